@@ -1,0 +1,162 @@
+"""MiniGPT: a decoder-only transformer of GPT-2's shape, small enough to train on a laptop.
+
+Radford et al., "Language Models are Unsupervised Multitask Learners" (2019): pre-layer-norm blocks, learned
+positions, GELU, input embedding tied to the output layer, residual projections scaled down with depth.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+IGNORED = -100  # a target with this value adds nothing to the loss: torch's own default
+
+
+@dataclass(frozen=True)
+class MiniGPTConfig:
+    """The shape of a MiniGPT. Widths and the context are counted in units and tokens."""
+
+    vocab_size: int = 256
+    context: int = 256
+    layers: int = 6
+    heads: int = 6
+    width: int = 384
+    dropout: float = 0.0
+    activation_checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} does not divide into {self.heads} heads of equal size")
+
+
+class Attention(nn.Module):
+    """Causal self-attention. Nothing is stored for the mask: the kernel knows what "causal" means."""
+
+    def __init__(self, config: MiniGPTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.dropout = config.dropout
+        self.query_key_value = nn.Linear(config.width, 3 * config.width)
+        self.projection = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        shape = (batch, length, 3, self.heads, width // self.heads)
+        query, key, value = self.query_key_value(x).view(shape).permute(2, 0, 3, 1, 4)
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        y = self.projection(y.transpose(1, 2).reshape(batch, length, width))
+        return F.dropout(y, self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """Attention, then a two-layer perceptron; each reads a normalised stream and adds to it."""
+
+    def __init__(self, config: MiniGPTConfig) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.attention = Attention(config)
+        self.perceptron_norm = nn.LayerNorm(config.width)
+        self.expand = nn.Linear(config.width, 4 * config.width)
+        self.projection = nn.Linear(4 * config.width, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        y = self.projection(F.gelu(self.expand(self.perceptron_norm(x)), approximate="tanh"))
+        return x + F.dropout(y, self.dropout, self.training)
+
+
+class MiniGPT(nn.Module):
+    """`model(tokens)` gives logits; `model(tokens, targets)` gives the *summed* loss over the targets.
+
+    A sum, not a mean: sums of micro-batches and of ranks add up to the sum of the joint batch, whatever their
+    sizes. Whoever calls divides once, by the number of tokens in the whole update.
+    """
+
+    def __init__(self, config: MiniGPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab_size, config.width)
+        self.position_embedding = nn.Embedding(config.context, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.final_norm = nn.LayerNorm(config.width)
+        self.output = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.apply(self._initialise)
+        for block in self.blocks:
+            for projection in (block.attention.projection, block.projection):
+                # 2 * layers branches add to the residual stream: this keeps its variance at 1 layer's.
+                nn.init.normal_(projection.weight, std=0.02 / (2 * config.layers) ** 0.5)
+        self.output.weight = self.token_embedding.weight
+
+    @staticmethod
+    def _initialise(module: nn.Module) -> None:
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """tokens, targets: (batch, length) of int64. Returns logits (batch, length, vocab) or a scalar loss sum."""
+        length = tokens.shape[1]
+        if length > self.config.context:
+            raise ValueError(f"{length} tokens do not fit the context of {self.config.context}")
+        positions = torch.arange(length, device=tokens.device)
+        x = self.token_embedding(tokens) + self.position_embedding(positions)
+        x = F.dropout(x, self.config.dropout, self.training)
+        for block in self.blocks:
+            if self.config.activation_checkpointing and self.training:
+                x = checkpoint(block, x, use_reentrant=False)
+            else:
+                x = block(x)
+        logits = self.output(self.final_norm(x))
+        if targets is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+@torch.no_grad()
+def generate(
+    model: MiniGPT,
+    prompt: Tensor,
+    new_tokens: int,
+    *,
+    temperature: float = 0.8,
+    top_k: int = 50,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Continue `prompt` (batch, length) by `new_tokens` sampled tokens; returns (batch, length + new_tokens).
+
+    The window slides once the context is full. Every token costs a full forward pass: there is no cache here.
+    """
+    was_training = model.training
+    model.eval()
+    tokens = prompt
+    for _ in range(new_tokens):
+        logits = model(tokens[:, -model.config.context :])[:, -1].float() / temperature
+        best = logits.topk(min(top_k, logits.shape[-1]))
+        choice = torch.multinomial(best.values.softmax(-1), 1, generator=generator)
+        tokens = torch.cat([tokens, best.indices.gather(-1, choice)], dim=1)
+    model.train(was_training)
+    return tokens
+
+
+def parameter_count(config: MiniGPTConfig) -> int:
+    """Parameters of a MiniGPT, the tied embedding counted once. Equal to the sum over `model.parameters()`."""
+    per_block = 12 * config.width**2 + 13 * config.width
+    embeddings = (config.vocab_size + config.context) * config.width
+    return embeddings + config.layers * per_block + 2 * config.width
+
+
+def flops_per_token(config: MiniGPTConfig) -> int:
+    """Floating-point operations to train on one token: forward plus a backward of twice its cost.
+
+    Two for each weight in a matrix product (the position table and the norms do none; the tied embedding
+    counts once, as the output layer), and 4 * context * width a layer for the attention scores and their sum,
+    as in Chowdhery et al., "PaLM" (2022), appendix B. Recomputation by activation checkpointing is not counted.
+    """
+    matrix_weights = config.layers * 12 * config.width**2 + config.vocab_size * config.width
+    attention = config.layers * 4 * config.context * config.width
+    return 3 * (2 * matrix_weights + attention)

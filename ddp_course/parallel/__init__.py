@@ -1,0 +1,1 @@
+"""What makes N processes one training run."""

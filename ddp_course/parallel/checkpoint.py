@@ -1,0 +1,172 @@
+"""Checkpoints that are whole or absent, prove it, and hold everything a run needs to go on as if never stopped.
+
+A checkpoint is a folder `step_NNNNNN` with `state.pt` and its sha256. It is written under a temporary name,
+flushed to the disk, and renamed: a crash at any byte leaves the previous checkpoint as the newest valid one.
+Every function here runs on one rank; the caller tells the others (see `sync.from_rank_0`).
+"""
+
+import hashlib
+import os
+import pickle
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from ddp_course.errors import InputError
+from ddp_course.parallel.process_group import World
+
+STATE, CHECKSUM, LATEST = "state.pt", "state.pt.sha256", "latest"
+
+
+def save(run_dir: Path, step: int, state: dict, keep: int = 0) -> Path:
+    """Write `state` (tensors, numbers, strings, lists, dicts) as `run_dir/checkpoints/step_NNNNNN`.
+
+    With `keep` > 0 only that many newest checkpoints stay. A valid checkpoint of the same step is left alone.
+    Raises InputError when the disk is full or the folder cannot be written; nothing half-written remains.
+    """
+    folder = run_dir / "checkpoints"
+    final = folder / f"step_{step:06d}"
+    if final.exists() and problem(final) is None:
+        return final
+    temporary = folder / f".step_{step:06d}.{os.getpid()}.tmp"
+    try:
+        temporary.mkdir(parents=True)
+        with open(temporary / STATE, "wb") as file:
+            writer = _HashingWriter(file)
+            torch.save(state, writer)
+            _flush_to_disk(file)
+        with open(temporary / CHECKSUM, "w") as file:
+            file.write(f"{writer.sha256.hexdigest()}  {STATE}\n")
+            _flush_to_disk(file)
+        shutil.rmtree(final, ignore_errors=True)  # only ever a damaged one: a valid one returned above
+        os.rename(temporary, final)
+        _flush_folder_to_disk(folder)
+        _write_atomically(run_dir / LATEST, final.name + "\n")
+        if keep > 0:
+            for old in _newest_first(run_dir)[keep:]:
+                shutil.rmtree(old)
+    except (OSError, RuntimeError) as error:  # torch's C++ writer reports a full disk as RuntimeError
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = error.strerror if isinstance(error, OSError) else writer.problem or str(error)
+        raise InputError(f"cannot write checkpoint {final}: {reason}") from error
+    return final
+
+
+def load(checkpoint: Path) -> dict:
+    """Read a checkpoint onto the CPU. Raises InputError if it is missing, damaged or not one of ours."""
+    found = problem(checkpoint)
+    if found:
+        raise InputError(f"cannot resume from {checkpoint}: {found}")
+    try:
+        return torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError) as error:
+        raise InputError(
+            f"cannot resume from {checkpoint}: {STATE} holds more than tensors, numbers, strings, lists and dicts "
+            f"({str(error).splitlines()[0]})"
+        ) from None
+
+
+def problem(checkpoint: Path) -> str | None:
+    """Why `checkpoint` cannot be used, in a few words; None if it is whole."""
+    if not checkpoint.is_dir():
+        return "there is no such checkpoint folder"
+    try:
+        expected = (checkpoint / CHECKSUM).read_text().split()[0]
+        with open(checkpoint / STATE, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing; a checkpoint holds {STATE} and {CHECKSUM}"
+    except (OSError, IndexError, UnicodeDecodeError) as error:
+        return f"{CHECKSUM} cannot be read ({error})"
+    if found != expected:
+        size = (checkpoint / STATE).stat().st_size
+        return f"{STATE} ({size} bytes) does not match its checksum: it is truncated or damaged"
+    return None
+
+
+def newest_valid(run_dir: Path, say: Callable[[str], None] = print) -> Path | None:
+    """The newest whole checkpoint of a run; None if the run has none at all.
+
+    Says which damaged ones it passed over. Raises InputError if there are checkpoints but none is whole:
+    starting afresh would then overwrite a run without a word.
+    """
+    checkpoints = _newest_first(run_dir)
+    for checkpoint in checkpoints:
+        found = problem(checkpoint)
+        if found is None:
+            return checkpoint
+        say(f"passing over {checkpoint}: {found}")
+    if checkpoints:
+        raise InputError(f"none of the {len(checkpoints)} checkpoints in {run_dir / 'checkpoints'} is whole")
+    return None
+
+
+def gather_random_states(world: World) -> list[dict]:
+    """The random-number states of every rank, in order of rank (collective: call it on all ranks)."""
+    version, internal, gauss = random.getstate()
+    mine = {"torch": torch.get_rng_state(), "python": [version, list(internal), gauss]}
+    if world.device.type == "cuda":
+        mine["cuda"] = torch.cuda.get_rng_state(world.device)
+    states: list[dict] = [{} for _ in range(world.size)]
+    dist.all_gather_object(states, mine)
+    return states
+
+
+def restore_random_state(state: dict, device: torch.device) -> None:
+    """Put this process's random-number generators back to one rank's entry of `gather_random_states`."""
+    torch.set_rng_state(state["torch"])
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    if "cuda" in state and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+class _HashingWriter:
+    """A file that computes the checksum of what passes through it, so that nothing is read twice."""
+
+    def __init__(self, file) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+        self.problem = ""
+
+    def write(self, data) -> int:
+        self.sha256.update(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.problem = error.strerror
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _newest_first(run_dir: Path) -> list[Path]:
+    return sorted((run_dir / "checkpoints").glob("step_*"), reverse=True)
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "w") as file:
+        file.write(text)
+        _flush_to_disk(file)
+    os.replace(temporary, path)
+    _flush_folder_to_disk(path.parent)
+
+
+def _flush_to_disk(file) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _flush_folder_to_disk(folder: Path) -> None:
+    """Without this a power cut may forget the rename although the file's bytes are safe."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

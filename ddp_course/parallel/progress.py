@@ -1,0 +1,94 @@
+"""What a run tells while it goes: a bar for the person watching, a line a step for everyone else."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+
+from tqdm import tqdm
+
+from ddp_course.parallel.run_directory import RunDirectory
+
+
+class Progress:
+    """Logs reduced numbers to the run directory, to TensorBoard if asked, and to the terminal, from rank 0.
+
+    Speed and seconds count training alone: whatever runs under `paused` stops the clock.
+    """
+
+    def __init__(self, run: RunDirectory, *, first_step: int, last_step: int, tokens_per_update: int,
+                 log_every: int, tensorboard: bool = False) -> None:  # fmt: skip
+        self._run, self._last_step = run, last_step
+        self._tokens_per_update, self._log_every = tokens_per_update, log_every
+        self.first_loss = self.last_loss = self.validation_loss = float("nan")
+        self.tokens_per_second = 0.0
+        self._first_step, self._step_at_clock = first_step, first_step
+        self._began = self._clock = time.perf_counter()
+        self._paused_since_clock = self._paused_in_all = 0.0
+        watched = run.world.is_main and sys.stderr.isatty()
+        self._lines = run.world.is_main and not watched
+        self._bar = tqdm(total=last_step, initial=first_step, unit="step", disable=not watched, dynamic_ncols=True)
+        self._tensorboard = _tensorboard_writer(run) if tensorboard and run.world.is_main else None
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds since the start, without the pauses."""
+        return time.perf_counter() - self._began - self._paused_in_all
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Validation, saving, sampling: work that is not training."""
+        start = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - start
+        self._paused_since_clock += seconds
+        self._paused_in_all += seconds
+
+    def step(self, step: int, loss: float, **numbers: float) -> None:
+        """Report that update number `step` (counted from 1) is done, with its loss over all ranks."""
+        if step == self._first_step + 1:
+            self.first_loss = loss
+        self.last_loss = loss
+        self._bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+        self._bar.update()
+        if step % self._log_every and step not in (self._first_step + 1, self._last_step):
+            return
+        now = time.perf_counter()
+        seconds = now - self._clock - self._paused_since_clock
+        self.tokens_per_second = (step - self._step_at_clock) * self._tokens_per_update / seconds
+        self._clock, self._step_at_clock, self._paused_since_clock = now, step, 0.0
+        self._write(step, {"loss": loss} | numbers | {
+            "tokens_per_s": self.tokens_per_second, "seconds": self.training_seconds})  # fmt: skip
+        if self._lines:
+            print(f"step {step}/{self._last_step}  loss {loss:.4f}  {self.tokens_per_second:,.0f} tokens/s", flush=True)
+
+    def validation(self, step: int, loss: float) -> None:
+        """Report the loss on held-out text after update number `step`."""
+        self.validation_loss = loss
+        self._write(step, {"val_loss": loss})
+        if self._run.world.is_main:
+            self._bar.write(f"step {step}/{self._last_step}  validation loss {loss:.4f}")
+
+    def close(self) -> None:
+        """End the bar and flush TensorBoard's file."""
+        self._bar.close()
+        if self._tensorboard:
+            self._tensorboard.close()
+
+    def _write(self, step: int, numbers: dict[str, float]) -> None:
+        self._run.log({"step": step} | numbers)
+        if self._tensorboard:
+            for name, value in numbers.items():
+                self._tensorboard.add_scalar(name, value, step)
+            self._tensorboard.flush()
+
+
+def _tensorboard_writer(run: RunDirectory):
+    """TensorBoard is an optional extra: asked for and not there is an error, never a silent nothing."""
+    from ddp_course.errors import InputError
+
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise InputError(f"--tensorboard needs the package: pip install tensorboard ({error})") from None
+    return SummaryWriter(run.path / "tensorboard")

@@ -1,0 +1,68 @@
+"""What a run must remember to go on as if it had never stopped."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ddp_course.errors import InputError
+from ddp_course.parallel import checkpoint
+from ddp_course.parallel.process_group import World
+from ddp_course.parallel.sync import from_rank_0
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """The changing parts of a run: the bare model (not its DDP wrapper), the optimizer and the gradient scaler.
+
+    `identity` holds the settings that make it this run and no other (sizes, seed, tokenizer): a checkpoint
+    with other values belongs to somebody else and is refused.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    identity: Mapping[str, object]
+
+    def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int) -> None:
+        """Save after `step` updates (collective). Rank 0 writes; if that fails, every rank raises InputError.
+
+        The step is the data cursor as well: the windows of an update are a function of the seed and the step.
+        """
+        state = {
+            "step": step,
+            "identity": dict(self.identity),
+            "config": dict(config),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "random_states": checkpoint.gather_random_states(world),
+        }
+        from_rank_0(world, lambda: checkpoint.save(run_dir, step, state, keep=keep))
+
+    def restore(self, world: World, path: Path) -> int:
+        """Put back what `save` wrote, before the model is wrapped; returns the step.
+
+        Bit-exact at the same number of ranks. At another number the weights, the optimizer and the data go on
+        exactly, but each rank's random numbers start anew, and rank 0 says so.
+        Raises InputError for a checkpoint that is damaged, of another kind, or of a run with another identity.
+        """
+        state = checkpoint.load(path)
+        missing = {"step", "identity", "model", "optimizer", "scaler", "random_states"} - state.keys()
+        if missing:
+            raise InputError(f"cannot resume from {path}: it is not a checkpoint of this course (no {min(missing)!r})")
+        for name, ours in self.identity.items():
+            theirs = state["identity"].get(name, "nothing")
+            if theirs != ours:
+                raise InputError(f"cannot resume from {path}: it has {name} {theirs}, this run has {ours}")
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        if len(state["random_states"]) == world.size:
+            checkpoint.restore_random_state(state["random_states"][world.rank], world.device)
+        else:
+            saved_by = len(state["random_states"])
+            world.say(f"saved by {saved_by} rank(s), resumed by {world.size}: dropout masks start anew")
+        return state["step"]
