@@ -120,8 +120,8 @@ class TrainConfig:
 PRESETS = {
     "laptop": TrainConfig(),
     "tiny": TrainConfig(
-        preset="tiny", tokenizer="bytes", vocab_size=None, layers=2, heads=2, width=64, context=64, tokens_per_update=2048,
-        steps=20, warmup_steps=2, learning_rate=3e-3, validate_every=10, checkpoint_every=10, log_every=1,
+        preset="tiny", tokenizer="bytes", vocab_size=None, layers=2, heads=2, width=64, context=64,
+        tokens_per_update=2048, steps=20, warmup_steps=2, validate_every=10, checkpoint_every=10, log_every=1,
         precision="float32",
     ),
     "gpt2": TrainConfig(
@@ -221,11 +221,13 @@ def train(config: TrainConfig) -> None:
                   f"go on with --run-dir {run_directory.path} --resume auto")  # fmt: skip
     # DDP 6/6: one rank writes and speaks for all. No collective follows, so nobody waits for it.
     elif world.is_main:
-        text = sample(model, tokens, config, precision, world.device)
-        run_directory.add_sample(step, text)
         print(f"\nfirst loss {progress.first_loss:.4f}, last loss {progress.last_loss:.4f}, validation loss "
-              f"{progress.validation_loss:.4f}, {progress.tokens_per_second:,.0f} tokens/s\n"
-              f"The model writes:\n{text}\n\nrun directory: {run_directory.path}", flush=True)  # fmt: skip
+              f"{progress.validation_loss:.4f}, {progress.tokens_per_second:,.0f} tokens/s", flush=True)  # fmt: skip
+        if config.sample_tokens:
+            text = sample(model, tokens, config, precision, world.device)
+            run_directory.add_sample(step, text)
+            print(f"the model writes:\n{text}\n", flush=True)
+        print(f"run directory: {run_directory.path}", flush=True)
 
 
 def micro_steps_per_update(config: TrainConfig, world_size: int) -> int:

@@ -74,6 +74,10 @@ def _decide(requested: str, resume: str, kind: str) -> tuple[str, str | None]:
     goes_on = resume == "auto" or (found and found.absolute().parent.parent == path.absolute())
     if (path / METRICS).exists() and not goes_on:
         raise InputError(f"{path} already holds a run; give another --run-dir, or --resume auto to go on with it")
+    if found:
+        print(f"resuming from {found}", flush=True)
+    elif resume == "auto":
+        print(f"nothing to resume in {path}: starting afresh", flush=True)
     return str(_writable(path)), str(found) if found else None
 
 

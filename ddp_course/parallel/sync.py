@@ -47,7 +47,8 @@ def sum_over_ranks(world: World, *values: float | Tensor) -> list[float]:
     For a mean, pass the sum and the count and divide: a mean of per-rank means is wrong as soon as one rank
     holds fewer items.
     """
-    totals = torch.stack([torch.as_tensor(value, device=world.device).detach().double() for value in values])
+    as_sum = {"dtype": torch.float64, "device": world.device}  # a Python float would become float32 otherwise
+    totals = torch.stack([torch.as_tensor(value, **as_sum).detach() for value in values])
     dist.all_reduce(totals)
     return totals.tolist()
 

@@ -1,0 +1,129 @@
+"""A checkpoint is whole or absent, says what is wrong with it, and loads without running code."""
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ddp_course.errors import InputError
+from ddp_course.parallel import checkpoint
+
+
+def state(step):
+    return {"step": step, "model": {"weight": torch.full((256, 256), float(step))}, "names": ["a", "b"]}
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    checkpoint.save(tmp_path, 1, state(1))
+    checkpoint.save(tmp_path, 2, state(2))
+    return tmp_path
+
+
+def test_what_is_saved_is_loaded(run_dir):
+    newest = checkpoint.newest_valid(run_dir)
+    assert newest.name == "step_000002" == (run_dir / "latest").read_text().strip()
+    loaded = checkpoint.load(newest)
+    assert loaded["step"] == 2 and torch.equal(loaded["model"]["weight"], state(2)["model"]["weight"])
+
+
+@pytest.mark.parametrize("position", [0.0, 0.01, 0.5, 0.999])
+def test_a_truncated_checkpoint_is_passed_over(run_dir, position):
+    newest = checkpoint.newest_valid(run_dir)
+    size = (newest / "state.pt").stat().st_size
+    os.truncate(newest / "state.pt", int(size * position))
+    said = []
+    assert checkpoint.newest_valid(run_dir, said.append).name == "step_000001"
+    assert len(said) == 1 and "step_000002" in said[0] and "truncated or damaged" in said[0]
+    with pytest.raises(InputError, match="truncated or damaged"):
+        checkpoint.load(newest)
+
+
+def test_one_flipped_bit_is_found(run_dir):
+    with open(run_dir / "checkpoints/step_000002/state.pt", "r+b") as file:
+        file.seek(100_000)
+        byte = file.read(1)[0]
+        file.seek(100_000)
+        file.write(bytes([byte ^ 1]))
+    assert checkpoint.newest_valid(run_dir, lambda _: None).name == "step_000001"
+
+
+def test_a_missing_file_is_named(run_dir):
+    os.remove(run_dir / "checkpoints/step_000002/state.pt.sha256")
+    assert checkpoint.problem(run_dir / "checkpoints/step_000002").startswith("state.pt.sha256 is missing")
+
+
+def test_only_damaged_checkpoints_is_an_error_and_none_is_not(run_dir, tmp_path_factory):
+    for name in ("step_000001", "step_000002"):
+        os.truncate(run_dir / "checkpoints" / name / "state.pt", 10)
+    with pytest.raises(InputError, match="none of the 2 checkpoints"):
+        checkpoint.newest_valid(run_dir, lambda _: None)
+    assert checkpoint.newest_valid(tmp_path_factory.mktemp("empty")) is None
+
+
+def test_saving_the_same_step_again_keeps_a_valid_one_and_replaces_a_damaged_one(run_dir):
+    path = run_dir / "checkpoints/step_000002/state.pt"
+    before = path.stat().st_mtime_ns
+    checkpoint.save(run_dir, 2, state(3))
+    assert path.stat().st_mtime_ns == before
+    os.truncate(path, 10)
+    checkpoint.save(run_dir, 2, state(2))
+    assert checkpoint.newest_valid(run_dir).name == "step_000002"
+
+
+def test_keep_removes_the_oldest(run_dir):
+    checkpoint.save(run_dir, 10, state(10), keep=2)
+    assert sorted(os.listdir(run_dir / "checkpoints")) == ["step_000002", "step_000010"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "checkpoints").write_text("a file where a folder should be")
+    with pytest.raises(InputError, match="cannot write checkpoint .*step_000001: Not a directory"):
+        checkpoint.save(tmp_path, 1, state(1))
+
+
+def test_a_full_disk_leaves_what_was_there(run_dir):
+    """A file-size limit of this process stands for the disk: the write stops in the middle of the tensor."""
+    script = f"""
+import resource, signal, sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+from test_checkpoint import checkpoint, state, InputError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+from pathlib import Path
+try:
+    checkpoint.save(Path({str(run_dir)!r}), 3, state(3))
+except InputError as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60).stdout
+    assert "cannot write checkpoint" in said and "File too large" in said
+    assert sorted(os.listdir(run_dir / "checkpoints")) == ["step_000001", "step_000002"]
+    assert checkpoint.newest_valid(run_dir).name == "step_000002"
+
+
+def test_loading_runs_no_code(tmp_path):
+    class Malicious:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "code_was_run"),))
+
+    checkpoint.save(tmp_path, 1, {"step": 1, "model": Malicious()})
+    with pytest.raises(InputError, match="holds more than tensors"):
+        checkpoint.load(tmp_path / "checkpoints/step_000001")
+    assert not (tmp_path / "code_was_run").exists()
+
+
+def test_random_numbers_go_on_where_they_stopped():
+    from ddp_course.parallel import process_group
+
+    world = process_group.start()
+    try:
+        saved = checkpoint.gather_random_states(world)[0]
+        expected = (torch.rand(1).item(), random.random())
+        checkpoint.restore_random_state(saved, world.device)
+        assert (torch.rand(1).item(), random.random()) == expected
+    finally:
+        process_group.stop()

@@ -1,0 +1,145 @@
+"""Stopped and resumed is the same run as never stopped, to the last bit."""
+
+import json
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from training_runs import checkpoint, largest_gap, metrics, train, train_alone
+
+from ddp_course.lab.launch import RunFailed
+
+STEPS = 6
+# Dropout makes the random numbers of every rank part of what must be restored.
+FLAGS = ("--steps", STEPS, "--dropout", 0.1, "--checkpoint-every", 1, "--keep-checkpoints", 0)
+
+
+def copy_up_to(run_dir, step, target):
+    """A run directory as a kill right after `step` leaves it: later checkpoints never written, metrics beyond it."""
+    import shutil
+
+    shutil.copytree(run_dir, target)
+    for path in (target / "checkpoints").iterdir():
+        if int(path.name.removeprefix("step_")) > step:
+            shutil.rmtree(path)
+    return target
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    return {
+        1: _made(train_alone(one := tmp_path_factory.mktemp("one"), *FLAGS).returncode == 0, one),
+        2: _made(train(two := tmp_path_factory.mktemp("two"), *FLAGS).exit_code == 0, two),
+    }
+
+
+def _made(success, run_dir):
+    assert success
+    return run_dir
+
+
+@pytest.mark.parametrize("step", range(1, STEPS))
+def test_resuming_at_any_step_is_bit_equal(uninterrupted, tmp_path, step):
+    run_dir = copy_up_to(uninterrupted[1], step, tmp_path / "run")
+    done = train_alone(run_dir, *FLAGS, "--resume", "auto")
+    assert f"resuming from {run_dir}/checkpoints/step_{step:06d}" in done.stdout
+    same(run_dir, uninterrupted[1])
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_two_ranks_resume_bit_equal(uninterrupted, tmp_path, step):
+    run_dir = copy_up_to(uninterrupted[2], step, tmp_path / "run")
+    train(run_dir, *FLAGS, "--resume", "auto")
+    same(run_dir, uninterrupted[2])
+
+
+def same(resumed, uninterrupted):
+    assert metrics(resumed) == metrics(uninterrupted)
+    assert metrics(resumed, "val_loss") == metrics(uninterrupted, "val_loss")
+    ours, theirs = checkpoint(resumed, STEPS), checkpoint(uninterrupted, STEPS)
+    assert largest_gap(ours["model"], theirs["model"]) == 0.0
+    for index, moments in theirs["optimizer"]["state"].items():
+        assert all((ours["optimizer"]["state"][index][name] == value).all() for name, value in moments.items())
+    assert [line["step"] for line in map(json.loads, open(resumed / "metrics.jsonl")) if "loss" in line] == list(
+        range(1, STEPS + 1)
+    ), "a resumed run logged a step twice or lost one"
+
+
+def test_resume_at_another_world_size_goes_on_with_the_same_data(tmp_path):
+    flags = ("--steps", STEPS, "--precision", "float64", "--checkpoint-every", 3, "--keep-checkpoints", 0)
+    assert train_alone(tmp_path / "one", *flags).returncode == 0
+    run_dir = copy_up_to(tmp_path / "one", 3, tmp_path / "run")
+    train(run_dir, *flags, "--resume", "auto", nproc=2)
+    assert metrics(run_dir) == pytest.approx(metrics(tmp_path / "one"), abs=1e-10)
+
+
+def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
+    """SIGTERM to the ranks, as a scheduler sends it: both finish the same step, save, and leave with code 0."""
+    run_dir = tmp_path / "run"
+    flags = ("--steps", 4000, "--dropout", 0.1, "--validate-every", 0, "--checkpoint-every", 0)
+    pid_of_test = os.getpid()
+    watcher = _when(lambda: (run_dir / "metrics.jsonl").exists(), lambda: _signal_ranks(pid_of_test, signal.SIGTERM))
+    run = train(run_dir, *flags)
+    watcher.join()
+    assert run.exit_code == 0
+    (saved,) = (run_dir / "checkpoints").iterdir()
+    step = int(saved.name.removeprefix("step_"))
+    assert max(metrics(run_dir)) == step < 4000
+    assert any(f"stopped after step {step}: received SIGTERM" in line for line in run.lines[0])
+
+    flags = ("--steps", step + 2, "--dropout", 0.1, "--validate-every", 0, "--checkpoint-every", 0)
+    train(run_dir, *flags, "--resume", "auto")
+    assert sorted(metrics(run_dir)) == list(range(1, step + 3))
+
+
+def test_a_time_budget_stops_all_ranks_at_the_same_step(tmp_path):
+    run = train(tmp_path, "--steps", 100_000, "--validate-every", 0, "--checkpoint-every", 0, "--max-seconds", 2)
+    (saved,) = (tmp_path / "checkpoints").iterdir()
+    assert run.exit_code == 0 and any("the time budget is spent" in line for line in run.lines[0])
+    assert len(checkpoint(tmp_path, int(saved.name.removeprefix("step_")))["random_states"]) == 2
+
+
+def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_path):
+    """kill -9 of a rank in mid-run, restarted by torchrun, resumed from the newest checkpoint."""
+    run_dir = tmp_path / "run"
+    pid_of_test = os.getpid()
+    watcher = _when(lambda: (run_dir / "checkpoints/step_000002").exists(),
+                    lambda: _signal_ranks(pid_of_test, signal.SIGKILL, ranks=[1]))  # fmt: skip
+    flags = (*FLAGS, "--resume", "auto", "--timeout-seconds", 20)
+    run = train(run_dir, *flags, torchrun_args=["--max-restarts=2"])
+    watcher.join()
+    assert any("resuming from" in line for line in run.lines[0]), "the kill came too late to matter"
+    same(run_dir, uninterrupted[2])
+
+
+def test_a_checkpoint_of_another_run_is_refused(uninterrupted, tmp_path):
+    foreign = uninterrupted[1] / "checkpoints" / f"step_{STEPS:06d}"
+    with pytest.raises(RunFailed, match="it has width 64, this run has 128"):
+        train(tmp_path, "--width", 128, "--resume", foreign)
+    assert not list(tmp_path.iterdir())
+
+
+def _when(condition, act):
+    """In a thread: wait for `condition`, then `act` once."""
+    import threading
+
+    def wait():
+        for _ in range(1200):
+            if condition():
+                return act()
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def _signal_ranks(pid, number, ranks=(0, 1)):
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            if process.environ().get("RANK") in map(str, ranks):
+                process.send_signal(number)
+        except psutil.Error:
+            continue
