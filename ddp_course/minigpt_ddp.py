@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ddp_course.data.token_file import Tokens, open_tokens, prepare
-from ddp_course.data.windows import micro_batches, validation_batches
+from ddp_course.data.windows import micro_batches, validation_batches, window_starts
 from ddp_course.errors import InputError
 from ddp_course.models.minigpt import IGNORED, MiniGPT, MiniGPTConfig, generate, parameter_count
 from ddp_course.parallel import process_group
@@ -142,7 +142,8 @@ def train(config: TrainConfig) -> None:
 
     # One rank prepares the token file and all map it: nobody reads a file that another is still writing.
     tokens = open_tokens(from_rank_0(world, lambda: prepare(config.data, config.tokenizer, config.vocab_size)))
-    assert_same_value(world, "the tokenizer", tokens.tokenizer.fingerprint)
+    assert_same_value(world, "the token file", tokens.fingerprint)
+    window_starts(config.seed, 0, 1, len(tokens.train), config.context)  # refuses a text shorter than the context
 
     process_group.seed_shared(config.seed)
     shape = MiniGPTConfig(
@@ -155,10 +156,12 @@ def train(config: TrainConfig) -> None:
     process_group.seed_rank(config.seed, world.rank)
 
     identity = {name: getattr(config, name) for name in IDENTITY}
-    identity |= {"precision": precision, "tokenizer": tokens.tokenizer.state()}
+    identity |= {"precision": precision, "data and tokenizer": tokens.fingerprint}
     state = TrainingState(model, optimizer, scaler, identity)
     step = state.restore(world, checkpoint) if checkpoint else 0
-    run_directory.begin(step, asdict(config) | {"precision": precision, "world_size": world.size})
+    settings = asdict(config) | {"precision": precision, "world_size": world.size}
+    run_directory.begin(step, settings)
+    settings["tokenizer_state"] = tokens.tokenizer.state()  # a checkpoint reads and writes text on its own
 
     # DDP 2/6: the wrapper copies rank 0's weights to all and averages the gradients in every backward.
     replica = model if world.size == 1 else DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -212,7 +215,7 @@ def train(config: TrainConfig) -> None:
             if stopping or is_due(step, config.validate_every, config.steps):
                 progress.validation(step, validate(model, tokens, config, precision, world))
             if stopping or is_due(step, config.checkpoint_every, config.steps):
-                state.save(world, run_directory.path, step, asdict(config), keep=config.keep_checkpoints)
+                state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
     progress.close()
 
     assert_replicas_equal(world, model)

@@ -1,0 +1,209 @@
+"""Where training text comes from: the reader's own standard library, a pinned download, a file or a folder.
+
+A corpus is lazy: loading one looks at names, sizes and times; text is read while `documents` is iterated.
+"""
+
+import hashlib
+import http.client
+import os
+import platform
+import re
+import sysconfig
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ddp_course.data.text_files import (
+    BLOCK,
+    TextFile,
+    digest_of_text,
+    files_below,
+    input_errors,
+    line_start_near,
+    look_at,
+    pieces,
+)
+from ddp_course.errors import InputError
+
+STDLIB = "stdlib"
+FEW_FILES = 20  # from this many files on, whole files are held out for validation; below, the end of each
+LEFT_OUT = re.compile(r"_?tests?|test_.*|.*_tests?|site-packages|dist-packages|__pycache__")
+
+
+@dataclass(frozen=True)
+class Download:
+    url: str
+    sha256: str
+    licence: str
+
+
+DOWNLOADS = {
+    "shakespeare": Download(
+        url="https://raw.githubusercontent.com/karpathy/char-rnn/"
+        "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt",
+        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+        licence="Shakespeare's plays are in the public domain",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Text to train on and text to validate on.
+
+    `fingerprint` is cheap and changes when the text may have changed: a hash over names, sizes and
+    modification times (for the standard library over the Python version too, for a download the checksum of
+    its content).
+    """
+
+    name: str
+    fingerprint: str
+    root: Path
+    files: tuple[TextFile, ...]
+
+    @cached_property
+    def text_files(self) -> tuple[TextFile, ...]:
+        """The files that hold text, each content once. Reads every file, 1 MB at a time.
+
+        A copy of a file is dropped because it could land in the other split, and validation text must not be
+        training text. Raises InputError if a file cannot be read, or if the one file asked for is not text.
+        """
+        first_with: dict[bytes, TextFile] = {}
+        for file in self.files:
+            digest = digest_of_text(file.path)
+            if digest is not None:
+                first_with.setdefault(digest, file)
+            elif file.path == self.root:
+                raise _not_text(self.root)
+        return tuple(first_with.values())
+
+    def documents(self, split: str) -> Iterator[str]:
+        """The documents of "train" or "val", in a fixed order, read from disk one at a time.
+
+        From 20 text files on, every 20th file is validation. With fewer, the last 5 % of each file is, from
+        the start of a line (of a character, if no line starts near). A file above 2 MB is several documents.
+        """
+        if split not in ("train", "val"):
+            raise ValueError(f'split is "train" or "val", found {split!r}')
+        many = len(self.text_files) >= FEW_FILES
+        for index, file in enumerate(self.text_files):
+            if many:
+                cut = 0 if index % FEW_FILES == FEW_FILES - 1 else file.size
+            else:
+                cut = line_start_near(file, 0.95)
+            yield from pieces(file, 0, cut) if split == "train" else pieces(file, cut, file.size)
+
+
+def load(data: str, cache: Path | None = None) -> Corpus:
+    """Find the corpus that `data` means: "stdlib", a name in DOWNLOADS, or else the path of a file or folder.
+
+    A name always wins; for a folder that is called like one, write "./stdlib". Hidden files, and files that
+    are not UTF-8 text, are left out of a folder. `cache` is where downloads go (default: cache_folder()).
+    Raises InputError if there is no such corpus, or if it is empty, not text, unreadable or cannot be
+    downloaded.
+    """
+    data = os.fspath(data)
+    if data == STDLIB:
+        root = Path(sysconfig.get_paths()["stdlib"])
+        files = files_below(
+            root,
+            keep_file=lambda name: name.endswith(".py"),
+            keep_folder=lambda name: not LEFT_OUT.fullmatch(name),
+        )
+        return _with_text(STDLIB, root, files, salt=f"Python {platform.python_version()}")
+    if data in DOWNLOADS:
+        path = _downloaded(data, DOWNLOADS[data], cache or cache_folder())
+        return Corpus(data, DOWNLOADS[data].sha256, path, (look_at(path),))
+    path = os.path.expanduser(data)
+    if not data or not os.path.exists(path):
+        names = ", ".join([STDLIB, *DOWNLOADS])
+        raise InputError(f'no corpus "{data}": it is neither a file or folder that exists nor one of {names}')
+    root = Path(path).resolve()
+    if root.is_dir():
+        files = files_below(root)
+    elif root.is_file():
+        files = tuple(file for file in [look_at(root)] if file.size)
+    else:
+        raise InputError(f"{root} is neither a file nor a folder: a corpus is read from files of text")
+    return _with_text(root.name or "data", root, files)
+
+
+def cache_folder() -> Path:
+    """The folder of downloads and token files.
+
+    $DDP_COURSE_CACHE, or else $XDG_CACHE_HOME/ddp_course, or else ~/.cache/ddp_course.
+    """
+    if chosen := os.environ.get("DDP_COURSE_CACHE"):
+        return Path(chosen).absolute()
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared).absolute() / "ddp_course"
+    try:
+        return Path.home() / ".cache" / "ddp_course"
+    except RuntimeError as error:
+        raise InputError("no home folder to keep a cache in: set DDP_COURSE_CACHE to a folder") from error
+
+
+def make_folder(path: Path) -> Path:
+    """Create a folder of the cache. Raises InputError if that is not possible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot create the folder {path} ({error.strerror}): set DDP_COURSE_CACHE to another"
+        ) from error
+    return path
+
+
+def _with_text(name: str, root: Path, files: tuple[TextFile, ...], salt: str = "") -> Corpus:
+    """The corpus, after making sure that there is something in it."""
+    if not files:
+        raise InputError(f"{root} is empty: a corpus needs at least one file with text")
+    # The beginning of one file with text is enough here, so that a warm start stays cheap;
+    # `text_files` checks everything before it is used.
+    if all(digest_of_text(file.path, at_most=BLOCK) is None for file in files):
+        if root.is_file():
+            raise _not_text(root)
+        raise InputError(f"{root} holds no text: none of its {len(files)} files is UTF-8 without NUL bytes")
+    digest = hashlib.sha256(f"{name}\0{salt}\0".encode("utf-8", "surrogateescape"))
+    for file in files:
+        relative = os.fsencode(file.path.relative_to(root).as_posix())
+        digest.update(b"%s\0%d\0%d\0" % (relative, file.size, file.changed))
+    return Corpus(name, digest.hexdigest(), root, files)
+
+
+def _not_text(path: Path) -> InputError:
+    return InputError(f"{path} is not text: it holds NUL bytes or is not UTF-8, expected UTF-8 text")
+
+
+def _downloaded(name: str, download: Download, cache: Path) -> Path:
+    """The path of a download, fetched if it is not in the cache with the right checksum."""
+    path = make_folder(cache / "downloads") / f"{name}.txt"
+    if path.exists():
+        with input_errors(path), open(path, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == download.sha256:
+                return path
+    # Only complete, checked content ever bears the final name, also if two processes download at once.
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        digest = hashlib.sha256()
+        with urllib.request.urlopen(download.url, timeout=30) as response, open(partial, "xb") as file:
+            while block := response.read(BLOCK):
+                digest.update(block)
+                file.write(block)
+        if digest.hexdigest() != download.sha256:
+            raise InputError(
+                f"the download of {name} from {download.url} has the wrong checksum: "
+                f"expected {download.sha256}, found {digest.hexdigest()}"
+            )
+        os.replace(partial, path)
+    except (OSError, http.client.HTTPException) as error:  # URLError, HTTPError and time-outs are OSErrors
+        raise InputError(
+            f"the download of {name} from {download.url} failed ({error}): "
+            f"check the network, or pass the path of a text file instead"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return path

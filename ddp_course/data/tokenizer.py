@@ -1,0 +1,221 @@
+"""Text to token ids and back: bytes, or byte-pair encoding by Hugging Face `tokenizers` or by `rustbpe`.
+
+All three are lossless: every text without NUL comes back exactly. End of text is an id of its own that no
+text encodes to, whatever it contains. The libraries are imported when first needed: a run on bytes loads none
+of them.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+
+from ddp_course.errors import InputError
+
+DEFAULT_VOCAB_SIZE = {"bytes": 256, "bpe": 4096, "rustbpe": 4096}
+SMALLEST_VOCAB_SIZE = 257  # of a byte-pair encoding: the 256 bytes and end of text
+LONGEST = 100_000  # characters handed to a library at once: tiktoken dies of a blank of a million
+
+
+class Tokenizer:
+    """Encodes and decodes; subclasses say how. Build one with `build` or `from_state`."""
+
+    name: str
+
+    def __init__(self, state: dict):
+        self._state = state
+
+    @cached_property
+    def _pieces(self) -> list[bytes]:
+        """The bytes that each id stands for, without end of text."""
+        raise NotImplementedError
+
+    @cached_property
+    def _encode(self) -> Callable[[str], list[int]]:
+        raise NotImplementedError
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are, end of text included: what a model's embedding needs."""
+        return len(self._pieces) + 1
+
+    @property
+    def end_of_text(self) -> int:
+        """The id that stands behind every document."""
+        return len(self._pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text. Raises InputError for what is not text: NUL, or half a surrogate pair."""
+        if "\0" in text:
+            raise InputError("the text holds a NUL character, which may not occur in text: remove it")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(f"the text is not valid Unicode ({error}): pass text read as UTF-8") from error
+        return [token for part in _parts(text) for token in self._encode(part)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some ids. Never raises: U+FFFD stands for an unknown id or bytes that are not UTF-8."""
+        known, end, unknown = self._pieces, self.end_of_text, "\ufffd".encode()
+        parts = []
+        for token in map(int, ids):  # int: the ids may be NumPy's or torch's
+            if token == end:
+                parts.append(b"<|endoftext|>")
+            else:
+                parts.append(known[token] if 0 <= token < len(known) else unknown)
+        return b"".join(parts).decode("utf-8", errors="replace")
+
+    def state(self) -> dict:
+        """All that `from_state` needs, in plain JSON types: for a checkpoint or a file."""
+        return dict(self._state)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits that two tokenizers share only if they encode alike."""
+        return hashlib.sha256(json.dumps(self._state, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class ByteTokenizer(Tokenizer):
+    """One id a byte. Byte 0, which text does not hold, is end of text: 256 ids suffice."""
+
+    name = "bytes"
+    vocab_size = 256
+    end_of_text = 0
+
+    @cached_property
+    def _pieces(self) -> list[bytes]:
+        return [bytes([byte]) for byte in range(256)]
+
+    @cached_property
+    def _encode(self) -> Callable[[str], list[int]]:
+        return lambda text: list(text.encode("utf-8"))
+
+
+class BytePairTokenizer(Tokenizer):
+    """Byte-level byte-pair encoding, by Hugging Face `tokenizers`, with GPT-2's way to split words.
+
+    End of text is kept out of the library, because it would turn the letters "<|endoftext|>" in a document
+    into it.
+    """
+
+    name = "bpe"
+
+    @cached_property
+    def _pieces(self) -> list[bytes]:
+        # The library spells each byte as one printable character: itself, or the next one from U+0100 on.
+        printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        others = [byte for byte in range(256) if byte not in set(printable)]
+        byte_of = {chr(byte): byte for byte in printable}
+        byte_of |= {chr(256 + place): byte for place, byte in enumerate(others)}
+        vocabulary = self._state["tokenizer"]["model"]["vocab"]
+        return [bytes(byte_of[c] for c in word) for word in sorted(vocabulary, key=vocabulary.__getitem__)]
+
+    @cached_property
+    def _encode(self) -> Callable[[str], list[int]]:
+        library = _import_tokenizers().Tokenizer.from_str(json.dumps(self._state["tokenizer"]))
+        return lambda text: library.encode_batch_fast([text])[0].ids  # only this call leaves out the offsets
+
+
+class RustBytePairTokenizer(Tokenizer):
+    """Byte-level byte-pair encoding by `rustbpe` and `tiktoken`, with GPT-4's way to split words."""
+
+    name = "rustbpe"
+
+    @cached_property
+    def _pieces(self) -> list[bytes]:
+        return [bytes.fromhex(piece) for piece in self._state["pieces"]]
+
+    @cached_property
+    def _encode(self) -> Callable[[str], list[int]]:
+        import tiktoken
+
+        ranks = {piece: rank for rank, piece in enumerate(self._pieces)}
+        pattern = self._state["pattern"]
+        library = tiktoken.Encoding("rustbpe", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+        return library.encode_ordinary
+
+
+KINDS = {kind.name: kind for kind in (ByteTokenizer, BytePairTokenizer, RustBytePairTokenizer)}
+
+
+def check(name: str, vocab_size: int | None = None) -> int:
+    """The vocabulary size that `build` will aim at: `vocab_size`, or the default for this tokenizer.
+
+    Raises InputError for an unknown name, a size the tokenizer cannot have, or a missing package.
+    """
+    if name not in KINDS:
+        raise InputError(f'no tokenizer "{name}": the names are {", ".join(KINDS)}')
+    if name == "rustbpe":
+        missing = [package for package in ("rustbpe", "tiktoken") if not _installed(package)]
+        if missing:
+            raise InputError(
+                f'the tokenizer "rustbpe" needs the package {" and ".join(missing)}, which is not installed: '
+                f"pip install rustbpe tiktoken"
+            )
+    if vocab_size is None:
+        return DEFAULT_VOCAB_SIZE[name]
+    if name == "bytes" and vocab_size != 256:
+        raise InputError(f'the tokenizer "bytes" has a vocabulary of 256, not {vocab_size}: leave it out')
+    if name != "bytes" and vocab_size < SMALLEST_VOCAB_SIZE:
+        raise InputError(
+            f'the tokenizer "{name}" needs a vocabulary of at least {SMALLEST_VOCAB_SIZE} '
+            f"(256 bytes and end of text), found {vocab_size}"
+        )
+    return vocab_size
+
+
+def build(name: str, documents: Iterable[str], vocab_size: int | None = None) -> Tokenizer:
+    """Train the tokenizer `name` ("bytes", "bpe" or "rustbpe") on documents, read once and not kept.
+
+    The same documents give the same tokenizer. `vocab_size` counts end of text; text with too few pairs to
+    merge gives a smaller one. The default is 4096, and 256 for bytes, where nothing else is possible. Raises
+    InputError as `check` does.
+    """
+    vocab_size = check(name, vocab_size)
+    texts = (part for document in documents for part in _parts(document))
+    if name == "bytes":
+        return ByteTokenizer({"name": name})
+    if name == "bpe":
+        tokenizers = _import_tokenizers()
+        words = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        library = tokenizers.Tokenizer(tokenizers.models.BPE())
+        library.pre_tokenizer = words
+        trainer = tokenizers.trainers.BpeTrainer(
+            vocab_size=vocab_size - 1, initial_alphabet=sorted(words.alphabet()), show_progress=False
+        )
+        library.train_from_iterator(texts, trainer)
+        return BytePairTokenizer({"name": name, "tokenizer": json.loads(library.to_str())})
+    import rustbpe
+
+    library = rustbpe.Tokenizer()
+    library.train_from_iterator(texts, vocab_size=vocab_size - 1)
+    ranks = sorted(library.get_mergeable_ranks(), key=lambda pair: pair[1])
+    pieces = [bytes(piece).hex() for piece, _ in ranks]
+    return RustBytePairTokenizer({"name": name, "pattern": library.get_pattern(), "pieces": pieces})
+
+
+def from_state(state: dict) -> Tokenizer:
+    """The tokenizer that `state()` described. Raises InputError for an unknown name or a missing package."""
+    check(state["name"])
+    return KINDS[state["name"]](state)
+
+
+def _parts(text: str) -> Iterator[str]:
+    return (text[start : start + LONGEST] for start in range(0, len(text), LONGEST))
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # sys.modules holds something without a spec in its place
+        return False
+
+
+def _import_tokenizers():
+    # Its thread pool does not survive a fork, and the library warns whenever a process forks after using it.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import tokenizers
+
+    return tokenizers

@@ -1,0 +1,782 @@
+"""What the model is trained on: corpora, tokenizers, token files and windows."""
+
+import contextlib
+import hashlib
+import http.server
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ddp_course.data import corpora, text_files, token_file, tokenizer, windows
+from ddp_course.errors import InputError
+
+TOKENIZERS = ("bytes", "bpe", "rustbpe")
+SENTENCE = 'def add(a, b):\n\treturn a + b  # ünïcödé, 中文, 🐍 and "<|endoftext|>"\r\n'
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def write_files(folder: Path, contents: dict[str, str | bytes]) -> Path:
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def numbered_files(folder: Path, count: int) -> Path:
+    return write_files(folder, {f"{i:03}.txt": f"file {i}\n{SENTENCE * 5}" for i in range(count)})
+
+
+def text_of(corpus: corpora.Corpus, split: str) -> str:
+    return "".join(corpus.documents(split))
+
+
+# -------------------------------------------------------------------------------------------------- corpora
+
+
+def test_from_20_files_on_every_20th_is_validation(tmp_path):
+    folder = numbered_files(tmp_path / "many", 45)
+    write_files(folder, {"010-picture.bin": b"\x89PNG\0\0", ".hidden/secret.txt": "no", "empty.txt": ""})
+    corpus = corpora.load(str(folder))
+    train, val = list(corpus.documents("train")), list(corpus.documents("val"))
+    assert [text.split("\n")[0] for text in val] == ["file 19", "file 39"]
+    assert len(train) == 43 and not set(train) & set(val)
+    assert "no" not in train + val
+
+
+@pytest.mark.parametrize("count", [1, 3, 19])
+def test_below_20_files_the_end_of_each_is_validation(tmp_path, count):
+    lines = "".join(f"line {n}\r\n" for n in range(400))
+    contents = {f"{i:02}.txt": f"{i}\r\n{lines}" for i in range(count)}
+    corpus = corpora.load(str(write_files(tmp_path / "few", contents)))
+    train, val = list(corpus.documents("train")), list(corpus.documents("val"))
+    assert [a + b for a, b in zip(train, val, strict=True)] == list(contents.values())
+    for text in val:
+        assert text.startswith("line 38") and text.endswith("line 399\r\n")
+
+
+@pytest.mark.parametrize(
+    "content, val",
+    [
+        ("é" * 101, "é" * 5),  # no line end: cut at a character, never inside
+        ("中" * 50, "中" * 2),
+        ("a\nb\n", "b\n"),
+        ("short\n" + "x" * 100, "x" * 6),  # the only line start is far away
+        ("x" * 60 + "\n" + "y" * 39 + "\n", "y" * 39 + "\n"),
+    ],
+)
+def test_cut_of_a_file_without_a_line_start_near_the_end(tmp_path, content, val):
+    corpus = corpora.load(str(write_files(tmp_path / "one", {"a.txt": content}) / "a.txt"))
+    assert text_of(corpus, "train") + text_of(corpus, "val") == content
+    assert text_of(corpus, "val") == val
+
+
+def test_a_copy_of_a_file_is_not_in_both_splits(tmp_path):
+    folder = numbered_files(tmp_path / "many", 40)
+    (folder / "019.txt").write_bytes((folder / "000.txt").read_bytes())
+    corpus = corpora.load(str(folder))
+    train, val = list(corpus.documents("train")), list(corpus.documents("val"))
+    assert len(train) + len(val) == 39 and not set(train) & set(val)
+
+
+def test_a_long_file_comes_in_pieces_cut_after_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "PIECE", 64)
+    content = "".join(f"{'中' * (n % 60)}\r\n" for n in range(300))
+    corpus = corpora.load(str(write_files(tmp_path / "one", {"a.txt": content}) / "a.txt"))
+    train = list(corpus.documents("train"))
+    assert "".join(train) + text_of(corpus, "val") == content
+    assert max(len(text.encode()) for text in train) <= 64
+    inside_a_line = [text for text in train if not text.endswith("\n")]
+    assert 0 < len(inside_a_line) < len(train) and "\n" not in "".join(inside_a_line)
+
+
+def test_fingerprint_follows_names_sizes_and_times(tmp_path):
+    folder = numbered_files(tmp_path / "many", 3)
+    seen = [corpora.load(str(folder)).fingerprint]
+    assert corpora.load(str(folder)).fingerprint == seen[0]
+    os.utime(folder / "000.txt", ns=(1, 1))
+    seen.append(corpora.load(str(folder)).fingerprint)
+    (folder / "001.txt").rename(folder / "001b.txt")
+    seen.append(corpora.load(str(folder)).fingerprint)
+    (folder / "002.txt").write_text("longer" * 99)
+    os.utime(folder / "002.txt", ns=(1, 1))
+    seen.append(corpora.load(str(folder)).fingerprint)
+    assert len(set(seen)) == 4
+
+
+@pytest.mark.parametrize(
+    "contents, asked, message",
+    [
+        ({}, "missing.txt", "neither a file or folder that exists nor one of stdlib, shakespeare"),
+        ({"a.txt": ""}, "a.txt", "is empty"),
+        ({"folder/a.txt": "", "folder/.b": "hidden"}, "folder", "is empty"),
+        ({"a.txt": b"abc\0def"}, "a.txt", "not text"),
+        ({"a.txt": "é".encode()[:1]}, "a.txt", "not text"),
+        ({"a.txt": b"abc\xff"}, "a.txt", "not text"),
+        ({"folder/a.bin": b"\0", "folder/b.bin": b"\xff"}, "folder", "none of its 2 files"),
+    ],
+)
+def test_bad_corpora_are_input_errors(tmp_path, contents, asked, message):
+    write_files(tmp_path, contents)
+    with pytest.raises(InputError, match=message):
+        corpora.load(str(tmp_path / asked))
+
+
+@pytest.mark.parametrize("data", ["", "standardlib", "a\0b", "x" * 5000, "~nobody-of-this-name/text"])
+def test_what_is_neither_name_nor_path_is_an_input_error_that_lists_the_names(data):
+    with pytest.raises(InputError, match="stdlib, shakespeare"):
+        corpora.load(data)
+
+
+def test_a_pipe_is_not_a_corpus(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="neither a file nor a folder"):
+        corpora.load(str(tmp_path / "pipe"))
+
+
+def test_binary_data_late_in_a_file_is_found_before_it_is_used(tmp_path):
+    write_files(tmp_path, {"a.txt": b"line\n" * 300_000 + b"\0"})
+    with pytest.raises(InputError, match="not text"):
+        next(corpora.load(str(tmp_path / "a.txt")).documents("train"))
+
+
+def test_unreadable_files_and_folders_are_input_errors(tmp_path, monkeypatch):
+    folder = numbered_files(tmp_path / "many", 3)
+
+    def refuse(path, *arguments, **options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:  # permissions do not bind the root user, who may run this test
+        patch.setattr(text_files, "open", refuse, raising=False)
+        with pytest.raises(InputError, match="cannot read .*000.txt: Permission denied"):
+            corpora.load(str(folder))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        with pytest.raises(InputError, match="cannot read .*many: Permission denied"):
+            corpora.load(str(folder))
+
+
+def test_a_name_wins_over_a_folder_called_like_it(tmp_path, monkeypatch):
+    write_files(tmp_path, {"stdlib/a.txt": "mine\n" * 50})
+    monkeypatch.chdir(tmp_path)
+    assert corpora.load("stdlib").root == Path(sysconfig.get_paths()["stdlib"])
+    assert set(text_of(corpora.load("./stdlib"), "train").split()) == {"mine"}
+
+
+def test_the_standard_library_is_a_corpus():
+    corpus = corpora.load("stdlib")
+    names = [file.path.relative_to(corpus.root).as_posix() for file in corpus.text_files]
+    assert names == sorted(names) and len(names) == len(set(names)) > 300
+    assert {"argparse.py", "json/decoder.py", "unittest/case.py"} <= set(names)
+    folders = {part for name in names for part in name.split("/")[:-1]}
+    assert not folders & {"test", "tests", "idle_test", "test_json", "site-packages", "__pycache__"}
+    assert all(name.endswith(".py") for name in names)
+    train, val = list(corpus.documents("train")), list(corpus.documents("val"))
+    assert len(val) == len(names) // 20 and not set(train) & set(val)
+    assert sum(map(len, train)) > 5e6
+
+
+def test_cache_folder(tmp_path, monkeypatch):
+    assert corpora.cache_folder() == tmp_path / "cache"
+    monkeypatch.setenv("DDP_COURSE_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert corpora.cache_folder() == tmp_path / "xdg" / "ddp_course"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert corpora.cache_folder() == tmp_path / ".cache" / "ddp_course"
+
+
+# ------------------------------------------------------------------------------------------------ downloads
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A web server on this machine: `pages` maps a path to its content, `asked` lists what was asked for."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.server.asked.append(self.path)
+            content = self.server.pages.get(self.path)
+            self.send_response(404 if content is None else 200)
+            if content is not None:
+                self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write((content or b"")[: self.server.sends_at_most])
+
+        def log_message(self, *arguments):
+            pass
+
+    monkeypatch.setenv("no_proxy", "*")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        running.pages, running.asked, running.sends_at_most = {}, [], None
+        running.url = f"http://127.0.0.1:{running.server_port}"
+        threading.Thread(target=running.serve_forever, args=[0.01], daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+@pytest.fixture
+def play(server, monkeypatch):
+    content = b"To be, or not to be\n" * 100
+    server.pages["/play.txt"] = content
+    sha256 = hashlib.sha256(content).hexdigest()
+    download = corpora.Download(f"{server.url}/play.txt", sha256, "public domain")
+    monkeypatch.setitem(corpora.DOWNLOADS, "play", download)
+    return content
+
+
+def test_a_download_is_fetched_once_and_again_if_it_is_damaged(server, play, cache):
+    for _ in range(2):
+        corpus = corpora.load("play")
+        assert (text_of(corpus, "train") + text_of(corpus, "val")).encode() == play
+    assert server.asked == ["/play.txt"]
+    assert corpus.fingerprint == hashlib.sha256(play).hexdigest()
+    (cache / "downloads" / "play.txt").write_bytes(play[:-1])
+    assert text_of(corpora.load("play"), "val")
+    assert server.asked == ["/play.txt"] * 2
+    assert (cache / "downloads" / "play.txt").read_bytes() == play
+
+
+def test_a_download_with_the_wrong_checksum_is_refused(server, play, cache):
+    server.pages["/play.txt"] = play + b"!"
+    with pytest.raises(InputError) as error:
+        corpora.load("play")
+    assert hashlib.sha256(play).hexdigest() in str(error.value)
+    assert hashlib.sha256(play + b"!").hexdigest() in str(error.value)
+    assert list((cache / "downloads").iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", ["404", "cut short", "no server"])
+def test_a_failed_download_leaves_nothing(server, play, cache, monkeypatch, fault):
+    if fault == "404":
+        server.pages.clear()
+    elif fault == "cut short":
+        server.sends_at_most = 100
+    else:
+        unreachable = corpora.Download("http://127.0.0.1:9/play.txt", "0" * 64, "public domain")
+        monkeypatch.setitem(corpora.DOWNLOADS, "play", unreachable)
+    with pytest.raises(InputError, match="download of play"):
+        corpora.load("play")
+    assert list((cache / "downloads").iterdir()) == []
+
+
+# ----------------------------------------------------------------------------------------------- tokenizers
+
+
+def training_documents() -> list[str]:
+    paths = [Path(json.__file__), Path(random.__file__), Path(json.__file__).with_name("decoder.py")]
+    return [path.read_text(encoding="utf-8") for path in paths] + [SENTENCE * 20]
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def built(request):
+    if request.param == "rustbpe":
+        pytest.importorskip("rustbpe")
+    return tokenizer.build(request.param, training_documents(), None if request.param == "bytes" else 600)
+
+
+def random_text(seed: int) -> str:
+    """Text of characters from all over Unicode, without NUL and surrogates."""
+    source = random.Random(seed)
+    ranges = [(1, 0x80), (0x80, 0x800), (0x800, 0xD800), (0xE000, 0x110000), (0x20, 0x21), (0x0A, 0x0E)]
+    return "".join(chr(source.randrange(*source.choice(ranges))) for _ in range(source.randrange(200)))
+
+
+def test_text_comes_back_exactly(built):
+    texts = ["", " ", "\t\tx = 1\r\n\r\n", "\ufeffBOM", "e\u0301 é", "<|endoftext|>", "a" * 3000, SENTENCE]
+    for text in texts + [random_text(seed) for seed in range(200)] + training_documents():
+        ids = built.encode(text)
+        assert built.decode(ids) == text
+        assert built.end_of_text not in ids
+        assert all(0 <= token < built.vocab_size for token in ids)
+
+
+def test_a_blank_of_a_million_characters_comes_back(built):
+    text = "x" + " " * 1_000_000 + "y" + "\n" * 300_000
+    assert built.decode(built.encode(text)) == text
+
+
+def test_decode_never_raises(built):
+    source = random.Random(0)
+    for _ in range(50):
+        ids = [source.randrange(-10, built.vocab_size + 10) for _ in range(100)]
+        assert isinstance(built.decode(ids), str)
+        assert built.decode(np.array(ids)) == built.decode(torch.tensor(ids)) == built.decode(ids)
+    assert built.decode([built.vocab_size, -1]) == "\ufffd\ufffd"
+    assert built.decode([*built.encode("a"), built.end_of_text]) == "a<|endoftext|>"
+    assert built.decode(built.encode("é")[:1]) in ("é", "\ufffd")
+
+
+def test_building_is_deterministic_and_the_state_is_all(built):
+    again = tokenizer.build(built.name, iter(training_documents()), built.vocab_size)
+    assert again.state() == built.state() and again.fingerprint == built.fingerprint
+    copy = tokenizer.from_state(json.loads(json.dumps(built.state())))
+    assert (copy.name, copy.vocab_size, copy.end_of_text) == (built.name, built.vocab_size, built.end_of_text)
+    assert copy.fingerprint == built.fingerprint
+    assert copy.encode(SENTENCE) == built.encode(SENTENCE)
+    other = tokenizer.build(built.name, ["something else " * 50], built.vocab_size)
+    assert (other.fingerprint == built.fingerprint) == (built.name == "bytes")
+
+
+def test_byte_pairs_are_learned_up_to_the_vocabulary_size(built):
+    text = training_documents()[0]
+    if built.name == "bytes":
+        assert built.vocab_size == 256 and len(built.encode(text)) == len(text.encode())
+        return
+    assert built.vocab_size == 600
+    assert len(built.encode(text)) < len(text.encode()) / 2
+    assert tokenizer.build(built.name, ["ab"], 600).vocab_size == 258  # the bytes, "ab" and end of text
+    assert tokenizer.build(built.name, [], 257).vocab_size == 257
+
+
+def test_ids_mean_what_the_libraries_say(built):
+    ids = built.encode(SENTENCE)
+    if built.name == "bpe":
+        import tokenizers
+
+        library = tokenizers.Tokenizer.from_str(json.dumps(built.state()["tokenizer"]))
+        library.decoder = tokenizers.decoders.ByteLevel()
+        assert library.decode(ids) == SENTENCE
+        assert library.get_vocab_size() == built.end_of_text
+    elif built.name == "rustbpe":
+        import rustbpe
+
+        library = rustbpe.Tokenizer()
+        library.train_from_iterator(training_documents(), vocab_size=599)
+        assert library.encode(SENTENCE) == ids and library.decode(ids) == SENTENCE
+    else:
+        assert bytes(ids).decode() == SENTENCE
+
+
+def test_an_error_while_reading_documents_stays_the_error(built):
+    def documents():
+        yield "some text"
+        raise InputError("cannot read the second document")
+
+    if built.name != "bytes":
+        with pytest.raises(InputError, match="second document"):
+            tokenizer.build(built.name, documents(), 300)
+
+
+def test_text_that_no_file_holds_is_an_input_error(built):
+    for text in ("a\0b", "a\ud800b"):
+        with pytest.raises(InputError):
+            built.encode(text)
+
+
+@pytest.mark.parametrize(
+    "name, vocab_size, message",
+    [
+        ("bytes", 300, "vocabulary of 256, not 300"),
+        ("bpe", 256, "at least 257 .*found 256"),
+        ("rustbpe", 0, "at least 257 .*found 0"),
+        ("bytepair", None, "the names are bytes, bpe, rustbpe"),
+    ],
+)
+def test_impossible_tokenizers_are_input_errors(name, vocab_size, message):
+    if name == "rustbpe":
+        pytest.importorskip("rustbpe")
+    with pytest.raises(InputError, match=message):
+        tokenizer.build(name, ["text"], vocab_size)
+    with pytest.raises(InputError, match=message):
+        token_file.prepare("stdlib", name, vocab_size)
+
+
+@pytest.mark.parametrize("missing", ["rustbpe", "tiktoken"])
+def test_a_missing_package_is_an_input_error_with_the_command(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(InputError, match=f"{missing}.*pip install rustbpe tiktoken"):
+        tokenizer.build("rustbpe", ["text"], 300)
+    with pytest.raises(InputError, match="pip install"):
+        tokenizer.from_state({"name": "rustbpe", "pattern": "", "pieces": []})
+
+
+def test_bytes_import_no_tokenizer_library_and_defaults_are_kept(tmp_path):
+    numbered_files(tmp_path / "many", 3)
+    script = f"""
+import sys
+from ddp_course.data import corpora, tokenizer, token_file, windows
+tokens = token_file.open_tokens(token_file.prepare({str(tmp_path / "many")!r}, "bytes"))
+assert tokens.tokenizer.encode("a") == [97]
+print(sorted({{"tokenizers", "rustbpe", "tiktoken", "matplotlib", "IPython"}} & set(sys.modules)))
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert run.stdout.splitlines()[-1] == "[]", run.stderr
+    assert [tokenizer.check(name) for name in ("bytes", "bpe")] == [256, 4096]
+
+
+# ---------------------------------------------------------------------------------------------- token files
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def documents_in(ids: np.ndarray, chosen: tokenizer.Tokenizer) -> list[str]:
+    ends = np.flatnonzero(ids == chosen.end_of_text)
+    assert ends[-1] == len(ids) - 1
+    return [chosen.decode(part[part != chosen.end_of_text]) for part in np.split(ids, ends[:-1] + 1)]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_token_files_hold_the_documents(tmp_path, name):
+    if name == "rustbpe":
+        pytest.importorskip("rustbpe")
+    data = str(numbered_files(tmp_path / "many", 40))
+    (tmp_path / "many" / "019.txt").write_text("validation " * 1000)
+    lines = []
+    folder = token_file.prepare(data, name, None if name == "bytes" else 300, say=lines.append)
+    assert folder.parent == tmp_path / "cache" / "tokens" and folder.name.startswith(f"many-{name}-")
+    assert sorted(path.name for path in folder.iterdir()) == ["meta.json", "train.bin", "val.bin"]
+    assert any("tokenizing many: 40 documents" in line for line in lines)
+    tokens = token_file.open_tokens(folder)
+    corpus = corpora.load(data)
+    assert documents_in(tokens.train, tokens.tokenizer) == list(corpus.documents("train"))
+    assert documents_in(tokens.val, tokens.tokenizer) == list(corpus.documents("val"))
+    assert tokens.train.dtype == np.dtype("<u2") and not tokens.train.flags.writeable
+    alone = tokenizer.build(name, corpus.documents("train"), None if name == "bytes" else 300)
+    assert tokens.tokenizer.state() == alone.state()  # the validation split trains no tokenizer
+
+
+def test_a_warm_start_builds_nothing_and_says_nothing(tmp_path):
+    data = str(numbered_files(tmp_path / "many", 3))
+    folder = token_file.prepare(data, "bytes", say=silent)
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    lines = []
+    assert token_file.prepare(data, "bytes", 256, say=lines.append) == folder
+    assert lines == [] and {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    (tmp_path / "many" / "000.txt").write_text("changed\n" * 30)
+    assert token_file.prepare(data, "bytes", say=silent) != folder
+
+
+def test_folders_alike_in_names_sizes_and_times_are_not_taken_for_one_another(tmp_path):
+    folders = []
+    for letter in "ab":
+        data = write_files(tmp_path / letter / "text", {"x.txt": letter * 100})
+        os.utime(data / "x.txt", ns=(1, 1))
+        folders.append(token_file.prepare(str(data), "bytes", say=silent))
+    first, second = (token_file.open_tokens(folder) for folder in folders)
+    assert first.train[0] != second.train[0] and first.fingerprint != second.fingerprint
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def replace_in(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: flip_a_bit(folder / "train.bin"),
+        lambda folder: flip_a_bit(folder / "val.bin"),
+        lambda folder: flip_a_bit(folder / "meta.json"),
+        lambda folder: os.truncate(folder / "val.bin", 10),
+        lambda folder: (folder / "train.bin").unlink(),
+        lambda folder: (folder / "meta.json").write_text("{}"),
+        lambda folder: (folder / "meta.json").write_text("[]"),
+        lambda folder: (folder / "meta.json").unlink(),
+        lambda folder: replace_in(folder / "meta.json", '"tokens": ', '"tokens": 1'),
+    ],
+)
+def test_damage_is_found_said_and_repaired(tmp_path, damage):
+    data = str(numbered_files(tmp_path / "many", 3))
+    folder = token_file.prepare(data, "bytes", say=silent)
+    good = {path.name: path.read_bytes() for path in folder.iterdir()}
+    damage(folder)
+    lines = []
+    assert token_file.prepare(data, "bytes", say=lines.append) == folder
+    assert "damaged" in lines[0] and "building them again" in lines[0]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == good
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_two_processes_may_build_at_once(tmp_path, cache):
+    data = str(numbered_files(tmp_path / "many", 30))
+    script = f'from ddp_course.data.token_file import *; print(prepare({data!r}, "bpe", 300, say=str))'
+    command = [sys.executable, "-c", script]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        folders = {process.communicate(timeout=60)[0].strip() for process in both}
+    finally:
+        for process in both:
+            process.kill()
+    assert [process.returncode for process in both] == [0, 0] and len(folders) == 1
+    assert token_file._damage(Path(folders.pop())) is None
+    assert len(list((cache / "tokens").iterdir())) == 1
+
+
+@pytest.mark.parametrize("damaged_before", [False, True])
+def test_the_slower_of_two_builders_takes_the_files_of_the_faster(tmp_path, monkeypatch, damaged_before):
+    data = str(numbered_files(tmp_path / "many", 3))
+    if damaged_before:
+        flip_a_bit(token_file.prepare(data, "bytes", say=silent) / "train.bin")
+    build, faster = token_file._build, []
+
+    def overtaken(*arguments):
+        build(*arguments)
+        if not faster:  # another process does all of it between this one's last write and its rename
+            faster.append(None)
+            faster[0] = token_file.prepare(data, "bytes", say=silent)
+
+    monkeypatch.setattr(token_file, "_build", overtaken)
+    assert token_file.prepare(data, "bytes", say=silent) == faster[0]
+    assert token_file._damage(faster[0]) is None
+    assert [path.name for path in faster[0].parent.iterdir()] == [faster[0].name]
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path, cache, monkeypatch):
+    data = str(numbered_files(tmp_path / "many", 3))
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer.ByteTokenizer, "encode", lambda self, text: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            token_file.prepare(data, "bytes", say=silent)
+    assert list((cache / "tokens").iterdir()) == []
+
+
+def test_what_killed_builds_left_behind_is_removed_after_a_day(tmp_path, cache):
+    for name, age in ((".x.building-old", 2 * 86_400), (".x.building-new", 60)):
+        (cache / "tokens" / name).mkdir(parents=True)
+        os.utime(cache / "tokens" / name, (time.time() - age,) * 2)
+    folder = token_file.prepare(str(numbered_files(tmp_path / "many", 3)), "bytes", say=silent)
+    assert {path.name for path in (cache / "tokens").iterdir()} == {".x.building-new", folder.name}
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "PIECE", 1 << 16)
+    write_files(tmp_path, {"long.txt": "".join(f"line {n}\n" for n in range(700_000))})
+    size = (tmp_path / "long.txt").stat().st_size
+    token_file.prepare(str(numbered_files(tmp_path / "first", 3)), "bytes", say=silent)  # imports and caches
+    tracemalloc.start()
+    try:
+        folder = token_file.prepare(str(tmp_path / "long.txt"), "bytes", say=silent)
+        token_file.open_tokens(folder)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size > 8e6 and peak < size / 2
+
+
+def test_a_large_vocabulary_is_written_with_four_bytes(tmp_path, monkeypatch):
+    class Wide(tokenizer.ByteTokenizer):
+        vocab_size, end_of_text = 65_536, 65_535
+
+    monkeypatch.setattr(tokenizer, "build", lambda *arguments: Wide({"name": "bytes"}))
+    folder = token_file.prepare(str(numbered_files(tmp_path / "many", 3)), "bytes", say=silent)
+    tokens = token_file.open_tokens(folder)
+    assert tokens.train.dtype == np.dtype("<u4") and tokens.train[-1] == 65_535
+    assert (folder / "train.bin").stat().st_size == 4 * len(tokens.train)
+
+
+def test_a_large_corpus_trains_the_tokenizer_on_every_kth_document(tmp_path, monkeypatch):
+    data = str(numbered_files(tmp_path / "many", 40))
+    corpus = corpora.load(data)
+    monkeypatch.setattr(token_file, "TRAINING_BYTES", sum(file.size for file in corpus.text_files) // 4)
+    seen, build = [], tokenizer.build
+
+    def watched(name, documents, vocab_size):
+        seen.extend(documents)
+        return build(name, seen, vocab_size)
+
+    monkeypatch.setattr(tokenizer, "build", watched)
+    token_file.prepare(data, "bytes", say=silent)
+    assert seen == list(corpus.documents("train"))[::4]
+
+
+def test_missing_token_files_and_useless_places_are_input_errors(tmp_path):
+    with pytest.raises(InputError, match="prepare them on this machine"):
+        token_file.open_tokens(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="set DDP_COURSE_CACHE"):
+        token_file.prepare("stdlib", "bytes", cache=tmp_path / "file")
+    with pytest.raises(InputError, match="too short to have validation text"):
+        token_file.prepare(str(tmp_path / "file"), "bytes", say=silent)
+
+
+def test_the_default_corpus_in_bytes(tmp_path):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        folder = token_file.prepare("stdlib", "bytes")
+    tokens = token_file.open_tokens(folder)
+    assert "tokenizing stdlib: " in said.getvalue()
+    assert len(tokens.train) > 5e6 and 0.02 < len(tokens.val) / len(tokens.train) < 0.1
+    corpus = corpora.load("stdlib")
+    first = next(corpus.documents("train"))
+    assert tokens.tokenizer.decode(tokens.train[: len(first.encode())]) == first
+
+
+# -------------------------------------------------------------------------------------------------- windows
+
+
+def test_every_valid_window_can_be_drawn_and_no_other():
+    tokens, context = 9, 4
+    starts = np.concatenate([windows.window_starts(0, update, 8, tokens, context) for update in range(50)])
+    assert set(starts) == {0, 1, 2, 3, 4}  # inputs 4..7 and targets 5..8 are the last that fit
+    assert set(windows.window_starts(0, 0, 50, context + 1, context)) == {0}
+    counts = np.bincount(windows.window_starts(1, 2, 50_000, tokens, context))
+    assert abs(counts / 10_000 - 1).max() < 0.05
+
+
+@pytest.mark.parametrize("tokens", [0, 4, 120, 256])
+def test_a_corpus_shorter_than_a_window_is_an_input_error(tokens):
+    message = f"context 256 needs at least 257 training tokens, the corpus has {tokens}: "
+    with pytest.raises(InputError, match=message):
+        windows.window_starts(0, 0, 1, tokens, 256)
+    with pytest.raises(InputError, match=message):
+        next(update_of(np.zeros(tokens, np.uint16), context=256))
+
+
+def test_a_window_depends_on_seed_update_and_its_number_alone():
+    whole = windows.window_starts(7, 3, 1000, 10**6, 256)
+    for count in (0, 1, 2, 63, 999):
+        assert (windows.window_starts(7, 3, count, 10**6, 256) == whole[:count]).all()
+    drawn = {}
+    for seed in range(30):
+        for update in range(30):
+            drawn[seed, update] = tuple(windows.window_starts(seed, update, 8, 2**62, 256))
+    assert len(set(drawn.values())) == 900  # seed + update would give 59
+    numbers = Counter(start for starts in drawn.values() for start in starts)
+    assert max(numbers.values()) == 1  # nor is one stream another one, shifted
+
+
+def test_the_data_order_is_the_same_on_every_machine_and_in_every_version():
+    # What a checkpoint's step number means: a change here makes every older run resume on other data.
+    assert windows.window_starts(1337, 10, 4, 3_000_000, 256).tolist() == [83595, 2201727, 1708724, 2119176]
+    assert windows.window_starts(2**64 - 1, 2**40, 2, 2**33, 256).max() < 2**33
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_out_of_range_is_an_input_error(seed):
+    with pytest.raises(InputError, match="from 0 to 2\\*\\*64 - 1"):
+        windows.window_starts(seed, 0, 1, 1000, 8)
+
+
+def update_of(tokens, *, context=8, micro_batch_size=2, accumulation_steps=4, rank=0, world_size=1):
+    return windows.micro_batches(
+        tokens,
+        seed=5,
+        update=11,
+        context=context,
+        micro_batch_size=micro_batch_size,
+        accumulation_steps=accumulation_steps,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def test_micro_batches_have_their_shape_and_targets_are_one_token_later():
+    tokens = np.arange(1000, dtype=np.uint16)
+    batches = list(update_of(tokens))
+    assert len(batches) == 4
+    for inputs, targets in batches:
+        assert inputs.shape == targets.shape == (2, 8)
+        assert inputs.dtype == targets.dtype == torch.int64
+        assert inputs.is_contiguous() and targets.is_contiguous()
+        assert (inputs[:, 1:] == inputs[:, :-1] + 1).all() and (targets == inputs + 1).all()
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_all_world_sizes_share_one_joint_batch_in_one_order(micro_batch_size, world_size):
+    tokens = np.arange(5000, dtype=np.uint16)
+    expected = windows.window_starts(5, 11, 16, len(tokens), 8)
+    steps = 16 // (micro_batch_size * world_size)
+    joint = [None] * 16
+    for rank in range(world_size):
+        batches = update_of(
+            tokens,
+            micro_batch_size=micro_batch_size,
+            accumulation_steps=steps,
+            rank=rank,
+            world_size=world_size,
+        )
+        for m, (inputs, _) in enumerate(batches):
+            for b, row in enumerate(inputs):
+                j = (m * world_size + rank) * micro_batch_size + b
+                assert joint[j] is None
+                joint[j] = row[0].item()
+    assert joint == expected.tolist()
+
+
+def validation_of(tokens, world_size, **options):
+    return [
+        list(windows.validation_batches(tokens, rank=rank, world_size=world_size, **options))
+        for rank in range(world_size)
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 10, 16, 17, 100])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_token_but_the_first_is_validated_once(count, world_size):
+    tokens = np.arange(count, dtype=np.uint16)
+    seen = Counter()
+    for batches in validation_of(tokens, world_size, context=8, batch_size=3):
+        for inputs, targets in batches:
+            assert inputs.shape == targets.shape and inputs.shape[1] == 8 and 1 <= len(inputs) <= 3
+            assert inputs.dtype == targets.dtype == torch.int64
+            assert ((0 <= inputs) & (inputs < count)).all()  # also where it is padded
+            valid = targets != windows.IGNORED
+            assert (targets[valid] == inputs[valid] + 1).all()
+            seen.update(targets[valid].tolist())
+    assert seen == Counter(range(1, count))
+
+
+def test_padding_does_not_count_in_the_loss():
+    tokens = np.arange(11, dtype=np.uint16)
+    ((inputs, targets),) = validation_of(tokens, 1, context=8, batch_size=4)[0]
+    logits = torch.randn(*inputs.shape, 11, generator=torch.Generator().manual_seed(0))
+    logits = logits.flatten(0, 1)
+    total = torch.nn.functional.cross_entropy(logits, targets.flatten(), reduction="sum")
+    of_the_tokens = torch.nn.functional.cross_entropy(logits[:10], torch.arange(1, 11), reduction="sum")
+    assert torch.allclose(total, of_the_tokens)
+
+
+def test_a_rank_may_have_nothing_to_validate():
+    tokens = np.arange(20, dtype=np.uint16)
+    shares = validation_of(tokens, 5, context=8, batch_size=2)
+    assert [sum(len(inputs) for inputs, _ in batches) for batches in shares] == [1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("max_windows", [1, 7, 99, 100, 1000])
+def test_max_windows_are_spread_evenly_and_the_same_for_all_world_sizes(world_size, max_windows):
+    tokens = np.arange(801, dtype=np.uint16)  # 100 windows
+    starts = sorted(
+        row[0].item()
+        for batches in validation_of(tokens, world_size, context=8, batch_size=4, max_windows=max_windows)
+        for inputs, _ in batches
+        for row in inputs
+    )
+    assert len(set(starts)) == len(starts) == min(max_windows, 100)
+    gaps = np.diff([*starts, 800]) // 8
+    assert gaps.max() - gaps.min() <= 1 and all(start % 8 == 0 for start in starts)
+
+
+@pytest.mark.parametrize(
+    "count, max_windows, message", [(0, None, "2 tokens"), (1, None, "2 tokens"), (9, 0, "1 window")]
+)
+def test_validation_of_nothing_is_an_input_error(count, max_windows, message):
+    with pytest.raises(InputError, match=message):
+        validation_of(np.arange(count), 1, context=8, batch_size=1, max_windows=max_windows)
