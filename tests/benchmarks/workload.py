@@ -1,0 +1,77 @@
+"""The one piece of work that every trainer here is given: same model, same windows, same update, same precision."""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ddp_course.data.token_file import open_tokens, prepare
+from ddp_course.data.windows import micro_batches
+from ddp_course.models.minigpt import MiniGPTConfig
+
+
+@dataclass(frozen=True)
+class Workload:
+    """6 layers of 384 units. The work of a process does not depend on their number: weak scaling."""
+
+    layers: int = 6
+    heads: int = 6
+    width: int = 384
+    context: int = 256
+    vocab_size: int = 4096
+    micro_batch_size: int = 4
+    accumulation_steps: int = 4
+    learning_rate: float = 1e-3
+    seed: int = 1
+
+    def shape(self) -> MiniGPTConfig:
+        return MiniGPTConfig(self.vocab_size, self.context, self.layers, self.heads, self.width)
+
+    def tokens_per_update(self, world_size: int) -> int:
+        return self.micro_batch_size * self.context * self.accumulation_steps * world_size
+
+    def flags(self, world_size: int, steps: int) -> list[object]:
+        """The same work as flags of `ddp_course/minigpt_ddp.py`."""
+        names = ("layers", "heads", "width", "context", "vocab_size", "micro_batch_size", "learning_rate", "seed")
+        flags = [part for name in names for part in (f"--{name.replace('_', '-')}", getattr(self, name))]
+        flags += ["--tokens-per-update", self.tokens_per_update(world_size), "--steps", steps, "--warmup-steps", 1]
+        # Validation, checkpoints and text are kept out of the way: none of the others does them.
+        return flags + ["--log-every", 1, "--validation-windows", 2, "--validate-every", 0, "--sample-tokens", 0]
+
+    def batches(self, update: int, rank: int, world_size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return micro_batches(
+            open_tokens(os.environ["TOKENS"]).train, seed=self.seed, update=update, context=self.context, rank=rank,
+            world_size=world_size, micro_batch_size=self.micro_batch_size, accumulation_steps=self.accumulation_steps,
+        )  # fmt: skip
+
+
+WORKLOAD = Workload()
+
+
+def token_folder() -> str:
+    """The default corpus as the 6-layer model reads it; made before anything is timed."""
+    return str(prepare("stdlib", "bpe", WORKLOAD.vocab_size))
+
+
+def optimizer(model: torch.nn.Module, fused: bool) -> torch.optim.Optimizer:
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=WORKLOAD.learning_rate, betas=(0.9, 0.95), fused=fused)
+
+
+def timed(update: Callable[[int], float]) -> None:
+    """Call `update(u)` for each step asked for on the command line; print the seconds and losses of this rank."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, required=True)
+    steps = parser.parse_args().steps
+    seconds, losses = [], []
+    for step in range(steps):
+        start = time.perf_counter()
+        losses.append(update(step))
+        seconds.append(time.perf_counter() - start)
+    print(json.dumps({"seconds": seconds, "losses": losses}), flush=True)
