@@ -1,0 +1,127 @@
+"""The description of the machine: what is checked against the system itself, and what holds on any machine."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from ddp_course.errors import InputError
+from ddp_course.lab import machine
+
+
+def test_the_description_agrees_with_the_system():
+    found = machine.describe()
+    assert 1 <= found.physical_cores <= found.logical_cores <= os.cpu_count()
+    assert 2**28 < found.memory_bytes <= psutil.virtual_memory().total
+    assert found.torch == torch.__version__ and found.python == sys.version.split()[0]
+    assert len(found.gpus) == torch.cuda.device_count()
+    assert (found.accelerator is None) == (not torch.accelerator.is_available())
+    assert ("gloo" in found.backends) == torch.distributed.is_gloo_available()
+    assert found.cpu.strip() and found.os.strip()
+
+
+def test_both_tables_hold_every_row():
+    found = machine.describe()
+    page = found._repr_html_()
+    assert page.count("<tr>") == len(found.rows()) == len(repr(found).splitlines())
+    for what, value in found.rows():
+        assert what in repr(found) and value in repr(found) and what in page
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no CPU affinity")
+def test_affinity_limits_the_cores():
+    one = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, [{one}]); from ddp_course.lab.machine import *; print(usable_cores())"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert finished.stdout.strip() == "(1, 1)", finished.stderr
+
+
+def fake_files(monkeypatch, files, cores):
+    monkeypatch.setattr(machine, "_read", lambda path: files.get(path, ""))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+
+
+def test_two_hyperthreads_are_one_physical_core(monkeypatch):
+    topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    fake_files(monkeypatch, {topology.format(core): f"{core % 2},{core % 2 + 2}" for core in range(4)}, cores=4)
+    assert machine.usable_cores() == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"), [("150000 100000", 1), ("300000 100000", 3), ("max 100000", 8), ("", 8)]
+)
+def test_a_container_quota_limits_the_cores(monkeypatch, quota, expected):
+    fake_files(monkeypatch, {"/sys/fs/cgroup/cpu.max": quota}, cores=8)
+    assert machine.usable_cores() == (expected, expected)
+
+
+def test_bf16_instructions_are_read_from_the_flags(monkeypatch):
+    monkeypatch.setattr(machine.platform, "system", lambda: "Linux")
+    fake_files(monkeypatch, {"/proc/cpuinfo": "flags\t\t: sse amx_bf16 avx512_bf16\nbugs : bf16"}, cores=1)
+    assert machine._bf16_instructions() == ("avx512_bf16", "amx_bf16")
+    fake_files(monkeypatch, {"/proc/cpuinfo": "Features : fp asimd bf16"}, cores=1)
+    assert machine._bf16_instructions() == ("bf16",)
+
+
+def test_macos_answers_come_from_sysctl(monkeypatch):
+    answers = {"machdep.cpu.brand_string": "Apple M3", "hw.optional.arm.FEAT_BF16": "1"}
+    monkeypatch.setattr(machine.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(machine.platform, "mac_ver", lambda: ("15.1", (), "arm64"))
+    monkeypatch.setattr(machine, "_sysctl", answers.get)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(machine, "_read", lambda path: "")
+    found = machine.describe()
+    assert (found.cpu, found.bf16_instructions) == ("Apple M3", ("bf16",))
+    assert found.os.startswith("macOS 15.1")
+    assert found.logical_cores == psutil.cpu_count()
+
+
+@pytest.mark.parametrize(("gpus", "processes"), [(0, 2), (1, 1), (8, 8)])
+def test_one_process_a_gpu_else_two(monkeypatch, gpus, processes):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert machine.default_processes() == processes
+
+
+def test_threads_share_the_physical_cores_and_are_never_zero(monkeypatch):
+    monkeypatch.setattr(machine, "usable_cores", lambda: (6, 12))
+    assert [machine.threads_per_process(n) for n in (1, 2, 4, 6, 100)] == [6, 3, 1, 1, 1]
+    for bad in (0, -1):
+        with pytest.raises(InputError, match="at least one"):
+            machine.threads_per_process(bad)
+
+
+def test_the_fastest_call_counts_and_the_first_does_not(monkeypatch):
+    clock, pauses = [0.0], iter([1.0, 4.0, 2.0, 4.0, 0.5])  # the first is the warm-up, the last is past the end
+
+    def work():
+        clock[0] += next(pauses)
+
+    monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    assert machine._fastest(work, seconds=9.0) == 2.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_matmul_peak_counts_two_flop_for_each_multiply_and_add(monkeypatch, dtype):
+    monkeypatch.setattr(machine, "_fastest", lambda work, seconds: (work(), 0.5)[1])
+    assert machine.matmul_peak(dtype, size=32) == 2 * 32**3 / 0.5
+
+
+def test_memory_bandwidth_counts_reads_and_writes(monkeypatch):
+    monkeypatch.setattr(machine, "_fastest", lambda work, seconds: 0.5)
+    block = 2**30 if torch.accelerator.is_available() else 2**28
+    assert machine.memory_bandwidth() == 2 * block / 0.5
+
+
+def test_measurements_are_plausible_on_any_machine():
+    assert 1e7 < machine.matmul_peak(size=256, seconds=0.05) < 1e16
+    assert 1e8 < machine.memory_bandwidth(seconds=0.05) < 1e14
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, "float32"])
+def test_matmul_peak_refuses_what_is_no_floating_point_type(dtype):
+    with pytest.raises(InputError, match="floating-point"):
+        machine.matmul_peak(dtype)
