@@ -1,0 +1,125 @@
+"""exercises/ is what solutions/ gives, byte for byte, and an exercise nobody has solved still runs to its end."""
+
+import shutil
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from ddp_course.errors import InputError
+from ddp_course.lab import authoring
+from ddp_course.lab.notebook_run import NotebookFailed, output_texts, prepare_folder, read_notebook, run_notebook
+
+EXERCISES = authoring.select(authoring.ROOT, ("exercises",), [])
+
+
+def test_exercises_are_what_their_solutions_give():
+    stale = [f"exercises/{path.name}" for path in authoring.stale_exercises()]
+    assert not stale, f"{', '.join(stale)}: edited by hand, out of date or without a solution; run: make exercises"
+
+
+@pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)
+def test_unsolved_exercise_runs(path, tmp_path):
+    nb = read_notebook(path)
+    solution = authoring.ROOT / "solutions" / path.name
+    parameters = dict(read_notebook(solution).metadata.get("ddp_course", {}).get("test_parameters", {}))
+    name, folder = f"exercises/{path.name}", tmp_path / "exercises"
+    folder.mkdir()
+    shutil.copy(path, folder)
+    (tmp_path / "ddp_course").symlink_to(authoring.ROOT / "ddp_course")
+    prepare_folder(nb, name, folder)
+    try:
+        executed = run_notebook(nb, name, folder, parameters, 60, allowed_errors=("NotImplementedError",))
+    except NotebookFailed as failure:
+        pytest.fail(str(failure), pytrace=False)
+    printed = "\n".join(text for cell in executed.cells for text in output_texts(cell)).lower()
+    assert "not attempted" in printed or "notimplementederror" in printed, f"{name} says nowhere what is left to do"
+
+
+# ---- deriving, on a small solution -------------------------------------------------------------------------------
+
+SCRIPT = """%%writefile answers/02_1.py
+def total(values):
+    # Exercise 2.1: sum over all ranks.
+    ### BEGIN SOLUTION
+    secret = sum(values)
+    return secret
+    ### END SOLUTION
+
+
+print(total([1, 2]))"""
+
+
+def solution_notebook():
+    nb = new_notebook()
+    nb.cells = [
+        new_markdown_cell("# Exercises 2\n\nOne script."),
+        new_code_cell("STEPS = 3", metadata={"tags": ["parameters"]}),
+        new_code_cell(SCRIPT, execution_count=2, outputs=[new_output("stream", text="Writing\n")]),
+        new_markdown_cell("Because 1 + 2 is 3: the secret.", metadata={"tags": ["solution"]}),
+        new_code_cell("### BEGIN SOLUTION\nx = 'secret'\n### END SOLUTION\nprint(x)"),
+    ]
+    for number, cell in enumerate(nb.cells):
+        cell.id = f"c{number}"
+    nb.metadata["ddp_course"] = {"code_hash": "abc", "seconds": 1.0, "test_parameters": {"STEPS": 1}}
+    return nb
+
+
+@pytest.fixture
+def course(tmp_path):
+    (tmp_path / "solutions").mkdir()
+    nbformat.write(solution_notebook(), tmp_path / "solutions" / "02_ranks.ipynb")
+    return tmp_path
+
+
+def test_the_solution_is_gone_and_the_rest_is_there(course):
+    assert authoring.main(["exercises"], course) == 0
+    path = course / "exercises" / "02_ranks.ipynb"
+    nb = read_notebook(path)
+    assert "secret" not in path.read_text()
+    assert [cell.id for cell in nb.cells] == ["c0", "c1", "c2", "c4"]
+    assert nb.cells[2].source.splitlines() == [
+        "%%writefile answers/02_1.py",
+        "def total(values):",
+        "    # Exercise 2.1: sum over all ranks.",
+        '    raise NotImplementedError("your turn")',
+        "",
+        "",
+        "print(total([1, 2]))",
+    ]
+    assert nb.cells[3].source == 'raise NotImplementedError("your turn")\nprint(x)'
+    assert all(not cell.outputs and cell.execution_count is None for cell in nb.cells if cell.cell_type == "code")
+    assert nb.metadata.ddp_course["generated_from"] == "solutions/02_ranks.ipynb"
+    assert set(nb.metadata.ddp_course) == {"generated_from", "do_not_edit"}
+
+
+def test_check_names_what_differs(course, capsys):
+    path = course / "exercises" / "02_ranks.ipynb"
+    assert authoring.main(["exercises", "--check"], course) == 1
+    assert not path.exists(), "--check wrote a file"
+    assert "exercises/02_ranks.ipynb" in capsys.readouterr().out
+
+    authoring.main(["exercises"], course)
+    first = path.read_bytes()
+    path.unlink()
+    authoring.main(["exercises", "02"], course)
+    assert path.read_bytes() == first
+    assert authoring.main(["exercises", "--check"], course) == 0
+
+    path.write_bytes(first + b"\n")
+    assert authoring.main(["exercises", "--check"], course) == 1
+    path.write_bytes(first)
+    (course / "exercises" / "03_orphan.ipynb").write_bytes(first)
+    capsys.readouterr()
+    assert authoring.main(["exercises", "--check"], course) == 1
+    assert "exercises/03_orphan.ipynb: there is no solutions/03_orphan.ipynb" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lines", ["x = 1\n### END SOLUTION", "### BEGIN SOLUTION\nx = 1", "### BEGIN SOLUTION\n" * 2])
+def test_marks_that_do_not_pair_up_are_named(course, lines):
+    nb = solution_notebook()
+    nb.cells[4].source = lines
+    path = course / "solutions" / "02_ranks.ipynb"
+    nbformat.write(nb, path)
+    with pytest.raises(InputError, match=r"solutions/02_ranks.ipynb, cell 5 of 5 \(id c4"):
+        authoring.exercise_text(path)

@@ -1,0 +1,159 @@
+"""Who may import whom in ddp_course, read from the source, and what a rank really loads, seen in a fresh process.
+
+models <- nothing of ours            parallel <- nothing that knows a model
+data   <- nothing of ours            launchable scripts <- models, data, parallel
+lab    <- imported by notebooks, tests and itself only: what runs inside a rank never draws and never knows Jupyter
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ddp_course.lab import authoring
+
+PACKAGE = authoring.ROOT / "ddp_course"
+ALLOWED = {  # part of the package: the parts it may import, besides itself and errors
+    "models": set(),
+    "data": set(),
+    "parallel": {"data"},
+    "launchable": {"models", "data", "parallel"},
+    "lab": {"models", "data", "parallel", "launchable"},
+    "harness": {"models", "data", "parallel", "launchable"},  # lab/harness: scripts that run inside a rank
+}
+NOT_IN_A_RANK = {"matplotlib", "IPython", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "nbclient",
+                 "nbconvert", "nbformat", "papermill"}  # fmt: skip
+NOT_AT_IMPORT = NOT_IN_A_RANK | {"tokenizers", "tiktoken", "rustbpe"}  # a tokenizer is loaded when one is chosen
+
+
+def part_of(module: str) -> str | None:
+    """models, data, parallel, lab, harness or launchable; None for the package itself and its errors."""
+    names = module.split(".")
+    if module.startswith("ddp_course.lab.harness"):
+        return "harness"
+    if module in ("ddp_course", "ddp_course.errors"):
+        return None
+    return names[1] if names[1] in ALLOWED else "launchable"
+
+
+def module_name(path: Path, package: Path) -> str:
+    names = ["ddp_course", *path.relative_to(package).with_suffix("").parts]
+    return ".".join(names[:-1] if names[-1] == "__init__" else names)
+
+
+def imports(path: Path, package: Path):
+    """(line, dotted name) for everything the file imports, also inside functions. `from a import b` gives a.b."""
+    name = module_name(path, package)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:  # relative: the first dot is the package the file stands in
+                package_names = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+                above = package_names[: len(package_names) - node.level + 1]
+                base = ".".join([*above, base] if base else above)
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def is_module(dotted: str, package: Path) -> bool:
+    path = package.joinpath(*dotted.split(".")[1:])
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def broken_rules(package: Path) -> list[str]:
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        here = module_name(path, package)
+        part = part_of(here)
+        for line, imported in imports(path, package):
+            place = f"{path.relative_to(package.parent)}:{line}"
+            if imported.split(".")[0] in NOT_IN_A_RANK and part != "lab":
+                found.append(f"{place}: imports {imported}, but may run inside a rank")
+            if imported.split(".")[0] != "ddp_course":
+                continue
+            target = imported if is_module(imported, package) else imported.rpartition(".")[0]
+            there = part_of(target)
+            same = here == target or (part == there and part != "launchable")
+            if there is not None and not same and there not in ALLOWED.get(part, set()):
+                found.append(f"{place}: {part or 'the package itself'} may not import {there} ({target})")
+    standard = sys.stdlib_module_names | dependencies()
+    for path in sorted(package.iterdir()):
+        if (path.suffix == ".py" or path.is_dir()) and path.stem in standard:
+            found.append(f"ddp_course/{path.name} hides the module {path.stem!r} from every script in its folder")
+    return found
+
+
+def dependencies() -> set[str]:
+    """The import names of what pyproject.toml asks for (the same as their package names, but for - and _)."""
+    project = tomllib.loads((authoring.ROOT / "pyproject.toml").read_text())["project"]
+    return {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in project["dependencies"]}
+
+
+def test_imports_in_the_package():
+    assert broken_rules(PACKAGE) == []
+
+
+def test_what_a_rank_loads():
+    modules = [module_name(path, PACKAGE) for path in sorted(PACKAGE.rglob("*.py")) if "lab" not in path.parts]
+    modules = [module for module in modules if part_of(module) not in ("lab", "harness")]
+    assert "ddp_course.parallel" in modules
+    code = (
+        f"import sys, importlib\nfor name in {modules!r}:\n    importlib.import_module(name)\n"
+        f"print(sorted(set(sys.modules) & {NOT_AT_IMPORT | {'ddp_course.lab'}!r}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "[]", "importing the package loads what only a notebook needs"
+
+
+WRONG = {
+    "models know data": ("models/m.py", "from ddp_course.data import windows", "models may not import data"),
+    "models know lab": ("models/m.py", "import ddp_course.lab.figures", "models may not import lab"),
+    "data know parallel": ("data/d.py", "if 1:\n    from ddp_course import parallel", "data may not import parallel"),
+    "parallel knows a model": ("parallel/p.py", "from ..models.minigpt import GPT", "parallel may not import models"),
+    "parallel knows a script": ("parallel/p.py", "import ddp_course.train_ddp", "parallel may not import launchable"),
+    "a script knows lab": ("train_ddp.py", "from .lab.launch import torchrun", "launchable may not import lab"),
+    "a script knows a script": ("train_ddp.py", "from ddp_course import other_ddp", "may not import launchable"),
+    "the grader's script knows lab": ("lab/harness/run.py", "from ddp_course.lab import check", "may not import lab"),
+    "errors know parallel": ("errors.py", "from ddp_course import parallel", "the package itself may not import"),
+    "a rank draws": ("parallel/p.py", "def f():\n    import matplotlib.pyplot", "may run inside a rank"),
+    "the grader's script draws": ("lab/harness/run.py", "from IPython.display import HTML", "may run inside a rank"),
+    "name of the standard library": ("queue.py", "", "hides the module 'queue'"),
+    "folder with such a name": ("profile/__init__.py", "", "hides the module 'profile'"),
+    "name of a dependency": ("torch.py", "", "hides the module 'torch'"),
+}
+RIGHT = {
+    "train_ddp.py": "from ddp_course.errors import InputError\nfrom ddp_course.parallel.sync import f\nimport torch",
+    "other_ddp.py": "from ddp_course import data, models",
+    "models/m.py": "from ddp_course import errors\nfrom .other import A\nfrom ddp_course.models import other",
+    "models/other.py": "",
+    "data/d.py": "import tokenizers",
+    "lab/figures.py": "import matplotlib\nfrom ddp_course.lab import check\nfrom ddp_course import train_ddp",
+    "lab/harness/run.py": "from ddp_course.parallel import sync\nimport record",
+    "parallel/sync.py": "from ddp_course.errors import InputError",
+    "errors.py": "",
+}
+
+
+def write_package(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / "ddp_course" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root / "ddp_course"
+
+
+def test_a_package_that_keeps_the_rules_passes(tmp_path):
+    assert broken_rules(write_package(tmp_path, RIGHT)) == []
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_broken_rule_is_named(what, tmp_path):
+    name, text, message = WRONG[what]
+    found = broken_rules(write_package(tmp_path, {**RIGHT, name: text}))
+    assert any(message in problem and (name in problem or name.split("/")[0] in problem) for problem in found), found

@@ -1,0 +1,193 @@
+"""What is said in more than one place is said alike: dependencies, pins, commands, and the files a visitor expects."""
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from ddp_course.lab import authoring
+
+ROOT = authoring.ROOT
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TARGETS = ["train", "test", "lab", "notebooks", "exercises", "bench", "lint", "kill-matrix"]
+WRITTEN_FOLDERS = [f"{folder}/scripts" for folder in ("notebooks", "exercises", "solutions")]
+WRITTEN_FOLDERS += [f"{folder}/answers" for folder in ("exercises", "solutions")]
+OF_THIS_PLATFORM = re.compile(r"platform_|sys_platform|os_name|python_|implementation_")
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def pins() -> dict[str, str]:
+    lines = [line for line in text_of("constraints.txt").splitlines() if not line.startswith("#")]
+    wrong = [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==\d[\w.]*", line)]
+    assert not wrong, f"not of the form name==version, without a local version such as +cpu: {wrong}"
+    assert lines == sorted(lines, key=lambda line: line.split("==")[0].lower()), "not in pip's alphabetical order"
+    return {canonicalize_name(line.split("==")[0]): line.split("==")[1] for line in lines}
+
+
+def asked_for(*extras: str) -> list[Requirement]:
+    """What pyproject.toml asks for, with these extras and those they name themselves (ddp-course[rustbpe,...])."""
+    found = [Requirement(line) for line in PROJECT["dependencies"]]
+    waiting = list(extras)
+    while waiting:
+        for requirement in map(Requirement, PROJECT["optional-dependencies"][waiting.pop()]):
+            if canonicalize_name(requirement.name) == PROJECT["name"]:
+                waiting += requirement.extras
+            else:
+                found.append(requirement)
+    return found
+
+
+def needed(requirements: list[Requirement]) -> set[str]:
+    """Names of everything these requirements install, as far as it is installed here to be asked.
+
+    What only some platform or Python needs is left out: the pins are made on one of them.
+    """
+    seen: set[tuple[str, str]] = set()
+    waiting = [(requirement.name, extra) for requirement in requirements for extra in ("", *requirement.extras)]
+    while waiting:
+        name, extra = waiting.pop()
+        if (canonicalize_name(name), extra) in seen:
+            continue
+        seen.add((canonicalize_name(name), extra))
+        try:
+            lines = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for requirement in map(Requirement, lines):
+            marker = str(requirement.marker or "")
+            if OF_THIS_PLATFORM.search(marker) or (marker and not requirement.marker.evaluate({"extra": extra})):
+                continue
+            waiting += [(requirement.name, further) for further in ("", *requirement.extras)]
+    return {name for name, _ in seen}
+
+
+def test_environment_yml_says_what_pyproject_says():
+    assert yaml.safe_load(text_of("environment.yml")) == {
+        "name": PROJECT["name"],
+        "channels": ["conda-forge"],
+        "dependencies": [f"python{PROJECT['requires-python']}", "pip", {"pip": ["-e .[dev]"]}],
+    }
+
+
+def test_constraints_pin_everything_and_within_the_ranges():
+    pinned = pins()
+    assert pinned["torch"] == "2.13.0"
+    asked = asked_for("dev", "bench")
+    missing = sorted(needed(asked) - set(pinned))
+    assert not missing, f"constraints.txt lacks {missing}; run: make constraints"
+    outside = [
+        f"{name}=={pinned[name]} is not {requirement.specifier}"
+        for requirement in asked
+        if not requirement.specifier.contains(pinned[name := canonicalize_name(requirement.name)])
+    ]
+    assert not outside, outside
+    assert not {name for name in pinned if name.startswith(("nvidia-", "cuda-", "triton"))}, "pins torch's own choice"
+
+
+def test_what_needs_what_is_followed():
+    assert {"torch", "sympy", "mpmath"} <= needed([Requirement("torch")])
+    assert {"rustbpe", "tiktoken", "tensorboard", "pytest", "torch"} <= {r.name for r in asked_for("dev")}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md", "LICENSE"])
+def test_file_a_visitor_expects(name):
+    assert (ROOT / name).is_file(), f"{name} is missing"
+
+
+def test_readme_starts_with_the_two_commands():
+    top = "\n".join(text_of("README.md").splitlines()[:40])
+    assert "make train" in top and "make test" in top
+
+
+def test_license_is_the_one_pyproject_names():
+    assert PROJECT["license"] == "MIT"
+    assert text_of("LICENSE").startswith("MIT License")
+
+
+def test_folders_that_cells_write_to_are_there_in_a_fresh_clone():
+    for folder in WRITTEN_FOLDERS:
+        assert (ROOT / folder / ".gitkeep").is_file(), f"{folder}/.gitkeep is missing: %%writefile makes no folder"
+
+
+def test_continuous_integration_runs_make_test():
+    workflow = yaml.safe_load(text_of(".github/workflows/test.yml"))
+    job = workflow["jobs"]["test"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make test"]
+    assert job["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert text_of(".ci/run").splitlines()[-1] == "exec make test"
+
+
+# ---- the Makefile, without running it ----------------------------------------------------------------------------
+
+
+def make(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess:
+    if not shutil.which("make"):
+        pytest.skip("make is not installed")
+    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "NPROC", "OMP_NUM_THREADS", "RUN", "ARGS", "VENV", "PYTHON")
+    environment = {name: value for name, value in os.environ.items() if name not in outer}
+    environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}" if path else environment["PATH"]
+    return subprocess.run(["make", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_make_has_the_target_and_sets_up_for_it(target, tmp_path):
+    run = make("--dry-run", target, f"VENV={tmp_path}/venv")
+    assert run.returncode == 0, run.stderr
+    assert f"{tmp_path}/venv/bin/python -m pip install" in run.stdout
+    assert '-c constraints.txt -e ".[dev' in run.stdout
+    assert re.search(rf"^  make {target} +\S", make("help").stdout, re.MULTILINE)
+
+
+@pytest.fixture
+def commands(tmp_path):
+    """Makes a folder of stand-ins for nvidia-smi and getconf, to be put first on the PATH."""
+
+    def write(gpus: int, cores: int) -> str:
+        lines = "".join(f"echo 'GPU {i}: NVIDIA H200 (UUID: GPU-{i})'\n" for i in range(gpus))
+        for name, text in {"nvidia-smi": lines or "exit 9\n", "getconf": f"echo {cores}\n"}.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{text}")
+            (tmp_path / name).chmod(0o755)
+        return str(tmp_path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cores", "processes", "threads"), [(0, 2, 2, 1), (0, 1, 2, 1), (0, 8, 2, 4), (8, 96, 8, 12)]
+)
+def test_make_train_fits_the_machine(commands, gpus, cores, processes, threads):
+    run = make("--dry-run", "train", "ARGS=--seed 1", path=commands(gpus, cores))
+    torchrun, draw = [line for line in run.stdout.splitlines() if "torchrun" in line or "lab.figures" in line]
+    start = f"OMP_NUM_THREADS={threads} .venv/bin/torchrun --standalone --nproc-per-node={processes} "
+    assert torchrun.startswith(f"{start}ddp_course/minigpt_ddp.py --preset laptop --run-dir runs/minigpt-2")
+    assert torchrun.endswith(" --seed 1")
+    assert draw.split()[-1] in torchrun.split(), "the figure is not drawn for the run that was trained"
+
+
+def test_make_test_checks_style_first():
+    run = make("--dry-run", "test").stdout
+    assert -1 < run.index("ruff check .") < run.index("-m pytest")
+
+
+def test_an_old_or_missing_python_gives_one_line(tmp_path):
+    old = tmp_path / "python3"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.8.10" && exit 0\nexit 1\n')
+    old.chmod(0o755)
+    for python, found in ((old, "Python 3.8.10"), (tmp_path / "none", "not found")):
+        run = make("--silent", "test", f"PYTHON={python}", f"VENV={tmp_path}/venv")
+        assert run.returncode != 0
+        first, *rest = run.stderr.splitlines()
+        assert "The course needs Python 3.11 or newer" in first and found in first
+        assert all(line.startswith("make") for line in rest)
+        assert not (tmp_path / "venv").exists()

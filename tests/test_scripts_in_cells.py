@@ -1,0 +1,123 @@
+"""The scripts that `%%writefile` cells write are real programs: ruff and the compiler never see them otherwise."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import PurePosixPath
+
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from ddp_course.lab import authoring
+from ddp_course.lab.notebook_run import WRITE_FOLDERS, cell_label, read_notebook, written_files
+
+NOTEBOOKS = authoring.select(authoring.ROOT, ("notebooks", "solutions"), [])
+ABSOLUTE = re.compile(r"/(tmp\b|(?!proc/|sys/|dev/)[A-Za-z][\w.-]*/)|[A-Za-z]:\\")
+FIXED_PORT = re.compile(
+    r"""tcp://[^\s"'{}]*:[1-9]\d+ | (?:localhost|127\.0\.0\.1|0\.0\.0\.0|::1\]):[1-9]\d+ |
+        MASTER_PORT["'\]]*\s*[=:,]\s*["']?[1-9]\d+ | master[-_]port["'\s=,:]+[1-9]\d+ |
+        TCPStore\([^)\n]*,\s*[1-9]\d{3,4}\b""",
+    re.VERBOSE,
+)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_scripts_in_cells(path):
+    nb = read_notebook(path)
+    found = [
+        f"{path.parent.name}/{path.name}, {cell_label(nb, cell)}: {problem}"
+        for cell, destination, text in written_files(nb)
+        for problem in problems(destination, text)
+    ]
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
+
+
+def problems(destination: str, text: str) -> list[str]:
+    """What is wrong with a file that a cell writes. Files that are no Python (a SLURM job, say) need only a place."""
+    if PurePosixPath(destination).parts[0] not in WRITE_FOLDERS or ".." in PurePosixPath(destination).parts:
+        return [f"writes {destination}; a cell writes to scripts/ or answers/ only, in one piece"]
+    if not destination.endswith(".py"):
+        return []
+    try:
+        tree = ast.parse(text, destination)
+        compile(tree, destination, "exec")
+    except SyntaxError as error:
+        return [f"does not compile: {error}"]
+    return [*absolute_paths(tree), *fixed_ports(text), *ruff(destination, text)]
+
+
+def absolute_paths(tree: ast.AST):
+    in_the_middle = {
+        id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values[1:]
+    }  # of an f-string: f"{folder}/weights/" is no absolute path
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in in_the_middle:
+            if ABSOLUTE.match(node.value):
+                yield f"line {node.lineno}: {node.value!r} is an absolute path; it is not there on another machine"
+
+
+def fixed_ports(text: str):
+    for number, line in enumerate(text.splitlines(), start=1):
+        if FIXED_PORT.search(line):
+            yield f"line {number}: a fixed port ({line.strip()}); two runs at once collide: let torchrun choose one"
+
+
+def ruff(destination: str, text: str):
+    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--no-cache", "--output-format", "concise"]
+    command += ["--config", "pyproject.toml", "--stdin-filename", destination, "-"]
+    run = subprocess.run(
+        command, cwd=authoring.ROOT, input=text.rstrip("\n") + "\n", capture_output=True, text=True, timeout=60
+    )
+    yield from (f"ruff: {line}" for line in (run.stdout + run.stderr).splitlines() if run.returncode)
+
+
+GOOD = """
+import os
+
+import torch.distributed as dist
+
+from ddp_course.errors import InputError
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+folder = os.environ.get("RUN", "runs")
+print(f"{folder}/weights/final", "/proc/self/status", "tokens/s", dist, InputError)
+os.environ["MASTER_PORT"] = "0"
+"""
+WRONG = {
+    "syntax": ("def f(:\n    pass\n", "does not compile"),
+    "undefined name": ("print(torch)\n", "F821"),
+    "unused import": ("import os\n", "F401"),
+    "unsorted imports": ("import torch\nimport os\n\nprint(os, torch)\n", "I001"),
+    "long line": (f"x = '{'x' * 130}'\n", "E501"),
+    "absolute path": ("open('/tmp/x')\n", "line 1: '/tmp/x' is an absolute path"),
+    "someone's home": ("x = 1\nopen(f'/home/{x}')\n", "line 2: '/home/' is an absolute path"),
+    "port in the environment": ('import os\n\nos.environ["MASTER_PORT"] = "29500"\n', "line 3: a fixed port"),
+    "port by keyword": ("f = dict\nf(master_port=29500)\n", "a fixed port"),
+    "port in an address": ('x = "tcp://localhost:12345"\n', "a fixed port"),
+    "port of a store": ("def f(TCPStore):\n    TCPStore('127.0.0.1', 29500, 2)\n", "a fixed port"),
+}
+
+
+def test_a_right_script_passes():
+    assert problems("scripts/good.py", GOOD.lstrip()) == []
+    assert problems("scripts/job.sbatch", "#SBATCH --output=/home/%u/x\nexport MASTER_PORT=29500\n") == []
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_script_is_named(what):
+    text, message = WRONG[what]
+    found = problems("answers/wrong.py", text)
+    assert any(message in problem for problem in found), found
+
+
+@pytest.mark.parametrize("destination", ["one.py", "../scripts/one.py", "/tmp/scripts/one.py", "-a scripts/one.py"])
+def test_a_script_in_the_wrong_place_is_named(destination):
+    assert "scripts/ or answers/ only" in problems(destination, "x = 1\n")[0]
+
+
+def test_scripts_are_found_in_cells():
+    script, plain = new_code_cell("%%writefile scripts/a.py\nx = 1\ny = 2"), new_code_cell("x = 1")
+    nb = new_notebook(cells=[script, plain, new_markdown_cell("%%writefile scripts/no.py")])
+    assert list(written_files(nb)) == [(script, "scripts/a.py", "x = 1\ny = 2")]
