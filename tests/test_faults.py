@@ -1,0 +1,115 @@
+"""What becomes of a training job when something dies. No launcher of ours here: torchrun as from a terminal."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from training_runs import TRAINER, checkpoint, metrics, train
+
+from ddp_course.lab.launch import RunFailed, torchrun
+
+ENDLESS = ("--steps", "1000000", "--validate-every", "0", "--checkpoint-every", "0", "--sample-tokens", "0")
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job that would train for hours, after its first steps: (torchrun, its ranks, the run directory)."""
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(TRAINER),
+               "--preset", "tiny", "--run-dir", str(run_dir), "--timeout-seconds", "20", *ENDLESS]  # fmt: skip
+    log = open(tmp_path / "log", "w")
+    launcher = psutil.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    ranks = []
+    try:
+        wait_until(lambda: (run_dir / "metrics.jsonl").exists())
+        ranks = sorted(launcher.children(), key=lambda process: int(process.environ()["RANK"]))
+        yield launcher, ranks, run_dir
+    finally:
+        for process in (launcher, *ranks):
+            if process.is_running():
+                process.kill()
+        psutil.wait_procs([launcher, *ranks], timeout=10)
+        log.close()
+
+
+def wait_until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def all_end(processes, seconds):
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    return not alive
+
+
+def test_kill_9_of_torchrun_saves_and_ends_the_ranks(job):
+    """Nobody tells the ranks. They notice at the next step that their parent is another, save and leave."""
+    launcher, ranks, run_dir = job
+    launcher.kill()
+    assert all_end([launcher, *ranks], seconds=15)
+    (saved,) = (run_dir / "checkpoints").iterdir()
+    assert int(saved.name.removeprefix("step_")) == max(metrics(run_dir))
+
+
+def test_sigterm_of_torchrun_saves_and_ends_the_ranks(job):
+    launcher, ranks, run_dir = job
+    launcher.send_signal(signal.SIGTERM)
+    assert all_end([launcher, *ranks], seconds=25)
+    (saved,) = (run_dir / "checkpoints").iterdir()
+    assert checkpoint(run_dir, int(saved.name.removeprefix("step_")))["step"] == max(metrics(run_dir))
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_kill_9_of_a_rank_ends_the_job_within_seconds(job, victim):
+    launcher, ranks, _ = job
+    ranks[victim].kill()
+    assert all_end([launcher, *ranks], seconds=15)
+    assert launcher.wait() != 0
+
+
+def test_a_frozen_rank_ends_the_job_when_its_time_is_up(job):
+    """Alive, but stuck: the other rank waits for the time limit of a collective (20 s here), then the job fails."""
+    launcher, ranks, _ = job
+    ranks[1].send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: not ranks[0].is_running() or ranks[0].status() == psutil.STATUS_ZOMBIE, seconds=40)
+    finally:
+        ranks[1].send_signal(signal.SIGCONT)
+    assert all_end([launcher, *ranks], seconds=40)
+    assert launcher.wait() != 0
+
+
+def test_an_exception_in_one_rank_is_the_one_that_is_shown(tmp_path):
+    script = tmp_path / "broken.py"
+    script.write_text(f"""
+import os, sys
+sys.argv[0] = {str(TRAINER)!r}
+from ddp_course import minigpt_ddp
+from ddp_course.parallel import command_line
+
+healthy = minigpt_ddp.clip_grad_norm_
+def broken(parameters, limit):
+    broken.steps += 1
+    if os.environ["RANK"] == "1" and broken.steps == 3:
+        raise ZeroDivisionError("injected at step 3")
+    return healthy(parameters, limit)
+broken.steps = 0
+minigpt_ddp.clip_grad_norm_ = broken
+command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
+""")
+    with pytest.raises(RunFailed, match="injected at step 3") as failed:
+        torchrun(script, "--preset", "tiny", "--run-dir", tmp_path / "run", *ENDLESS, nproc=2, quiet=True, timeout=60)
+    assert failed.value.run.failure.rank == 1
+    assert sorted(metrics(tmp_path / "run")) == [1, 2]
+
+
+def test_five_launches_end_with_exit_code_0(tmp_path):
+    """gloo can abort a finished run (exit code -6); `make bench` counts fifty."""
+    ends = [train(tmp_path / str(n), "--steps", 2).exit_codes for n in range(int(os.environ.get("LAUNCHES", 5)))]
+    assert ends == [{0: 0, 1: 0}] * len(ends)
