@@ -1,0 +1,66 @@
+"""For every test: one thread per process, a cache of this session's own, and no process left behind."""
+
+import os
+import uuid
+
+import psutil
+import pytest
+
+from ddp_course.lab.supervise import sweep, tagged
+
+TEST_VARIABLE = "DDP_COURSE_TEST"
+# What a library starts once and keeps as long as this process lives: not the test's doing.
+KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "compile_worker")
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_this_session(tmp_path_factory):
+    """Token files and the like go to a folder of this session, unless DDP_COURSE_CACHE is already set."""
+    os.environ.setdefault("DDP_COURSE_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
+def no_process_left_behind():
+    """Fails a test that leaves a process behind, by name, after having ended it.
+
+    Processes are recognised by an environment variable, which reaches those in sessions of their own, too, and
+    whose parents are gone; processes that were forked without an exec, as children of this one.
+    """
+    tag = uuid.uuid4().hex
+    os.environ[TEST_VARIABLE] = tag
+    before = set(psutil.Process().children(recursive=True))
+    try:
+        yield
+    finally:
+        del os.environ[TEST_VARIABLE]
+    left = _left_behind(tag, before)
+    if left:
+        psutil.wait_procs(left, timeout=1)  # some are about to end
+        left = _left_behind(tag, before)
+    if not left:
+        return
+    names = []
+    for process in left:
+        try:
+            names.append(f"pid {process.pid}: {' '.join(process.cmdline())}")
+            process.kill()
+        except psutil.Error:
+            continue
+    psutil.wait_procs(left, timeout=5)
+    sweep(tag, grace=0, variable=TEST_VARIABLE)  # what they started in the meantime
+    pytest.fail("the test left processes behind:\n" + "\n".join(names), pytrace=False)
+
+
+def _left_behind(tag, before):
+    children = [one for one in psutil.Process().children(recursive=True) if one not in before]
+    left = []
+    for process in {*tagged(tag, TEST_VARIABLE), *children}:
+        try:
+            kept = any(name in " ".join(process.cmdline()) for name in KEPT_BY_LIBRARIES)
+            if not kept and process.status() != psutil.STATUS_ZOMBIE:
+                left.append(process)
+        except psutil.Error:
+            continue  # ended meanwhile
+    return left

@@ -1,0 +1,408 @@
+"""The launcher: what it shows and returns, whom it blames, and that nothing survives it."""
+
+import contextlib
+import io
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import nbformat
+import papermill
+import psutil
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+from ddp_course.errors import InputError
+from ddp_course.lab import rank_output, style
+from ddp_course.lab.first_failure import first_failure
+from ddp_course.lab.launch import RunFailed, RunTimedOut, torchrun
+from ddp_course.lab.machine import threads_per_process
+from ddp_course.lab.supervise import sweep, tagged
+
+TALKS = """
+import os, sys, time
+rank = os.environ["RANK"]
+print("first of", rank)
+print(f'{{"rank": {rank}, "omp": "{os.environ["OMP_NUM_THREADS"]}"}}')
+print("[1, 2]")
+print('loss {"a": 1}')
+time.sleep(1.5)
+print("{'a': 1}", file=sys.stderr)
+print('{"in": "stderr"}', file=sys.stderr)
+print('{"later": true, "rank": 7}')
+print(sys.argv[1:], os.environ["GREETING"])
+print("step 1\\rstep 2\\r", file=sys.stderr)
+print("no newline", end="")
+"""
+FAILS_IN_A_COLLECTIVE = """
+import os, signal, sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(2))
+if dist.get_rank() == 1:
+    match sys.argv[1]:
+        case "raise": raise ValueError("injected at step 2")
+        case "exit": os._exit(0)
+        case "kill": os.kill(os.getpid(), signal.SIGKILL)
+        case "sleep": print("rank 1 does something else"); signal.pause()
+print("all-reduce begins")
+dist.all_reduce(torch.ones(2))
+"""
+SLEEPS = """
+import os, signal, sys, time
+from pathlib import Path
+
+def save(*_):
+    time.sleep(0.5)
+    print("saved")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+me = Path(sys.argv[1], "rank_" + os.environ["RANK"])
+me.with_suffix(".new").write_text(f"{os.getpid()} {os.getppid()}")
+me.with_suffix(".new").rename(me)
+print("ready")
+time.sleep(100)
+"""
+LAUNCHES = """
+import sys
+from ddp_course.lab.launch import RunFailed, torchrun
+try:
+    torchrun(sys.argv[1], sys.argv[2], nproc=2, timeout=90)
+except RunFailed as error:
+    print("FAILED:", error)
+"""
+
+
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path, monkeypatch):
+    """Every test works in a folder of its own; temporary files are made in tmp/ of it, and must be gone after."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    Path("tmp").mkdir()
+    yield
+    assert not list(Path("tmp").glob("ddp_course_run_*"))
+
+
+def script(text, name="script.py"):
+    Path(name).write_text(text)
+    return name
+
+
+def wait_until(condition, seconds):
+    """Whether `condition` came true within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def ours():
+    return tagged(os.environ["DDP_COURSE_TEST"], "DDP_COURSE_TEST")
+
+
+def test_lines_results_and_command():
+    class Stamped(io.StringIO):
+        def write(self, text):
+            stamps.append((time.monotonic(), text))
+            return super().write(text)
+
+    stamps = []
+    with contextlib.redirect_stdout(Stamped()) as shown:
+        run = torchrun(script(TALKS), "a b", 3, nproc=2, env={"GREETING": "it's"})
+    end = time.monotonic()
+
+    assert re.fullmatch(r"2 ranks, exit code 0, \d+\.\d s", repr(run))
+    assert (run.exit_code, run.exit_codes, run.failure, run.timed_out) == (0, {0: 0, 1: 0}, None, False)
+    threads = str(threads_per_process(2))
+    for rank in 0, 1:
+        assert run.results[rank] == {"rank": 7, "omp": threads, "later": True}
+        assert sorted(run.lines[rank]) == sorted(
+            [f"first of {rank}", "[1, 2]", 'loss {"a": 1}', "{'a': 1}", '{"in": "stderr"}', "['a b', '3'] it's"]
+            + ["step 2", "no newline"]
+        )
+        assert f"\x1b[38;5;{rank_output.ANSI_COLOURS[rank]}m[rank {rank}]\x1b[0m first of {rank}\n" in shown.getvalue()
+    assert '"omp"' not in shown.getvalue()
+
+    # Live: the first lines were shown while the ranks slept.
+    first = [when for when, text in stamps if "first of" in text]
+    assert len(first) == 2 and max(first) < end - 1.0
+
+    # The command, pasted into a shell, does the same.
+    assert shown.getvalue().splitlines()[0] == run.command
+    assert run.command.startswith(f"OMP_NUM_THREADS={threads} ")
+    assert "torchrun --standalone --nproc-per-node=2 script.py 'a b' 3" in run.command
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    pasted = subprocess.run(
+        ["bash", "-c", run.command], env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60
+    )
+    assert pasted.returncode == 0
+    assert pasted.stdout.count("['a b', '3'] it's") == 2
+
+
+def test_quiet_check_false_and_restarts(capsys):
+    fails = script("import os; print('attempt', os.environ['TORCHELASTIC_RESTART_COUNT']); exit(3)")
+    run = torchrun(fails, nproc=1, quiet=True, check=False, torchrun_args=["--max-restarts=1"])
+    assert capsys.readouterr().out == ""
+    assert run.lines == {0: ["attempt 0", "attempt 1"]}
+    assert (run.exit_code, run.exit_codes) == (1, {0: 3})
+    assert (run.failure.rank, run.failure.exit_code) == (0, 3)
+    assert "ChildFailedError" in "\n".join(run.launcher_lines)
+
+
+@pytest.mark.parametrize("how", ["raise", "exit", "kill"])
+def test_names_the_rank_that_failed_first(how, capsys):
+    with pytest.raises(RunFailed) as caught:
+        torchrun(script(FAILS_IN_A_COLLECTIVE), how, nproc=2, timeout=60)
+    run, message = caught.value.run, str(caught.value)
+    assert run.failure.rank == 1
+    assert run.exit_code == 1
+    assert run.failure.exit_code == run.exit_codes[1] == {"raise": 1, "exit": 0, "kill": -9}[how]
+    if how == "raise":
+        assert message.startswith("rank 1 failed")
+        assert 'Traceback (most recent call last):\n  File "script.py", line 8' in message
+        assert "ValueError: injected at step 2" in message
+    if how == "exit":
+        assert message.startswith("rank 1 left with exit code 0 while others were still working")
+        # This is what torchrun has to say: the victim, and nothing about rank 1.
+        assert re.findall(r"rank +: (\d)", "\n".join(run.launcher_lines)) == ["0"]
+    if how == "kill":
+        assert message.startswith("rank 1 was killed by SIGKILL")
+    if "rank 0 lost contact" not in message:  # torchrun was quicker than its traceback
+        assert run.exit_codes[0] == -15
+    shown = capsys.readouterr().out
+    assert "ChildFailedError" not in shown + message
+    assert "Root Cause" in "\n".join(run.launcher_lines)
+
+
+def test_timeout_names_the_ranks_still_running():
+    start = time.monotonic()
+    with pytest.raises(RunTimedOut) as caught:
+        torchrun(script(FAILS_IN_A_COLLECTIVE), "sleep", nproc=2, timeout=10, env={"OMP_NUM_THREADS": 7})
+    assert time.monotonic() - start < 10 + 3 + 4
+    message = str(caught.value)
+    assert message.startswith("no end after 10 s: rank 0 and rank 1 were still running")
+    assert "last line of rank 0: all-reduce begins" in message
+    assert "last line of rank 1: rank 1 does something else" in message
+    assert caught.value.run.timed_out and caught.value.run.failure is None
+    assert caught.value.run.command.startswith("OMP_NUM_THREADS=7 torchrun")
+    assert not ours()
+
+
+def test_timeout_without_check_returns_the_run():
+    run = torchrun(script("import time; time.sleep(60)"), nproc=1, timeout=0.5, check=False, quiet=True)
+    assert run.timed_out and run.seconds < 6
+    assert "timed out" in repr(run)
+
+
+@contextlib.contextmanager
+def launched():
+    """A process that calls torchrun(), and the pids: of itself, its supervisor, torchrun and both ranks."""
+    command = [sys.executable, script(LAUNCHES, "launches.py"), script(SLEEPS), "."]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        ranks = [Path("rank_0"), Path("rank_1")]
+        assert wait_until(lambda: all(path.exists() for path in ranks), 40)
+        rank_pids = [int(path.read_text().split()[0]) for path in ranks]
+        launcher = int(ranks[0].read_text().split()[1])
+        supervisor = psutil.Process(launcher).ppid()
+        yield process, {"kernel": process.pid, "supervisor": supervisor, "torchrun": launcher, "rank 1": rank_pids[1]}
+    finally:
+        process.kill()
+        process.communicate()
+        sweep(os.environ["DDP_COURSE_TEST"], grace=0, variable="DDP_COURSE_TEST")
+
+
+@pytest.mark.parametrize(
+    ("victim", "message"),
+    [
+        ("kernel", None),
+        ("supervisor", "FAILED: the process that watched over torchrun was killed"),
+        ("torchrun", "FAILED: torchrun was killed by SIGKILL"),
+        ("rank 1", "FAILED: rank 1 was killed by SIGKILL (exit code -9)\n\nlast line of rank 1: ready"),
+    ],
+)
+def test_nothing_survives_kill_9(victim, message):
+    with launched() as (process, pids):
+        os.kill(pids[victim], signal.SIGKILL)
+        output, _ = process.communicate(timeout=15)  # ends when nobody holds its stdout any more
+        assert wait_until(lambda: not ours(), 15), ours()
+        assert wait_until(lambda: not list(Path("tmp").glob("ddp_course_run_*")), 2)
+        if message:
+            assert process.returncode == 0
+            assert message in output
+            assert output.count("saved") == (1 if victim == "rank 1" else 2)
+
+
+def test_interrupt_lets_the_ranks_save_and_leaves_nothing():
+    with launched() as (process, _):
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=15)
+        assert process.returncode == -signal.SIGINT  # KeyboardInterrupt went on to the caller
+        assert output.count("saved") == 2
+        assert not ours()
+
+
+def test_second_interrupt_ends_at_once():
+    stubborn = SLEEPS.replace("time.sleep(0.5)", "time.sleep(50)")
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        patch.setitem(globals(), "SLEEPS", stubborn)
+        process, _ = stack.enter_context(launched())
+        process.send_signal(signal.SIGINT)
+        time.sleep(1)
+        assert process.poll() is None  # it waits for the ranks
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=5)
+        assert not ours()
+
+
+def test_in_a_notebook_output_is_kept_and_errors_are_short(monkeypatch):
+    assert "PYTEST_CURRENT_TEST" in os.environ  # under which ipykernel drops what a child process writes itself
+    script("import os, sys; print('out', os.environ['RANK']); print('err', file=sys.stderr); int(sys.argv[1])")
+    cells = ["from ddp_course.lab.launch import torchrun", "torchrun('script.py', '5', nproc=2)"]
+    cells.append("torchrun('script.py', 'five', nproc=2)")
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells]), "in.ipynb")
+    with pytest.raises(papermill.PapermillExecutionError, match="invalid literal"):
+        papermill.execute_notebook("in.ipynb", "out.ipynb", kernel_name="python3", progress_bar=False)
+    cells = [cell for cell in nbformat.read("out.ipynb", 4).cells if "papermill-error" not in str(cell.metadata)]
+    good, bad = [cell for cell in cells if cell.source.startswith("torchrun")]
+    text = "".join(output.text for output in good.outputs if output.output_type == "stream")
+    assert "torchrun --standalone --nproc-per-node=2 script.py 5" in text
+    for rank in 0, 1:
+        assert f"[rank {rank}]\x1b[0m out {rank}\n" in text and f"[rank {rank}]\x1b[0m err\n" in text
+    assert good.outputs[-1].data["text/plain"].startswith("2 ranks, exit code 0, ")
+    error = bad.outputs[-1]
+    assert error.ename == "RunFailed"
+    traceback = "\n".join(error.traceback)
+    assert "rank 0 failed with exit code 1" in traceback
+    assert "ValueError: invalid literal for int() with base 10: 'five'" in traceback
+    assert "launch.py" not in traceback
+
+
+def test_interrupting_a_cell_ends_the_ranks():
+    script(SLEEPS)
+    manager, client = start_new_kernel(kernel_name="python3")
+    try:
+        client.execute("from ddp_course.lab.launch import torchrun\ntorchrun('script.py', '.', nproc=2)")
+        text = ""
+        while text.count("ready") < 2:
+            message = client.get_iopub_msg(timeout=40)
+            text += message["content"].get("text", "")
+        manager.interrupt_kernel()
+        while message["msg_type"] != "error":
+            message = client.get_iopub_msg(timeout=15)
+            text += message["content"].get("text", "")
+        assert message["content"]["ename"] == "KeyboardInterrupt"
+        assert text.count("saved") == 2
+        assert [process.pid for process in ours()] == [manager.provisioner.process.pid]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def test_bad_input():
+    name = script("print('hi')")
+    with pytest.raises(InputError, match=r"no script 'scripts/none.py'"):
+        torchrun("scripts/none.py")
+    with pytest.raises(InputError, match="got 0"):
+        torchrun(name, nproc=0)
+    with pytest.raises(InputError, match="--log-dir"):
+        torchrun(name, nproc=1, torchrun_args=["--log-dir=here"])
+
+
+def test_ansi_colours_are_the_figures_colours():
+    levels = [0, 95, 135, 175, 215, 255]
+    palette = {16 + i: rgb for i, rgb in enumerate(itertools.product(levels, repeat=3))}
+    palette |= {232 + i: (8 + 10 * i,) * 3 for i in range(24)}
+    for rank, code in enumerate(rank_output.ANSI_COLOURS):
+        wanted = bytes.fromhex(style.rank_colour(rank)[1:])
+        distance = {i: sum((a - b) ** 2 for a, b in zip(rgb, wanted, strict=True)) for i, rgb in palette.items()}
+        assert distance[code] == min(distance.values()), (rank, min(distance, key=distance.get))
+
+
+# Whom to blame, on recorded words.
+
+CLOSED = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:924. GLHF!"
+TRACE = ["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "    step()"]
+DURING = ["", "During handling of the above exception, another exception occurred:", ""]
+CAUSE = ["", "The above exception was the direct cause of the following exception:", ""]
+
+
+def blame(errors, report, closed=()):
+    """errors: rank -> stderr; report: rank -> exit code; closed: ranks torchrun sent SIGTERM. pid = 100 + rank."""
+    log = [f"W1121 api.py:1028] Sending process {100 + rank} closing signal SIGTERM" for rank in closed]
+    log.append("E1121 api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 100) of binary: python")
+    for rank, code in report.items():
+        log += [f"  rank      : {rank} (local_rank: {rank})", f"  exitcode  : {code} (pid: {100 + rank})"]
+    when = {rank: float(rank) for rank, lines in errors.items() if any("Traceback" in line for line in lines)}
+    return first_failure(1, log, errors, errors, when)
+
+
+def test_a_rank_whose_clean_up_failed_after_its_own_error_is_guilty():
+    errors = {0: [*TRACE, CLOSED], 1: [*TRACE, "KeyError: 'x'", *DURING, *TRACE, CLOSED]}
+    codes, failure = blame(errors, {0: 1, 1: 1})
+    assert codes == {0: 1, 1: 1} and failure.rank == 1
+    assert "KeyError: 'x'" in failure.text and "rank 0 lost contact: RuntimeError" in failure.text
+
+
+def test_a_rank_that_wraps_the_loss_of_a_peer_is_a_victim():
+    errors = {0: [*TRACE, CLOSED, *CAUSE, *TRACE, "TrainingError: step 3 failed"], 1: [*TRACE, "KeyError: 'x'"]}
+    assert blame(errors, {0: 1, 1: 1})[1].rank == 1
+
+
+def test_a_peers_warning_after_an_error_does_not_make_a_victim():
+    errors = {0: ["[rank0]: " + line for line in [*TRACE, CLOSED]]}
+    errors[1] = [*TRACE, "KeyError: 'x'", "[rank1]:[W1121 10:45:59.1 Store.cpp:1] Connection reset by peer"]
+    assert blame(errors, {0: 1, 1: 1})[1].rank == 1
+
+
+def test_a_rank_that_torchrun_ended_after_its_traceback_is_guilty():
+    errors = {0: [*TRACE, CLOSED], 1: [*TRACE, "KeyError: 'x'"]}
+    assert blame(errors, {0: 1, 1: -15}, closed=[1])[1].rank == 1
+
+
+def test_a_rank_that_obeyed_sigterm_did_not_leave_early():
+    errors = {0: [*TRACE, "RuntimeError: Timed out waiting 4000ms for recv operation to complete"], 1: []}
+    codes, failure = blame(errors, {0: 1}, closed=[1])
+    assert codes == {0: 1, 1: 0} and failure.rank == 0
+    assert blame(errors, {0: 1})[1].rank == 1  # no SIGTERM: it was gone before
+
+
+def test_of_a_rank_that_never_came_it_is_said_that_it_was_still_running():
+    errors = {0: [*TRACE, "RuntimeError: Timed out waiting 4000ms for recv operation to complete"], 1: []}
+    _, failure = blame(errors, {0: 1, 1: -15}, closed=[1])
+    assert failure.rank == 0 and "rank 0 lost contact" in failure.text
+    assert "rank 1 was still running and was ended by torchrun" in failure.text
+
+
+def test_a_leftover_process_fails_the_test_and_is_ended():
+    Path("conftest.py").write_text(Path(__file__).with_name("conftest.py").read_text())
+    mark = uuid.uuid4().hex
+    script("import time; time.sleep(99)", "sleeper.py")
+    orphan = f"subprocess.Popen([sys.executable, 'sleeper.py', '{mark}'], start_new_session=True)"
+    script(f"import subprocess, sys; {orphan}", "parent.py")
+    script(
+        "import subprocess, sys, multiprocessing, time\n"
+        "def test_orphan(): subprocess.run([sys.executable, 'parent.py'])\n"
+        "def test_fork(): multiprocessing.get_context('fork').Process(target=time.sleep, args=(99,)).start()\n"
+        "def test_clean():\n"
+        "    child = subprocess.Popen([sys.executable, 'sleeper.py'])\n"
+        "    child.kill()\n"
+        "    child.wait()\n",
+        "test_leak.py",
+    )
+    inner = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir=.", "-c", "/dev/null"]
+    result = subprocess.run([*inner, "test_leak.py"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert "3 passed, 2 errors" in result.stdout
+    assert mark in result.stdout and "the test left processes behind" in result.stdout
+    assert not [process for process in psutil.process_iter(["cmdline"]) if mark in str(process.info["cmdline"])]
