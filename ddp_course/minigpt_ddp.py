@@ -59,17 +59,17 @@ class TrainConfig:
     activation_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
 
-    tokens_per_update: int = 8192
+    tokens_per_update: int = 4096
     """Tokens of one optimizer step, over all ranks and micro-batches: the constant of the run."""
-    micro_batch_size: int = 8
+    micro_batch_size: int = 4
     """Windows that one rank takes through the model at a time."""
-    steps: int = 150
+    steps: int = 250
     """Optimizer steps in the whole run."""
     learning_rate: float = 3e-3
     """Peak learning rate, reached after the warm-up."""
     final_learning_rate: float = 3e-4
     """Learning rate at the last step, reached along a cosine."""
-    warmup_steps: int = 15
+    warmup_steps: int = 25
     """Steps over which the learning rate rises from zero."""
     weight_decay: float = 0.1
     """AdamW's decay, on matrices only."""
@@ -121,8 +121,8 @@ PRESETS = {
     "laptop": TrainConfig(),
     "tiny": TrainConfig(
         preset="tiny", tokenizer="bytes", vocab_size=None, layers=2, heads=2, width=64, context=64,
-        tokens_per_update=2048, steps=20, warmup_steps=2, validate_every=10, checkpoint_every=10, log_every=1,
-        precision="float32",
+        tokens_per_update=2048, micro_batch_size=8, steps=20, warmup_steps=2, precision="float32",
+        validate_every=10, checkpoint_every=10, log_every=1,
     ),
     "gpt2": TrainConfig(
         preset="gpt2", vocab_size=50304, layers=12, heads=12, width=768, context=1024, tokens_per_update=524288,

@@ -65,7 +65,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
-        y = self.projection(F.gelu(self.expand(self.perceptron_norm(x)), approximate="tanh"))
+        y = self.projection(F.gelu(self.expand(self.perceptron_norm(x))))
         return x + F.dropout(y, self.dropout, self.training)
 
 
@@ -111,10 +111,16 @@ class MiniGPT(nn.Module):
                 x = checkpoint(block, x, use_reentrant=False)
             else:
                 x = block(x)
-        logits = self.output(self.final_norm(x))
+        x = self.final_norm(x)
         if targets is None:
-            return logits
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+            return self.output(x)
+        # Window by window: the logits of one window stay in the cache, those of all windows are the largest tensor
+        # of the whole step.
+        losses = [
+            F.cross_entropy(self.output(window), target, ignore_index=IGNORED, reduction="sum")
+            for window, target in zip(x, targets, strict=True)
+        ]
+        return torch.stack(losses).sum()
 
 
 @torch.no_grad()

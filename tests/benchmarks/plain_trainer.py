@@ -37,11 +37,19 @@ class MaskedAttention(nn.Module):
         return self.projection((scores.softmax(-1) @ value).transpose(1, 2).contiguous().view(batch, length, width))
 
 
+class PlainMiniGPT(minigpt.MiniGPT):
+    """The loss as one cross-entropy over the logits of all tokens."""
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        logits = super().forward(tokens)
+        return nn.functional.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), reduction="sum")
+
+
 def main() -> None:
     world = process_group.start()
     minigpt.Attention = MaskedAttention
     process_group.seed_shared(WORKLOAD.seed)
-    model = minigpt.MiniGPT(WORKLOAD.shape())
+    model = PlainMiniGPT(WORKLOAD.shape())
     replica = DistributedDataParallel(model) if world.size > 1 else model
     adamw = optimizer(model, fused=False)
     tokens = WORKLOAD.tokens_per_update(world.size)
