@@ -1,0 +1,97 @@
+"""What a grading says: one of four states, what was observed, and one place to look."""
+
+import html
+from dataclasses import dataclass, field
+
+PASSED, WRONG, NOT_ATTEMPTED, CRASHED = "passed", "wrong", "not attempted", "crashed"
+EXIT_CODES = {PASSED: 0, WRONG: 1, NOT_ATTEMPTED: 2, CRASHED: 3}
+# Mid-tones that read on light and dark pages alike.
+COLOURS = {PASSED: "#148C27", WRONG: "#C6590A", NOT_ATTEMPTED: "#737A81", CRASHED: "#D04387"}
+LAST_LINES = 5  # of what a rank printed
+
+
+class Wrong(Exception):
+    """Raised by a check: `observed` is what the answer did, with numbers; `look` one place to look."""
+
+    def __init__(self, observed: str, look: str):
+        super().__init__(observed)
+        self.observed, self.look = observed, look
+
+
+class NotPassed(AssertionError):
+    """What a strict check raises on every state but passed; `verdict` is its Verdict."""
+
+    def __init__(self, verdict: "Verdict"):
+        super().__init__(repr(verdict))
+        self.verdict = verdict
+
+
+@dataclass(repr=False)
+class Verdict:
+    """The result of a grading; as the last expression of a cell it shows itself.
+
+    check     the check that objected (empty if all passed)
+    facts     what the checks found to be right, in one sentence each
+    printed   rank -> the end of what it printed in the run that was objected to
+    """
+
+    question: str
+    state: str
+    observed: str = ""
+    look: str = ""
+    check: str = ""
+    facts: list[str] = field(default_factory=list)
+    printed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return self.state == PASSED
+
+    @property
+    def exit_code(self) -> int:
+        """0 passed, 1 wrong, 2 not attempted, 3 crashed."""
+        return EXIT_CODES[self.state]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(label, text) for each line below the first."""
+        rows = [("✓", fact) for fact in self.facts] if self.passed else []
+        rows += [("look at", self.look)] if self.look else []
+        rows += [(f"rank {rank} printed", text) for rank, text in self.printed.items()]
+        return rows + ([] if self.passed else [("more", f'hint("{self.question}")')])
+
+    def __repr__(self) -> str:
+        lines = [f"{self.question} {self.state}" + (f": {self.observed}" if self.observed else "")]
+        for label, text in self.rows():
+            label += " " if label == "✓" else ": "
+            lines.append(f"  {label}" + text.replace("\n", "\n" + " " * (len(label) + 2)))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        colour = COLOURS[self.state]
+        head = f'<b>{self.question} <span style="color:{colour}">{self.state}</span></b>'
+        head += f": {html.escape(self.observed)}" if self.observed else ""
+        body = "".join(
+            f'<div style="margin-top:4px"><span style="color:#737A81">{html.escape(label)}</span> '
+            f'<span style="white-space:pre-wrap">{html.escape(text)}</span></div>'
+            for label, text in self.rows()
+        )
+        return f'<div style="border-left:4px solid {colour};padding:2px 0 4px 12px;margin:4px 0">{head}{body}</div>'
+
+
+class Hint:
+    """One hint, as a cell shows it."""
+
+    def __init__(self, text: str, number: int, count: int):
+        self.text, self.number, self.count = text, number, count
+
+    def __repr__(self) -> str:
+        return f"Hint {self.number} of {self.count}: {self.text}"
+
+    def _repr_html_(self) -> str:
+        head = f"<b>Hint {self.number} of {self.count}.</b> {html.escape(self.text)}"
+        return f'<div style="border-left:4px solid #1E7BD2;padding:2px 0 4px 12px;margin:4px 0">{head}</div>'
+
+
+def last_lines(text: str) -> str:
+    """The end of what a rank printed, as much as helps."""
+    return "\n".join(line[:200] for line in text.rstrip().splitlines()[-LAST_LINES:])

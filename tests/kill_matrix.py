@@ -1,0 +1,106 @@
+"""Which check of the grader catches which wrong answer: python tests/kill_matrix.py   (make kill-matrix)
+
+Runs every answer in tests/wrong_answers/ and tests/right_answers/ and the course's own solutions, prints the table
+and writes it to tests/KILL_MATRIX.md. An answer says in its first lines what it is:
+
+    # mistake: averages the ranks' means          (a right one: # route: what is unlike in it)
+    # state: wrong                                passed, wrong, not attempted, crashed
+    # check: the mean is exact                    the check that has to object
+    # message: the mean of the ranks' means       a part of what the learner has to read
+
+`make kill-matrix ARGS=02` runs those of notebook 02 and writes nothing.
+"""
+
+import re
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ddp_course.lab import authoring
+from ddp_course.lab.check import load, names
+from ddp_course.lab.judge import grade
+from ddp_course.lab.notebook_run import read_notebook, written_files
+from ddp_course.lab.verdict import Verdict
+
+TESTS = Path(__file__).parent
+MATRIX = TESTS / "KILL_MATRIX.md"
+HEADER = re.compile(r"# (mistake|route|state|check|message): (.*)")
+INTRODUCTION = """# Which check of the grader catches which wrong answer
+
+Written by `make kill-matrix`; a test runs the same answers and compares. Each check of a question has to catch at
+least one of them. *raises*, *dies*, *leaves early*, *does not end* and *loses contact* belong to no question: any
+answer can do that.
+"""
+
+
+def answers(kind: str, question: str) -> list[Path]:
+    """The files in tests/wrong_answers/ or tests/right_answers/ for a question."""
+    return sorted((TESTS / kind / question.replace(".", "_")).glob("*.py"))
+
+
+def header(path: Path) -> dict[str, str]:
+    """What an answer says about itself."""
+    lines = path.read_text(encoding="utf-8").splitlines()[:4]
+    return {match[1]: match[2] for line in lines if (match := HEADER.fullmatch(line))}
+
+
+def answer_cells(folder: str, question: str) -> list[str]:
+    """The text of each cell in solutions/ or exercises/ that writes the answer to `question`."""
+    name = question.replace(".", "_") + ".py"
+    return [
+        text.rstrip("\n") + "\n"
+        for path in authoring.select(authoring.ROOT, (folder,), [])
+        for _, destination, text in written_files(read_notebook(path))
+        if Path(destination).name == name
+    ]
+
+
+def verdicts(question: str, texts: dict[str, str]) -> dict[str, Verdict]:
+    """Grade several answers to one question, {name: text}, with one start of the harness; each in a fresh file."""
+    with TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{name}.py") for name in texts]
+        for path, text in zip(paths, texts.values(), strict=True):
+            path.write_text(text, encoding="utf-8")
+        results = grade([(question, load(question), path) for path in paths])
+    return dict(zip(texts, results, strict=True))
+
+
+def table(question: str, results: dict[str, Verdict]) -> str:
+    """The section of the matrix for one question; `results` of its wrong answers by name."""
+    lines = [f"## {question} {load(question).TITLE}", "", "| wrong answer | what it does | state | check |"]
+    lines.append("|---|---|---|---|")
+    for path in answers("wrong_answers", question):
+        verdict = results[path.stem]
+        lines.append(f"| `{path.stem}` | {header(path)['mistake']} | {verdict.state} | {verdict.check or 'SURVIVES'} |")
+    return "\n".join(lines) + "\n"
+
+
+def all_verdicts(question: str) -> dict[str, Verdict]:
+    """Of every wrong answer, of the right ones (right_...) and of the course's own solution (solution)."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in answers("wrong_answers", question)}
+    texts |= {f"right_{path.stem}": path.read_text(encoding="utf-8") for path in answers("right_answers", question)}
+    if solution := answer_cells("solutions", question):
+        [texts["solution"]] = solution
+    return verdicts(question, texts)
+
+
+def main(start: str = "") -> int:
+    tables, survivors = [], []
+    for question in (name for name in names() if name.startswith(start)):
+        results = all_verdicts(question)
+        tables.append(table(question, results))
+        print(tables[-1])
+        wrong = {path.stem for path in answers("wrong_answers", question)}
+        for name, verdict in results.items():
+            print(f"{name}: {verdict}")
+            if verdict.passed == (name in wrong):
+                survivors.append(f"{question} {name}")
+    if not start:
+        MATRIX.write_text("\n".join([INTRODUCTION, *tables]), encoding="utf-8")
+    if survivors:
+        print(f"judged wrongly: {', '.join(survivors)}", file=sys.stderr)
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,353 @@
+"""The grader whatever the answer does: four states, exit codes, hints; it ends in time and leaves nothing behind."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from kill_matrix import answer_cells, verdicts
+
+from ddp_course.errors import InputError
+from ddp_course.lab import check as checking
+from ddp_course.lab.answer_record import Call, Job, cases
+from ddp_course.lab.answer_run import collective_logs, run_answers
+from ddp_course.lab.authoring import ROOT
+from ddp_course.lab.check import check, given, hint, load, main, names
+from ddp_course.lab.judge import grade
+from ddp_course.lab.notebook_run import output_texts, read_notebook
+from ddp_course.lab.verdict import NotPassed, Verdict
+
+RIGHT = """
+import torch
+import torch.distributed as dist
+
+def global_mean(values):
+    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()
+"""
+WRONG = "def global_mean(values):\n    print('values', len(values))\n    return sum(values) / max(1, len(values))\n"
+STUB = 'def global_mean(values):\n    raise NotImplementedError("your turn")\n'
+RAISES = "def global_mean(values):\n    return values[100]\n"
+
+
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path, monkeypatch):
+    """A folder of its own for each test; temporary files go to tmp/ in it, and nothing of them may be left."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    Path("tmp").mkdir()
+    Path("answers").mkdir()
+    yield
+    assert not list(Path("tmp").iterdir()), "the grading left files behind"
+    assert not list(Path(".").rglob("*.pyc")), "the grading compiled the answer to a file beside it"
+
+
+def write(text, name="answers/02_1.py"):
+    Path(name).write_text(textwrap.dedent(text))
+    return name
+
+
+# ---- states, strictness, exit codes ------------------------------------------------------------------------------
+
+
+STATES = {  # state: (answer, exit code, what is said)
+    "passed": (RIGHT, 0, "02.1 passed\n  ✓ every rank returns one number"),
+    "wrong": (WRONG, 1, "02.1 wrong: with 3 ranks (4, 1 and 2 values): rank 0 returned 2.5, the mean of its own"),
+    "not attempted": (STUB, 2, "02.1 not attempted: not attempted.py, line 2 still raises NotImplementedError"),
+    "crashed": (RAISES, 3, "02.1 crashed: with 3 ranks (4, 1 and 2 values): rank 0 raised IndexError: list index out"),
+}
+
+
+def test_the_four_states():
+    for state, verdict in verdicts("02.1", {state: text for state, (text, _, _) in STATES.items()}).items():
+        _, code, said = STATES[state]
+        assert (verdict.state, verdict.exit_code) == (state, code)
+        assert said in repr(verdict)
+        assert verdict.passed == (state == "passed")
+
+
+def test_the_command_line_itself():
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "ddp_course.lab.check", "02.1", write(WRONG)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1, run.stderr
+    assert run.stdout.startswith("02.1 wrong: ") and "\n  look at: " in run.stdout
+
+
+def test_what_the_command_line_refuses_and_hints(capsys):
+    assert main(["02.1", "answers/none.py"]) == 2, "a file that is not there has not been attempted"
+    assert "there is no file answers/none.py" in capsys.readouterr().out
+    for wrong, said in (
+        (["02.9"], "there is no question '02.9'; there are 02.1, 02.2, 02.3"),
+        (["02.1; ls"], "there is no question '02.1; ls'"),
+        (["02.1", "--hint", "9"], "question 02.1 has hints 1 to 3, not 9"),
+    ):
+        assert main(wrong) == 64
+        assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 64
+    capsys.readouterr()
+    assert main(["02.1", "--hint"]) == 0
+    assert main(["02.1", "--hint", "2"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("Hint 1 of 3: ") and second.startswith("Hint 2 of 3: ")
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_strict_raises_unless_passed_and_a_shell_gets_the_exit_code(state, monkeypatch, capsys):
+    verdict = Verdict("02.1", state)
+    monkeypatch.setattr(checking, "grade", lambda questions: [verdict])
+    assert check("02.1") is verdict
+    for strict in (lambda: check("02.1", strict=True), in_strict_environment(monkeypatch)):
+        if verdict.passed:
+            assert strict() is verdict
+        else:
+            with pytest.raises(NotPassed, match=f"02.1 {state}") as caught:
+                strict()
+            assert caught.value.verdict is verdict
+    assert main(["02.1"]) == STATES[state][1]
+    assert capsys.readouterr().out.startswith(f"02.1 {state}")
+
+
+def in_strict_environment(monkeypatch):
+    monkeypatch.setenv(checking.STRICT_VARIABLE, "1")
+    return lambda: check("02.1")
+
+
+def test_the_answer_is_looked_for_in_answers(monkeypatch):
+    asked = []
+
+    def grade(questions):
+        asked.append(questions[0][2])
+        return [Verdict("02.1", "wrong")]
+
+    monkeypatch.setattr(checking, "grade", grade)
+    check("02.1")
+    check("02.1", "elsewhere.py")
+    assert asked == [Path("answers/02_1.py"), Path("elsewhere.py")]
+
+
+def test_a_verdict_as_text_and_as_html():
+    verdict = Verdict("02.1", "wrong", "rank 1 sent <3 B>", "the `if`", "little travels", printed={1: "a\nb"})
+    assert repr(verdict).splitlines() == [
+        "02.1 wrong: rank 1 sent <3 B>",
+        "  look at: the `if`",
+        "  rank 1 printed: a",
+        "                  b",
+        '  more: hint("02.1")',
+    ]
+    page = verdict._repr_html_()
+    assert "&lt;3 B&gt;" in page and "<3 B>" not in page and "look at" in page
+    passed = Verdict("02.1", "passed", facts=["every rank agrees"])
+    assert repr(passed) == "02.1 passed\n  ✓ every rank agrees"
+    assert "every rank agrees" in passed._repr_html_() and "hint" not in repr(passed)
+
+
+def test_one_more_hint_at_each_call(monkeypatch):
+    monkeypatch.setattr(checking, "_hints_given", {})
+    hints = load("02.1").HINTS
+    shown = [hint("02.1") for _ in range(len(hints) + 1)]
+    assert [one.number for one in shown] == [1, 2, 3, 3]
+    assert [one.text for one in shown[:3]] == hints
+    assert repr(shown[0]).startswith("Hint 1 of 3: ") and "<b>Hint 1 of 3.</b>" in shown[0]._repr_html_()
+    with pytest.raises(InputError, match="no question '09.9'"):
+        hint("09.9")
+
+
+# ---- answers that do what they like ------------------------------------------------------------------------------
+
+HOSTILE = {  # name: (answer, state, what is said)
+    "raises_on_one_rank": (
+        "import torch.distributed as dist\ndef global_mean(values):\n    if dist.get_rank() == 1:\n"
+        "        raise ValueError('boom')\n    dist.barrier()",
+        "crashed",
+        "rank 1 raised ValueError: boom",
+    ),
+    "raises_at_import": ("import nothing_of_that_name", "crashed", "raised ModuleNotFoundError: No module named"),
+    "syntax_error": ("def global_mean(values):\n    return (", "crashed", "raised SyntaxError"),
+    "exits": ("import sys\ndef global_mean(values):\n    sys.exit(0)", "crashed", "left with exit code 0 before"),
+    "exits_with_3": ("import sys\ndef global_mean(values):\n    sys.exit(3)", "crashed", "left with exit code 3"),
+    "exits_at_once": ("import os\ndef global_mean(values):\n    os._exit(0)", "crashed", "left with exit code 0"),
+    "one_leaves": (
+        "import os\nimport torch.distributed as dist\ndef global_mean(values):\n"
+        "    if dist.get_rank() == 1:\n        os._exit(0)\n    dist.barrier()",
+        "crashed",
+        "rank 1 left with exit code 0 before it was done",
+    ),
+    "dies": ("import os\ndef global_mean(values):\n    os.kill(os.getpid(), 11)", "crashed", "was killed by SIGSEGV"),
+    "other_name": ("def mean(values):\n    return 1.0", "wrong", "defines no function global_mean; it defines mean"),
+    "no_number": ("def global_mean(values):\n    return object()", "wrong", "rank 0 returned '<object object at"),
+    "prints_megabytes": ("def f():\n    print('x' * 20_000_000)\n" + RIGHT + "    f()", "passed", ""),
+    "prints_without_end": (
+        "def global_mean(values):\n    while True:\n        print('x' * 1_000_000)",
+        "crashed",
+        "raised OSError: [Errno 27] File too large (a rank may print or write 64 MB)",
+    ),
+    "writes_a_file": ("open('litter', 'w').write('x')\nimport tempfile\ntempfile.mkstemp()\n" + RIGHT, "passed", ""),
+    "forks": ("import os\nimport time\n" + RIGHT + "\nif os.fork() == 0:\n    time.sleep(60)", "passed", ""),
+    "forks_and_goes_on": (
+        RIGHT.replace("def global_mean(values):", "import os\ndef global_mean(values):\n    os.fork()"),
+        "passed",
+        "",
+    ),
+}
+
+
+def test_hostile_answers():
+    results = verdicts("02.1", {name: text for name, (text, _, _) in HOSTILE.items()})
+    said = {name: (verdict.state, verdict.observed) for name, verdict in results.items()}
+    for name, (_, state, observed) in HOSTILE.items():
+        assert said[name][0] == state and observed in said[name][1], f"{name}: {results[name]}"
+    assert results["syntax_error"].look == "syntax_error.py, line 2: return ("
+    assert results["raises_on_one_rank"].look == "raises_on_one_rank.py, line 4: raise ValueError('boom')"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def global_mean(values):\n    while True:\n        pass", r"no end after 2 s: rank 0 was in line [23], rank"),
+        (
+            "import signal\ndef global_mean(values):\n    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))\n"
+            "    sum(range(10**12))",
+            "no end after 2 s: rank 0 was in no line of the answer",
+        ),
+        (
+            "import os\nimport time\ndef global_mean(values):\n    if os.environ['RANK'] == '0':\n"
+            "        os.kill(os.getppid(), 9)\n    time.sleep(60)",  # rank 0 only: then its parent is the harness
+            "the process that runs the ranks was killed",
+        ),
+    ],
+    ids=["loops", "cannot_be_asked", "kills_the_harness"],
+)
+def test_an_answer_that_has_to_be_ended(text, said, monkeypatch):
+    question = load("02.1")
+    monkeypatch.setattr(question, "JOBS", [replace(job, seconds=2.0) for job in question.JOBS])
+    start = time.monotonic()
+    verdict = check("02.1", write(text))
+    assert time.monotonic() - start < 15
+    assert not verdict.passed and re.search(said, verdict.observed), verdict
+
+
+def test_what_it_printed_is_shown():
+    verdict = check("02.1", write(WRONG.replace("return", "return 1 / 0 +")))
+    rank = int(verdict.observed.partition("): rank ")[2][0])
+    line = f"values {[4, 1, 2][rank]}"
+    assert verdict.printed[rank] == line
+    assert f"rank {rank} printed: {line}" in repr(verdict)
+
+
+# ---- what the recorder sees --------------------------------------------------------------------------------------
+
+TALKS = """
+import threading
+import torch
+import torch.distributed as dist
+from torch.distributed import all_reduce as renamed
+
+def talk(values):
+    rank, x = dist.get_rank(), torch.ones(4)
+    renamed(x)
+    dist.distributed_c10d._get_default_group().allreduce([x]).wait()
+    dist.all_gather_object([None, None], "text")
+    group = dist.new_group([1, 0])
+    (dist.send if rank == 1 else dist.recv)(x[:1], 1 - rank, group=group)
+    thread = threading.Thread(target=dist.broadcast, args=(x.double(), 0))
+    thread.start()
+    thread.join()
+    dist.barrier()
+    y = torch.ones(3, requires_grad=True)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1, bias=False))
+    model(y).backward()
+    return x
+"""
+
+
+def test_operations_are_seen_however_they_are_called():
+    job = Job(2, function="talk", calls=(Call([(None,), (None,)], ""),))
+    [[record]] = run_answers([(Path(write(TALKS)).resolve(), [job])])
+    [case] = cases([record])
+    by_rank = [[(one.op, one.bytes, one.peer) for one in mine] for mine in case.operations]
+    first = by_rank[0]
+    assert first[:3] == [("all_reduce", 16, None), ("all_reduce", 16, None), ("all_gather", 8, None)]
+    assert [one[0] for one in first[3:5]] == ["all_gather", "recv"]
+    assert first[4] == ("recv", 4, 1) and by_rank[1][4] == ("send", 4, 0), "a peer is a rank of the world"
+    assert ("broadcast", 32, None) in first and ("barrier", 0, None) in first
+    assert first[-1] == ("all_reduce", 12, None), "the gradients of DDP"
+    assert case.operations[0][0].line == 9
+    assert case.results[0].tolist() == [4.0] * 4
+
+
+def test_logs_of_a_script_that_hangs():
+    script = given("02.2")
+    assert script == Path("scripts/02_2_given.py") and script.read_text() == load("02.2").GIVEN.read_text()
+    lines = script.read_text().splitlines()
+    logs = collective_logs(script, nproc=3, seconds=3)
+    assert [[entry.partition(",")[0] for entry in log] for log in logs] == [
+        ["barrier", "all_reduce"],
+        ["barrier", "barrier"],
+        ["barrier", "barrier"],
+    ]
+    assert "all_reduce" in lines[int(logs[0][1].split()[-1]) - 1]
+    with pytest.raises(InputError, match="02.1 comes without a script"):
+        given("02.1")
+
+
+# ---- the course's own notebooks ----------------------------------------------------------------------------------
+
+
+def test_an_exercise_is_not_attempted_yet():
+    stubs = []
+    for question in names():
+        [text] = answer_cells("exercises", question)
+        stubs.append((question, load(question), Path(write(text, f"answers/{question.replace('.', '_')}.py"))))
+    assert [verdict.state for verdict in grade(stubs)] == ["not attempted"] * len(stubs)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "solutions").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_solution_shows_that_all_of_it_passed(path):
+    nb = read_notebook(path)
+    for cell in nb.cells:
+        if cell.cell_type == "code" and cell.source.startswith("check("):
+            name = cell.source.split('"')[1]
+            assert f"{name} passed" in "\n".join(output_texts(cell)), f"{path.name}: {cell.source}"
+
+
+def test_nothing_is_left_when_the_one_who_checks_is_killed():
+    write("import time\ndef global_mean(values):\n    time.sleep(60)")
+    code = "from ddp_course.lab.check import check; check('02.1')"
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        here = str(Path.cwd())
+        wait_for(lambda: any(list(one.rglob("rank_*.jsonl")) for one in Path("tmp").iterdir()), 30)
+        assert ours(here)
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: not ours(here) and not list(Path("tmp").iterdir()), 10)
+
+
+def ours(folder):
+    """Processes whose TMPDIR lies in `folder`, except this one."""
+    found = []
+    for one in psutil.process_iter():
+        try:
+            if one.pid != os.getpid() and one.environ().get("TMPDIR", "").startswith(folder):
+                found.append(one)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def wait_for(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
