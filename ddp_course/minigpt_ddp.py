@@ -22,7 +22,7 @@ from ddp_course.errors import InputError
 from ddp_course.models.minigpt import IGNORED, MiniGPT, MiniGPTConfig, generate, parameter_count
 from ddp_course.parallel import process_group
 from ddp_course.parallel.command_line import run
-from ddp_course.parallel.precision import autocast, choose_precision, parameter_dtype
+from ddp_course.parallel.precision import autocast, choose_attention, choose_precision, parameter_dtype
 from ddp_course.parallel.process_group import World
 from ddp_course.parallel.progress import Progress
 from ddp_course.parallel.run_directory import open_run
@@ -138,6 +138,7 @@ def train(config: TrainConfig) -> None:
     world = process_group.start(config.timeout_seconds, config.device)
     accumulation_steps = micro_steps_per_update(config, world.size)
     precision = from_rank_0(world, lambda: choose_precision(config.precision, world))
+    choose_attention(precision, world.device, config.context)
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="minigpt")
 
     # One rank prepares the token file and all map it: nobody reads a file that another is still writing.

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from ddp_course.lab.answer_record import Job, JobRecord, LogsOf, read_record
-from ddp_course.lab.launch import _supervised
+from ddp_course.lab.launch import supervised
 from ddp_course.lab.supervise import RUN_VARIABLE
 
 START = Path(__file__).parent / "harness" / "start.py"
@@ -45,6 +45,8 @@ def run_answers(answers: list[tuple[Path, list[Job]]]) -> list[list[JobRecord]]:
         RUN_VARIABLE: uuid.uuid4().hex,
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",  # an answer is judged alike on every machine
+        # torch looks up the names of the addresses it connects to; a lost answer would cost five seconds of waiting.
+        "RES_OPTIONS": "timeout:1 attempts:1",
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHON_COLORS": "0",
@@ -56,7 +58,7 @@ def run_answers(answers: list[tuple[Path, list[Job]]]) -> list[list[JobRecord]]:
         finish=lambda: records.extend(read_record(folder / str(n), job) for n, (_, job) in enumerate(places)),
     )
     limit = LONGEST_RUN + LONGEST_ANSWER * (len(answers) - 1)
-    _supervised([sys.executable, str(START), str(folder)], environment, folder, limit, output)
+    supervised([sys.executable, str(START), str(folder)], environment, folder, limit, output)
     by_job = {place: record for place, record in zip(places, records, strict=True)}
     shared = {job: record for (_, job), record in by_job.items() if job.script}
     return [[shared.get(job) or by_job[owner, job] for job in jobs] for owner, (_, jobs) in enumerate(answers)]

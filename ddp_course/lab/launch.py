@@ -127,9 +127,11 @@ def torchrun(
     options += ["--redirects=3", f"--log-dir={folder / 'ranks'}"]
     command = [sys.executable, "-m", "torch.distributed.run", *options, *script_and_args]
     # PYTHON_COLORS: a kernel asks its children for colours, and then tracebacks are full of escape codes.
-    fixed = {"PYTHONUNBUFFERED": "1", "PYTHON_COLORS": "0", RUN_VARIABLE: uuid.uuid4().hex}
+    # RES_OPTIONS: torch looks up the names of the addresses it connects to; a lost answer would cost five seconds.
+    fixed = {"PYTHONUNBUFFERED": "1", "PYTHON_COLORS": "0", "RES_OPTIONS": "timeout:1 attempts:1"}
+    fixed[RUN_VARIABLE] = uuid.uuid4().hex
     output = RankOutput(folder, run, quiet)
-    running = _supervised(command, {**os.environ, **fixed, **added}, folder, timeout, output)
+    running = supervised(command, {**os.environ, **fixed, **added}, folder, timeout, output)
 
     run.exit_codes, failure = first_failure(
         run.exit_code, run.launcher_lines, run.lines, output.errors, output.first_traceback
@@ -155,7 +157,7 @@ def _check_input(script, nproc, torchrun_args):
             raise InputError(f"torchrun_args has {name}, which the launcher sets itself; leave it out.")
 
 
-def _supervised(command, environment, folder, timeout, output):
+def supervised(command, environment, folder, timeout, output):
     """Runs `command` under supervise.py to its end and fills output.run; returns the ranks running at the timeout."""
     start = time.monotonic()
     deadline = None if timeout is None else start + timeout

@@ -51,10 +51,10 @@ def run_rank(job, rank, port, folder):
     _settle(job, rank, port, folder)
     answer = job["path"]
     notes = Notes(folder / f"rank_{rank}.jsonl")
-    _watch(job["seconds"], notes, answer)
     in_new_threads(notes, answer)
     try:
         if job["function"] is None:
+            _watch(job["seconds"], notes, answer)
             with Recorder(notes, answer):
                 runpy.run_path(answer, run_name="__main__")
         else:
@@ -104,7 +104,10 @@ def _watch(seconds, notes, answer):
 
     def expire():
         time.sleep(seconds)
-        notes({"stuck": line_in(answer, sys._current_frames().get(main))})
+        line = line_in(answer, sys._current_frames().get(main))
+        if line is None:
+            time.sleep(0.5)  # another rank has gone a moment ago, and this one is about to say what it raised
+        notes({"stuck": line})
         os._exit(STUCK)
 
     threading.Thread(target=expire, daemon=True).start()
@@ -115,6 +118,7 @@ def _call_function(job, rank, port, notes):
     store = dist.TCPStore("127.0.0.1", port, world, is_master=False, timeout=timeout)
     group_store = dist.PrefixStore("group", store)
     dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=timeout)
+    _watch(job["seconds"], notes, answer)
     spec = importlib.util.spec_from_file_location("answer", answer)
     module = sys.modules["answer"] = importlib.util.module_from_spec(spec)
     with Recorder(notes, answer):

@@ -21,7 +21,8 @@ import torch.distributed as dist
 # Forking is not safe where system libraries start threads of their own; there each rank loads torch anew.
 FORK = sys.platform == "linux"
 HOW = multiprocessing.get_context("fork" if FORK else "spawn")
-TO_START = 0.0 if FORK else 15.0  # seconds that a rank may need before it begins
+TO_LOAD = 0.0 if FORK else 15.0  # seconds that a rank may need to load torch
+TO_MEET = 3.0  # seconds that the ranks may need to meet, before the answer begins
 OWNER_SECONDS = 14.0  # for all jobs of one answer together
 GRACE = 1.5  # seconds for the others once one rank has failed, and past its time for a rank that cannot be asked
 POLL = 0.05  # seconds; a rank's sentinel alone would miss its end if the answer has forked
@@ -40,7 +41,7 @@ def main(folder):
         _fill_in_logs(job, logs)
         ended = run_job(job, folder / str(number))
         ended["collectives"] = logs[number] = collectives(folder / str(number))
-        left[owner] -= max(0.0, time.monotonic() - start - TO_START)
+        left[owner] -= max(0.0, time.monotonic() - start - TO_LOAD)
         if any(ended["exit_codes"]) and not job["may_fail"]:
             failed.add(owner)  # what follows would only say it again
         (folder / str(number) / "ended.json").write_text(json.dumps(ended))
@@ -53,7 +54,7 @@ def run_job(job, folder):
     store.start()
     port = ours.recv()
     ranks = [HOW.Process(target=rank_process.run_rank, args=(job, r, port, folder)) for r in range(job["world"])]
-    deadline = time.monotonic() + TO_START + job["seconds"] + GRACE
+    deadline = time.monotonic() + TO_LOAD + TO_MEET + job["seconds"] + GRACE
     for process in ranks:
         process.start()
     killed = []
