@@ -37,6 +37,8 @@ class Job:
     seconds    until a rank that has not ended is asked where it is, and ended
     script     run this file instead of the answer
     may_fail   the run may fail and is not judged
+    driver     a file beside the question whose drive(function, *arguments) is called in place of the function itself:
+               it may hand it what cannot be sent (models, functions) and watch. It imports torch and nothing of ours.
     """
 
     world: int
@@ -45,6 +47,7 @@ class Job:
     seconds: float = 5.0
     script: Path | None = None
     may_fail: bool = False
+    driver: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -87,5 +87,6 @@ def _spec(job, path, owner, numbers):
         "calls": [[[plain(argument) for argument in arguments] for arguments in call.args] for call in job.calls],
         "seconds": job.seconds,
         "may_fail": job.may_fail,
+        "driver": str(job.driver.resolve()) if job.driver else None,
         "owner": owner,
     }

@@ -23,7 +23,7 @@ class Workload:
     width: int = 384
     context: int = 256
     vocab_size: int = 4096
-    micro_batch_size: int = 4
+    micro_batch_size: int = 8
     accumulation_steps: int = 4
     learning_rate: float = 1e-3
     seed: int = 1

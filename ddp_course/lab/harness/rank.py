@@ -6,6 +6,7 @@ A line of the notes is one JSON object: an operation (see record.py), or one of
     {"raised": {...}}, {"left": 3}, {"stuck": 12}, {"missing": "name", "there": [...]}, {"ended": true}
 """
 
+import functools
 import importlib.util
 import json
 import linecache
@@ -119,15 +120,15 @@ def _call_function(job, rank, port, notes):
     group_store = dist.PrefixStore("group", store)
     dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=timeout)
     _watch(job["seconds"], notes, answer)
-    spec = importlib.util.spec_from_file_location("answer", answer)
-    module = sys.modules["answer"] = importlib.util.module_from_spec(spec)
     with Recorder(notes, answer):
-        spec.loader.exec_module(module)
+        module = _load("answer", answer)
         function = getattr(module, job["function"], None)
         if not callable(function):
             there = [name for name, value in vars(module).items() if callable(value) and value.__module__ == "answer"]
             notes({"missing": job["function"], "there": there})
             return
+        if job["driver"]:
+            function = functools.partial(_load("driver", job["driver"]).drive, function)
         for number, arguments in enumerate(job["calls"]):
             arguments = arguments[rank]
             notes({"call": number})
@@ -137,6 +138,13 @@ def _call_function(job, rank, port, notes):
     store.set(f"done/{rank}", "")
     store.wait([f"done/{other}" for other in range(world)])
     dist.destroy_process_group()
+
+
+def _load(name, path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def encoded(value):

@@ -1,6 +1,7 @@
 """Run the jobs of a grading, one after the other, each on ranks of its own: python start.py FOLDER
 
-FOLDER/jobs.pickle holds a list of dicts: world, path, function (None: a script), calls, seconds, may_fail, owner.
+FOLDER/jobs.pickle holds a list of dicts: world, path, function (None: a script), calls, seconds, may_fail,
+driver, owner.
 Job number n leaves its ranks' notes in FOLDER/n, and last of all FOLDER/n/ended.json:
     {"exit_codes": by rank, negative: a signal, "ended_by_grader": ranks that had to be killed, "collectives": by rank}
 

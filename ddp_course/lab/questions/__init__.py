@@ -8,6 +8,8 @@
             with what it observed and one place to look. Its docstring says what it demands.
     GIVEN   optional: the script that the question is about, a file beside the module
 
+A check that needs more than calls with plain arguments has a driver, drive_NN_k.py (see answer_record.Job).
+
 Answers that raise, hang, die or leave something undone never reach the checks: judge.py deals with them. A new
 question needs a module here, a cell in solutions/, and in tests/wrong_answers/ a wrong answer for each of its checks.
 """
