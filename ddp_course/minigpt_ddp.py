@@ -160,6 +160,9 @@ def train(config: TrainConfig) -> None:
     identity |= {"precision": precision, "data and tokenizer": tokens.fingerprint}
     state = TrainingState(model, optimizer, scaler, identity)
     step = state.restore(world, checkpoint) if checkpoint else 0
+    if step >= config.steps:
+        world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
+        return
     settings = asdict(config) | {"precision": precision, "world_size": world.size}
     run_directory.begin(step, settings)
     settings["tokenizer_state"] = tokens.tokenizer.state()  # a checkpoint reads and writes text on its own

@@ -143,3 +143,15 @@ def _signal_ranks(pid, number, ranks=(0, 1)):
                 process.send_signal(number)
         except psutil.Error:
             continue
+
+
+def test_resuming_a_finished_run_changes_nothing_and_says_so(uninterrupted, tmp_path):
+    import shutil
+
+    run_dir = shutil.copytree(uninterrupted[1], tmp_path / "run")
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    done = train_alone(run_dir, *FLAGS, "--resume", "auto")
+    assert done.returncode == 0
+    assert f"nothing left to do: step {STEPS} of {STEPS}" in done.stdout
+    assert "nan" not in done.stdout
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
