@@ -1,0 +1,83 @@
+"""What a launch costs and whether it ends well: seconds to the first step, memory, exit codes."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+from measure import TRAINER, Table, divide, in_turns, one_thread, seconds_until
+
+from ddp_course.lab.launch import torchrun
+
+
+def compare_start_up(table: Table, rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        empty = Path(folder) / "empty.py"
+        empty.write_text("")
+        seconds = {"ours": [], "nothing": []}
+        for side in in_turns(seconds, rounds):
+            if side == "nothing":
+                seconds[side].append(seconds_until([str(empty)]))
+                continue
+            run_dir = Path(folder) / f"run{len(seconds[side])}"
+            command = [str(TRAINER), "--preset", "tiny", "--steps", "1", "--run-dir", str(run_dir)]
+            seconds[side].append(seconds_until(command, (run_dir / "metrics.jsonl").exists))
+    table.ratio("seconds from torchrun to the first step, over an empty script, 2 processes",
+                divide(seconds["ours"], seconds["nothing"]), 2.0, at_most=True)  # fmt: skip
+
+
+def compare_memory(table: Table) -> None:
+    """Peak memory of a rank on a small and on a large corpus: the token file is mapped, not read."""
+    sizes = {"a corpus of 1 MB": 1, "a corpus of 200 MB": 200}
+    with tempfile.TemporaryDirectory() as folder:
+        peaks = {}
+        for name, megabytes in sizes.items():
+            corpus = Path(folder) / f"{megabytes}.txt"
+            line = "".join(f"{number} is a number, {number * number} is its square\n" for number in range(25_000))
+            corpus.write_text(line * max(1, megabytes * 1_000_000 // len(line)))
+            flags = ["--preset", "tiny", "--data", str(corpus), "--run-dir", str(Path(folder) / f"run{megabytes}")]
+            prepare_first = ["--steps", "1", "--run-dir", str(Path(folder) / f"first{megabytes}")]
+            seconds_until([str(TRAINER), *flags[:4], *prepare_first])
+            peaks[name] = peak_memory([str(TRAINER), *flags, "--steps", "60", "--sample-tokens", "0"])
+    for name, ranks in peaks.items():
+        text = ", ".join(f"rank {rank} {peak / 2**20:.0f} MiB" for rank, peak in sorted(ranks.items()))
+        table.figure(f"peak memory of its own, tiny preset, {name}", text)
+    small, large = peaks.values()
+    table.ratio("peak memory of a rank of its own, the large corpus over the small one",
+                [large[rank] / small[rank] for rank in large], 1.1, at_most=True)  # fmt: skip
+
+
+def peak_memory(command: list[str]) -> dict[int, int]:
+    """Rank -> the most memory in bytes that it was seen to hold for itself, of two ranks.
+
+    Pages of mapped files are left out: the ranks share them, and the system takes them back when it needs to.
+    """
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command]
+    process = psutil.Popen(launch, env=os.environ | one_thread(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    peaks: dict[int, int] = {}
+    while process.poll() is None:
+        for child in process.children():
+            try:
+                rank = child.environ().get("RANK")
+                if rank is not None:
+                    memory = child.memory_info()
+                    own = memory.rss - getattr(memory, "shared", 0)
+                    peaks[int(rank)] = max(peaks.get(int(rank), 0), own)
+            except psutil.Error:
+                continue
+        time.sleep(0.02)
+    return peaks
+
+
+def count_clean_launches(table: Table, launches: int) -> None:
+    """How many launches of the tiny preset end with exit code 0: gloo can abort a finished run."""
+    clean = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(launches):
+            flags = ["--preset", "tiny", "--steps", 3, "--sample-tokens", 0, "--run-dir", Path(folder) / str(number)]
+            run = torchrun(TRAINER, *flags, nproc=2, check=False, quiet=True, timeout=120, env=one_thread())
+            clean += run.exit_code == 0
+    table.figure("launches of the tiny preset on 2 processes that end with exit code 0", f"{clean} of {launches}")

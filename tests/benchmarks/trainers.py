@@ -1,0 +1,71 @@
+"""Whole trainers compared: ours with others on the same work, and ours with itself on two processes."""
+
+import json
+import statistics
+import tempfile
+from pathlib import Path
+
+import torch
+from measure import HERE, TRAINER, Table, divide, in_turns, one_thread
+from workload import WORKLOAD
+
+from ddp_course.lab.launch import torchrun
+from ddp_course.lab.machine import matmul_peak
+from ddp_course.models.minigpt import flops_per_token
+
+WARM_UP = 2  # steps at the start of a run that are not counted
+PEERS = {"plain": "plain_trainer.py", "Accelerate": "accelerate_trainer.py", "Fabric": "fabric_trainer.py"}
+
+
+def tokens_per_second(who: str, nproc: int, steps: int) -> float:
+    """One run of one trainer; the median over its steps, warm-up left out."""
+    if who == "ours":
+        with tempfile.TemporaryDirectory() as folder:
+            return statistics.median(our_speeds(Path(folder) / "run", nproc, steps)[WARM_UP:])
+    run = torchrun(HERE / PEERS[who], "--steps", steps, nproc=nproc, timeout=900, quiet=True, env=one_thread())
+    seconds = run.results[0]["seconds"][WARM_UP:]
+    return WORKLOAD.tokens_per_update(nproc) / statistics.median(seconds)
+
+
+def our_speeds(run_dir: Path, nproc: int, steps: int) -> list[float]:
+    flags = ["--run-dir", run_dir, *WORKLOAD.flags(nproc, steps)]
+    torchrun(TRAINER, *flags, nproc=nproc, timeout=900, quiet=True, env=one_thread())
+    records = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    return [record["tokens_per_s"] for record in records if "tokens_per_s" in record]
+
+
+def compare_trainers(table: Table, rounds: int, steps: int) -> None:
+    for nproc in (1, 2):
+        speeds = {who: [] for who in ("ours", *PEERS)}
+        for who in in_turns(speeds, rounds):
+            speeds[who].append(tokens_per_second(who, nproc, steps))
+        processes = "1 process" if nproc == 1 else f"{nproc} processes"
+        table.ratio(f"our tokens/s over the plain way, {processes}", divide(speeds["ours"], speeds["plain"]), 2.0)
+        better = max(("Accelerate", "Fabric"), key=lambda who: statistics.median(speeds[who]))
+        for who in ("Accelerate", "Fabric"):
+            goal = 1.0 if who == better else None
+            table.ratio(f"our tokens/s over {who}, {processes}", divide(speeds["ours"], speeds[who]), goal)
+
+
+def compare_world_sizes(table: Table, rounds: int, steps: int) -> None:
+    speeds, peak = {1: [], 2: []}, []
+    for nproc in in_turns(speeds, rounds):
+        speeds[nproc].append(tokens_per_second("ours", nproc, steps))
+        if nproc == 1:
+            peak.append(single_thread_peak())
+    table.ratio("efficiency of 2 processes: tokens/s of a process, over 1 process alone",
+                [two / (2 * one) for one, two in zip(speeds[1], speeds[2], strict=True)], 0.95)  # fmt: skip
+    share = torchrun(HERE / "exposed_communication.py", nproc=2, timeout=900, quiet=True, env=one_thread()).results[0]
+    table.ratio("share of a step in exposed communication, 2 processes", share["shares"])
+    flops = flops_per_token(WORKLOAD.shape())
+    table.ratio("achieved FLOP/s of training over the measured bfloat16 matrix-product peak, 1 thread",
+                [speed * flops / top for speed, top in zip(speeds[1], peak, strict=True)])  # fmt: skip
+
+
+def single_thread_peak() -> float:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return matmul_peak(torch.bfloat16)
+    finally:
+        torch.set_num_threads(threads)
