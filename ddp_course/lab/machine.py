@@ -115,13 +115,13 @@ def usable_cores() -> tuple[int, int]:
 def matmul_peak(dtype: torch.dtype = torch.float32, size: int | None = None, seconds: float = 0.5) -> float:
     """FLOP/s of the fastest product of two size x size matrices, tried again and again for `seconds`.
 
-    On the accelerator if there is one, else on the CPU with this process's current number of threads.
-    size: 1024 on a CPU and 8192 on an accelerator by default. A product counts 2 size^3 FLOP.
+    On a CUDA (or ROCm) GPU if there is one, as the course's scripts are, else on the CPU with this process's current number of threads.
+    size: 1024 on a CPU and 8192 on a GPU by default. A product counts 2 size^3 FLOP.
     Raises InputError if `dtype` is not a floating-point type.
     """
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise InputError(f"matmul_peak needs a floating-point torch.dtype such as torch.float32, got {dtype}.")
-    device = _device()
+    device = _scripts_run_on()
     size = size or (1024 if device.type == "cpu" else 8192)
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.empty_like(a)
@@ -131,9 +131,9 @@ def matmul_peak(dtype: torch.dtype = torch.float32, size: int | None = None, sec
 def memory_bandwidth(seconds: float = 0.5) -> float:
     """Bytes/s of the fastest copy of a block far larger than the caches: each byte counts as read and as written.
 
-    The block has 256 MiB on a CPU and 1 GiB on an accelerator; two are allocated.
+    The block has 256 MiB on a CPU and 1 GiB on a GPU; two are allocated.
     """
-    device = _device()
+    device = _scripts_run_on()
     size = 2**28 if device.type == "cpu" else 2**30
     source, target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
     return 2 * size / _fastest(lambda: target.copy_(source), seconds)
@@ -141,7 +141,7 @@ def memory_bandwidth(seconds: float = 0.5) -> float:
 
 def _fastest(work, seconds: float) -> float:
     """The shortest time of one call of `work`, in seconds. The first call is not counted: it warms up."""
-    wait = torch.accelerator.synchronize if torch.accelerator.is_available() else lambda: None
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     work()
     wait()
     best, end = float("inf"), time.perf_counter() + seconds
@@ -158,6 +158,11 @@ def _fastest(work, seconds: float) -> float:
 def _device() -> torch.device:
     """Where computation runs: the accelerator if one is present (not only compiled in), else the CPU."""
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+def _scripts_run_on() -> torch.device:
+    """What the course's scripts compute on: other accelerators are shown by `describe`, but not trained on."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _backends() -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def _label_points(axes, points: dict, roof, taken: list) -> None:
             (left, top), (right, bottom) = to_data.transform([(box.x0, box.y1), (box.x1, box.y0)])
             # The roof never falls, so one corner tells whether the label is on its point's side of it.
             apart = top <= roof(left) if y <= roof(x) else bottom >= roof(right)
-            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1
+            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
             hidden = any(box.padded(6).contains(*mark) for other, mark in marks.items() if other != name)
             if inside and apart and not hidden and not any(box.overlaps(other) for other in taken):
                 break
