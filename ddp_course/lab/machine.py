@@ -115,7 +115,8 @@ def usable_cores() -> tuple[int, int]:
 def matmul_peak(dtype: torch.dtype = torch.float32, size: int | None = None, seconds: float = 0.5) -> float:
     """FLOP/s of the fastest product of two size x size matrices, tried again and again for `seconds`.
 
-    On a CUDA (or ROCm) GPU if there is one, as the course's scripts are, else on the CPU with this process's current number of threads.
+    On a CUDA (or ROCm) GPU if there is one, as the course's scripts are, else on the CPU with this process's current
+    number of threads.
     size: 1024 on a CPU and 8192 on a GPU by default. A product counts 2 size^3 FLOP.
     Raises InputError if `dtype` is not a floating-point type.
     """
