@@ -11,6 +11,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 # One process a GPU; without a GPU, two. Processes x threads never exceed the cores.
 NPROC ?= $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU' | sed 's/^0$$/2/')
 OMP_NUM_THREADS ?= $(shell threads=$$(( $$(getconf _NPROCESSORS_ONLN) / $(NPROC) )); echo $$(( threads > 1 ? threads : 1 )))
+TEST_WORKERS ?= 2
 NOW := $(shell date +%Y%m%d-%H%M%S)
 RUN ?= runs/minigpt-$(NOW)
 
@@ -23,8 +24,8 @@ train: $(READY)  ## pre-train MiniGPT on this machine and draw its loss curve
 	OMP_NUM_THREADS=$(OMP_NUM_THREADS) $(BIN)/torchrun --standalone --nproc-per-node=$(NPROC) ddp_course/minigpt_ddp.py --preset laptop --run-dir $(RUN) $(ARGS)
 	$(BIN)/python -m ddp_course.lab.figures $(RUN)
 
-test: lint  ## ruff and all tests, the notebooks among them
-	$(BIN)/python -m pytest $(ARGS)
+test: lint  ## ruff and all tests, the notebooks among them; on two workers, for many tests wait more than they compute
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(ARGS)
 
 lint: $(READY)  ## ruff alone
 	$(BIN)/ruff check .
