@@ -1,0 +1,67 @@
+"""The gradients of several parameters as one message, with a note on who has any."""
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_course.errors import InputError
+
+
+class GradientMessage:
+    """Averages the gradients of `parameters` (all of one dtype and device) over the ranks, in one all-reduce.
+
+    On the wire each parameter costs its own elements and one more: on how many ranks it has a gradient. A rank that
+    has none sends zeros in its place, so that no rank ever pairs the gradients of different parameters. The message
+    is a copy: `.grad` may grow while it is under way. It costs as much memory as the gradients themselves.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        sizes = [parameter.numel() for parameter in parameters]
+        self._buffer = parameters[0].new_empty(sum(sizes) + len(sizes), requires_grad=False)
+        *pieces, self._owners = self._buffer.split([*sizes, len(sizes)])
+        self._slots = [piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
+        self._work: dist.Work | None = None
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """Pack the gradients and let them leave; returns at once.
+
+        Each is divided by the number of ranks *before* the sum, in the same pass that packs it: so does torch's
+        DDP, and a sum of many ranks stays within the range of float16. (gloo has no ReduceOp.AVG.)
+        Raises InputError for a sparse gradient.
+        """
+        share = 1 / dist.get_world_size()
+        for parameter, slot in zip(self.parameters, self._slots, strict=True):
+            if parameter.grad is None:
+                slot.zero_()
+            elif parameter.grad.is_sparse:
+                raise InputError(
+                    f"A parameter of shape {tuple(parameter.shape)} has a sparse gradient; only dense ones can be "
+                    "packed: build its embedding with sparse=False."
+                )
+            else:
+                torch.mul(parameter.grad, share, out=slot)
+        self._owners.copy_(torch.tensor([float(parameter.grad is not None) for parameter in self.parameters]))
+        self._work = dist.all_reduce(self._buffer, async_op=True)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Wait for the mean and put it into `.grad`; None stays None where no rank had a gradient."""
+        self._work.wait()
+        self._work = None
+        for number, (parameter, slot) in enumerate(zip(self.parameters, self._slots, strict=True)):
+            if parameter.grad is not None:
+                parameter.grad.copy_(slot)
+            elif self._owners[number] != 0:
+                parameter.grad = slot.clone().view_as(parameter)
+
+
+def by_type(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """The parameters in groups of one dtype and device: what can share a message. Order is kept."""
+    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for parameter in parameters:
+        groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+    return list(groups.values())

@@ -1,0 +1,65 @@
+"""Our bucketed data parallel against torch's DDP: the same training step in one process, with either, in turns."""
+
+import argparse
+import contextlib
+import json
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from workload import WORKLOAD, optimizer
+
+from ddp_course.models.minigpt import MiniGPT
+from ddp_course.parallel import process_group
+from ddp_course.parallel.by_hand import BucketedDataParallel
+
+WRAPPERS = {"by hand": BucketedDataParallel, "DDP": DistributedDataParallel}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pairs", type=int, default=6, help="steps of each, the first two left out")
+    parser.add_argument("--accumulation-steps", type=int, default=WORKLOAD.accumulation_steps, help="1: talk each time")
+    args = parser.parse_args()
+    world = process_group.start()
+    trainers = {}
+    for name, wrap in WRAPPERS.items():
+        process_group.seed_shared(WORKLOAD.seed)
+        replica = wrap(MiniGPT(WORKLOAD.shape()))
+        trainers[name] = (replica, optimizer(replica, fused=True))
+    tokens_of_a_rank = args.accumulation_steps * WORKLOAD.micro_batch_size * WORKLOAD.context
+
+    def step_seconds(name: str, update: int) -> float:
+        replica, adamw = trainers[name]
+        dist.barrier()
+        start = time.perf_counter()
+        for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(update, world.rank, world.size), start=1):
+            if micro_step > args.accumulation_steps:
+                break
+            with contextlib.nullcontext() if micro_step == args.accumulation_steps else replica.no_sync():
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    loss = replica(inputs, targets)
+                (loss / tokens_of_a_rank).backward()
+        if name == "by hand":
+            replica.finish_gradient_synchronization()
+        torch.nn.utils.clip_grad_norm_(replica.parameters(), 1.0)
+        adamw.step()
+        adamw.zero_grad()
+        return time.perf_counter() - start
+
+    pairs = []
+    for update in range(args.pairs):
+        order = list(WRAPPERS)[:: 1 if update % 2 == 0 else -1]
+        seconds = {name: step_seconds(name, update) for name in order}
+        pairs.append((seconds["by hand"], seconds["DDP"]))
+    weights = [torch.cat([p.detach().flatten() for p in replica.parameters()]) for replica, _ in trainers.values()]
+    print(json.dumps({
+        "pairs": pairs[2:], "ratios": [ours / theirs for ours, theirs in pairs[2:]],
+        "gap": (weights[0] - weights[1]).abs().max().item(),
+    }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
+    process_group.stop()
