@@ -1,7 +1,8 @@
 """Who may import whom in ddp_course, read from the source, and what a rank really loads, seen in a fresh process.
 
 models <- nothing of ours            parallel <- nothing that knows a model
-data   <- nothing of ours            launchable scripts <- models, data, parallel
+data   <- nothing of ours            launchable scripts <- models, data, parallel, ladder
+ladder <- models, data, parallel: its rungs run inside a rank
 lab    <- imported by notebooks, tests and itself only: what runs inside a rank never draws and never knows Jupyter
 """
 
@@ -21,8 +22,9 @@ ALLOWED = {  # part of the package: the parts it may import, besides itself and 
     "models": set(),
     "data": set(),
     "parallel": {"data"},
-    "launchable": {"models", "data", "parallel"},
-    "lab": {"models", "data", "parallel", "launchable"},
+    "ladder": {"models", "data", "parallel"},
+    "launchable": {"models", "data", "parallel", "ladder"},
+    "lab": {"models", "data", "parallel", "ladder", "launchable"},
     "harness": {"models", "data", "parallel", "launchable"},  # lab/harness: scripts that run inside a rank
 }
 NOT_IN_A_RANK = {"matplotlib", "IPython", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "nbclient",
@@ -31,7 +33,7 @@ NOT_AT_IMPORT = NOT_IN_A_RANK | {"tokenizers", "tiktoken", "rustbpe"}  # a token
 
 
 def part_of(module: str) -> str | None:
-    """models, data, parallel, lab, harness or launchable; None for the package itself and its errors."""
+    """models, data, parallel, ladder, lab, harness or launchable; None for the package itself and its errors."""
     names = module.split(".")
     if module.startswith("ddp_course.lab.harness"):
         return "harness"
@@ -117,6 +119,9 @@ WRONG = {
     "data know parallel": ("data/d.py", "if 1:\n    from ddp_course import parallel", "data may not import parallel"),
     "parallel knows a model": ("parallel/p.py", "from ..models.minigpt import GPT", "parallel may not import models"),
     "parallel knows a script": ("parallel/p.py", "import ddp_course.train_ddp", "parallel may not import launchable"),
+    "a rung knows lab": ("ladder/r.py", "from ddp_course.lab import figures", "ladder may not import lab"),
+    "a rung knows a script": ("ladder/r.py", "from ddp_course import train_ddp", "ladder may not import launchable"),
+    "parallel knows the ladder": ("parallel/p.py", "from ddp_course import ladder", "parallel may not import ladder"),
     "a script knows lab": ("train_ddp.py", "from .lab.launch import torchrun", "launchable may not import lab"),
     "a script knows a script": ("train_ddp.py", "from ddp_course import other_ddp", "may not import launchable"),
     "the grader's script knows lab": ("lab/harness/run.py", "from ddp_course.lab import check", "may not import lab"),
@@ -136,6 +141,8 @@ RIGHT = {
     "lab/figures.py": "import matplotlib\nfrom ddp_course.lab import check\nfrom ddp_course import train_ddp",
     "lab/harness/run.py": "from ddp_course.parallel import sync\nimport record",
     "parallel/sync.py": "from ddp_course.errors import InputError",
+    "ladder/rungs.py": "from ddp_course.models import other\nfrom ddp_course.parallel import sync\nimport torch",
+    "climb_ddp.py": "from ddp_course.ladder.rungs import A",
     "errors.py": "",
 }
 

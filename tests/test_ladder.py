@@ -3,12 +3,21 @@
 Why equality is not bit-equality: N ranks add the same gradients in another order. One reordered sum of n terms
 moves by about n times the unit roundoff (1e-16 in float64, 6e-8 in float32); a few updates amplify that. The
 tolerances of 1e-10 and 1e-5 leave room for it and for nothing else: leaving one window out moves the loss by 1e-2.
+
+First the trainer itself; then every rung of ladder_ddp.py, from three launches, and that it notices mistakes.
 """
 
+import subprocess
+import sys
+
 import pytest
-from training_runs import checkpoint, largest_gap, metrics, train, train_alone
+from training_runs import ROOT, checkpoint, largest_gap, metrics, train, train_alone
 
 from ddp_course.data.token_file import open_tokens, prepare
+from ddp_course.errors import InputError
+from ddp_course.lab import ladder_figure
+from ddp_course.lab.launch import torchrun
+from ddp_course.ladder_ddp import all_rungs, choose
 from ddp_course.minigpt_ddp import PRESETS
 
 STEPS = 6
@@ -81,3 +90,89 @@ def test_the_first_loss_is_that_of_the_data(runs):
         log_probabilities = model(window[None, :-1])[0].log_softmax(-1)
         total -= log_probabilities[torch.arange(config.context), window[1:]].sum().item()
     assert metrics(runs("float64", 8, 2))[1] == pytest.approx(total / config.tokens_per_update, abs=1e-10)
+
+
+# ---- every rung --------------------------------------------------------------------------------------------------
+
+LADDER = ROOT / "ddp_course" / "ladder_ddp.py"
+NOT_EQUAL = {"BatchNorm"}  # from 2 processes on
+FAULTS = ("no_all_reduce", "sum_for_mean", "same_share")
+FOR_FAULTS = ("plain", "accumulation", "ragged token counts", "fp16 messages", "by hand: overlapped",
+              "by hand: bucketed", "another world size")  # fmt: skip
+BOUNDED = {"bf16", "fp16 and scaler", "fp16 messages", "PowerSGD messages"}
+
+
+@pytest.fixture(scope="module")
+def climb(tmp_path_factory):
+    """One launch for each world size: ranks -> the records by rung."""
+    climbed = {}
+
+    def records(nproc):
+        if nproc not in climbed:
+            out = tmp_path_factory.mktemp("ladder") / "records.jsonl"
+            if nproc == 1:
+                command = [sys.executable, LADDER, "--out", out]
+                run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+                assert run.returncode == 0, run.stdout + run.stderr
+            else:
+                torchrun(LADDER, "--out", out, nproc=nproc, quiet=True, timeout=120, env={"OMP_NUM_THREADS": 1})
+            climbed[nproc] = {record["rung"]: record for record in ladder_figure.read_ladder(out)}
+        return climbed[nproc]
+
+    return records
+
+
+@pytest.mark.parametrize("rung", [rung.name for rung in all_rungs()])
+@pytest.mark.parametrize("nproc", [1, 2, 4])
+def test_rung(climb, nproc, rung):
+    record = climb(nproc)[rung]
+    assert record["world_size"] == nproc and record["because"]
+    assert all(record["facts"].values()), record["facts"]
+    if rung in NOT_EQUAL and nproc > 1:
+        assert record["gap"] > 1e6 * record["tolerance"], "it does not differ by rounding, but by what it computes"
+    else:
+        assert record["gap"] <= record["tolerance"]
+    assert record["as_expected"]
+
+
+def test_only_bounded_rungs_have_wide_tolerances(climb):
+    """Where equality is claimed, the tolerance leaves room for rounding alone."""
+    for nproc in (1, 2, 4):
+        wide = {name for name, record in climb(nproc).items() if record["tolerance"] > 1e-8}
+        assert wide == BOUNDED
+    assert climb(4)["PowerSGD messages"]["gap"] > 1e-6, "an approximation that is exact was not made"
+
+
+def test_sync_batch_norm_is_no_cure_on_a_cpu(climb):
+    assert "SyncBatchNorm expected input tensor to be on GPU" in climb(2)["BatchNorm"]["note"]
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    """Another model, seed and size on 2 ranks; without a fault, then with each: (fault, rung) -> record."""
+    out = tmp_path_factory.mktemp("ladder") / "records.jsonl"
+    flags = ("--model", "recurrent", "--seed", 29, "--width", 24, "--layers", 1, "--steps", 4)
+    flags += ("--fault", ",".join(["none", *FAULTS]), "--rungs", ",".join(FOR_FAULTS))
+    run = torchrun(LADDER, *flags, "--out", out, nproc=2, quiet=True, check=False, timeout=120)
+    assert run.exit_code == 1, "with a fault, the ladder has to end with exit code 1"
+    return {(record["fault"], record["rung"]): record for record in ladder_figure.read_ladder(out)}
+
+
+@pytest.mark.parametrize("rung", FOR_FAULTS)
+def test_rung_of_another_model_seed_and_size(faulty, rung):
+    assert faulty["none", rung]["holds"]
+
+
+@pytest.mark.parametrize("rung", FOR_FAULTS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_rung_is_caught(faulty, fault, rung):
+    """One mistake in the training loop, and the rung is beyond its tolerance by far."""
+    record = faulty[fault, rung]
+    assert not record["holds"] and not record["as_expected"]
+    assert record["gap"] > (2 if rung in BOUNDED else 1000) * record["tolerance"]
+
+
+def test_a_rung_that_does_not_exist_is_named():
+    with pytest.raises(InputError, match="'plane' is no rung and no topic of the ladder; there are: plain, AdamW"):
+        choose("AdamW,plane")
+    assert [rung.name for rung in choose("by hand, resume")][-1] == "resume" and len(choose("by hand, resume")) == 4

@@ -1,0 +1,45 @@
+"""Rungs about the course's own data parallel wrappers, each under accumulation, with tied and frozen weights."""
+
+from torch import nn
+
+from ddp_course.ladder.comparison import Comparison, Rung, alone, batches, together
+from ddp_course.ladder.setting import Setting
+from ddp_course.ladder.subjects import build
+from ddp_course.ladder.tolerance import REORDERED, reordered
+from ddp_course.parallel.by_hand import BucketedDataParallel, FlatDataParallel, OverlappedDataParallel
+from ddp_course.parallel.process_group import World
+
+BUCKET_MEGABYTES = 0.004  # several buckets also for the smallest model
+
+
+def flat(setting: Setting, world: World) -> Comparison:
+    """All gradients in one message, after backward."""
+    return by_hand(setting, world, FlatDataParallel)
+
+
+def overlapped(setting: Setting, world: World) -> Comparison:
+    """A message a parameter, sent while backward is still running."""
+    return by_hand(setting, world, OverlappedDataParallel)
+
+
+def bucketed(setting: Setting, world: World) -> Comparison:
+    """A message a bucket, sent when the bucket is full."""
+    return by_hand(setting, world, lambda model: BucketedDataParallel(model, bucket_megabytes=BUCKET_MEGABYTES))
+
+
+def by_hand(setting: Setting, world: World, wrap) -> Comparison:
+    def part_frozen() -> nn.Module:
+        model = build(setting)
+        model.blocks[0].requires_grad_(False)
+        return model
+
+    joint = batches(setting)
+    several = together(setting, world, wrap(part_frozen()), joint, accumulate=2)
+    return Comparison(several, alone(part_frozen(), joint))
+
+
+RUNGS = [
+    Rung("by hand: flat", "by hand", flat, reordered, REORDERED),
+    Rung("by hand: overlapped", "by hand", overlapped, reordered, REORDERED),
+    Rung("by hand: bucketed", "by hand", bucketed, reordered, REORDERED),
+]

@@ -1,0 +1,55 @@
+"""What all rungs share: sizes, the seed, the joint batches, and how a rank takes its share of one."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddp_course.data.windows import IGNORED, window_starts
+
+VOCABULARY = 61  # tokens; the text is random, since equality does not depend on what is read
+CORPUS = 4096  # tokens
+
+Batch = tuple[Tensor, Tensor]
+Fault = Literal["none", "no_all_reduce", "sum_for_mean", "same_share"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One climb: its model, its sizes, its seed. Counts in units, tokens, windows, updates."""
+
+    model: Literal["minigpt", "perceptron", "recurrent"] = "minigpt"
+    seed: int = 1
+    layers: int = 2
+    width: int = 16
+    context: int = 8
+    windows: int = 16  # of a joint batch
+    steps: int = 6
+    fault: Fault = "none"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a full joint batch."""
+        return self.windows * self.context
+
+
+def joint_batch(setting: Setting, update: int, windows: int | None = None) -> Batch:
+    """Inputs and targets of one update, (windows, context) of int64, the same on every rank and at any world size."""
+    text = np.random.default_rng(setting.seed).integers(VOCABULARY, size=CORPUS)
+    count = setting.windows if windows is None else windows
+    starts = window_starts(setting.seed, update, count, CORPUS, setting.context)
+    block = torch.from_numpy(text[starts[:, None] + np.arange(setting.context + 1)])
+    return block[:, :-1], block[:, 1:]
+
+
+def share(batch: Batch, rank: int, ranks: int) -> Batch:
+    """This rank's rows of a joint batch. Shares differ by one row where the rows do not divide, and can be empty."""
+    inputs, targets = batch
+    return inputs.tensor_split(ranks)[rank], targets.tensor_split(ranks)[rank]
+
+
+def target_count(batch: Batch) -> int:
+    """Targets that count for the loss."""
+    return int((batch[1] != IGNORED).sum())

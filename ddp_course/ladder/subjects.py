@@ -1,0 +1,86 @@
+"""The models that climb the ladder: the course's MiniGPT, and two unlike it, to show that nothing hangs on it.
+
+Each maps tokens and targets, (batch, length), to the loss summed over the targets.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ddp_course.ladder.setting import VOCABULARY, Setting
+from ddp_course.models.minigpt import IGNORED, MiniGPT, MiniGPTConfig
+
+
+def build(setting: Setting, dtype: torch.dtype = torch.float64, **changes) -> nn.Module:
+    """A model of the setting's kind with the setting's seed: equal weights, whoever calls, however often.
+
+    changes: `dropout`, `activation_checkpointing`; for the perceptron also `norm` ("batch", "group").
+    """
+    torch.manual_seed(setting.seed)
+    if setting.model == "minigpt" and "norm" not in changes:
+        shape = MiniGPTConfig(VOCABULARY, setting.context, setting.layers, 2, setting.width, **changes)
+        return MiniGPT(shape).to(dtype)
+    return TokenModel(setting, Recurrent if setting.model == "recurrent" else Perceptron, **changes).to(dtype)
+
+
+class TokenModel(nn.Module):
+    """Embedding, residual blocks, and an output layer tied to the embedding."""
+
+    def __init__(self, setting: Setting, block: type, *, norm: str = "", dropout: float = 0.0,
+                 activation_checkpointing: bool = False) -> None:  # fmt: skip
+        super().__init__()
+        self.dropout, self.activation_checkpointing = dropout, activation_checkpointing
+        self.token_embedding = nn.Embedding(VOCABULARY, setting.width)
+        self.blocks = nn.ModuleList((Perceptron if norm else block)(setting.width, norm) for _ in range(setting.layers))
+        self.output = nn.Linear(setting.width, VOCABULARY, bias=False)
+        nn.init.normal_(self.output.weight, std=0.3)
+        self.token_embedding.weight = self.output.weight
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.token_embedding(tokens)
+        for block in self.blocks:
+            y = checkpoint(block, x, use_reentrant=False) if self.activation_checkpointing else block(x)
+            x = x + F.dropout(y, self.dropout, self.training)
+        logits = self.output(x).flatten(0, 1)
+        return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+class Perceptron(nn.Module):
+    """Two layers; between them a norm over the batch, over groups of units, or none."""
+
+    def __init__(self, width: int, norm: str = "") -> None:
+        super().__init__()
+        norms = {"batch": nn.BatchNorm1d, "group": lambda units: nn.GroupNorm(4, units)}
+        self.norm = norms[norm](4 * width) if norm else nn.Identity()
+        self.expand = nn.Linear(width, 4 * width)
+        self.projection = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.expand(x).flatten(0, 1)).unflatten(0, x.shape[:2])
+        return self.projection(torch.tanh(y))
+
+
+class Recurrent(nn.Module):
+    """A gated recurrent unit over the tokens of a window."""
+
+    def __init__(self, width: int, norm: str = "") -> None:
+        super().__init__()
+        self.unit = nn.GRU(width, width, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.unit(x)[0]
+
+
+class Branches(nn.Module):
+    """Two layers to choose from: those not taken in an update have no gradient in it."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, setting.width)
+        self.branches = nn.ModuleList(Perceptron(setting.width) for _ in range(3))
+        self.output = nn.Linear(setting.width, VOCABULARY)
+
+    def forward(self, tokens: Tensor, targets: Tensor, branch: int) -> Tensor:
+        logits = self.output(self.branches[branch](self.embedding(tokens)))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")

@@ -1,0 +1,47 @@
+"""How far a rung may be from one process, and why.
+
+Nothing here is a guess about what a machine will print. Each number follows from the roundoff of a format, the sizes
+of the climb and the optimizer. Where equality is claimed, a mistake (no all-reduce, a wrong factor, a wrong share) is
+at least 1,000 times as far away, which the tests show by making it.
+"""
+
+import torch
+
+from ddp_course.ladder.comparison import Comparison
+from ddp_course.ladder.setting import Setting
+
+REORDERED = (
+    "a gradient is a sum over the tokens of an update; in another order it moves by at most one roundoff of float64 a "
+    "term, in every step; learning rate 0.1 and momentum 0.9 pass on 0.1 / (1 - 0.9) = 1 times that in the end; a "
+    "factor of 10 is left for steps that start from weights which are already apart"
+)
+
+
+def reordered(setting: Setting, comparison: Comparison) -> float:
+    """Sums in another order, in float64, under SGD."""
+    return 10 * roundoff(torch.float64) * setting.tokens * setting.steps
+
+
+DIVIDED = (
+    "as for SGD, but AdamW divides by a gradient's own size plus 1e-8: where the true gradient is nothing, rounding is "
+    "magnified by learning rate / 1e-8 in every step"
+)
+
+
+def divided(setting: Setting, comparison: Comparison) -> float:
+    """Sums in another order, in float64, under AdamW with learning rate 1e-3."""
+    return roundoff(torch.float64) * setting.tokens * setting.steps * 1e-3 / 1e-8
+
+
+def roundoff(dtype: torch.dtype) -> float:
+    """The largest relative error of rounding a number to `dtype`."""
+    return torch.finfo(dtype).eps / 2
+
+
+def rounded_to(dtype: torch.dtype, times: int):
+    """A tolerance of `times` roundoffs of `dtype`, of the distance that the weights travelled."""
+
+    def of_the_way(setting: Setting, comparison: Comparison) -> float:
+        return times * roundoff(dtype) * comparison.travelled()
+
+    return of_the_way
