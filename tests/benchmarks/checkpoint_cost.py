@@ -1,0 +1,146 @@
+"""What a checkpoint costs: seconds per GB of ours against plain torch.save, and how long a save holds up training.
+
+    torchrun --standalone --nproc-per-node=2 tests/benchmarks/checkpoint_cost.py [--rounds 5]
+
+Prints one JSON object. Lists have one entry for each round, in which the sides take turns:
+    over_plain                  seconds of our atomic, checksummed, flushed save over those of plain torch.save
+    over_plain_and_flushed      the same over torch.save with an fsync behind it: what arrives at the disk alike
+    seconds_per_gb, plain_seconds_per_gb
+    background_over_synchronous  training time lost to a distributed save in the background over one that is waited for
+    synchronous_stall, background_stall, background_call    seconds of the loop's time: lost to a save that is waited
+                                for; lost in all to one in the background; until that one's call returned
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from workload import WORKLOAD, optimizer
+
+from ddp_course.models.minigpt import MiniGPT
+from ddp_course.parallel import checkpoint, distributed_checkpoint, process_group
+from ddp_course.parallel.sync import from_rank_0
+
+STEPS, SAVE_AT = 24, 8  # of training around a save; the write in the background is over long before the last
+
+
+def seconds(action) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def save_and_flush(state: dict, path: Path) -> None:
+    with open(path, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def seconds_per_gb(state: dict, folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Ours, plain, and plain with an fsync, in turns and in a changing order; the first round is a warm-up."""
+    step = iter(range(10**6))
+    sides = {
+        "ours": lambda: checkpoint.save(folder / "ours", next(step), state, keep=1),
+        "plain": lambda: torch.save(state, folder / "plain.pt"),
+        "plain and flushed": lambda: save_and_flush(state, folder / "flushed.pt"),
+    }
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name in list(sides)[:: 1 if number % 2 else -1]:
+            os.sync()  # nobody pays for what another has left to be written
+            found[name].append(seconds(sides[name]))
+    gigabytes = (folder / "plain.pt").stat().st_size / 1e9
+    return {name: [one / gigabytes for one in times[1:]] for name, times in found.items()}
+
+
+def stalls(world, folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Training time that a distributed save takes from a loop of steps, waited for and in the background."""
+    torch.manual_seed(1)
+    shape = WORKLOAD.shape()
+    model = DistributedDataParallel(MiniGPT(shape))
+    adamw = optimizer(model, fused=True)
+    of_the_thread = dist.new_group(backend="gloo")
+    tokens = torch.randint(shape.vocab_size, (1, shape.context))
+
+    def train(save=None) -> tuple[float, float]:
+        """Seconds that STEPS steps took beyond STEPS times their median, and until the call of `save` was over."""
+        steps, call, finish = [], 0.0, None
+        for step in range(STEPS):
+            start = time.perf_counter()
+            adamw.zero_grad()
+            model(tokens, tokens).backward()
+            adamw.step()
+            if step == SAVE_AT and save:
+                before = time.perf_counter()
+                finish = save()
+                call = time.perf_counter() - before
+            if step == STEPS - 1 and finish:
+                finish()
+            steps.append(time.perf_counter() - start)
+        return sum(steps) - STEPS * statistics.median(steps), call
+
+    def synchronous(number: int) -> None:
+        distributed_checkpoint.save(folder, number, model, adamw)
+
+    def background(number: int):
+        return distributed_checkpoint.save_in_background(folder, number, model, adamw, of_the_thread)[1]
+
+    found: dict[str, list[float]] = {"synchronous": [], "background": [], "call": []}
+    for number in range(rounds + 1):
+        for save in (synchronous, background)[:: 1 if number % 2 else -1]:
+            stall, call = train(lambda save=save, number=number: save(number))
+            found[save.__name__].append(stall)
+            if save is background:
+                found["call"].append(call)
+            dist.barrier()
+            if world.is_main:
+                shutil.rmtree(folder / f"step_{number:06d}")
+            dist.barrier()
+    return {name: times[1:] for name, times in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=256, help="of the state that one rank saves")
+    arguments = parser.parse_args()
+    world = process_group.start(300, "cpu")
+    with tempfile.TemporaryDirectory() as mine:
+        folder = from_rank_0(world, lambda: Path(mine))
+        if world.is_main:
+            tensors = {n: torch.rand(arguments.megabytes * 2**20 // 4 // 16) for n in range(16)}
+            costs = seconds_per_gb(tensors, folder, arguments.rounds)
+        dist.barrier()
+        lost = stalls(world, folder / "distributed", arguments.rounds)
+        if world.is_main:
+            print(json.dumps({
+                "over_plain": divide(costs["ours"], costs["plain"]),
+                "over_plain_and_flushed": divide(costs["ours"], costs["plain and flushed"]),
+                "seconds_per_gb": costs["ours"],
+                "plain_seconds_per_gb": costs["plain"],
+                "background_over_synchronous": divide(lost["background"], lost["synchronous"]),
+                "synchronous_stall": lost["synchronous"],
+                "background_stall": lost["background"],
+                "background_call": lost["call"],
+            }))  # fmt: skip
+            print("medians:", {n: round(statistics.median(t), 3) for n, t in (costs | lost).items()}, file=sys.stderr)
+        dist.barrier()
+
+
+def divide(ours: list[float], theirs: list[float]) -> list[float]:
+    return [our / their for our, their in zip(ours, theirs, strict=True)]
+
+
+if __name__ == "__main__":
+    main()
+    process_group.stop()

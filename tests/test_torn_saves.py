@@ -1,0 +1,263 @@
+"""A save that is killed, at any byte and at any step of the way, never costs the checkpoint before it.
+
+Each killed save runs in a fork of a process that has torch loaded already, so that a hundred of them take seconds.
+The same hundred kills are survived by nothing that writes plainly: `test_a_plain_torch_save_does_not_survive`.
+"""
+
+import builtins
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from training_runs import checkpoint as contents
+from training_runs import largest_gap, metrics
+
+from ddp_course.parallel import checkpoint
+
+KILLS = 100
+CALLS = ("mkdir", "fsync", "rename", "replace")  # of the module os: what a save does besides writing
+
+
+def state(step):
+    """Weights, moments and names of a small run; its file has about 200 kB."""
+    weights = {f"layer_{n}": torch.full((64, 64), step + n / 10) for n in range(4)}
+    moments = {n: {"exp_avg": torch.full((64, 64), float(step)), "step": torch.tensor(step)} for n in range(8)}
+    return {"step": step, "model": weights, "optimizer": {"state": moments}}
+
+
+class Clock:
+    """Counts the bytes that are written and the calls that are made; kills this process when its time has come.
+
+    byte    kill after so many bytes, counted over all files of the save
+    call    kill at this call, counted from 0 over those in CALLS; `after`: when it is done, not before
+    """
+
+    def __init__(self, byte=None, call=None, after=False):
+        self.byte, self.call, self.after = byte, call, after
+        self.bytes, self.calls = 0, []
+
+    def write(self, raw, data):
+        data = memoryview(data).cast("B")
+        left = len(data) if self.byte is None else min(len(data), self.byte - self.bytes)
+        done = 0
+        while done < left:
+            done += raw.write(data[done:left])
+        self.bytes += left
+        if self.bytes == self.byte:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return len(data)
+
+    def counted(self, name, function):
+        def call(*args, **kwargs):
+            self.calls.append(name)
+            if len(self.calls) - 1 == self.call and not self.after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = function(*args, **kwargs)
+            if len(self.calls) - 1 == self.call and self.after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return call
+
+    @contextlib.contextmanager
+    def ticking(self):
+        """Files that are opened for writing are unbuffered and counted; so are the calls."""
+        clock, true_open, true_calls = self, builtins.open, {name: getattr(os, name) for name in CALLS}
+
+        class File:
+            def __init__(self, raw, binary):
+                self.raw, self.binary = raw, binary
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                self.raw.close()
+
+            def write(self, data):
+                return clock.write(self.raw, data if self.binary else data.encode())
+
+            def flush(self):
+                pass
+
+            def fileno(self):
+                return self.raw.fileno()
+
+        def opened(path, mode="r", *args, **kwargs):
+            if "w" not in mode:
+                return true_open(path, mode, *args, **kwargs)
+            return File(true_open(path, "wb", buffering=0), "b" in mode)
+
+        checkpoint.open = opened
+        for name, function in true_calls.items():
+            setattr(os, name, clock.counted(name, function))
+        try:
+            yield self
+        finally:
+            del checkpoint.open
+            for name, function in true_calls.items():
+                setattr(os, name, function)
+
+
+def killed(save, clock):
+    """Run `save` in a fork of this process, under `clock`; whether it was killed before its end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with clock.ticking():
+                save()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+def length_of_a_save(folder):
+    checkpoint.save(folder, 1, state(1))  # makes the folders
+    with Clock().ticking() as clock:
+        checkpoint.save(folder, 2, state(2))
+    return clock
+
+
+def equal(a, b):
+    return largest_gap(a["model"], b["model"]) == 0.0 and all(
+        torch.equal(tensor, b["optimizer"]["state"][n][name])
+        for n, moments in a["optimizer"]["state"].items()
+        for name, tensor in moments.items()
+    )
+
+
+def test_the_newest_whole_one_loads_after_a_hundred_kills(tmp_path):
+    """All in one run directory: what earlier kills left lying there is in the way of the later ones, too."""
+    length = length_of_a_save(tmp_path / "measured").bytes
+    checkpoint.save(tmp_path, 1, state(1))
+    choose, newest = random.Random(9), 1
+    for step in range(2, KILLS + 2):
+        byte = choose.randrange(1, length)
+        assert killed(lambda step=step: checkpoint.save(tmp_path, step, state(step), keep=2), Clock(byte=byte))
+        found = checkpoint.newest_valid(tmp_path)
+        # Only the last bytes, those of `latest`, are written when the checkpoint has its name already.
+        assert found.name in (f"step_{newest:06d}", f"step_{step:06d}"), f"killed at byte {byte} of {length}"
+        newest = int(found.name[5:])
+        assert equal(checkpoint.load(found), state(newest)), f"killed at byte {byte} of {length}"
+    checkpoint.save(tmp_path, KILLS + 2, state(KILLS + 2), keep=2)
+    assert checkpoint.newest_valid(tmp_path).name == f"step_{KILLS + 2:06d}"
+
+
+def test_the_newest_whole_one_loads_after_a_kill_at_any_call(tmp_path):
+    """Before and after each mkdir, fsync and rename of a save."""
+    calls = length_of_a_save(tmp_path / "measured").calls
+    assert {"fsync", "rename", "replace"} <= set(calls)
+    renamed = len(calls) - 1 - calls[::-1].index("rename")
+    checkpoint.save(tmp_path, 1, state(1))
+    step = newest = 1
+    for number, after in ((number, after) for number in range(len(calls) - 1) for after in (False, True)):
+        step += 1
+        clock = Clock(call=number, after=after)
+        there = killed(lambda step=step: checkpoint.save(tmp_path, step, state(step)), clock)
+        found = checkpoint.newest_valid(tmp_path)
+        newest = step if (number, after) >= (renamed, True) else newest
+        assert there and found.name == f"step_{newest:06d}", f"killed {'after' if after else 'before'} call {number}"
+        assert equal(checkpoint.load(found), state(newest))
+
+
+def test_a_plain_torch_save_does_not_survive(tmp_path):
+    """The kills above would be noticed: the usual way of saving loses what it had in every one of these."""
+    path = tmp_path / "ckpt.pt"
+    torch.save(state(1), path)
+    length, choose, lost = path.stat().st_size, random.Random(9), 0
+    for step in range(2, 22):
+        torch.save(state(1), path)
+        byte = choose.randrange(1, length)
+
+        def save(step=step):
+            with checkpoint.open(path, "wb") as file:
+                torch.save(state(step), file)
+
+        assert killed(save, Clock(byte=byte))
+        try:
+            lost += torch.load(path)["step"] not in (1, step)
+        except (OSError, RuntimeError, EOFError):
+            lost += 1
+    assert lost == 20
+
+
+STEPS = 4
+# Where the trainer's third save is killed: at a share of its bytes, or before or after a call.
+PLACES = {"at 60 %": 0.6, "before rename": False, "after rename": True}
+
+
+@pytest.fixture(scope="module")
+def trainer_runs(tmp_path_factory):
+    """One process with the trainer loaded; from its forks: a run without a kill, and for each place one that is
+    killed there and resumed. Returns folder -> [what each of its starts printed, exit code]."""
+    folder = tmp_path_factory.mktemp("trainer")
+    run = subprocess.run([sys.executable, __file__, folder], capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0, run.stderr
+    return folder, json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_resume_auto_of_the_trainer_ends_bit_equal(trainer_runs, place):
+    folder, started = trainer_runs
+    (_, first_end), (said, last_end) = started[place]
+    assert (first_end, last_end) == (-signal.SIGKILL, 0), said
+    resumed = 3 if place == "after rename" else 2
+    assert f"resuming from {folder / place}/checkpoints/step_{resumed:06d}" in said
+    assert metrics(folder / place) == metrics(folder / "whole") and len(metrics(folder / place)) == STEPS
+    ours, theirs = contents(folder / place, STEPS), contents(folder / "whole", STEPS)
+    assert equal(ours, theirs)
+    assert torch.equal(ours["random_states"][0]["torch"], theirs["random_states"][0]["torch"])
+
+
+def start_trainer(run_dir, clock=None):
+    """Train in a fork of this process; the third save runs under `clock`. What it printed, and its exit code."""
+    from ddp_course import minigpt_ddp
+
+    log = run_dir.parent / f"{run_dir.name}.log"
+    child = os.fork()
+    if child == 0:
+        try:
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            save, saves = checkpoint.save, []
+
+            def counted(*args, **kwargs):
+                saves.append(1)
+                with clock.ticking() if clock and len(saves) == 3 else contextlib.nullcontext():
+                    return save(*args, **kwargs)
+
+            checkpoint.save = counted
+            flags = ["--preset", "tiny", "--steps", str(STEPS), "--dropout", "0.1", "--checkpoint-every", "1"]
+            flags += ["--tokens-per-update", "512", "--validation-windows", "8", "--sample-tokens", "0"]
+            sys.argv = ["minigpt_ddp.py", *flags, "--run-dir", str(run_dir), "--resume", "auto"]
+            minigpt_ddp.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return log, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main(folder):
+    ends = {"whole": [start_trainer(folder / "whole")]}
+    size = (folder / "whole" / "checkpoints" / f"step_{STEPS:06d}" / "state.pt").stat().st_size
+    calls = length_of_a_save(folder / "measured").calls
+    for place, where in PLACES.items():
+        at_rename = isinstance(where, bool)
+        clock = Clock(call=calls.index("rename"), after=where) if at_rename else Clock(byte=int(size * where))
+        ends[place] = [start_trainer(folder / place, clock), start_trainer(folder / place)]
+        ends[place] = [(log.read_text(), code) for log, code in ends[place]]
+    del ends["whole"]
+    print(json.dumps(ends))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
