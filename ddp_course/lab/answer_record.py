@@ -39,6 +39,8 @@ class Job:
     may_fail   the run may fail and is not judged
     driver     a file beside the question whose drive(function, *arguments) is called in place of the function itself:
                it may hand it what cannot be sent (models, functions) and watch. It imports torch and nothing of ours.
+    loads      modules to load once, before the ranks are forked: DDP and torch.optim need "torch._dynamo", which
+               would cost each rank more than a second
     """
 
     world: int
@@ -48,6 +50,7 @@ class Job:
     script: Path | None = None
     may_fail: bool = False
     driver: Path | None = None
+    loads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

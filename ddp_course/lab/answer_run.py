@@ -88,5 +88,6 @@ def _spec(job, path, owner, numbers):
         "seconds": job.seconds,
         "may_fail": job.may_fail,
         "driver": str(job.driver.resolve()) if job.driver else None,
+        "loads": job.loads,
         "owner": owner,
     }

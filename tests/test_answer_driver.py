@@ -1,0 +1,50 @@
+"""A job's driver stands between grader and function; what a job loads is there before the ranks are."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddp_course.lab.answer_record import Call, Job, cases
+from ddp_course.lab.answer_run import run_answers
+from ddp_course.lab.judge import trouble
+
+DRIVER = """
+import sys
+import torch
+import torch.distributed as dist
+
+def drive(function, what):
+    return {"handed": what, "doubled": function(torch.ones(2, dtype=torch.float64)), "loaded": "wave" in sys.modules,
+            "rank": dist.get_rank()}
+"""
+ANSWER = "def double(tensor):\n    return 2 * tensor\n"
+
+
+@pytest.fixture
+def job(tmp_path):
+    (tmp_path / "driver.py").write_text(DRIVER)
+    calls = (Call([("a",), ("b",)], ""), Call([("c",), ("d",)], ""))
+    return Job(2, function="double", calls=calls, driver=tmp_path / "driver.py", loads=("wave",))
+
+
+def records(job, text, folder):
+    Path(folder, "answer.py").write_text(text)
+    [found] = run_answers([(folder / "answer.py", [job])])
+    return found
+
+
+def test_a_driver_is_handed_the_function_and_the_arguments(job, tmp_path):
+    seen = [result for case in cases(records(job, ANSWER, tmp_path)) for result in case.results]
+    assert [(one["handed"], one["rank"]) for one in seen] == [("a", 0), ("b", 1), ("c", 0), ("d", 1)]
+    assert all(one["doubled"].tolist() == [2.0, 2.0] for one in seen)
+    if sys.platform == "linux":  # elsewhere ranks are not forked
+        assert all(one["loaded"] for one in seen)
+
+
+def test_a_missing_function_and_an_error_in_it_are_still_the_answers(job, tmp_path):
+    [record] = records(job, "def triple(tensor):\n    return 3 * tensor\n", tmp_path)
+    assert trouble(record, Path("answer.py"))[1] == "function missing"
+    [record] = records(job, "def double(tensor):\n    return tensor.twice()\n", tmp_path)
+    state, check, observed, look = trouble(record, Path("answer.py"))
+    assert (check, look) == ("raises", "answer.py, line 2: return tensor.twice()"), observed
