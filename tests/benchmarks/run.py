@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from launches import compare_memory, compare_start_up, count_clean_launches  # noqa: E402
 from measure import HERE, ROOT, Table  # noqa: E402
+from techniques import compare_checkpoints, compare_sharding, compare_wrappers  # noqa: E402
 from trainers import WARM_UP, compare_trainers, compare_world_sizes  # noqa: E402
 from workload import WORKLOAD  # noqa: E402
 
@@ -24,6 +25,9 @@ RESULTS = HERE / "RESULTS.md"
 SECTIONS = {
     "Other trainers": lambda table, how: compare_trainers(table, how.rounds, how.steps),
     "Two processes": lambda table, how: compare_world_sizes(table, how.rounds, how.steps),
+    "Wrappers": lambda table, how: compare_wrappers(table, how.rounds),
+    "Sharding": lambda table, how: compare_sharding(table, how.rounds),
+    "Checkpoints": lambda table, how: compare_checkpoints(table, how.rounds),
     "Start-up": lambda table, how: compare_start_up(table, how.rounds),
     "Memory": lambda table, how: compare_memory(table),
     "Clean launches": lambda table, how: count_clean_launches(table, how.launches),

@@ -57,7 +57,7 @@ def token_folder() -> str:
     return str(prepare("stdlib", "bpe", WORKLOAD.vocab_size))
 
 
-def optimizer(model: torch.nn.Module, fused: bool) -> torch.optim.Optimizer:
+def optimizer(model: torch.nn.Module, fused: bool = True) -> torch.optim.Optimizer:
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
