@@ -79,6 +79,39 @@ def test_keep_removes_the_oldest(run_dir):
     assert sorted(os.listdir(run_dir / "checkpoints")) == ["step_000002", "step_000010"]
 
 
+def test_a_million_steps_come_after_all_those_before(run_dir):
+    checkpoint.save(run_dir, 999_999, state(999_999))
+    checkpoint.save(run_dir, 1_000_000, state(1_000_000), keep=1)
+    assert checkpoint.newest_valid(run_dir).name == "step_1000000"
+    assert os.listdir(run_dir / "checkpoints") == ["step_1000000"]
+
+
+def test_what_is_no_checkpoint_is_left_alone(run_dir):
+    (run_dir / "checkpoints" / "step_by_step_notes").mkdir()
+    checkpoint.save(run_dir, 3, state(3), keep=1)
+    assert checkpoint.newest_valid(run_dir).name == "step_000003"
+    assert sorted(os.listdir(run_dir / "checkpoints")) == ["step_000003", "step_by_step_notes"]
+
+
+def test_going_on_from_an_earlier_step_sets_the_later_ones_aside(run_dir):
+    """Without it they would be the newest of a run that never made them, and `keep` would count them."""
+    os.truncate(run_dir / "checkpoints/step_000002/state.pt", 10)
+    for _ in range(2):
+        checkpoint.save(run_dir, 3, state(3))
+        checkpoint.set_aside_later_than(run_dir, 1)
+        assert checkpoint.newest_valid(run_dir).name == "step_000001"
+    checkpoint.save(run_dir, 2, state(2), keep=1)
+    assert checkpoint.newest_valid(run_dir).name == "step_000002"
+    aside = {"set_aside_step_000002", "set_aside_step_000003", "set_aside_step_000003_1"}
+    assert set(os.listdir(run_dir / "checkpoints")) == {"step_000002"} | aside
+
+
+def test_what_killed_saves_have_left_is_removed_by_the_next(run_dir):
+    (run_dir / "checkpoints" / ".step_000003.123.tmp").mkdir()
+    checkpoint.save(run_dir, 3, state(3))
+    assert sorted(os.listdir(run_dir / "checkpoints")) == ["step_000001", "step_000002", "step_000003"]
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "checkpoints").write_text("a file where a folder should be")
     with pytest.raises(InputError, match="cannot write checkpoint .*step_000001: Not a directory"):

@@ -46,9 +46,10 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0) -> Path:
         os.rename(temporary, final)
         _flush_folder_to_disk(folder)
         _write_atomically(run_dir / LATEST, final.name + "\n")
-        if keep > 0:
-            for old in _newest_first(run_dir)[keep:]:
-                shutil.rmtree(old)
+        abandoned = folder.glob(".step_*.tmp")  # by saves that were killed
+        superseded = _newest_first(run_dir)[keep:] if keep > 0 else []
+        for old in (*abandoned, *superseded):
+            shutil.rmtree(old)
     except (OSError, RuntimeError) as error:  # torch's C++ writer reports a full disk as RuntimeError
         shutil.rmtree(temporary, ignore_errors=True)
         reason = error.strerror if isinstance(error, OSError) else writer.problem or str(error)
@@ -105,6 +106,21 @@ def newest_valid(run_dir: Path, say: Callable[[str], None] = print) -> Path | No
     return None
 
 
+def set_aside_later_than(run_dir: Path, step: int) -> None:
+    """Rename the checkpoints after `step`: a run that goes on from there will never have made them.
+
+    Left in place they would be found as the newest, and counted among those to keep. Nothing is deleted.
+    """
+    for path in _newest_first(run_dir):
+        if _step_of(path) > step:
+            aside = path.with_name(f"set_aside_{path.name}")
+            number = 0
+            while aside.exists():
+                number += 1
+                aside = path.with_name(f"set_aside_{path.name}_{number}")
+            path.rename(aside)
+
+
 def gather_random_states(world: World) -> list[dict]:
     """The random-number states of every rank, in order of rank (collective: call it on all ranks)."""
     version, internal, gauss = random.getstate()
@@ -146,7 +162,12 @@ class _HashingWriter:
 
 
 def _newest_first(run_dir: Path) -> list[Path]:
-    return sorted((run_dir / "checkpoints").glob("step_*"), reverse=True)
+    found = [path for path in (run_dir / "checkpoints").glob("step_*") if path.name[5:].isdigit()]
+    return sorted(found, key=_step_of, reverse=True)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))
 
 
 def _write_atomically(path: Path, text: str) -> None:

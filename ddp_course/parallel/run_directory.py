@@ -25,9 +25,13 @@ class RunDirectory:
     world: World
 
     def begin(self, step: int, config: dict) -> None:
-        """Write the settings; drop the metrics of updates after `step`, which a resumed run will log again."""
+        """Write the settings; drop the metrics of updates after `step`, which a resumed run will log again.
+
+        Checkpoints of later steps are set aside: they belong to a run that has been given up.
+        """
         if not self.world.is_main:
             return
+        checkpoint.set_aside_later_than(self.path, step)
         _replace(self.path / CONFIG, json.dumps(config, indent=2) + "\n")
         if (self.path / METRICS).exists():
             kept = [line for line in (self.path / METRICS).read_text().splitlines() if _step_of(line) <= step]
