@@ -1,0 +1,116 @@
+"""Inside a rank, for 04.3: replicas that are equal or not for the learner's detector, and a training for the repair."""
+
+import copy
+import gc
+import hashlib
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+LEARNING_RATE = 0.1  # that of the script
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(6, 8).requires_grad_(False)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, inputs):
+        return self.head(torch.tanh(self.backbone(inputs)))
+
+
+def make_model():
+    model = Model().double()
+    values = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.uniform_(-1, 1, generator=values)
+    return model
+
+
+def batches(rank, count):
+    values = torch.Generator().manual_seed(rank)
+    inputs = torch.randn(count, 16, 6, dtype=torch.float64, generator=values)
+    return list(zip(inputs, inputs[..., :1].sin() + 0.5, strict=True))
+
+
+def add(name, amounts):
+    """A case: `amounts[rank]` is added to one element of the parameter, on the ranks that are named."""
+
+    def change(model, rank):
+        dict(model.named_parameters())[name].data.view(-1)[-1] += amounts.get(rank, 0.0)
+
+    return change
+
+
+def both(*changes):
+    def change(model, rank):
+        for one in changes:
+            one(model, rank)
+
+    return change
+
+
+def swap(model, rank):
+    if rank == 1:
+        model.head.weight.data = model.head.weight.data.flip(1)
+
+
+def as_the_script_does(model, rank):
+    own_updates(model, batches(rank, 4))
+
+
+CASES = {  # given: what is done to the model of each rank
+    "all equal": lambda model, rank: None,
+    "the head of each rank trained alone": as_the_script_does,
+    "one element of head.bias, by 1e-12, on the last rank": lambda model, rank: add(
+        "head.bias", {dist.get_world_size() - 1: 1e-12}
+    )(model, rank),
+    "two elements of head.weight swapped on rank 1": swap,
+    "head.weight and head.bias on rank 1": both(add("head.weight", {1: 0.5}), add("head.bias", {1: 0.5})),
+    "the frozen backbone.weight on rank 1": add("backbone.weight", {1: 0.5}),
+    "head.weight is NaN on the last rank": lambda model, rank: add(
+        "head.weight", {dist.get_world_size() - 1: float("nan")}
+    )(model, rank),
+    "head.weight: rank 1 above, rank 2 as far below": add("head.weight", {1: 0.25, 2: -0.25}),
+    "head.weight of rank 0, the others agree": add("head.weight", {0: 0.5}),
+    "head.bias on rank 1, head.weight on rank 2": both(add("head.bias", {1: 0.5}), add("head.weight", {2: 0.5})),
+}
+
+
+def drive(function, what):
+    """`function` is assert_replicas_equal or train; `what` a case, or a number of batches."""
+    rank, world, model = dist.get_rank(), dist.get_world_size(), make_model()
+    if isinstance(what, str):
+        CASES[what](model, rank)
+        return raised_by(function, model)
+    alone = copy.deepcopy(model)
+    function(model, batches(rank, what))
+    gc.collect()  # a DDP wrapper must not outlive the process group
+    joint = zip(*(batches(one, what) for one in range(world)), strict=True)
+    own_updates(alone, [[torch.cat(parts) for parts in zip(*ranks, strict=True)] for ranks in joint])
+    right = dict(alone.named_parameters())
+    gaps = {name: (one - right[name]).abs().max().item() for name, one in model.named_parameters()}
+    bits = {name: hashlib.sha256(one.detach().numpy().tobytes()).hexdigest() for name, one in model.named_parameters()}
+    return {"gaps": gaps, "bits": bits}
+
+
+def raised_by(function, model):
+    try:
+        function(model)
+    except NotImplementedError:
+        raise  # a stub
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+    return None
+
+
+def own_updates(model, batches):
+    """Plain SGD on the head, without other ranks."""
+    for inputs, targets in batches:
+        model.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        with torch.no_grad():
+            for parameter in model.head.parameters():
+                parameter -= LEARNING_RATE * parameter.grad

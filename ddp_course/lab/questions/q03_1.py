@@ -1,0 +1,117 @@
+"""03.1: gradients that are summed where they should be averaged; AdamW hides it, a detector must not."""
+
+from pathlib import Path
+
+from ddp_course.lab.answer_record import Call, Job, cases
+from ddp_course.lab.questions import broken_03_1
+from ddp_course.lab.verdict import Wrong
+
+TITLE = "the test passed with AdamW"
+GIVEN = Path(broken_03_1.__file__)
+HINTS = [
+    "AdamW divides each gradient by its own usual size. What does it make of gradients that are all twice too large? "
+    "A test that looks behind the optimizer cannot see that; what could one look at before it?",
+    "One backward is enough. make_model() gives equal models, so build two: one learns from batch(rank) and is "
+    "synchronized, the other from the batches of all ranks, joined. Then compare .grad with .grad, every parameter.",
+    "Floats that were added in another order differ in the last digits: allow 1e-9, not zero. A rank sees its own "
+    "gradients only, so all-reduce the largest gap with ReduceOp.MAX before you decide. The repair is one division.",
+]
+DRIVER = Path(__file__).parent / "drive_03_1.py"
+RIGHT = (
+    "the mean",
+    "each rank divides, then they add",
+    "the mean, in one message",
+    "reduced to rank 0, divided, broadcast",
+)
+BROKEN = (
+    "the sum",
+    "the sum, divided by the world size twice",
+    "nothing at all",
+    "rank 0's own gradients for all",
+    "the mean of the weights, biases left out",
+    "the mean, but the last weight left out",
+    "the mean on rank 0, the others keep their own",
+    "the mean, on rank 0 halved",
+    "the mean, 1 % too large",
+)
+DETECTOR, REPAIRED = "gradients_are_right", "synchronize_gradients"
+TOLERANCE = 1e-5  # float32
+
+
+def job(world, function, *whats):
+    calls = tuple(Call([(what,)] * world, what) for what in whats)
+    # A detector may train: torch.optim loads torch._dynamo.
+    return Job(world, function, calls, seconds=6.0, driver=DRIVER, loads=("torch._dynamo",))
+
+
+DETECTIONS = 2
+JOBS = [
+    job(2, DETECTOR, *RIGHT, *BROKEN),
+    job(3, DETECTOR, *RIGHT[:2], *BROKEN),
+    job(3, REPAIRED, "own"),
+    job(1, REPAIRED, "own"),
+]
+
+
+def all_ranks_say_the_same(records):
+    """The detector returns True or False, the same on every rank."""
+    for case in cases(records[:DETECTIONS]):
+        for rank, result in enumerate(case.results):
+            if not isinstance(result, bool):
+                raise Wrong(
+                    f"given {case.given!r}, {DETECTOR} returned {result!r} on rank {rank}; it should be True or False",
+                    "the line that returns",
+                )
+            if result != case.results[0]:
+                raise Wrong(
+                    f"{case.where}{DETECTOR} returned {result} on rank {rank} and {case.results[0]} on rank 0",
+                    "each rank sees its own gradients: how do the others hear of what it found?",
+                )
+    return f"all ranks come to the same verdict, on {len(RIGHT)} right and {len(BROKEN)} wrong versions"
+
+
+def right_versions_pass(records):
+    """The detector returns True for every way to leave the mean in .grad."""
+    for case in cases(records[:DETECTIONS]):
+        if case.given in RIGHT and not case.results[0]:
+            raise Wrong(
+                f"{case.where}{DETECTOR} returned False, but that version is right",
+                "how exact the comparison is: a sum of floats depends on its order in the last digits",
+            )
+    return f"it lets {len(RIGHT)} right versions pass"
+
+
+def wrong_versions_are_caught(records):
+    """The detector returns False for every version that leaves anything else in .grad, on any rank."""
+    for case in cases(records[:DETECTIONS]):
+        if case.given in BROKEN and case.results[0]:
+            raise Wrong(f"{case.where}{DETECTOR} returned True, but that version is wrong", where_to_look(case.given))
+    return f"it catches {len(BROKEN)} wrong ones, the sum among them"
+
+
+def gradients_become_the_mean(records):
+    """synchronize_gradients leaves the mean over the ranks in every .grad, on every rank."""
+    for case in cases(records[DETECTIONS:]):
+        for rank, result in enumerate(case.results):
+            for name, times in result.items():
+                if times is None or not all(abs(one - 1) < TOLERANCE for one in times):
+                    found = "None" if times is None else f"{times[0]:.3g} times the mean over the ranks"
+                    raise Wrong(
+                        f"with {case.world} rank{'s' * (case.world > 1)}: after your {REPAIRED} the gradient of "
+                        f"{name} on rank {rank} is {found}",
+                        "what a sum has to be divided by, and how often",
+                    )
+    return "your synchronize_gradients leaves the mean, on 1 and 3 ranks, in float32 and float64"
+
+
+CHECKS = [all_ranks_say_the_same, right_versions_pass, wrong_versions_are_caught, gradients_become_the_mean]
+
+
+def where_to_look(given):
+    if given == "the sum":
+        return "what your detector compares: weights behind AdamW, or the ranks among themselves, are equal here"
+    if "left out" in given:
+        return "which parameters are compared, and with what"
+    if "rank 0" in given:
+        return "on which rank you compare, and with what: all ranks can agree and all be wrong"
+    return "what the gradients are compared with, and how large a gap you allow"

@@ -1,0 +1,57 @@
+# mistake: no_sync does nothing: right gradients, three times the messages
+# state: wrong
+# check: silent under no sync
+# message: under no_sync()
+
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class BucketedDataParallel(nn.Module):
+    def __init__(self, module, bucket_megabytes=25.0):
+        super().__init__()
+        self.module, self.talks = module, True
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.detach(), src=0)
+        self.buckets, size = [], float("inf")
+        for parameter in reversed([p for p in module.parameters() if p.requires_grad]):
+            size += parameter.nbytes
+            if size > bucket_megabytes * 2**20:
+                self.buckets.append([])
+                size = parameter.nbytes
+            self.buckets[-1].append(parameter)
+            parameter.register_post_accumulate_grad_hook(self.gradient_is_ready)
+        self.bucket_of = {p: number for number, bucket in enumerate(self.buckets) for p in bucket}
+        self.get_ready()
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+    def no_sync(self):
+        return nullcontext()
+
+    def finish_gradient_synchronization(self):
+        for handle, flat, bucket in self.under_way:
+            handle.wait()
+            flat /= dist.get_world_size()
+            for parameter, piece in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                parameter.grad.copy_(piece.view_as(parameter))
+        self.get_ready()
+
+    def get_ready(self):
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.under_way = []
+
+    def gradient_is_ready(self, parameter):
+        number = self.bucket_of[parameter]
+        self.missing[number] -= 1
+        if self.missing[number] == 0:
+            bucket = self.buckets[number]
+            for one in [one for one in self.under_way if one[2] is bucket]:  # of the micro-batch before
+                self.under_way.remove(one)
+            self.missing[number] = len(bucket)
+            flat = torch.cat([p.grad.flatten() for p in bucket])
+            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))

@@ -1,0 +1,40 @@
+# mistake: measures the distance from rank 0 only
+# state: wrong
+# check: gaps are measured right
+# message: one weight, rank 1 by 0.5 and rank 2 by -0.5; with 3 ranks
+
+import torch
+import torch.distributed as dist
+
+
+def forecast() -> dict[str, str]:
+    """For each case what becomes of the gap between the ranks: "closed", "as it was" or "grown"."""
+    return {
+        "parameters, DDP": "closed",
+        "buffers, DDP": "closed",
+        "attributes, DDP": "as it was",
+        "parameters, DDP(init_sync=False)": "as it was",
+        "parameters, averaged by hand": "as it was",
+        "dropout masks, one seed on every rank": "closed",
+    }
+
+
+def largest_gaps(model) -> dict[str, float]:
+    """The largest difference between any two ranks, among parameters, buffers and tensors that are plain attributes."""
+    kinds = {
+        "parameters": list(model.parameters()),
+        "buffers": list(model.buffers()),
+        "attributes": [v for module in model.modules() for v in vars(module).values() if torch.is_tensor(v)],
+    }
+    return {kind: gap(tensors) for kind, tensors in kinds.items()}
+
+
+def gap(tensors) -> float:
+    if not tensors:
+        return 0.0
+    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+    of_rank_0 = flat.clone()
+    dist.broadcast(of_rank_0, src=0)
+    gap = (flat - of_rank_0).abs().max()
+    dist.all_reduce(gap, dist.ReduceOp.MAX)
+    return gap.item()

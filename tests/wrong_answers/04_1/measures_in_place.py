@@ -1,0 +1,44 @@
+# mistake: all-reduces the model's own tensors
+# state: wrong
+# check: looking changes nothing
+# message: after largest_gaps the model of rank
+
+import torch
+import torch.distributed as dist
+
+
+def forecast() -> dict[str, str]:
+    """For each case what becomes of the gap between the ranks: "closed", "as it was" or "grown"."""
+    return {
+        "parameters, DDP": "closed",
+        "buffers, DDP": "closed",
+        "attributes, DDP": "as it was",
+        "parameters, DDP(init_sync=False)": "as it was",
+        "parameters, averaged by hand": "as it was",
+        "dropout masks, one seed on every rank": "closed",
+    }
+
+
+def largest_gaps(model) -> dict[str, float]:
+    """The largest difference between any two ranks, among parameters, buffers and tensors that are plain attributes."""
+    kinds = {
+        "parameters": list(model.parameters()),
+        "buffers": list(model.buffers()),
+        "attributes": [v for module in model.modules() for v in vars(module).values() if torch.is_tensor(v)],
+    }
+    return {kind: gap(tensors) for kind, tensors in kinds.items()}
+
+
+def gap(tensors) -> float:
+    if not tensors:
+        return 0.0
+    largest = 0.0
+    for tensor in tensors:
+        smallest = tensor.detach().double()
+        highest = tensor.detach().clone()
+        if highest.dtype is torch.bool:
+            highest = highest.byte()
+        dist.all_reduce(highest, dist.ReduceOp.MAX)
+        dist.all_reduce(smallest, dist.ReduceOp.MIN)
+        largest = max(largest, (highest.double() - smallest).max().item())
+    return largest

@@ -1,0 +1,34 @@
+# mistake: compares with another model, and all replicas differ
+# state: wrong
+# check: equal replicas pass
+# message: assert_replicas_equal raised on rank
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def assert_replicas_equal(model) -> None:
+    """Raise AssertionError on every rank, naming the first parameter and rank that differ from rank 0's, if any do."""
+    for name, parameter in model.named_parameters():
+        of_rank_0 = parameter.detach().clone()
+        dist.all_reduce(of_rank_0)
+        equal = torch.tensor([torch.equal(parameter, of_rank_0)])
+        everyones = [torch.empty_like(equal) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyones, equal)  # all ranks learn what one has found, and raise together
+        for rank, one in enumerate(everyones):
+            assert one, f"replicas differ: {name} on rank {rank} is not that of rank 0"
+
+
+def train(model, batches):
+    """One update a batch; returns the loss before each."""
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
+    losses = []
+    for inputs, targets in batches:
+        loss = nn.functional.mse_loss(wrapped(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
