@@ -21,6 +21,7 @@ from ddp_course.data.windows import micro_batches, validation_batches, window_st
 from ddp_course.errors import InputError
 from ddp_course.models.minigpt import IGNORED, MiniGPT, MiniGPTConfig, generate, parameter_count
 from ddp_course.parallel import process_group
+from ddp_course.parallel.bucket_order import settle_bucket_order
 from ddp_course.parallel.command_line import run
 from ddp_course.parallel.precision import autocast, choose_attention, choose_precision, parameter_dtype
 from ddp_course.parallel.process_group import World
@@ -171,6 +172,10 @@ def train(config: TrainConfig) -> None:
     replica = model if world.size == 1 else DistributedDataParallel(model, gradient_as_bucket_view=True)
     if config.compile:
         replica.compile()
+    if world.size > 1:  # DDP's first backward adds up in another order than all later ones: a resume would show it
+        nothing = torch.zeros(config.micro_batch_size, config.context, dtype=torch.int64, device=world.device)
+        with autocast(precision, world.device):
+            settle_bucket_order(replica, nothing, nothing)
 
     world.say(
         f"{parameter_count(shape):,} parameters; {len(tokens.train):,} training tokens; {precision} on {world.device}\n"

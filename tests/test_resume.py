@@ -55,6 +55,15 @@ def test_two_ranks_resume_bit_equal(uninterrupted, tmp_path, step):
     same(run_dir, uninterrupted[2])
 
 
+def test_four_ranks_resume_bit_equal(tmp_path):
+    """With more than two, the order in which DDP adds up matters, and a first backward has an order of its own."""
+    flags = ("--steps", 4, "--checkpoint-every", 2, "--keep-checkpoints", 0)
+    train(tmp_path / "whole", *flags, nproc=4)
+    run_dir = copy_up_to(tmp_path / "whole", 2, tmp_path / "run")
+    train(run_dir, *flags, "--resume", "auto", nproc=4)
+    assert largest_gap(checkpoint(run_dir, 4)["model"], checkpoint(tmp_path / "whole", 4)["model"]) == 0.0
+
+
 def same(resumed, uninterrupted):
     assert metrics(resumed) == metrics(uninterrupted)
     assert metrics(resumed, "val_loss") == metrics(uninterrupted, "val_loss")
