@@ -1,0 +1,50 @@
+"""Inside a rank, for 08.4: let the learner's evaluate work on a model that notes how it is used."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+VOCABULARY = 16
+IGNORED = -100
+
+
+def drive(evaluate, lengths, batch_size, training):
+    """What evaluate returned, the modes of the model before and after it, and every forward pass."""
+    model = Model()
+    model.train(training)
+    model.frozen.eval()
+    before = modes(model)
+    result = evaluate(model, texts(lengths), batch_size)
+    return {"result": result, "before": before, "after": modes(model), "forwards": model.forwards}
+
+
+class Model(nn.Module):
+    """Next-token losses of a causal model: model(inputs, targets) is their sum over all targets but -100.
+
+    What it predicts at a position depends on all tokens of the row up to there.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(2 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(5)))
+        self.dropout = nn.Dropout(0.5)
+        self.frozen = nn.Dropout(0.5)  # somebody set it to eval mode, where it has to stay
+        self.forwards = []
+
+    def forward(self, inputs, targets):
+        rows = int((targets != IGNORED).any(dim=1).sum())
+        self.forwards.append({"rows": rows, "gradients": torch.is_grad_enabled()})
+        seen = self.table[inputs].cumsum(dim=1) / torch.arange(1, inputs.shape[1] + 1)[:, None]
+        logits = self.frozen(self.dropout(seen))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+def modes(model):
+    """Whether the model, its dropout and its frozen part are in training mode."""
+    return [model.training, model.dropout.training, model.frozen.training]
+
+
+def texts(lengths):
+    """Samples of these lengths: int64 of shape (length,), the same on every rank."""
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randint(VOCABULARY, (length,), generator=generator) for length in lengths]

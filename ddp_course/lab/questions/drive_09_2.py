@@ -1,0 +1,268 @@
+"""Inside a rank, for 09.2: a training run that stops, is killed, and finds its files damaged.
+
+A kill is the kernel's: the size that a file may have is limited, and a write beyond it ends the process, however it
+came about. Everything is seen from outside: losses, start of a resumed run, files and when they were flushed.
+"""
+
+import hashlib
+import json
+import os
+import re
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+LARGE = 64 * 1024  # bytes; the weights are above, a rank's random state far below
+SLOW = 0.15  # seconds that a slow disk needs for one flush or rename
+
+_flushed = []  # (inode, mtime, size) of each file when it was flushed
+_slow = {"now": False, "last": 0.0}
+
+
+def drive(train, *start):
+    """One start of the answer's `train`; `start` is what Training takes. What was seen on this rank."""
+    training = Training(*start)
+    train(training)
+    return training.report()
+
+
+class Training:
+    """One start of a run named `name`: `model`, `optimizer`, `folder`, `until`, and `step(number)`.
+
+    seed        decides the initial weights and random states: a start that should go on has another one
+    damage      "truncated", "flipped", "foreign": what happened to the folder since the last start
+    kill        ("byte", step): rank 0 dies in the middle of the file while saving `step`
+                ("rename", step): rank 0 dies before the second rename from there on
+    slow        the step whose save meets a slow disk
+    """
+
+    def __init__(self, name, seed, until, damage=None, kill=None, slow=None):
+        self.name, self.until, self.kill, self.slow = name, until, kill, slow
+        self.rank = dist.get_rank()
+        answer = hashlib.sha256(sys.modules["answer"].__file__.encode()).hexdigest()[:12]
+        self.path = Path.cwd().parents[1] / f"kept_{answer}" / name  # outlives the job
+        self.folder = str(self.path)
+        self.losses, self.states, self.start, self.saving = {}, {}, None, None
+        self.large, self.left, self.files = [], None, set()
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Dropout(0.5), nn.Linear(256, 64))
+        self.optimizer = Momentum(self.model.parameters(), {"lr": 0.01})
+        torch.manual_seed(100 * seed + self.rank)
+        if self.rank == 0:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if damage:
+                getattr(self, f"_make_{damage}")()
+        elif kill and kill[0] == "byte":
+            _kill_beyond(LARGE)
+        dist.barrier()
+
+    def step(self, number):
+        """Update number `number`: this rank's data and dropout, the mean of the gradients. Returns the loss."""
+        self._saved()
+        if self.start is None:
+            self.start = number
+            self._note({"start": number})
+        self.states[number] = self._digests()
+        generator = torch.Generator().manual_seed(1000 * number + self.rank)
+        loss = self.model(torch.randn(8, 64, generator=generator)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        parameters = list(self.model.parameters())
+        gradients = torch.cat([p.grad.flatten() for p in parameters])
+        dist.all_reduce(gradients)
+        for p, gradient in zip(parameters, gradients.split([p.numel() for p in parameters]), strict=True):
+            p.grad.copy_(gradient.view_as(p) / dist.get_world_size())
+        self.optimizer.step()
+        self.losses[number] = loss.item()
+        self._prepare_save(number + 1)
+        return loss.item()
+
+    def report(self):
+        """What was seen on this rank."""
+        self._saved()
+        return {
+            "start": self.start,
+            "losses": {str(n): loss for n, loss in self.losses.items()},
+            "states": {str(n): state for n, state in self.states.items()},
+            "large": [list(one) for one in self.large],
+            "flushed": [list(one) for one in _flushed],
+            "left_slow_save": self.left,
+            "disk_done": _slow["last"],
+            "history": self._history(),
+            "code_was_run": (self.path.parent / "code_was_run").exists(),
+        }
+
+    # ---- how it is done ----------------------------------------------------------------------------------------
+
+    def _prepare_save(self, number):
+        self.saving, self.files = number, _listing(self.path)
+        self._note({"saving": number})
+        _slow["now"] = number == self.slow
+        if self.kill and self.rank == 0 and number == self.kill[1]:
+            if self.kill[0] == "byte":
+                _kill_beyond(self._history()[-2]["bytes"] // 2)  # before the last entry, "saving": the last "saved"
+            else:
+                _kill_before_second_rename(self.path)
+
+    def _saved(self):
+        if self.saving is None:
+            return
+        if _slow["now"]:
+            self.left, _slow["now"] = time.monotonic(), False
+        new = [one for one in _listing(self.path) if one[1:] not in {old[1:] for old in self.files}]
+        self.large += [one for one in new if one[3] > LARGE]
+        largest = max(new, key=lambda one: one[3], default=("", 0, 0, 0))
+        self._note({"saved": self.saving, "file": largest[0], "bytes": largest[3]})
+        self.saving = None
+
+    def _note(self, entry):
+        if self.rank == 0:
+            with open(self.path.with_suffix(".history"), "a") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    def _history(self):
+        path = self.path.with_suffix(".history")
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def _digests(self):
+        moments = [
+            value for p in self.model.parameters() for _, value in sorted(self.optimizer.state.get(p, {}).items())
+        ]
+        parts = {"weights": list(self.model.parameters()), "optimizer": moments, "random": [torch.get_rng_state()]}
+        return {name: _digest(tensors) for name, tensors in parts.items()}
+
+    def _newest_file(self):
+        saved = [entry for entry in self._history() if entry.get("file")]
+        return self.path / saved[-1]["file"] if saved else self.path / "nothing"
+
+    def _make_truncated(self):
+        path = self._newest_file()
+        if path.is_file():
+            os.truncate(path, path.stat().st_size * 3 // 5)
+
+    def _make_flipped(self):
+        path = self._newest_file()
+        if path.is_file():
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 64
+            path.write_bytes(content)
+
+    def _make_foreign(self):
+        """Notes, an empty folder, files named like the answer's own, and one that runs code when it is unpickled."""
+        (self.path / "notes.txt").write_text("the run with the good seed")
+        (self.path / "step_000098").mkdir(exist_ok=True)
+        (self.path / "step_000099.pt").write_bytes(b"not a checkpoint")
+        runs_code = RunsCode(self.path.parent / "code_was_run")
+        torch.save({"step": 97, "model": runs_code}, self.path / "step_000097.pt")
+        like_its_own = re.sub(r"\d+(?=\D*$)", "000096", str(self._newest_file().relative_to(self.path)))
+        if not (self.path / like_its_own).exists():
+            (self.path / like_its_own).parent.mkdir(parents=True, exist_ok=True)
+            torch.save({"vocabulary": list(range(100))}, self.path / like_its_own)
+
+
+# torch's optimizers load torch._dynamo at their first use: seconds for each start of each rank.
+for _method in vars(torch.optim.Optimizer).values():
+    if hasattr(_method, "__wrapped__"):
+        _method.__wrapped__.__dict__["__dynamo_disable"] = _method.__wrapped__
+
+
+class Momentum(torch.optim.Optimizer):
+    """Gradient descent with momentum, as torch has it, but for what torch._dynamo adds to it."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                buffer = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                buffer.mul_(0.9).add_(p.grad)
+                p.sub_(group["lr"] * buffer)
+
+
+class RunsCode:
+    """Unpickled without care, it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def _digest(tensors):
+    hashed = hashlib.sha256()
+    for tensor in tensors:
+        hashed.update(torch.as_tensor(tensor).detach().contiguous().numpy().tobytes())
+    return hashed.hexdigest()[:16]
+
+
+def _listing(folder):
+    """{(path, inode, mtime, size)} of all files below `folder`."""
+    found = set()
+    for path in folder.rglob("*"):
+        try:
+            status = path.lstat()
+            if path.is_file():
+                found.add((str(path.relative_to(folder)), status.st_ino, status.st_mtime_ns, status.st_size))
+        except OSError:
+            continue  # another rank is at work there
+    return found
+
+
+def _kill_beyond(size):
+    """From now on a write that makes a file larger than `size` bytes kills this process, after writing up to there."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max(size, 32 * 1024), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def _kill_before_second_rename(folder):
+    seen = []
+
+    def hook(event, arguments):
+        if event == "os.rename" and str(folder) in os.path.abspath(os.fsdecode(arguments[0])):
+            seen.append(event)
+            if len(seen) == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def _noted(flush):
+    """An os.fsync or os.fdatasync that remembers which file was flushed, and in which state."""
+
+    def noted(file):
+        result = flush(file)
+        status = os.fstat(file if isinstance(file, int) else file.fileno())
+        _flushed.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        _wait_for_disk()
+        return result
+
+    return noted
+
+
+def _wait_for_disk():
+    if _slow["now"]:
+        time.sleep(SLOW)
+        _slow["last"] = time.monotonic()
+
+
+def _slow_renames(event, arguments):
+    if event == "os.rename":
+        _wait_for_disk()
+
+
+def _listen():
+    """From now on flushes are noted and may be slow, also where the answer says `from os import fsync`."""
+    for name in ("fsync", "fdatasync"):
+        true, noted = getattr(os, name), _noted(getattr(os, name))
+        setattr(os, name, noted)
+        vars(sys.modules["answer"]).update({n: noted for n, v in vars(sys.modules["answer"]).items() if v is true})
+    sys.addaudithook(_slow_renames)
+
+
+_listen()

@@ -1,0 +1,140 @@
+"""06.1: a flag that is set one line too late; a detector that sees replicas part, whatever the reason."""
+
+from pathlib import Path
+
+import torch
+
+from ddp_course.lab.answer_record import Call, Job, cases
+from ddp_course.lab.questions import broken_06_1, drive_06_1
+from ddp_course.lab.verdict import Wrong
+
+TITLE = "one line too late"
+GIVEN = Path(broken_06_1.__file__)
+HINTS = [
+    "In which pass does DDP decide whether the coming backward will talk? The flag is read there, once. What does it "
+    "hold in micro-step 1, and what in micro-step 5?",
+    "replicas_agree: the module, the optimizer and the micro-batches are yours to make: the module equal on all ranks, "
+    "the micro-batches not, or nothing can part. Several micro-batches an update. Afterwards all-gather the weights.",
+    "Compare what you gathered with rank 0's, every parameter, on every rank: all ranks hold the same list then, and "
+    "come to the same answer. A repair that needs no flag: no_sync() around forward and backward unless it is the "
+    "last micro-batch of the update.",
+]
+DRIVER = Path(drive_06_1.__file__)
+DETECTOR, REPAIRED = "replicas_agree", "train"
+RIGHT = (
+    "no_sync around both passes",
+    "the flag set before the forward",
+    "only the forward under no_sync",
+    "every micro-batch talks",
+    "averages by hand before each step",
+)
+BROKEN = (
+    "the flag set after the forward",
+    "no rank ever talks",
+    "talks in the first micro-batch of an update",
+    "averages nothing",
+    "the last rank ends 1e-6 away, in one number",
+)
+CLOSE = 1e-10  # float64: the order of the sums shifts the weights by about 1e-16
+SMALL = 64  # bytes an update that are not gradients
+
+
+def job(world, function, *arguments, seconds=6.0):
+    calls = tuple(Call([one] * world, str(one[0])) for one in arguments)
+    return Job(world, function, calls, seconds=seconds, driver=DRIVER, loads=("torch._dynamo",))
+
+
+DETECT = [job(3, DETECTOR, *((what,) for what in RIGHT + BROKEN))]
+TRAIN = [
+    job(2, REPAIRED, ("own", 1, 4), ("own", 2, 4), ("own", 3, 4), ("own", 3, 1)),
+    job(4, REPAIRED, ("own", 3, 2)),
+]
+JOBS = [*DETECT, *TRAIN]
+
+
+def all_ranks_say_the_same(records):
+    """The detector returns True or False, the same on every rank."""
+    for case in cases(records[: len(DETECT)]):
+        for rank, result in enumerate(case.results):
+            if not isinstance(result, bool):
+                raise Wrong(
+                    f"{case.where}{DETECTOR} returned {result!r} on rank {rank}; it should be True or False",
+                    "the line that returns; a tensor of one truth value has .item()",
+                )
+            if result != case.results[0]:
+                raise Wrong(
+                    f"{case.where}{DETECTOR} returned {result} on rank {rank} and {case.results[0]} on rank 0",
+                    "what a rank knows of the others when it decides: an all-gather leaves the same on every rank",
+                )
+    return "all ranks come to the same verdict"
+
+
+def sound_loops_pass(records):
+    """The detector returns True for every loop that leaves equal weights on all ranks."""
+    for case in cases(records[: len(DETECT)]):
+        if case.given in RIGHT and not case.results[0]:
+            raise Wrong(
+                f"{case.where}{DETECTOR} returned False, but the weights are equal on all ranks",
+                "what your detector compares: weights of different ranks, or something else? Is the module that it "
+                "makes the same on all ranks before the training?",
+            )
+    return f"the detector lets {len(RIGHT)} sound loops pass"
+
+
+def parting_replicas_are_seen(records):
+    """The detector returns False for every loop that leaves different weights on two ranks."""
+    for case in cases(records[: len(DETECT)]):
+        if case.given in BROKEN and case.results[0]:
+            raise Wrong(
+                f"{case.where}{DETECTOR} returned True, but that loop leaves other weights on another rank",
+                "how exactly the weights are compared, and all of them on all ranks?"
+                if "1e-6" in case.given
+                else "what the ranks read, and how many micro-batches an update has: equal data cannot part replicas",
+            )
+    return f"and sees replicas part in {len(BROKEN)} others, that of the given script among them"
+
+
+def the_joint_batch_is_learned(records):
+    """After every update each rank holds the weights of one process that takes the joint batch."""
+    for case in cases(records[len(DETECT) :]):
+        _, updates, accumulate = case.args[0]
+        right = drive_06_1.alone(case.world, updates, accumulate)
+        where = f"with {case.world} rank{'s' * (case.world > 1)}, {updates} update(s) of {accumulate} micro-batch(es): "
+        gaps = [(result - right).abs().max().item() for result in case.results]
+        rank = max(range(case.world), key=lambda one: gaps[one])
+        if not gaps[rank] < CLOSE:
+            apart = not all(torch.equal(result, case.results[0]) for result in case.results)
+            raise Wrong(
+                f"{where}rank {rank} is {gaps[rank]:.1e} from one process on the joint batch"
+                f"{', and the ranks differ' if apart else '; the ranks agree with each other'}",
+                "is the flag in place before the forward, and does the last micro-batch of the update talk?"
+                if apart
+                else "the divisor of the loss, and when the gradients are set to zero",
+            )
+    return "your loop equals one process on the joint batch after 1, 2 and 3 updates, on 2 and 4 ranks"
+
+
+def gradients_travel_once_an_update(records):
+    """A rank hands each gradient over once an update, not once a micro-batch."""
+    size = drive_06_1.alone(1, 1, 1).numel() * 8
+    for case in cases(records[len(DETECT) :]):
+        _, updates, accumulate = case.args[0]
+        for rank, mine in enumerate(case.operations):
+            sent = sum(one.bytes for one in mine if one.op not in ("broadcast", "barrier") and one.bytes >= 8)
+            started = sum(one.op == "all_reduce" for one in mine)
+            if case.world > 1 and sent > updates * (size + SMALL):
+                raise Wrong(
+                    f"with {case.world} ranks: in {updates} updates of {accumulate} micro-batches rank {rank} started "
+                    f"{started} all-reduces and handed over {sent:,} bytes; the gradients have {size:,}",
+                    "which micro-batches talk? Only the last of an update needs to",
+                )
+    return "and its gradients travel once an update"
+
+
+CHECKS = [
+    all_ranks_say_the_same,
+    sound_loops_pass,
+    parting_replicas_are_seen,
+    the_joint_batch_is_learned,
+    gradients_travel_once_an_update,
+]

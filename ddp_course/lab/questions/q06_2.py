@@ -1,0 +1,130 @@
+"""06.2: micro-batches that are left over at the end of an epoch; a detector that weighs every update."""
+
+from pathlib import Path
+
+import torch
+
+from ddp_course.lab.answer_record import Call, Job, cases
+from ddp_course.lab.questions import broken_06_2, drive_06_2
+from ddp_course.lab.verdict import Wrong
+
+TITLE = "find the 1.5"
+GIVEN = Path(broken_06_2.__file__)
+HINTS = [
+    "10 micro-batches at 2 an update are 5 whole updates. The first loop moved the weight by 4, the second by 4.5. "
+    "Where is the fifth micro-batch of each epoch in the first, and where in the second?",
+    "update_sizes: OneWeight, SGD with lr=1, and an optimizer that tells you of each step: "
+    "optimizer.register_step_pre_hook(lambda *_: ...) is called right before the weight moves. Its gradient is the "
+    "size. The micro-batches can hold anything.",
+    "train: go through an epoch in groups, micro_batches[first : first + accumulate] for first in range(0, count, "
+    "accumulate). Divide by len(group), let the last of the group talk, step after each group.",
+]
+DRIVER = Path(drive_06_2.__file__)
+DETECTOR, REPAIRED = "update_sizes", "train"
+CLOSE = 1e-10  # float64: the order of the sums shifts the numbers by about 1e-16
+SMALL = 64  # bytes an update that are not gradients
+
+
+def job(world, function, *arguments):
+    calls = tuple(Call([one] * world, str(one[0])) for one in arguments)
+    return Job(world, function, calls, seconds=6.0, driver=DRIVER, loads=("torch._dynamo",))
+
+
+WHATS = tuple(drive_06_2.VERSIONS)
+DETECT = [job(1, DETECTOR, *((what, 2, 5, 2) for what in WHATS), *((what, 3, 7, 4) for what in WHATS))]
+TRAIN = [
+    job(2, REPAIRED, ("own", [5, 5, 5], 2), ("own", [1, 1], 4), ("own", [6, 7], 3), ("own", [3], 1)),
+    job(3, REPAIRED, ("own", [7, 7], 4)),
+]
+JOBS = [*DETECT, *TRAIN]
+
+
+def the_sizes_are_read_right(records):
+    """The detector returns the size of every update, in order, on every rank."""
+    for case in cases(records[: len(DETECT)]):
+        what, epochs, micro_batches, accumulate = case.args[0]
+        right = drive_06_2.VERSIONS[what].sizes(epochs, micro_batches, accumulate)
+        for rank, result in enumerate(case.results):
+            if not same(result, right):
+                raise Wrong(
+                    f"{case.where}{DETECTOR}(train, {epochs}, {micro_batches}, {accumulate}) returned "
+                    f"{shown(result)} on rank {rank}, not {shown(right)}",
+                    where_to_look(result, right),
+                )
+    carried = drive_06_2.VERSIONS["adds the rest to the next epoch"].sizes(2, 5, 2)
+    return f"the detector weighs the updates of {len(WHATS)} loops right; of the second script: {shown(carried)}"
+
+
+def every_micro_batch_counts_once(records):
+    """Each micro-batch is in one update of its own epoch, and an update is the mean over its micro-batches."""
+    for case in cases(records[len(DETECT) :]):
+        _, counts, accumulate = case.args[0]
+        right = drive_06_2.alone(case.world, counts, accumulate)
+        gaps = [(result - right).abs().max().item() for result in case.results]
+        rank = max(range(case.world), key=lambda one: gaps[one])
+        if not gaps[rank] < CLOSE:
+            raise Wrong(
+                f"{told(case)}rank {rank} is {gaps[rank]:.1e} from one process on the joint batches"
+                f"{likeness(case, counts, accumulate)}",
+                "the micro-batches of the last update of an epoch: how many are there, what is their sum divided by, "
+                "and which of them talks?",
+            )
+    return "your loop uses every micro-batch once, at its weight, on 2 and 3 ranks, also in an epoch of one"
+
+
+def gradients_travel_once_an_update(records):
+    """A rank hands each gradient over once an update, not once a micro-batch."""
+    size = drive_06_2.weights(drive_06_2.Model()).numel() * 8
+    for case in cases(records[len(DETECT) :]):
+        _, counts, accumulate = case.args[0]
+        updates = sum(-(-count // accumulate) for count in counts)
+        for rank, mine in enumerate(case.operations):
+            sent = sum(one.bytes for one in mine if one.op != "broadcast")
+            if case.world > 1 and sent > updates * (size + SMALL):
+                raise Wrong(
+                    f"{told(case)}rank {rank} handed over {sent:,} bytes in {updates} updates; the gradients have "
+                    f"{size:,}",
+                    "which micro-batches talk? Only the last of an update needs to",
+                )
+    return "and its gradients travel once an update"
+
+
+CHECKS = [the_sizes_are_read_right, every_micro_batch_counts_once, gradients_travel_once_an_update]
+
+
+def told(case):
+    _, counts, accumulate = case.args[0]
+    ranks = f"{case.world} rank{'s' * (case.world > 1)}"
+    return f"with {ranks}, epochs of {' and '.join(map(str, counts))} micro-batches, {accumulate} an update: "
+
+
+def same(result, right):
+    if not isinstance(result, list) or len(result) != len(right):
+        return False
+    numbers = [one.item() if torch.is_tensor(one) and one.numel() == 1 else one for one in result]
+    return all(isinstance(a, int | float) and abs(a - b) < 1e-4 for a, b in zip(numbers, right, strict=True))
+
+
+def shown(result):
+    if isinstance(result, list) and all(isinstance(one, int | float) for one in result):
+        return f"[{', '.join(f'{one:g}' for one in result)}]"
+    return repr(result)[:80]
+
+
+def where_to_look(result, right):
+    if not isinstance(result, list):
+        return "the return value: a list of numbers, one for each step of the optimizer"
+    if len(result) != len(right):
+        return "an entry for each step of the optimizer, in the order of the steps, and no more"
+    return "what is noted, and when: the size is the gradient that the optimizer is about to use"
+
+
+def likeness(case, counts, accumulate):
+    """What a wrong result looks like, in words that can be put behind it."""
+    for what, way in drive_06_2.VERSIONS.items():
+        other = drive_06_2.alone(case.world, counts, accumulate, way)
+        if all((result - other).abs().max() < CLOSE for result in case.results):
+            return f"; they are the weights of this loop: {what}"
+    if not all(torch.equal(result, case.results[0]) for result in case.results):
+        return ", and the ranks differ from each other"
+    return ""

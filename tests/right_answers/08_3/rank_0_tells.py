@@ -1,0 +1,23 @@
+# route: rank 0 reduces, divides and broadcasts; returns tensors
+
+import itertools
+import math
+
+import torch
+import torch.distributed as dist
+
+
+def who_is_in(values, found):
+    for size in range(len(values) + 1):
+        for ranks in itertools.combinations(range(len(values)), size):
+            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
+                return list(ranks)
+    return None
+
+
+def evaluate(sums, count):
+    names = sorted(sums)
+    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
+    dist.reduce(total, dst=0)
+    dist.broadcast(total, src=0)
+    return {name: total[place] / total[-1] for place, name in enumerate(names)}

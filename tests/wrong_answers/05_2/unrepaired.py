@@ -1,0 +1,27 @@
+# mistake: seeds everything with seed + rank
+# state: wrong
+# check: what is shared is equal
+# message: rank 1 starts with weights
+
+import torch
+
+SAMPLES = 48
+
+
+def count_faults(draws: list[dict], samples: int) -> dict[str, int]:
+    read = [sample for one in draws for sample in one["samples"]]
+    faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
+    faults["weights"] = sum(not torch.equal(one["weights"], draws[0]["weights"]) for one in draws)
+    for name in ("dropout", "noise"):
+        faults[name] = len(draws) - len({tuple(one[name].tolist()) for one in draws})
+    return faults
+
+
+def draw(seed: int, epoch: int, rank: int, world_size: int) -> dict:
+    torch.manual_seed(seed + rank)
+    weights = torch.randn(6)
+    order = torch.randperm(SAMPLES)
+    samples = order[rank::world_size].tolist()
+    dropout = torch.rand(32) < 0.5
+    noise = torch.randn(6)
+    return {"weights": weights, "samples": samples, "dropout": dropout, "noise": noise}

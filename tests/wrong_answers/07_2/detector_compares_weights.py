@@ -1,0 +1,39 @@
+# mistake: the detector compares the weights and not the scale
+# state: wrong
+# check: the detector finds the step
+# message: the broken script's train): where_replicas_part returned 3 on rank 0; it should be 2
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import linear
+
+
+def average_gradient(weight):
+    dist.all_reduce(weight.grad)
+    weight.grad /= dist.get_world_size()
+
+
+def train(batches, scale):
+    weight = torch.zeros(1, 2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    history = []
+    for inputs, targets in batches:
+        with torch.autocast("cpu", torch.float16):
+            loss = (linear(inputs, weight) - targets).square().mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        average_gradient(weight)
+        scaler.step(optimizer)
+        scaler.update()
+        history.append([weight[0].tolist(), scaler.get_scale()])
+    return history
+
+
+def where_replicas_part(train, batches, scale):
+    histories = [None] * dist.get_world_size()
+    dist.all_gather_object(histories, [repr(entry[0]) for entry in train(batches, scale)])
+    for step in range(max(map(len, histories))):
+        if len({history[step] if step < len(history) else None for history in histories}) > 1:
+            return step
+    return None

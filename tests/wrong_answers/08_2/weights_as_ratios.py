@@ -1,0 +1,26 @@
+# mistake: divides by the largest weight
+# state: wrong
+# check: the weights are found
+# message: gives sample 0 the weight
+
+import torch
+import torch.distributed as dist
+
+
+def weights(evaluate, samples, batch_size):
+    def only(sample):
+        return lambda indices: torch.tensor([float(index == sample) for index in indices], dtype=torch.float64)
+
+    found = [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
+    return [one / max(found) for one in found]
+
+
+def evaluate(loss_of, samples, batch_size):
+    mine = range(dist.get_rank(), samples, dist.get_world_size())
+    total = torch.zeros(2, dtype=torch.float64)
+    for first in range(0, len(mine), batch_size):
+        losses = loss_of(list(mine[first : first + batch_size]))
+        total[0] += losses.sum()
+        total[1] += len(losses)
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()

@@ -1,0 +1,26 @@
+# mistake: evaluates all samples on every rank
+# state: wrong
+# check: the work is shared
+# message: the ranks evaluated 11 + 11 texts; there are 11
+
+import math
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+
+@torch.no_grad()
+def evaluate(model, samples, batch_size):
+    was_training = {module: module.training for module in model.modules()}
+    model.eval()
+    mine = samples
+    sums = torch.zeros(2, dtype=torch.float64)  # of the losses, of the targets
+    for first in range(0, len(mine), batch_size):
+        batch = mine[first : first + batch_size]
+        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
+        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
+        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
+    for module, training in was_training.items():
+        module.training = training
+    loss = (sums[0] / sums[1]).item()
+    return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}

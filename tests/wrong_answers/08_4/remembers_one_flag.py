@@ -1,0 +1,28 @@
+# mistake: restores the mode of the whole model from one flag
+# state: wrong
+# check: the model is as it was
+# message: its frozen part
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch.nn.utils.rnn import pad_sequence
+
+
+@torch.no_grad()
+def evaluate(model, samples, batch_size):
+    was_training = model.training
+    model.eval()
+    mine = samples[dist.get_rank() :: dist.get_world_size()]
+    sums = torch.zeros(2, dtype=torch.float64)  # of the losses, of the targets
+    for first in range(0, len(mine), batch_size):
+        batch = mine[first : first + batch_size]
+        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
+        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
+        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
+    model.train(was_training)
+
+    dist.all_reduce(sums)
+    loss = (sums[0] / sums[1]).item()
+    return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}

@@ -1,0 +1,34 @@
+# mistake: weights every text alike
+# state: wrong
+# check: the numbers are exact
+# message: the mean of the texts' means
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch.nn.utils.rnn import pad_sequence
+
+
+@torch.no_grad()
+def evaluate(model, samples, batch_size):
+    was_training = {module: module.training for module in model.modules()}
+    model.eval()
+    mine = samples[dist.get_rank() :: dist.get_world_size()]
+    texts = torch.zeros(2, dtype=torch.float64)
+    sums = torch.zeros(2, dtype=torch.float64)  # of the losses, of the targets
+    for first in range(0, len(mine), batch_size):
+        batch = mine[first : first + batch_size]
+        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
+        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
+        for row, target in zip(inputs, targets, strict=True):
+            count = (target != -100).sum()
+            texts += torch.stack([model(row[None], target[None]) / count, torch.ones(())])
+            sums[1] += count
+    for module, training in was_training.items():
+        module.training = training
+
+    dist.all_reduce(sums)
+    dist.all_reduce(texts)
+    loss = (texts[0] / texts[1]).item()
+    return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}

@@ -1,0 +1,33 @@
+# mistake: rank 0 broadcasts nothing but the end, when it comes
+# state: wrong
+# check: does not end
+# message: no end after
+
+import torch
+import torch.distributed as dist
+
+
+def train(clock, gradient_of, limit):
+    weights, rates = torch.zeros(3, dtype=torch.float64), []
+    over = torch.zeros(1)
+    while not over:
+        seconds = clock()
+        if dist.get_rank() == 0 and seconds >= limit:
+            over += 1
+            dist.broadcast(over, src=0)
+            break
+        rates.append(0.1 * (1 - seconds / limit))
+        gradient = gradient_of(weights)
+        dist.all_reduce(gradient)
+        weights -= rates[-1] * gradient / dist.get_world_size()
+    dist.barrier()
+    return rates, weights
+
+
+def first_difference(rates):
+    everyones = [None] * dist.get_world_size()
+    dist.all_gather_object(everyones, rates)
+    for step in range(max(map(len, everyones))):
+        if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
+            return step
+    return None
