@@ -154,6 +154,12 @@ for name, make in WRAPPERS.items():
     loss.backward()
     replica.finish_gradient_synchronization()
     seen.append(weight.grad.item())
+    weight.grad = None  # one backward that is sent, one that is not, and nothing finished between
+    (replica(torch.ones(1)) * (world.rank + 1)).sum().backward()
+    with replica.no_sync():
+        (replica(torch.ones(1)) * (world.rank + 1)).sum().backward()
+    replica.finish_gradient_synchronization()
+    seen.append(weight.grad.item())
     report(**{f"{name} special": seen})
 
 # What travels, and when.
@@ -391,7 +397,7 @@ def test_the_mean_also_after_no_sync_alone_and_where_a_loss_needs_no_parameter(r
     size = len(ranks)
     for rank, found in ranks.items():
         mean = (size + 1) / 2
-        assert found[f"{wrapper} special"] == [rank + 1, pytest.approx(mean), pytest.approx(1)]
+        assert found[f"{wrapper} special"] == [rank + 1, *map(pytest.approx, (mean, 1, 2 * mean))]
 
 
 @pytest.mark.parametrize("model", ["MiniGPT", "HeadFirst"])

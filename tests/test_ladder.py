@@ -110,12 +110,13 @@ def climb(tmp_path_factory):
     def records(nproc):
         if nproc not in climbed:
             out = tmp_path_factory.mktemp("ladder") / "records.jsonl"
+            flags = ("--steps", "4", "--out", out)
             if nproc == 1:
-                command = [sys.executable, LADDER, "--out", out]
+                command = [sys.executable, LADDER, *flags]
                 run = subprocess.run(command, capture_output=True, text=True, timeout=120)
                 assert run.returncode == 0, run.stdout + run.stderr
             else:
-                torchrun(LADDER, "--out", out, nproc=nproc, quiet=True, timeout=120, env={"OMP_NUM_THREADS": 1})
+                torchrun(LADDER, *flags, nproc=nproc, quiet=True, timeout=120, env={"OMP_NUM_THREADS": 1})
             climbed[nproc] = {record["rung"]: record for record in ladder_figure.read_ladder(out)}
         return climbed[nproc]
 
