@@ -1,1 +1,1 @@
-"""What it is trained on: corpora, tokenizers, token files and windows."""
+"""What it is trained on: corpora, tokenizers, token files, windows and streams."""
