@@ -1,6 +1,7 @@
 """For every test: one thread per process, a cache of this session's own, and no process left behind."""
 
 import os
+import signal
 import uuid
 
 import psutil
@@ -13,6 +14,9 @@ TEST_VARIABLE = "DDP_COURSE_TEST"
 KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "compile_worker")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
+# A job in a shell's background ignores interrupts, and so would everything that is started here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

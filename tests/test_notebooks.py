@@ -82,7 +82,7 @@ def notebook(*cells: str | nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 def test_injects_parameters_and_keeps_what_children_print(tmp_path):
     nb = notebook(
-        "import subprocess\nprint('steps', STEPS)\n_ = subprocess.run(['echo', 'from a child'])",
+        "import subprocess\nprint('steps', STEPS)\n_ = subprocess.run('echo from a child; sleep 0.5', shell=True)",
         "%%writefile scripts/one.py\nprint('from a script')",
         "print(open('scripts/one.py').read())",
     )
