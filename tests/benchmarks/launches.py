@@ -80,4 +80,6 @@ def count_clean_launches(table: Table, launches: int) -> None:
             flags = ["--preset", "tiny", "--steps", 3, "--sample-tokens", 0, "--run-dir", Path(folder) / str(number)]
             run = torchrun(TRAINER, *flags, nproc=2, check=False, quiet=True, timeout=120, env=one_thread())
             clean += run.exit_code == 0
+            if run.exit_code:
+                print(f"launch {number}: exit codes {run.exit_codes}, {run.failure}", *run.launcher_lines, sep="\n")
     table.figure("launches of the tiny preset on 2 processes that end with exit code 0", f"{clean} of {launches}")
