@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ddp_course.lab.answer_record import Call, Job, cases
+from ddp_course.lab.detector import assert_one_verdict
 from ddp_course.lab.questions import broken_03_1
 from ddp_course.lab.verdict import Wrong
 
@@ -56,17 +57,7 @@ JOBS = [
 def all_ranks_say_the_same(records):
     """The detector returns True or False, the same on every rank."""
     for case in cases(records[:DETECTIONS]):
-        for rank, result in enumerate(case.results):
-            if not isinstance(result, bool):
-                raise Wrong(
-                    f"given {case.given!r}, {DETECTOR} returned {result!r} on rank {rank}; it should be True or False",
-                    "the line that returns",
-                )
-            if result != case.results[0]:
-                raise Wrong(
-                    f"{case.where}{DETECTOR} returned {result} on rank {rank} and {case.results[0]} on rank 0",
-                    "each rank sees its own gradients: how do the others hear of what it found?",
-                )
+        assert_one_verdict(case, DETECTOR, "each rank sees its own gradients: how do the others hear of what it found?")
     return f"all ranks come to the same verdict, on {len(RIGHT)} right and {len(BROKEN)} wrong versions"
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from ddp_course.lab.answer_record import Call, Job, cases
+from ddp_course.lab.detector import assert_one_verdict
 from ddp_course.lab.questions import broken_06_1, drive_06_1
 from ddp_course.lab.verdict import Wrong
 
@@ -55,17 +56,11 @@ JOBS = [*DETECT, *TRAIN]
 def all_ranks_say_the_same(records):
     """The detector returns True or False, the same on every rank."""
     for case in cases(records[: len(DETECT)]):
-        for rank, result in enumerate(case.results):
-            if not isinstance(result, bool):
-                raise Wrong(
-                    f"{case.where}{DETECTOR} returned {result!r} on rank {rank}; it should be True or False",
-                    "the line that returns; a tensor of one truth value has .item()",
-                )
-            if result != case.results[0]:
-                raise Wrong(
-                    f"{case.where}{DETECTOR} returned {result} on rank {rank} and {case.results[0]} on rank 0",
-                    "what a rank knows of the others when it decides: an all-gather leaves the same on every rank",
-                )
+        assert_one_verdict(
+            case,
+            DETECTOR,
+            "what a rank knows of the others when it decides: an all-gather leaves the same on every rank",
+        )
     return "all ranks come to the same verdict"
 
 

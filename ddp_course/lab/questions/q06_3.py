@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from ddp_course.lab.answer_record import Call, Job, cases
+from ddp_course.lab.detector import assert_one_verdict
 from ddp_course.lab.questions import broken_06_3, drive_06_3
 from ddp_course.lab.verdict import Wrong
 
@@ -62,17 +63,7 @@ JOBS = [*DETECT, *TRAIN]
 def all_ranks_say_the_same(records):
     """The detector returns True or False, the same on every rank."""
     for case in cases(records[: len(DETECT)]):
-        for rank, result in enumerate(case.results):
-            if not isinstance(result, bool):
-                raise Wrong(
-                    f"{case.where}{DETECTOR} returned {result!r} on rank {rank}; it should be True or False",
-                    "the line that returns; a tensor of one truth value has .item()",
-                )
-            if result != case.results[0]:
-                raise Wrong(
-                    f"{case.where}{DETECTOR} returned {result} on rank {rank} and {case.results[0]} on rank 0",
-                    "how a rank hears what the others have found",
-                )
+        assert_one_verdict(case, DETECTOR, "how a rank hears what the others have found")
     return "all ranks come to the same verdict"
 
 
