@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from measure import divide, in_turns
 from torch.nn.parallel import DistributedDataParallel
 from workload import WORKLOAD, optimizer
 
@@ -55,10 +56,9 @@ def seconds_per_gb(state: dict, folder: Path, rounds: int) -> dict[str, list[flo
         "plain and flushed": lambda: save_and_flush(state, folder / "flushed.pt"),
     }
     found: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(rounds + 1):
-        for name in list(sides)[:: 1 if number % 2 else -1]:
-            os.sync()  # nobody pays for what another has left to be written
-            found[name].append(seconds(sides[name]))
+    for name in in_turns(sides, rounds + 1):
+        os.sync()  # nobody pays for what another has left to be written
+        found[name].append(seconds(sides[name]))
     gigabytes = (folder / "plain.pt").stat().st_size / 1e9
     return {name: [one / gigabytes for one in times[1:]] for name, times in found.items()}
 
@@ -135,10 +135,6 @@ def main() -> None:
             }))  # fmt: skip
             print("medians:", {n: round(statistics.median(t), 3) for n, t in (costs | lost).items()}, file=sys.stderr)
         dist.barrier()
-
-
-def divide(ours: list[float], theirs: list[float]) -> list[float]:
-    return [our / their for our, their in zip(ours, theirs, strict=True)]
 
 
 if __name__ == "__main__":

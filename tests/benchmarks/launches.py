@@ -1,14 +1,11 @@
 """What a launch costs and whether it ends well: seconds to the first step, memory, exit codes."""
 
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import psutil
-from measure import TRAINER, Table, divide, in_turns, one_thread, seconds_until
+from measure import TRAINER, Table, divide, in_turns, one_thread, seconds_until, start_on_two
 
 from ddp_course.lab.launch import torchrun
 
@@ -55,8 +52,7 @@ def peak_memory(command: list[str]) -> dict[int, int]:
 
     Pages of mapped files are left out: the ranks share them, and the system takes them back when it needs to.
     """
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command]
-    process = psutil.Popen(launch, env=os.environ | one_thread(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = start_on_two(command)
     peaks: dict[int, int] = {}
     while process.poll() is None:
         for child in process.children():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 from workload import token_folder
 
 HERE = Path(__file__).resolve().parent
@@ -50,12 +51,17 @@ def one_thread() -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", "TOKENS": token_folder()}
 
 
+def start_on_two(command: list[str]) -> psutil.Popen:
+    """Start `torchrun command` on 2 processes of one thread; what it prints is dropped."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return psutil.Popen(launch, env=os.environ | one_thread(), **quiet)
+
+
 def seconds_until(command: list[str], done: Callable[[], bool] = lambda: False) -> float:
     """Seconds from starting `torchrun command` on 2 processes until `done()` or its end; waits for the end anyway."""
     start = time.perf_counter()
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command]
-    process = subprocess.Popen(launch, env=os.environ | one_thread(), stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)  # fmt: skip
+    process = start_on_two(command)
     while process.poll() is None and not done():
         time.sleep(0.005)
     seconds = time.perf_counter() - start

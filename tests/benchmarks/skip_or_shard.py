@@ -18,6 +18,8 @@ import json
 import statistics
 import time
 
+from measure import divide
+
 from ddp_course.data.stream import TokenStream
 from ddp_course.data.token_file import prepare
 
@@ -77,9 +79,7 @@ def measure(rounds, batches):
         "used": batches,
         "built": built,
         "ms": {w: {name: 1e3 * statistics.median(s) for name, s in both.items()} for w, both in seconds.items()},
-        "ratios": {
-            w: [a / b for a, b in zip(both["skip"], both["source"], strict=True)] for w, both in seconds.items()
-        },
+        "ratios": {w: divide(both["skip"], both["source"]) for w, both in seconds.items()},
     }
 
 
