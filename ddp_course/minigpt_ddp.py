@@ -27,6 +27,7 @@ from ddp_course.parallel.precision import autocast, choose_attention, choose_pre
 from ddp_course.parallel.process_group import World
 from ddp_course.parallel.progress import Progress
 from ddp_course.parallel.run_directory import open_run
+from ddp_course.parallel.schedule import is_due, warmup_cosine
 from ddp_course.parallel.stop_request import StopRequest
 from ddp_course.parallel.sync import assert_replicas_equal, assert_same_value, from_rank_0, sum_over_ranks
 from ddp_course.parallel.training_state import TrainingState
@@ -159,7 +160,7 @@ def train(config: TrainConfig) -> None:
 
     identity = {name: getattr(config, name) for name in IDENTITY}
     identity |= {"precision": precision, "data and tokenizer": tokens.fingerprint}
-    state = TrainingState(model, optimizer, scaler, identity)
+    state = TrainingState({"model": model, "optimizer": optimizer, "scaler": scaler}, identity)
     step = state.restore(world, checkpoint) if checkpoint else 0
     if step >= config.steps:
         world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
@@ -183,14 +184,17 @@ def train(config: TrainConfig) -> None:
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
     progress = Progress(
-        run_directory, first_step=step, last_step=config.steps, tokens_per_update=config.tokens_per_update,
+        run_directory, first_step=step, last_step=config.steps, per_update=config.tokens_per_update, unit="tokens",
         log_every=config.log_every, tensorboard=config.tensorboard,
     )  # fmt: skip
     stop_request = StopRequest(config.max_seconds if world.is_main else None)
     stopping = False
     while step < config.steps and not stopping:
+        learning_rate = warmup_cosine(
+            step, config.steps, config.warmup_steps, config.learning_rate, config.final_learning_rate
+        )
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, config)
+            group["lr"] = learning_rate
         loss_sum = torch.zeros((), device=world.device, dtype=torch.float64)
         # DDP 3/6: each rank takes its own windows of one joint batch, which is the same at any world size.
         batches = micro_batches(
@@ -216,13 +220,11 @@ def train(config: TrainConfig) -> None:
         # DDP 5/6: a number is summed over the ranks before anybody prints it or acts on it.
         loss_sum, ranks_asked = sum_over_ranks(world, loss_sum, stop_request.asked())
         stopping = ranks_asked > 0
-        progress.step(
-            step, loss_sum / config.tokens_per_update,
-            lr=learning_rate(step - 1, config), grad_norm=gradient_norm.item(),
-        )
+        loss = loss_sum / config.tokens_per_update
+        progress.step(step, loss=loss, lr=learning_rate, grad_norm=gradient_norm.item())
         with progress.paused():
             if stopping or is_due(step, config.validate_every, config.steps):
-                progress.validation(step, validate(model, tokens, config, precision, world))
+                progress.validation(step, loss=validate(model, tokens, config, precision, world))
             if stopping or is_due(step, config.checkpoint_every, config.steps):
                 state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
     progress.close()
@@ -233,8 +235,8 @@ def train(config: TrainConfig) -> None:
                   f"go on with --run-dir {run_directory.path} --resume auto")  # fmt: skip
     # DDP 6/6: one rank writes and speaks for all. No collective follows, so nobody waits for it.
     elif world.is_main:
-        print(f"\nfirst loss {progress.first_loss:.4f}, last loss {progress.last_loss:.4f}, validation loss "
-              f"{progress.validation_loss:.4f}, {progress.tokens_per_second:,.0f} tokens/s", flush=True)  # fmt: skip
+        print(f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
+              f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s", flush=True)  # fmt: skip
         if config.sample_tokens:
             text = sample(model, tokens, config, precision, world.device)
             run_directory.add_sample(step, text)
@@ -261,20 +263,6 @@ def make_optimizer(model: MiniGPT, config: TrainConfig) -> torch.optim.AdamW:
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
-
-
-def learning_rate(step: int, config: TrainConfig) -> float:
-    """Linear warm-up, then a cosine: a function of the step alone, so every rank and every resume agree on it."""
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
-    height = 0.5 * (1 + math.cos(math.pi * done))
-    return config.final_learning_rate + height * (config.learning_rate - config.final_learning_rate)
-
-
-def is_due(step: int, every: int, last: int) -> bool:
-    """Every so many steps, if at all, and always after the last."""
-    return step == last or (every > 0 and step % every == 0)
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
 """Who may import whom in ddp_course, read from the source, and what a rank really loads, seen in a fresh process.
 
 models <- nothing of ours            parallel <- nothing that knows a model
-data   <- nothing of ours            launchable scripts <- models, data, parallel, ladder
-ladder <- models, data, parallel: its rungs run inside a rank
+data   <- nothing of ours            launchable scripts <- models, data, parallel, ladder, post_training
+ladder, post_training <- models, data, parallel: they run inside a rank
 lab    <- imported by notebooks, tests and itself only: what runs inside a rank never draws and never knows Jupyter
 """
 
@@ -23,9 +23,10 @@ ALLOWED = {  # part of the package: the parts it may import, besides itself and 
     "data": set(),
     "parallel": {"data"},
     "ladder": {"models", "data", "parallel"},
-    "launchable": {"models", "data", "parallel", "ladder"},
-    "lab": {"models", "data", "parallel", "ladder", "launchable"},
-    "harness": {"models", "data", "parallel", "launchable"},  # lab/harness: scripts that run inside a rank
+    "post_training": {"models", "data", "parallel"},
+    "launchable": {"models", "data", "parallel", "ladder", "post_training"},
+    "lab": {"models", "data", "parallel", "ladder", "post_training", "launchable"},
+    "harness": {"models", "data", "parallel", "post_training", "launchable"},  # scripts that run inside a rank
 }
 NOT_IN_A_RANK = {"matplotlib", "IPython", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "nbclient",
                  "nbconvert", "nbformat", "papermill"}  # fmt: skip

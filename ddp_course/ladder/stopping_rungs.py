@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from ddp_course.ladder.comparison import (
@@ -70,9 +69,9 @@ def leg(
     Ranks that have no part in it wait for that checkpoint and return its weights, and None for the updates before.
     """
     model = build(setting, dropout=dropout)
-    optimizer, scaler = sgd(model.parameters()), torch.amp.GradScaler("cpu", enabled=False)
+    optimizer = sgd(model.parameters())
     seed_rank(setting.seed, world.rank)
-    state = TrainingState(model, optimizer, scaler, identity={"seed": setting.seed})
+    state = TrainingState({"model": model, "optimizer": optimizer}, identity={"seed": setting.seed})
     if saved := checkpoint.newest_valid(folder):
         state.restore(world, saved)
     history, team = [weights(model)], World(world.rank, world.local_rank, ranks or world.size, world.device)

@@ -54,8 +54,8 @@ class SparseSignSGD(torch.optim.Optimizer):
         rows, place = ids.unique(return_inverse=True)
         summed = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
         group, table = self.param_groups[0], self.embedding.table
-        kept = table[rows] * (1 - group["lr"] * group["weight_decay"])
-        table[rows] = kept - group["lr"] * summed.sign()
+        kept = table[rows].mul_(1 - group["lr"] * group["weight_decay"])
+        table[rows] = kept.add_(summed.sign(), alpha=-group["lr"])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget which rows were used. Call it after each step, like every optimizer's."""

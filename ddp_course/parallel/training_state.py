@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-from torch import nn
+from typing import Any, Protocol
 
 from ddp_course.errors import InputError
 from ddp_course.parallel import checkpoint
@@ -13,17 +11,23 @@ from ddp_course.parallel.process_group import World
 from ddp_course.parallel.sync import from_rank_0
 
 
+class Part(Protocol):
+    """Whatever can say what it holds and take it back: a module, an optimizer, a gradient scaler."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> object: ...
+
+
 @dataclass(frozen=True)
 class TrainingState:
-    """The changing parts of a run: the bare model (not its DDP wrapper), the optimizer and the gradient scaler.
+    """The changing parts of a run, by name: the bare model (not its DDP wrapper), the optimizer, the scaler...
 
     `identity` holds the settings that make it this run and no other (sizes, seed, tokenizer): a checkpoint
     with other values belongs to somebody else and is refused.
     """
 
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
+    parts: Mapping[str, Part]
     identity: Mapping[str, object]
 
     def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int) -> None:
@@ -35,9 +39,7 @@ class TrainingState:
             "step": step,
             "identity": dict(self.identity),
             "config": dict(config),
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
+            **{name: part.state_dict() for name, part in self.parts.items()},
             "random_states": checkpoint.gather_random_states(world),
         }
         from_rank_0(world, lambda: checkpoint.save(run_dir, step, state, keep=keep))
@@ -50,16 +52,15 @@ class TrainingState:
         Raises InputError for a checkpoint that is damaged, of another kind, or of a run with another identity.
         """
         state = checkpoint.load(path)
-        missing = {"step", "identity", "model", "optimizer", "scaler", "random_states"} - state.keys()
+        missing = {"step", "identity", "random_states", *self.parts} - state.keys()
         if missing:
             raise InputError(f"cannot resume from {path}: it is not a checkpoint of this course (no {min(missing)!r})")
         for name, ours in self.identity.items():
             theirs = state["identity"].get(name, "nothing")
             if theirs != ours:
                 raise InputError(f"cannot resume from {path}: it has {name} {theirs}, this run has {ours}")
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
         if len(state["random_states"]) == world.size:
             checkpoint.restore_random_state(state["random_states"][world.rank], world.device)
         else:

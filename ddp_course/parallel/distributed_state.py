@@ -1,0 +1,47 @@
+"""A training state whose tensors all ranks write together, and which still resumes to the bit.
+
+What is small (step, identity, settings, random numbers) goes into a plain checkpoint, which is whole or absent. The
+tensors go beside it, through torch.distributed.checkpoint, and first: a plain checkpoint that can be found has tensors.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ddp_course.parallel import distributed_checkpoint
+from ddp_course.parallel.process_group import World
+from ddp_course.parallel.sync import from_rank_0
+from ddp_course.parallel.training_state import TrainingState
+
+TENSORS = "tensors"  # the folder beside checkpoints/
+
+
+@dataclass(frozen=True)
+class DistributedState:
+    """Saves and restores like `TrainingState`: `model` with its buffers, `optimizer`, and what identifies the run."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    identity: Mapping[str, object]
+
+    def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int) -> None:
+        """Save after `step` updates (collective). All ranks write; rank 0 alone drops what is more than `keep` old."""
+        distributed_checkpoint.save(run_dir / TENSORS, step, self.model, self.optimizer)
+        TrainingState({}, self.identity).save(world, run_dir, step, config, keep)
+        from_rank_0(world, lambda: _drop_older(run_dir / TENSORS, keep))
+
+    def restore(self, world: World, path: Path) -> int:
+        """Put back what `save` wrote as `path`, at any number of ranks; returns the step. Raises InputError."""
+        step = TrainingState({}, self.identity).restore(world, path)
+        distributed_checkpoint.load(path.absolute().parent.parent / TENSORS / path.name, self.model, self.optimizer)
+        return step
+
+
+def _drop_older(folder: Path, keep: int) -> None:
+    steps = sorted(folder.glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
+    for old in steps[:-keep] if keep > 0 else []:
+        shutil.rmtree(old)
