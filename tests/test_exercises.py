@@ -1,5 +1,6 @@
-"""exercises/ is what solutions/ gives, byte for byte, and an exercise nobody has solved still runs to its end."""
+"""exercises/ is what solutions/ gives, byte for byte, runs to its end unsolved, and is solved by them."""
 
+import re
 import shutil
 
 import nbformat
@@ -9,9 +10,11 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from ddp_course.errors import InputError
 from ddp_course.lab import authoring
+from ddp_course.lab.check import names
 from ddp_course.lab.notebook_run import NotebookFailed, output_texts, prepare_folder, read_notebook, run_notebook
 
 EXERCISES = authoring.select(authoring.ROOT, ("exercises",), [])
+CHECK = re.compile(r'^check\("([\d.]+)"', re.MULTILINE)
 
 
 def test_exercises_are_what_their_solutions_give():
@@ -19,11 +22,31 @@ def test_exercises_are_what_their_solutions_give():
     assert not stale, f"{', '.join(stale)}: edited by hand, out of date or without a solution; run: make exercises"
 
 
+def unsolved_then_solved(exercise, solution):
+    """The exercise as it is handed out, and after each `check` the same question's cells again, with the solution in.
+
+    So one run shows that an exercise runs before anybody has solved it, and that its solution solves it; the broken
+    scripts, which are the same in both, are run once. Cells of the second kind have an id that ends in _solved.
+    """
+    handed_out = {cell.id: cell for cell in exercise.cells}
+    cells, again = [], []
+    for cell in solution.cells:
+        shown = handed_out.get(cell.id, cell)
+        cells.append(shown)
+        if cell.cell_type == "code" and (again or shown.source != cell.source):
+            again.append(new_code_cell(cell.source, id=f"{cell.id}_solved"))
+        if CHECK.search(cell.source):
+            cells += again
+            again = []
+    assert not again, f"the answer in cell {again[0].id} is never checked"
+    return new_notebook(metadata=solution.metadata, cells=cells)
+
+
 @pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)
-def test_unsolved_exercise_runs(path, tmp_path):
-    nb = read_notebook(path)
-    solution = authoring.ROOT / "solutions" / path.name
-    parameters = dict(read_notebook(solution).metadata.get("ddp_course", {}).get("test_parameters", {}))
+def test_exercise_runs_unsolved_and_solved(path, tmp_path):
+    solution = read_notebook(authoring.ROOT / "solutions" / path.name)
+    nb = unsolved_then_solved(read_notebook(path), solution)
+    parameters = dict(solution.metadata.get("ddp_course", {}).get("test_parameters", {}))
     name, folder = f"exercises/{path.name}", tmp_path / "exercises"
     folder.mkdir()
     shutil.copy(path, folder)
@@ -35,8 +58,17 @@ def test_unsolved_exercise_runs(path, tmp_path):
         )
     except NotebookFailed as failure:
         pytest.fail(str(failure), pytrace=False)
-    printed = "\n".join(text for cell in executed.cells for text in output_texts(cell)).lower()
-    assert "not attempted" in printed or "notimplementederror" in printed, f"{name} says nowhere what is left to do"
+    verdicts = {}
+    for cell in executed.cells:
+        printed = "\n".join(output_texts(cell))
+        if cell.id.endswith("_solved"):
+            assert "NotImplementedError" not in printed, f"{name}, cell {cell.id} is not solved"
+        if found := CHECK.search(cell.source):
+            verdicts.setdefault(found[1], []).append(printed)
+    assert list(verdicts) == [question for question in names() if question.startswith(path.stem[:2])]
+    for question, (before, after) in verdicts.items():
+        assert f"{question} not attempted" in before, before
+        assert f"{question} passed" in after, after
 
 
 # ---- deriving, on a small solution -------------------------------------------------------------------------------
