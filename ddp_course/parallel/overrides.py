@@ -41,8 +41,8 @@ def listing(kind: type) -> str:
     explained, blocks = _docstrings(kind), []
     for field in dataclasses.fields(kind):
         default = "none" if field.default is None else field.default
-        text = textwrap.indent(textwrap.fill(explained.get(field.name, ""), 96), "    ")
-        blocks.append(f"{field.name}={default}\n{text}")
+        text = textwrap.indent(textwrap.fill(explained.get(field.name, ""), 96), " " * 4)
+        blocks.append(f"- {field.name}={default}\n{text}")
     return "\n".join(blocks)
 
 
@@ -60,7 +60,8 @@ def _values(kind: type, settings: Sequence[str], where: str = "") -> dict[str, A
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or name not in names:
-            raise InputError(f"{setting!r}{where} is no setting; give key=value, where key is one of {', '.join(names)}")
+            known = ", ".join(names)
+            raise InputError(f"{setting!r}{where} is no setting; give key=value, where key is one of {known}")
         if name in values:
             raise InputError(f"{name} is given twice{where}: {values[name]!r} and {text!r}")
         values[name] = _value(name, text, hints[name], where)

@@ -1,0 +1,133 @@
+"""Which puzzles a rank reads: one shared order, sliced by rank. At any world size the joint batch is the same.
+
+Each puzzle has an id, and its disguises share it. Ids count from 1; a puzzle that is not trained on has id 0.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
+
+from ddp_course.data import sudoku
+from ddp_course.errors import InputError
+
+IGNORED = -100  # the target that torch's cross-entropy leaves out by default
+NOBODY = 0  # the id of puzzles that have no row of their own
+
+
+@dataclass(frozen=True, eq=False)
+class Puzzles:
+    """n boards: `clues` and `solutions`, digits as uint8 (n, cells), 0 where empty; `ids`, int64 (n,)."""
+
+    clues: np.ndarray
+    solutions: np.ndarray
+    ids: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Batch(NamedTuple):
+    """A rank's share of a joint batch, padded to the length that all ranks have. All int64 but `real`.
+
+    clues (rows, cells): digits, 0 where empty. targets (rows, cells): digit - 1 where a model has to find it, -100
+    where it is given or the row is padding. ids (rows,). real (rows,) of bool: False for padding.
+    """
+
+    clues: Tensor
+    targets: Tensor
+    ids: Tensor
+    real: Tensor
+
+
+def make_sets(seed: int, size: int, puzzles: int, disguises: int, held_out: int,
+              clues: tuple[int, int]) -> tuple[Puzzles, Puzzles]:  # fmt: skip
+    """(to train on, held out): sudokus made from `seed`, none of which is another one in disguise.
+
+    `puzzles` are trained on, each as it is and in further random disguises, `disguises` boards in all; they share the
+    puzzle's id. The held-out ones have id 0 and depend on `held_out` and the seed alone.
+    """
+    made = sudoku.make_unlike(seed, size, held_out + puzzles, *clues)
+    boards, ids = [], []
+    for number, (puzzle, solution) in enumerate(made[held_out:], start=1):
+        chance = random.Random(f"disguises of puzzle {number} of seed {seed}")
+        others = (sudoku.disguise(puzzle, solution, chance) for _ in range(disguises - 1))
+        boards += [(puzzle, solution), *others]
+        ids += [number] * disguises
+    return _arrays(boards, ids), _arrays(made[:held_out], [NOBODY] * held_out)
+
+
+class PuzzleBatches(IterableDataset):
+    """One rank's share of every joint batch, from batch number `start` on, as `Batch`es of equal length on all ranks.
+
+    With a `seed` the batches never end: each epoch takes all boards once, in an order of its own, and its last batch
+    may be short. Without one it is a single pass in the given order, for evaluation. A joint batch holds up to
+    `batch_size` boards; rank r takes the r-th of `world_size` equal slices. Where they do not divide, or the batch is
+    short, slices are filled up with rows that have nothing to find. The batch number is all that a resumed run needs,
+    at any number of ranks: the joint batches are a function of (seed, number) alone.
+
+    A padded row repeats the first board of its joint batch. So a padded row looks up a row of the embedding that is
+    used in this update anyway, and which rows an update touches does not depend on the number of ranks.
+
+    Use it as it is, or in DataLoader(..., batch_size=None, num_workers=...).
+    Raises InputError if there is no board, or the batch size, the rank or the start make no sense.
+    """
+
+    def __init__(self, puzzles: Puzzles, *, batch_size: int, rank: int = 0, world_size: int = 1,
+                 seed: int | None = None, start: int = 0) -> None:  # fmt: skip
+        if not len(puzzles):
+            raise InputError("there is no puzzle to read, expected at least one")
+        if batch_size < 1:
+            raise InputError(f"a batch of {batch_size} puzzles was asked for, expected at least 1")
+        if not 0 <= rank < world_size:
+            raise InputError(f"the rank is {rank} with {world_size} ranks, expected 0 to {world_size - 1}")
+        if start < 0:
+            raise InputError(f"the first batch has number {start}, expected 0 or more")
+        self.puzzles, self.batch_size, self.seed, self.start = puzzles, batch_size, seed, start
+        self.rank, self.rows = rank, -(-batch_size // world_size)
+        self.per_epoch = -(-len(puzzles) // batch_size)
+        self._drawn: tuple[int, np.ndarray] | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """This rank's batches; in a loader's worker, those of them that are the worker's."""
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        numbers = itertools.count(self.start + first, step)
+        if self.seed is None:
+            numbers = range(self.start + first, self.per_epoch, step)
+        for number in numbers:
+            yield self._batch(number)
+
+    def joint(self, number: int) -> np.ndarray:
+        """The boards of joint batch `number` (from 0), as indices into the puzzles: the same on every rank."""
+        epoch, place = divmod(number, self.per_epoch)
+        return self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if self.seed is None:
+            return np.arange(len(self.puzzles))
+        if self._drawn is None or self._drawn[0] != epoch:
+            words = np.random.Philox(key=np.array([self.seed, epoch], dtype=np.uint64))
+            self._drawn = epoch, np.argsort(words.random_raw(len(self.puzzles)), kind="stable")
+        return self._drawn[1]
+
+    def _batch(self, number: int) -> Batch:
+        joint = self.joint(number)
+        mine = joint[self.rank * self.rows : (self.rank + 1) * self.rows]  # empty where it starts behind the end
+        padded = np.concatenate([mine, np.full(self.rows - len(mine), joint[0])])
+        real = np.arange(self.rows) < len(mine)
+        clues = self.puzzles.clues[padded].astype(np.int64)
+        targets = self.puzzles.solutions[padded].astype(np.int64) - 1
+        targets[(clues > 0) | ~real[:, None]] = IGNORED
+        return Batch(*map(torch.from_numpy, (clues, targets, self.puzzles.ids[padded], real)))
+
+
+def _arrays(boards: list[tuple[sudoku.Board, sudoku.Board]], ids: list[int]) -> Puzzles:
+    clues, solutions = (np.array(part, dtype=np.uint8) for part in zip(*boards, strict=True))
+    return Puzzles(clues, solutions, np.array(ids, dtype=np.int64))

@@ -1,0 +1,208 @@
+"""Sudokus: made, solved, turned into others that are the same puzzle, and told apart.
+
+A board is a tuple of digits, row by row: 16 of them for 4x4, 81 for 9x9; 0 is an empty cell. Everything random comes
+from a `random.Random` that the caller seeds, and only from its `random()`, which Python keeps the same in all versions.
+"""
+
+import hashlib
+import math
+import random
+from collections.abc import Sequence
+from functools import cache
+
+from ddp_course.errors import InputError
+
+Board = tuple[int, ...]
+SIZES = (4, 9)  # digits, and cells in a row
+
+
+def solutions(board: Sequence[int], limit: int = 2, chance: random.Random | None = None) -> list[Board]:
+    """Up to `limit` solutions of a board; none if its clues contradict each other.
+
+    Search with backtracking, always in the cell with the fewest digits left. With `chance`, digits are tried in random
+    order: the first solution of an empty board is then a random grid.
+    """
+    size = size_of(board)
+    free = [[(1 << size) - 1] * size for _ in range(3)]  # of each row, column and box: its unused digits, as bits
+    cells, found = list(board), []
+    for cell, digit in enumerate(board):
+        if digit and not _place(free, size, cell, 1 << digit - 1):
+            return []
+    empty = [cell for cell, digit in enumerate(board) if not digit]
+
+    def search() -> None:
+        if not empty:
+            found.append(tuple(cells))
+            return
+        cell = min(empty, key=lambda one: _candidates(free, size, one).bit_count())
+        empty.remove(cell)
+        for digit in _shuffled(range(1, size + 1), chance) if chance else range(1, size + 1):
+            if len(found) < limit and _place(free, size, cell, 1 << digit - 1):
+                cells[cell] = digit
+                search()
+                _take_back(free, size, cell, 1 << digit - 1)
+        empty.append(cell)
+
+    search()
+    return found
+
+
+def make(chance: random.Random, size: int, clues: int) -> tuple[Board, Board]:
+    """A random puzzle with exactly one solution, and that solution.
+
+    Cells are emptied in random order as long as the solution stays the only one, until `clues` are left. Some orders
+    end with more clues than that: then no single one of them can go.
+    """
+    if size not in SIZES:
+        raise InputError(f"a sudoku of size {size} was asked for, expected one of {', '.join(map(str, SIZES))}")
+    [solution] = solutions((0,) * size**2, 1, chance)
+    puzzle, left = list(solution), size**2
+    for cell in _shuffled(range(size**2), chance):
+        if left <= clues:
+            break
+        puzzle[cell] = 0
+        if len(solutions(puzzle)) == 1:
+            left -= 1
+        else:
+            puzzle[cell] = solution[cell]
+    return tuple(puzzle), solution
+
+
+def make_unlike(seed: int, size: int, count: int, fewest: int, most: int) -> list[tuple[Board, Board]]:
+    """`count` pairs (puzzle, solution), no two of them the same puzzle in disguise; `fewest` to `most` clues are aimed
+    at. Puzzle k does not depend on `count`. Raises InputError if no more can be found.
+    """
+    seen: set[str] = set()
+    made: list[tuple[Board, Board]] = []
+    number = missed = 0
+    while len(made) < count:
+        chance = random.Random(f"puzzle {number} of seed {seed}")
+        puzzle, solution = make(chance, size, fewest + int(chance.random() * (most - fewest + 1)))
+        number += 1
+        missed += 1
+        if (key := fingerprint(puzzle, solution)) not in seen:
+            seen.add(key)
+            made.append((puzzle, solution))
+            missed = 0
+        if missed > 1000:
+            raise InputError(
+                f"{count} sudokus of size {size} with {fewest} to {most} clues were asked for, but after {len(made)} "
+                f"the last {missed} were all known ones in disguise: ask for fewer, or for a wider range of clues"
+            )
+    return made
+
+
+def disguise(puzzle: Board, solution: Board, chance: random.Random) -> tuple[Board, Board]:
+    """The same puzzle with other digits, rows and columns in another order within what the rules allow, perhaps
+    transposed. What was its solution is still, in the same disguise, its only one.
+    """
+    size = size_of(puzzle)
+    box = math.isqrt(size)
+
+    def order() -> list[int]:  # bands change places, and rows within a band: a box stays a box
+        bands = _shuffled(range(box), chance)
+        return [band * box + row for band in bands for row in _shuffled(range(box), chance)]
+
+    rows, columns, turned = order(), order(), chance.random() < 0.5
+    digits = [0, *_shuffled(range(1, size + 1), chance)]
+    cells = [column * size + row if turned else row * size + column for row in rows for column in columns]
+    return tuple(digits[puzzle[cell]] for cell in cells), tuple(digits[solution[cell]] for cell in cells)
+
+
+def fingerprint(puzzle: Board, solution: Board) -> str:
+    """The same text for a puzzle and all its disguises. Different puzzles mostly differ, but may share one.
+
+    So who keeps one puzzle for each fingerprint never holds the same one twice. A cell's colour is at first whether it
+    is given. Then, a few times, each cell looks at the colours in its row, column and box and at those of the cells
+    with its digit, and takes a new colour from all of it. Neither order nor names of digits come into it. (Colour
+    refinement: Weisfeiler and Leman, 1968.)
+    """
+    size = size_of(puzzle)
+    colours = ["given" if digit else "empty" for digit in puzzle]
+    for _ in range(3):
+        seen: dict[tuple[str, int], list[str]] = {}
+        for cell, colour in enumerate(colours):
+            for group in _groups(size, cell, solution[cell]):
+                seen.setdefault(group, []).append(colour)
+        summary = {group: _hash(*sorted(members)) for group, members in seen.items()}
+        new = []
+        for cell, colour in enumerate(colours):
+            row, column, box, digit = (summary[group] for group in _groups(size, cell, solution[cell]))
+            new.append(_hash(colour, *sorted((row, column)), box, digit))  # transposed, a row is a column
+        colours = new
+    return _hash(*sorted(colours))
+
+
+def is_solved(board: Sequence[int]) -> bool:
+    """Every digit once in each row, column and box."""
+    return 0 not in board and len(solutions(board, 1)) == 1
+
+
+def fill_at_random(puzzle: Board, chance: random.Random) -> Board:
+    """A guess for each empty cell: one of the digits that no clue in its row, column or box has. What a model has to
+    beat to have learned anything.
+    """
+    size = size_of(puzzle)
+    free = [[(1 << size) - 1] * size for _ in range(3)]
+    for cell, digit in enumerate(puzzle):
+        if digit:
+            _place(free, size, cell, 1 << digit - 1)
+    guess = list(puzzle)
+    for cell, digit in enumerate(puzzle):
+        if not digit:
+            left = [one for one in range(1, size + 1) if _candidates(free, size, cell) >> one - 1 & 1]
+            guess[cell] = left[int(chance.random() * len(left))]
+    return tuple(guess)
+
+
+def as_text(board: Sequence[int]) -> str:
+    """The board as lines of digits, with a dot for an empty cell."""
+    size = size_of(board)
+    lines = [board[first : first + size] for first in range(0, size**2, size)]
+    return "\n".join(" ".join(str(digit) if digit else "." for digit in line) for line in lines)
+
+
+def size_of(board: Sequence[int]) -> int:
+    """Digits, and cells in a row, of a board."""
+    size = math.isqrt(len(board))
+    if size**2 != len(board) or size not in SIZES:
+        raise InputError(f"a board has {len(board)} cells, expected {' or '.join(str(one**2) for one in SIZES)}")
+    return size
+
+
+@cache
+def places(size: int) -> list[tuple[int, int, int]]:
+    """(row, column, box) of each cell, counted from 0."""
+    box = math.isqrt(size)
+    return [(cell // size, cell % size, cell // size // box * box + cell % size // box) for cell in range(size**2)]
+
+
+def _groups(size: int, cell: int, digit: int) -> list[tuple[str, int]]:
+    return list(zip(("row", "column", "box", "digit"), (*places(size)[cell], digit), strict=True))
+
+
+def _candidates(free: list[list[int]], size: int, cell: int) -> int:
+    row, column, box = places(size)[cell]
+    return free[0][row] & free[1][column] & free[2][box]
+
+
+def _place(free: list[list[int]], size: int, cell: int, bit: int) -> bool:
+    """Use a digit in a cell; False, and nothing done, if a rule forbids it."""
+    if not _candidates(free, size, cell) & bit:
+        return False
+    for unit, index in zip(free, places(size)[cell], strict=True):
+        unit[index] ^= bit
+    return True
+
+
+def _take_back(free: list[list[int]], size: int, cell: int, bit: int) -> None:
+    for unit, index in zip(free, places(size)[cell], strict=True):
+        unit[index] ^= bit
+
+
+def _shuffled(items: Sequence[int], chance: random.Random) -> list[int]:
+    return sorted(items, key=lambda _: chance.random())
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.blake2b("|".join(parts).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,131 @@
+"""A small recurrent model for puzzles: a fast level that works out details, a slow one that keeps the plan.
+
+In the spirit of Wang et al., "Hierarchical Reasoning Model" (2025). Both levels are transformer blocks that are applied
+again and again to their own state. Left out: the choice of when to stop thinking, which needs reinforcement learning.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+IGNORED = -100  # a target with this value adds nothing to the loss: torch's own default
+
+
+@dataclass(frozen=True)
+class PuzzleModelConfig:
+    """The shape of the model, and how long it thinks. `size`: digits, and cells in a row.
+
+    gradient: "one-step" sends gradients through the last step of each level only, which costs memory for one step
+    whatever the number of steps; "full" through all steps of a segment.
+    """
+
+    size: int = 4
+    width: int = 64
+    heads: int = 4
+    layers: int = 1  # blocks of a level
+    puzzle_width: int = 16  # numbers in a puzzle's vector
+    slow_steps: int = 2  # in a segment
+    fast_steps: int = 2  # before each slow one
+    segments: int = 2  # each ends with an answer and its loss, and hands its states to the next
+    gradient: Literal["one-step", "full"] = "one-step"
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} does not divide into {self.heads} heads of equal size")
+
+
+class Block(nn.Module):
+    """Attention over all cells, then a perceptron; normalised after each, so that a state cannot grow over steps."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.mixed = nn.Linear(width, width, bias=False)
+        self.expand = nn.Linear(width, 4 * width, bias=False)
+        self.projection = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        shape = (batch, length, 3, self.heads, width // self.heads)
+        query, key, value = self.query_key_value(x).view(shape).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(query, key, value)
+        x = normalise(x + self.mixed(y.transpose(1, 2).reshape(batch, length, width)))
+        return normalise(x + self.projection(F.gelu(self.expand(x))))
+
+
+class Level(nn.Module):
+    """One level of the recurrence: new state = blocks(state + what is told to it)."""
+
+    def __init__(self, config: PuzzleModelConfig) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(config.width, config.heads) for _ in range(config.layers))
+
+    def forward(self, state: Tensor, told: Tensor) -> Tensor:
+        x = state + told
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class PuzzleModel(nn.Module):
+    """`model(clues, vectors)` gives logits; `model(clues, vectors, targets)` the *summed* loss over the targets.
+
+    A sum, for the reason that MiniGPT has: sums of ranks add up to the sum of the joint batch. With several segments
+    it is the mean of their sums. `vectors` (batch, puzzle_width) come from an embedding outside of this module, which
+    DDP must not see; they are one more place for attention to look at, beside the cells.
+    """
+
+    def __init__(self, config: PuzzleModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        box = math.isqrt(config.size)
+        cell = torch.arange(config.size**2)
+        row, column = cell // config.size, cell % config.size
+        places = torch.stack([row, column, row // box * box + column // box])  # what a cell shares with others
+        self.register_buffer("places", places, persistent=False)
+        self.digit = nn.Embedding(config.size + 1, config.width)
+        self.place = nn.ModuleList(nn.Embedding(config.size, config.width) for _ in places)
+        self.puzzle = nn.Linear(config.puzzle_width, config.width, bias=False)
+        self.fast, self.slow = Level(config), Level(config)
+        self.output = nn.Linear(config.width, config.size)
+
+    def forward(self, clues: Tensor, vectors: Tensor, targets: Tensor | None = None,
+                segments: int | None = None) -> Tensor:  # fmt: skip
+        """clues, targets: (batch, cells) of int64; vectors: (batch, puzzle_width).
+
+        Returns logits (batch, cells, size) after the last segment, or a scalar loss sum. `segments` lets it think
+        longer, or less long, than it was built to.
+        """
+        cells = self.digit(clues) + sum(
+            table(place) for table, place in zip(self.place, self.places, strict=True)
+        )
+        told = torch.cat([self.puzzle(vectors)[:, None], cells], dim=1)
+        slow, fast, losses = torch.zeros_like(told), torch.zeros_like(told), []
+        for _ in range(segments or self.config.segments):
+            slow, fast = self.think(slow.detach(), fast.detach(), told)
+            logits = self.output(slow[:, 1:])
+            if targets is not None:
+                losses.append(F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED,
+                                              reduction="sum"))  # fmt: skip
+        return logits if targets is None else torch.stack(losses).mean()
+
+    def think(self, slow: Tensor, fast: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+        """One segment: the fast level takes `fast_steps` for each step of the slow one."""
+        steps = self.config.slow_steps * self.config.fast_steps
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.gradient == "full"):
+            for step in range(1, steps):
+                fast = self.fast(fast, slow + told)
+                if step % self.config.fast_steps == 0:
+                    slow = self.slow(slow, fast)
+        fast = self.fast(fast, slow + told)
+        return self.slow(slow, fast), fast
+
+
+def normalise(x: Tensor) -> Tensor:
+    """Each vector scaled to a root mean square of 1 (Zhang and Sennrich, "RMSNorm", 2019)."""
+    return F.rms_norm(x, x.shape[-1:])

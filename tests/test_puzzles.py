@@ -1,0 +1,370 @@
+"""Puzzles on several ranks: one shared order, one configuration, one training run; and it learns."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from training_runs import ROOT, checkpoint, largest_gap, metrics
+
+from ddp_course import puzzles_ddp
+from ddp_course.data import sudoku
+from ddp_course.data.puzzles import IGNORED, NOBODY, PuzzleBatches, Puzzles, make_sets
+from ddp_course.errors import InputError
+from ddp_course.lab.launch import RunFailed, torchrun
+from ddp_course.models.puzzle import PuzzleModel, PuzzleModelConfig
+from ddp_course.parallel import overrides, process_group
+from ddp_course.puzzles_ddp import CommandLine, PuzzleTraining
+
+TRAINER = ROOT / "ddp_course" / "puzzles_ddp.py"
+STEPS = 6
+TINY = ("puzzles=30", "disguises=2", "held_out=11", "width=16", "heads=2", "embedding_width=4", "batch=14",
+        f"steps={STEPS}", "warmup_steps=2", "log_every=1", "validate_every=3", "checkpoint_every=1",
+        "keep_checkpoints=0")  # fmt: skip
+
+
+def merged(settings):
+    """The later of two settings of one key counts here, as the trainer would refuse them."""
+    return [f"{key}={value}" for key, value in dict(one.split("=", 1) for one in settings).items()]
+
+
+def train(run_dir: Path, *settings: str, nproc: int = 2, **launch):
+    if nproc > 1:
+        arguments = merged([*TINY, f"run_dir={run_dir}", *settings])
+        return torchrun(TRAINER, "--device", "cpu", *arguments, **{"nproc": nproc, "quiet": True} | launch)
+    return in_this_process(merged([*TINY, f"run_dir={run_dir}", *settings]))
+
+
+def in_this_process(settings) -> str:
+    """One process needs no launch, which would cost more than the run. Returns what it printed."""
+    handlers, printed = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}, io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            puzzles_ddp.train(CommandLine(tuple(settings), device="cpu"))
+    finally:
+        process_group.stop()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return printed.getvalue()
+
+
+def alone(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(TRAINER), "--device", "cpu", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+# ---- the order of the boards -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def numbered():
+    """53 boards that say which they are: cell 0 is given and holds the number, cell 1 is to be found."""
+    clues = np.zeros((53, 16), dtype=np.uint8)
+    clues[:, 0] = np.arange(1, 54)
+    return Puzzles(clues, np.ones_like(clues), np.arange(1, 54, dtype=np.int64))
+
+
+def read(puzzles, world_size, batches, **options):
+    """The numbers of the boards in each joint batch: the ranks' shares, one after the other, without padding."""
+    streams = [iter(PuzzleBatches(puzzles, rank=rank, world_size=world_size, **options)) for rank in range(world_size)]
+    joint = []
+    for _ in range(batches):
+        shares = [next(stream) for stream in streams]
+        assert len({len(share.ids) for share in shares}) == 1, "ranks have batches of unlike length"
+        joint.append([int(number) for share in shares for number in share.clues[share.real][:, 0]])
+    return joint
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 64])
+@pytest.mark.parametrize("batch_size", [1, 10, 53, 60])
+def test_the_joint_batches_are_the_same_at_any_world_size(numbered, world_size, batch_size):
+    per_epoch = -(-53 // batch_size)
+    joint = read(numbered, world_size, 2 * per_epoch, batch_size=batch_size, seed=7)
+    assert joint == read(numbered, 1, 2 * per_epoch, batch_size=batch_size, seed=7)
+    first, second = sum(joint[:per_epoch], []), sum(joint[per_epoch:], [])
+    assert sorted(first) == sorted(second) == list(range(1, 54)), "an epoch lost a board, or took one twice"
+    assert first != second
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 4])
+def test_an_evaluation_is_one_complete_pass(numbered, world_size):
+    shares = [list(PuzzleBatches(numbered, batch_size=8, rank=rank, world_size=world_size))
+              for rank in range(world_size)]  # fmt: skip
+    assert {len(share) for share in shares} == {7}
+    assert sorted(int(n) for share in shares for one in share for n in one.clues[one.real][:, 0]) == list(range(1, 54))
+
+
+def test_padding_has_nothing_to_find_and_uses_no_row_of_its_own(numbered):
+    batches = PuzzleBatches(numbered, batch_size=10, rank=3, world_size=4, seed=1)  # slices of 3: 10 = 3 + 3 + 3 + 1
+    batch = next(iter(batches))
+    assert batch.real.tolist() == [True, False, False]
+    assert (batch.targets[~batch.real] == IGNORED).all()
+    assert (batch.targets[0] == IGNORED).tolist() == (batch.clues[0] > 0).tolist()
+    joint = numbered.ids[batches.joint(0)]
+    assert set(batch.ids.tolist()) <= set(joint.tolist()), "padding would touch a row that one process does not"
+
+
+def test_going_on_at_a_batch_is_as_if_never_stopped(numbered):
+    whole = read(numbered, 2, 9, batch_size=20, seed=3)
+    assert read(numbered, 4, 4, batch_size=20, seed=3, start=5) == whole[5:]
+
+
+def test_loader_workers_share_the_batches(numbered):
+    options = {"batch_size": 10, "rank": 1, "world_size": 2}
+    without = list(PuzzleBatches(numbered, **options))
+    with_workers = list(DataLoader(PuzzleBatches(numbered, **options), batch_size=None, num_workers=2))
+    assert [one.ids.tolist() for one in with_workers] == [one.ids.tolist() for one in without]
+
+
+def test_the_held_out_puzzles_are_in_no_disguise_among_those_trained_on():
+    training, held_out = make_sets(5, 4, puzzles=40, disguises=3, held_out=20, clues=(5, 9))
+    assert len(training) == 120 and len(held_out) == 20
+    prints = lambda puzzles: [  # noqa: E731
+        sudoku.fingerprint(tuple(map(int, clues)), tuple(map(int, answer)))
+        for clues, answer in zip(puzzles.clues, puzzles.solutions, strict=True)
+    ]
+    assert not set(prints(training)) & set(prints(held_out))
+    by_id = {}
+    for number, print_ in zip(training.ids.tolist(), prints(training), strict=True):
+        by_id.setdefault(number, set()).add(print_)
+    assert sorted(by_id) == list(range(1, 41)) and all(len(one) == 1 for one in by_id.values())
+    assert set(held_out.ids.tolist()) == {NOBODY}
+    assert (make_sets(5, 4, 10, 1, 20, (5, 9))[1].clues == held_out.clues).all()
+
+
+@pytest.mark.parametrize("options, said", [
+    ({"batch_size": 0}, "at least 1"),
+    ({"batch_size": 4, "rank": 2, "world_size": 2}, "expected 0 to 1"),
+    ({"batch_size": 4, "start": -1}, "expected 0 or more"),
+])  # fmt: skip
+def test_batches_that_make_no_sense_are_refused(numbered, options, said):
+    with pytest.raises(InputError, match=said):
+        PuzzleBatches(numbered, **options)
+
+
+# ---- the model -------------------------------------------------------------------------------------------------------
+
+
+def test_one_step_gradients_need_no_more_memory_for_more_steps():
+    """What autograd keeps is counted: with full gradients it grows with the steps."""
+    def kept(gradient, fast_steps):
+        model = PuzzleModel(PuzzleModelConfig(width=8, heads=2, puzzle_width=2, fast_steps=fast_steps,
+                                              gradient=gradient))  # fmt: skip
+        count = []
+        clues, vectors = torch.zeros(2, 16, dtype=torch.int64), torch.zeros(2, 2, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: count.append(tensor.nbytes), lambda kept: kept):
+            model(clues, vectors, clues)
+        return sum(count)
+
+    assert kept("one-step", 2) == kept("one-step", 6)
+    assert kept("full", 2) < kept("full", 6)
+
+
+def test_the_vector_of_a_puzzle_gets_a_gradient_and_ignored_targets_give_none():
+    torch.manual_seed(0)
+    model = PuzzleModel(PuzzleModelConfig(width=8, heads=2, puzzle_width=2)).double()
+    clues, vectors = torch.zeros(3, 16, dtype=torch.int64), torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
+    targets = torch.full((3, 16), IGNORED)
+    targets[:2, :5] = 1
+    model(clues, vectors, targets).backward()
+    assert (vectors.grad[:2] != 0).all() and (vectors.grad[2] == 0).all()
+    assert model(clues, vectors).shape == (3, 16, 4)
+
+
+# ---- the trainer -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The same run in float64 on 1, 2 and 4 ranks, with a checkpoint after every update."""
+    folders = {nproc: tmp_path_factory.mktemp(f"ranks{nproc}") / "run" for nproc in (1, 2, 4)}
+    for nproc, folder in folders.items():
+        train(folder, "precision=float64", nproc=nproc)
+    return folders
+
+
+@pytest.mark.parametrize("nproc", [2, 4])
+def test_n_processes_equal_one(runs, nproc):
+    """30 puzzles in two disguises and batches of 14: the last of an epoch has 4, and 14 does not divide by 4."""
+    one, several = runs[1], runs[nproc]
+    for key in ("loss", "grad_norm", "lr", "embedding_lr", "val_loss", "val_cell_accuracy", "val_exact"):
+        assert metrics(several, key) == pytest.approx(metrics(one, key), abs=1e-10), key
+    assert sorted(metrics(one)) == list(range(1, STEPS + 1))
+    for step in (1, STEPS):
+        ours, theirs = checkpoint(several, step), checkpoint(one, step)
+        assert largest_gap(ours["model"], theirs["model"]) <= 1e-10
+        # A sum that is not within rounding of zero has one sign: the tables are equal to the last bit.
+        assert torch.equal(ours["embedding"]["table"], theirs["embedding"]["table"])
+    assert checkpoint(one, STEPS)["embedding"]["table"][1:].abs().max() > 0
+
+
+def test_only_rows_that_were_used_have_moved_and_row_0_never(runs):
+    training, _ = make_sets(1, 4, 30, 2, 11, (5, 9))
+    first = set(training.ids[PuzzleBatches(training, batch_size=14, seed=1).joint(0)].tolist())
+    table = checkpoint(runs[4], 1)["embedding"]["table"]
+    assert set(table.any(dim=1).nonzero().flatten().tolist()) == first and 0 not in first
+
+
+def stopped_after(run_dir, step, target):
+    """A copy of the run as a kill right after `step` leaves it."""
+    shutil.copytree(run_dir, target)
+    for folder in ("checkpoints", "tensors"):
+        for path in (target / folder).glob("step_*"):
+            if int(path.name.removeprefix("step_")) > step:
+                shutil.rmtree(path)
+    return target
+
+
+def same_end(one, other):
+    ours, theirs = checkpoint(one, STEPS), checkpoint(other, STEPS)
+    assert metrics(one) == metrics(other) and metrics(one, "val_exact") == metrics(other, "val_exact")
+    assert largest_gap(ours["model"], theirs["model"]) == 0.0
+    assert torch.equal(ours["embedding"]["table"], theirs["embedding"]["table"])
+    for index, moments in theirs["optimizer"]["state"].items():
+        assert all((ours["optimizer"]["state"][index][name] == value).all() for name, value in moments.items())
+
+
+def test_resumed_is_bit_equal(runs, tmp_path):
+    run_dir = stopped_after(runs[2], 4, tmp_path / "run")
+    train(run_dir, "precision=float64", "resume=auto")
+    same_end(run_dir, runs[2])
+
+
+def test_distributed_checkpoints_resume_bit_equal_and_at_another_world_size(runs, tmp_path):
+    settings = ("precision=float64", "checkpoint=distributed")
+    train(tmp_path / "run", *settings, "steps=4", "keep_checkpoints=2")
+    assert sorted(path.name for path in (tmp_path / "run" / "tensors").iterdir()) == ["step_000003", "step_000004"]
+    run_dir = stopped_after(tmp_path / "run", 3, tmp_path / "copy")
+    train(run_dir, *settings, "resume=auto", nproc=1)
+    for key in ("loss", "val_loss"):
+        assert metrics(run_dir, key) == pytest.approx(metrics(runs[1], key), abs=1e-10)
+
+
+def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
+    run_dir, pid = tmp_path / "run", os.getpid()
+    seldom = ("validate_every=0", "checkpoint_every=0")
+
+    def interrupt():
+        deadline = time.monotonic() + 60
+        while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for process in psutil.Process(pid).children(recursive=True):
+            if process.environ().get("RANK") is not None:
+                process.send_signal(signal.SIGTERM)
+
+    watcher = threading.Thread(target=interrupt)
+    watcher.start()
+    run = train(run_dir, *seldom, "steps=100000")
+    watcher.join()
+    [saved] = (run_dir / "checkpoints").iterdir()
+    step = int(saved.name.removeprefix("step_"))
+    assert max(metrics(run_dir)) == step and any("received SIGTERM" in line for line in run.lines[0])
+    train(run_dir, *seldom, f"steps={step + 2}", "resume=auto", nproc=1)
+    assert sorted(metrics(run_dir)) == list(range(1, step + 3))
+
+
+def test_a_time_budget_ends_the_run_and_a_finished_run_says_so(tmp_path):
+    settings = ("validate_every=0", "checkpoint_every=0", "steps=100000", "max_seconds=0.5")
+    assert "the time budget is spent" in train(tmp_path / "run", *settings, nproc=1)
+    [saved] = (tmp_path / "run" / "checkpoints").iterdir()
+    printed = train(tmp_path / "run", *settings, f"steps={int(saved.name[5:])}", "resume=auto", nproc=1)
+    assert "nothing left to do" in printed
+
+
+def test_it_learns_puzzles_that_it_has_never_seen(tmp_path):
+    """With a few seconds' training; the notebook shows a longer run."""
+    printed = train(tmp_path / "run", "puzzles=300", "disguises=16", "held_out=100", "width=64", "heads=4", "batch=64",
+                    "fewest_clues=5", "most_clues=9", "steps=80", "warmup_steps=10", "lr=4e-3", "checkpoint_every=0",
+                    "validate_every=0", nproc=1)  # fmt: skip
+    guessed = float(re.search(r"filled in at random, ([\d.]+) of", printed)[1])
+    [solved] = metrics(tmp_path / "run", "val_exact").values()
+    assert solved > guessed + 0.2, (solved, guessed)
+
+
+# ---- the configuration -----------------------------------------------------------------------------------------------
+
+
+BAD = {
+    "unknown key": (["lrr=1"], "'lrr=1' is no setting; give key=value, where key is one of size, puzzles"),
+    "no key=value": (["fast"], "'fast' is no setting; give key=value"),
+    "no float": (["lr=fast"], "lr must be of type float, not 'fast'"),
+    "not finite": (["lr=nan"], "lr must be of type float, not 'nan'"),
+    "no int": (["steps=1.5"], "steps must be of type int, not '1.5'"),
+    "empty value": (["steps="], "steps must be of type int, not ''"),
+    "no choice": (["checkpoint=both"], "checkpoint must be one of plain, distributed, not 'both'"),
+    "twice": (["lr=1", "lr=2"], "lr is given twice: 1.0 and '2'"),
+    "out of range": (["steps=0"], "steps must be at least 1, not 0"),
+    "another size": (["size=16"], "size must be one of 4, 9, not 16"),
+    "clues": (["fewest_clues=9", "most_clues=8"], "fewest_clues=9 and most_clues=8 must be a range"),
+    "heads": (["heads=3"], "width=64 does not divide into heads=3"),
+    "negative": (["embedding_lr=-1"], "embedding_lr must not be negative, but is -1.0"),
+    "a path for a name": (["run_name=../x"], "run_name must be a name, not a path"),
+    "missing file": ([], "cannot read the settings in", "missing.txt"),
+    "a folder": ([], "cannot read the settings in", "."),
+    "a bad line": ([], "'steps: 3' in", "bad.txt"),
+    "not text": ([], "not UTF-8", "binary.txt"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_setting_is_named(tmp_path, what):
+    settings, said, *file = BAD[what]
+    (tmp_path / "bad.txt").write_text("# a comment\n\nlr=1e-3\nsteps: 3\n")
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError) as error:
+        overrides.read(PuzzleTraining, settings, str(tmp_path / file[0]) if file else "")
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_defaults_then_a_file_then_the_command_line(tmp_path):
+    (tmp_path / "mine.txt").write_text("# mine\nlr=0.5\nsteps=7\nmax_seconds=9\n")
+    config = overrides.read(PuzzleTraining, ["steps=8", "max_seconds=none"], str(tmp_path / "mine.txt"))
+    assert (config.lr, config.steps, config.max_seconds, config.size) == (0.5, 8, None, 4)
+    assert isinstance(config.lr, float) and isinstance(config.steps, int)
+
+
+def test_every_key_is_explained():
+    text = overrides.listing(PuzzleTraining)
+    for name, default in vars(PuzzleTraining()).items():
+        assert f"\n- {name}={'none' if default is None else default}\n    " in f"\n{text}"
+    done = alone("--help")
+    assert done.returncode == 0 and "embedding_lr=0.01" in done.stdout and "--timeout-seconds" in done.stdout
+
+
+def test_an_unknown_flag_is_told_in_one_line():
+    done = alone("--lr", "1")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert "error: " in done.stderr and "Unrecognized options: --lr" in done.stderr
+
+
+def test_more_puzzles_than_there_are_is_refused(tmp_path):
+    with pytest.raises(InputError, match="ask for fewer, or for a wider range"):
+        train(tmp_path / "run", "fewest_clues=15", "most_clues=15", nproc=1)
+
+
+def test_a_failure_on_rank_0_stops_every_rank_with_one_message(tmp_path):
+    with pytest.raises(RunFailed) as failed:
+        torchrun(TRAINER, "--device", "cpu", "--file", tmp_path / "missing.txt", nproc=2, quiet=True, timeout=60)
+    run = failed.value.run
+    spoken = [line for lines in run.lines.values() for line in lines]
+    assert spoken == [f"error: cannot read the settings in {tmp_path}/missing.txt: No such file or directory"]
+    assert all(run.exit_codes.values())
+
+
+def test_a_run_has_one_name_and_settings_that_can_be_read(runs):
+    config = json.loads((runs[2] / "config.json").read_text())
+    assert config["run_name"].startswith("puzzles-") and config["world_size"] == 2
+    assert config["run_name"] != json.loads((runs[4] / "config.json").read_text())["run_name"]

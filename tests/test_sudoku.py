@@ -1,0 +1,140 @@
+"""Sudokus: one solution each, the same puzzle in any disguise, and told apart from others."""
+
+import random
+
+import pytest
+
+from ddp_course.data import sudoku
+from ddp_course.errors import InputError
+
+# A published one, and the only grid that completes it (Wikipedia, "Sudoku").
+PUBLISHED = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
+SOLVED = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
+
+
+def board(text):
+    return tuple(map(int, text))
+
+
+def is_valid(grid, size):
+    """Every digit once in each row, column and box: written out, without the module's own tables."""
+    box = int(size**0.5)
+    lines = [[grid[row * size + column] for column in range(size)] for row in range(size)]
+    lines += [[grid[row * size + column] for row in range(size)] for column in range(size)]
+    for top in range(0, size, box):
+        for left in range(0, size, box):
+            lines.append([grid[(top + i) * size + left + j] for i in range(box) for j in range(box)])
+    return all(sorted(line) == list(range(1, size + 1)) for line in lines)
+
+
+def brute_force(puzzle, size):
+    """How many grids complete a 4x4 puzzle: all digits in all cells, pruned by nothing but equal clues."""
+    import itertools
+
+    rows = list(itertools.permutations(range(1, size + 1)))
+    given = [puzzle[row * size : (row + 1) * size] for row in range(size)]
+    fit = [[one for one in rows if all(not g or g == d for g, d in zip(line, one, strict=True))] for line in given]
+    return sum(is_valid(sum(grid, ()), size) for grid in itertools.product(*fit))
+
+
+def test_the_solver_finds_the_published_solution():
+    assert sudoku.solutions(board(PUBLISHED)) == [board(SOLVED)]
+
+
+def test_the_solver_counts_like_brute_force():
+    chance = random.Random(5)
+    for _ in range(12):
+        puzzle, solution = sudoku.make(chance, 4, 7)
+        weaker = [0 if chance.random() < 0.3 else digit for digit in puzzle]
+        assert len(sudoku.solutions(weaker, 1000)) == brute_force(weaker, 4)
+    assert len(sudoku.solutions((0,) * 16, 1000)) == 288  # all there are
+
+
+def test_contradicting_clues_have_no_solution():
+    assert sudoku.solutions((1, 1) + (0,) * 14) == []
+    assert sudoku.solutions((1, 2, 3, 0) + (0, 0, 0, 4) + (0,) * 8) == []  # no two clues clash, and yet
+
+
+@pytest.mark.parametrize("size, clues, count", [(4, 6, 30), (9, 32, 3)])
+def test_puzzles_have_one_solution_and_their_clues_are_of_it(size, clues, count):
+    chance = random.Random(1)
+    for _ in range(count):
+        puzzle, solution = sudoku.make(chance, size, clues)
+        assert is_valid(solution, size) and sudoku.is_solved(solution)
+        assert sudoku.solutions(puzzle) == [solution]
+        assert all(digit in (0, right) for digit, right in zip(puzzle, solution, strict=True))
+        assert size**2 > sum(map(bool, puzzle)) >= clues
+
+
+@pytest.mark.parametrize("size, count", [(4, 40), (9, 3)])
+def test_a_disguise_is_valid_and_the_same_puzzle(size, count):
+    chance = random.Random(2)
+    puzzle, solution = sudoku.make(chance, size, size * 2)
+    seen = set()
+    for _ in range(count):
+        hidden, answer = sudoku.disguise(puzzle, solution, chance)
+        assert is_valid(answer, size)
+        assert sudoku.solutions(hidden) == [answer]
+        assert sum(map(bool, hidden)) == sum(map(bool, puzzle))
+        assert sudoku.fingerprint(hidden, answer) == sudoku.fingerprint(puzzle, solution)
+        seen.add(hidden)
+    assert len(seen) > count // 2  # and they do differ
+
+
+def test_other_puzzles_have_other_fingerprints():
+    """The fingerprint may merge puzzles, but is worth little if it merges many: compared with the exact answer."""
+    made = [sudoku.make(random.Random(seed), 4, 6) for seed in range(40)]
+    exact = {canonical(*pair) for pair in made}
+    found = {sudoku.fingerprint(*pair) for pair in made}
+    assert len(found) <= len(exact)
+    assert len(found) >= 0.9 * len(exact)
+
+
+def canonical(puzzle, solution):
+    """The smallest of all 128 x 24 disguises of a 4x4 puzzle."""
+    import itertools
+
+    orders = [a + b for a, b in itertools.permutations([(0, 1), (2, 3)])]
+    orders = [(*first, *second) for pair in itertools.permutations([(0, 1), (2, 3)])
+              for first in itertools.permutations(pair[0]) for second in itertools.permutations(pair[1])]  # fmt: skip
+    smallest = None
+    for rows, columns, turned in itertools.product(orders, orders, (False, True)):
+        cells = [puzzle[c * 4 + r if turned else r * 4 + c] for r in rows for c in columns]
+        names = {0: 0}
+        for digit in cells:  # digits by order of appearance: the smallest of all 24 namings
+            names.setdefault(digit, len(names))
+        named = tuple(names[digit] for digit in cells)
+        smallest = named if smallest is None else min(smallest, named)
+    return smallest
+
+
+def test_the_same_seed_makes_the_same_puzzles_and_more_of_them():
+    few = sudoku.make_unlike(3, 4, 10, 5, 8)
+    assert few == sudoku.make_unlike(3, 4, 20, 5, 8)[:10]
+    assert few != sudoku.make_unlike(4, 4, 10, 5, 8)
+    assert len({canonical(*pair) for pair in few}) == 10
+
+
+def test_more_than_there_are_is_refused():
+    with pytest.raises(InputError, match="were all known ones in disguise: ask for fewer"):
+        sudoku.make_unlike(1, 4, 10_000, 15, 15)
+
+
+@pytest.mark.parametrize("wrong", [lambda: sudoku.make(random.Random(1), 5, 9), lambda: sudoku.size_of((0,) * 25)])
+def test_other_sizes_are_refused(wrong):
+    with pytest.raises(InputError, match="expected"):
+        wrong()
+
+
+def test_a_random_fill_keeps_to_the_clues():
+    puzzle, solution = sudoku.make(random.Random(1), 4, 8)
+    right = 0
+    for seed in range(50):
+        guess = sudoku.fill_at_random(puzzle, random.Random(seed))
+        assert all(clue in (0, digit) for clue, digit in zip(puzzle, guess, strict=True)) and 0 not in guess
+        right += guess == solution
+    assert right < 50
+
+
+def test_as_text():
+    assert sudoku.as_text((1, 0, 0, 4) + (0,) * 12).splitlines()[0] == "1 . . 4"
