@@ -5,6 +5,7 @@ positions, GELU, input embedding tied to the output layer, residual projections 
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,13 @@ class MiniGPTConfig:
             raise ValueError(f"width {self.width} does not divide into {self.heads} heads of equal size")
 
 
+class Past(Protocol):
+    """What one layer keeps of earlier tokens while text is sampled: see `sampling.KeyValueCache`."""
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Add keys and values (batch, heads, new, size); return those of all tokens, and who sees whom."""
+
+
 class Attention(nn.Module):
     """Causal self-attention. Nothing is stored for the mask: the kernel knows what "causal" means."""
 
@@ -41,12 +49,16 @@ class Attention(nn.Module):
         self.query_key_value = nn.Linear(config.width, 3 * config.width)
         self.projection = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
         batch, length, width = x.shape
         shape = (batch, length, 3, self.heads, width // self.heads)
         query, key, value = self.query_key_value(x).view(shape).permute(2, 0, 3, 1, 4)
-        dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        if past is None:
+            dropout = self.dropout if self.training else 0.0
+            y = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        else:
+            key, value, visible = past.extend(key, value)
+            y = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
         y = self.projection(y.transpose(1, 2).reshape(batch, length, width))
         return F.dropout(y, self.dropout, self.training)
 
@@ -63,8 +75,8 @@ class Block(nn.Module):
         self.expand = nn.Linear(config.width, 4 * config.width)
         self.projection = nn.Linear(4 * config.width, config.width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
+    def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), past)
         y = self.projection(F.gelu(self.expand(self.perceptron_norm(x))))
         return x + F.dropout(y, self.dropout, self.training)
 
@@ -135,7 +147,8 @@ def generate(
 ) -> Tensor:
     """Continue `prompt` (batch, length) by `new_tokens` sampled tokens; returns (batch, length + new_tokens).
 
-    The window slides once the context is full. Every token costs a full forward pass: there is no cache here.
+    The window slides once the context is full. Every token costs a full forward pass: there is no cache here, so this
+    is the plain text against which `sampling.sample`, which has one, is tested.
     """
     was_training = model.training
     model.eval()

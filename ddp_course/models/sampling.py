@@ -1,0 +1,142 @@
+"""Sampling with a key-value cache: a new token costs one token's work, not the whole text's.
+
+In a causal model the keys and values of a token depend on nothing that comes later. Kept, they need not be computed
+again: each step sends only the newest token of every text through the model.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ddp_course.models.minigpt import MiniGPT
+
+
+class KeyValueCache:
+    """Keys and values of all tokens so far. Texts may differ in length: a token's place in the cache is its position.
+
+    What stands beyond the end of a shorter text is never visible, and is overwritten as that text grows.
+    """
+
+    def __init__(self, model: MiniGPT, capacity: int) -> None:
+        """`capacity`: tokens that the longest text will have, at most the model's context."""
+        self._model = model
+        self._layers = [LayerCache(capacity) for _ in model.blocks]
+
+    def hidden(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Run new tokens through the model. tokens, positions: (texts, new), int64; returns (texts, new, width)."""
+        seen = torch.arange(int(positions.max()) + 1, device=positions.device)
+        visible = (seen <= positions[:, :, None])[:, None]  # (texts, 1, new, seen): no token sees a later one
+        x = self._model.token_embedding(tokens) + self._model.position_embedding(positions)
+        for block, layer in zip(self._model.blocks, self._layers, strict=True):
+            layer.positions, layer.visible = positions, visible
+            x = block(x, layer)
+        return x
+
+
+class LayerCache:
+    """One layer's part: tensors of (texts, capacity, heads, size), made when the first keys say what they are like."""
+
+    positions: Tensor
+    visible: Tensor
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._kept: tuple[Tensor, ...] = ()
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Put new keys and values (texts, heads, new, size) into their places; return all, and what may be seen."""
+        texts, heads, _, size = key.shape
+        if not self._kept:
+            self._kept = tuple(key.new_zeros(texts, self._capacity, heads, size) for _ in ("keys", "values"))
+        rows = torch.arange(texts, device=key.device)[:, None]
+        for kept, new in zip(self._kept, (key, value), strict=True):
+            kept[rows, self.positions] = new.transpose(1, 2)
+        keys, values = (kept[:, : self.visible.shape[-1]].transpose(1, 2) for kept in self._kept)
+        return keys, values, self.visible
+
+
+@torch.no_grad()
+def sample(
+    model: MiniGPT,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    end_of_text: int | None = None,
+    generator: torch.Generator | None = None,
+) -> list[list[int]]:
+    """Continue every prompt by up to `new_tokens` tokens; returns the completions alone, in order of the prompts.
+
+    A completion ends early with the token `end_of_text`, which it then holds. `top_k` limits the choice to that many
+    likeliest tokens. Randomness comes from `generator`, or from torch's default one; each step draws for all prompts.
+
+    Past the context's end the window slides, as in `minigpt.generate`. Positions are learned and absolute, so a
+    window that slides moves every token to another position, and nothing that was kept is valid: from there on
+    every token costs a full pass over the window, without the cache.
+
+    Raises ValueError for an empty prompt, one longer than the context, or a temperature that is not positive.
+    """
+    context, device = model.config.context, model.token_embedding.weight.device
+    lengths = [len(prompt) for prompt in prompts]
+    if not lengths or new_tokens < 1:
+        return [[] for _ in prompts]
+    if not 1 <= min(lengths) <= max(lengths) <= context:
+        raise ValueError(f"a prompt has 1 to {context} tokens, found {min(lengths)} to {max(lengths)}")
+    if not temperature > 0:
+        raise ValueError(f"the temperature must be above 0, found {temperature}")
+    was_training = model.training
+    model.eval()
+    texts = [list(prompt) for prompt in prompts]
+    cache = KeyValueCache(model, capacity=min(context, max(lengths) + new_tokens))
+    ends = torch.tensor(lengths, device=device)
+    drawn = ends  # of the last step
+    finished = [False] * len(texts)
+    for step in range(new_tokens):
+        if max(lengths) + step > context:
+            hidden = _last_of_windows(model, texts, device)
+        elif step == 0:
+            padded, positions = _padded(texts, device)
+            hidden = cache.hidden(padded, positions)[torch.arange(len(texts), device=device), ends - 1]
+        else:
+            hidden = cache.hidden(drawn[:, None], ends[:, None] + (step - 1))[:, 0]
+        logits = model.output(model.final_norm(hidden)).float() / temperature
+        drawn = _draw(logits, top_k, generator)
+        for row, token in enumerate(drawn.tolist()):
+            texts[row].append(token)
+            finished[row] |= token == end_of_text
+        if all(finished):
+            break
+    model.train(was_training)
+    return [_until(text[length:], end_of_text) for text, length in zip(texts, lengths, strict=True)]
+
+
+def _draw(logits: Tensor, top_k: int | None, generator: torch.Generator | None) -> Tensor:
+    """One token a row, by its probability. logits: (rows, vocabulary); returns (rows,) of int64."""
+    if top_k is None:
+        return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+    best = logits.topk(min(top_k, logits.shape[-1]))
+    choice = torch.multinomial(best.values.softmax(-1), 1, generator=generator)
+    return best.indices.gather(-1, choice)[:, 0]
+
+
+def _last_of_windows(model: MiniGPT, texts: list[list[int]], device: torch.device) -> Tensor:
+    """(texts, width): what the model makes of the last token of each text, by a full pass over its last window."""
+    windows = [text[-model.config.context :] for text in texts]
+    padded, positions = _padded(windows, device)
+    x = model.token_embedding(padded) + model.position_embedding(positions)
+    for block in model.blocks:
+        x = block(x)
+    return x[torch.arange(len(windows), device=device), torch.tensor([len(window) - 1 for window in windows])]
+
+
+def _padded(texts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Texts as one rectangle, filled up on the right, where a causal model cannot see it; and the positions."""
+    longest = max(map(len, texts))
+    rectangle = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
+    return rectangle, torch.arange(longest, device=device).expand(len(texts), -1)
+
+
+def _until(tokens: list[int], end: int | None) -> list[int]:
+    return tokens[: tokens.index(end) + 1] if end in tokens else tokens

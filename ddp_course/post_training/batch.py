@@ -1,0 +1,84 @@
+"""Prompts and completions as tensors, with what the models say of them, and the numbers that describe them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ddp_course.parallel.process_group import World
+from ddp_course.parallel.sync import sum_over_ranks
+from ddp_course.post_training.grpo import kl_estimate, mean_over_tokens
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One rank's sequences of an update. `length` is that of the longest; shorter ones are padded on the right.
+
+    tokens      (sequences, length) of int64: prompt, completion, padding
+    counted     (sequences, length - 1) of bool: predictions that belong to the completion
+    old         (sequences, length - 1): log-probabilities under the policy as it is before the update
+    reference   (sequences, length - 1): under the frozen reference
+    entropy     (sequences, length - 1): of the policy's distribution, in nats
+    rewards     (sequences,)
+    advantages  (sequences,)
+    better      (sequences,): 1 for what should become likelier, -1 for what should become less likely, 0 for neither
+    """
+
+    tokens: Tensor
+    counted: Tensor
+    old: Tensor
+    reference: Tensor
+    entropy: Tensor
+    rewards: Tensor
+    advantages: Tensor
+    better: Tensor
+
+    def parts(self, size: int) -> Iterator["Batch"]:
+        """Cut into runs of at most `size` sequences: micro-batches."""
+        for part in zip(*(tensor.split(size) for tensor in vars(self).values()), strict=True):
+            yield Batch(*part)
+
+
+def padded(
+    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """`tokens` and `counted` of a Batch. A padding token is 0, which nobody sees: attention looks back only."""
+    texts = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
+    longest = max(map(len, texts))
+    tokens = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
+    predicted = torch.arange(1, longest, device=device)
+    starts, ends = (torch.tensor([len(one) for one in each], device=device)[:, None] for each in (prompts, texts))
+    return tokens, (starts <= predicted) & (predicted < ends)
+
+
+def describe(batch: Batch, distinct: int, world: World) -> dict[str, float]:
+    """What the joint batch of all ranks is like (collective): sums and counts are reduced, then divided.
+
+    `sequences`, `tokens`: how many. Means over the sequences: reward, length (in tokens), distinct (the share of
+    different completions, by group). Means over the tokens: kl (to the reference), entropy. Margins: the mean of what
+    should become likelier less the mean of what should not, of the reward (r), the log-probability of a token (lp),
+    and that less the reference's (kl).
+    """
+    log_probs = mean_over_tokens(batch.old, batch.counted)
+    moved = log_probs - mean_over_tokens(batch.reference, batch.counted)
+    kl = kl_estimate(batch.old, batch.reference)
+    sums = {
+        "sequences": len(batch.tokens), "tokens": batch.counted.sum(), "reward": batch.rewards.sum(),
+        "distinct": distinct, "kl": kl.where(batch.counted, 0).sum(),
+        "entropy": batch.entropy.where(batch.counted, 0).sum(),
+    }  # fmt: skip
+    for side, chosen in (("better", batch.better > 0), ("worse", batch.better < 0)):
+        of_side = {"count": chosen, "r": batch.rewards, "lp": log_probs, "kl": moved}
+        sums |= {f"{side} {name}": values.where(chosen, 0).sum() for name, values in of_side.items()}
+    total = dict(zip(sums, sum_over_ranks(world, *sums.values()), strict=True))
+    sequences, tokens = total["sequences"], total["tokens"]
+    described = {
+        "sequences": sequences, "tokens": tokens, "reward": total["reward"] / sequences, "length": tokens / sequences,
+        "distinct": total["distinct"] / sequences, "kl": total["kl"] / tokens, "entropy": total["entropy"] / tokens,
+    }  # fmt: skip
+    both = total["better count"] and total["worse count"]
+    for name in ("r", "lp", "kl"):
+        better, worse = (total[f"{side} {name}"] / max(1, total[f"{side} count"]) for side in ("better", "worse"))
+        described[f"{name}_margin"] = better - worse if both else 0.0
+    return described

@@ -1,0 +1,15 @@
+"""How far a share that was counted may be from the true one."""
+
+import math
+
+
+def wilson_interval(successes: float, count: float, z: float = 1.96) -> tuple[float, float]:
+    """The interval that holds the true share in 95 of 100 experiments (for z = 1.96), between 0 and 1.
+
+    Wilson, "Probable inference, the law of succession, and statistical inference" (1927). Unlike share ± z * standard
+    error it stays within 0 and 1 and is honest for few trials.
+    """
+    share, spread = successes / count, z**2 / count
+    middle = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
+    return middle - half, middle + half

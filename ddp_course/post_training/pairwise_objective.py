@@ -1,0 +1,31 @@
+"""An offline objective on pairs. It has been called GRPO; it has no groups, samples nothing and clips nothing.
+
+A published script trains its policy this way. Each pair (chosen, rejected) is one example: the log-probability of the
+chosen answer is pushed up and that of the rejected one down, in proportion to how much better a reward model finds it,
+less beta times how much farther the policy has moved on it. It is REINFORCE with two fixed samples that the policy
+did not draw. Kept here to be compared with what GRPO is.
+"""
+
+import torch
+from torch import Tensor
+
+from ddp_course.post_training.grpo import mean_over_tokens
+
+
+def pairwise_advantages(rewards: Tensor, log_probs: Tensor, reference: Tensor, beta: float) -> Tensor:
+    """The weight of each answer: reward margin less beta times KL margin for the chosen one, minus that for the other.
+
+    rewards, log_probs, reference: (pairs, 2), chosen first; of each answer its reward, and the mean log-probability of
+    a token under the policy and under the reference. Returns (pairs, 2). Nothing is differentiated through it.
+    """
+    moved = (log_probs - reference).detach()
+    margin = (rewards[:, 0] - rewards[:, 1]) - beta * (moved[:, 0] - moved[:, 1])
+    return torch.stack([margin, -margin], dim=1)
+
+
+def pairwise_loss(log_probs: Tensor, advantages: Tensor, counted: Tensor) -> Tensor:
+    """Minus the weighted log-probability margin, *summed* over the pairs: divide once by the pairs of all ranks.
+
+    log_probs, counted: (answers, length - 1). advantages: (answers,), as `pairwise_advantages` gives them.
+    """
+    return -(advantages * mean_over_tokens(log_probs, counted)).sum()

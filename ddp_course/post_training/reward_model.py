@@ -1,0 +1,99 @@
+"""A reward model that scores text: a frozen backbone, its tokenizer, and a head trained by reward_ddp."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ddp_course.errors import InputError
+from ddp_course.models.reward import RewardHead, feature_count
+from ddp_course.parallel import checkpoint
+from ddp_course.parallel.precision import autocast
+from ddp_course.post_training.backbones import Backbone, fingerprint, load_backbone
+
+
+class RewardModel(nn.Module):
+    """Scores completions: `score` from texts to rewards; `features` and `head` are its two halves.
+
+    Texts of an update go through the backbone `micro_batch_size` at a time, those of like length together, and through
+    the head all at once. A text of more than `max_tokens` loses the beginning of its prompt, and if that is not
+    enough the end of its completion. An empty completion is judged by the last token of its prompt.
+    """
+
+    def __init__(self, backbone: Backbone, head: RewardHead, *, max_tokens: int, micro_batch_size: int = 32,
+                 precision: str = "float32") -> None:  # fmt: skip
+        super().__init__()
+        if not 2 <= max_tokens <= backbone.model.context:
+            raise InputError(
+                f"--max-tokens is {max_tokens}, expected 2 to {backbone.model.context}, the context of {backbone.name}"
+            )
+        self.backbone, self.head = backbone.model, head
+        self.encode, self.begin = backbone.encode, backbone.begin
+        self.max_tokens, self.micro_batch_size, self.precision = max_tokens, micro_batch_size, precision
+
+    def features(self, prompts: Sequence[str], completions: Sequence[str]) -> Tensor:
+        """What the head reads of each text: (n, features), in the head's number format, without gradients."""
+        weight = self.head.expand.weight
+        texts = [self.tokens(*text) for text in zip(prompts, completions, strict=True)]
+        features = weight.new_empty(len(texts), feature_count(self.backbone.width))
+        by_length = sorted(range(len(texts)), key=lambda n: len(texts[n][0]))  # little padding in a micro-batch
+        for first in range(0, len(texts), self.micro_batch_size):
+            rows = by_length[first : first + self.micro_batch_size]
+            tokens, starts, lengths = padded([texts[n] for n in rows], weight.device)
+            with autocast(self.precision, weight.device):
+                features[rows] = self.backbone(tokens, starts, lengths).to(weight.dtype)
+        return features
+
+    @torch.no_grad()
+    def score(self, prompts: Sequence[str], completions: Sequence[str]) -> Tensor:
+        """Rewards of the completions, (n,) of float32 on the model's device: higher is better."""
+        return self.head(self.features(prompts, completions)).float()
+
+    def tokens(self, prompt: str, completion: str) -> tuple[list[int], int]:
+        """The tokens of both, and where the completion starts."""
+        after = self.encode(completion)[: self.max_tokens - 1]
+        before = [self.begin, *self.encode(prompt)][-(self.max_tokens - len(after)) :]
+        return before + after, len(before) if after else len(before) - 1
+
+
+def padded(texts: Sequence[tuple[list[int], int]], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """(token ids, start of the completion) of each text -> tokens (n, longest), starts (n,), lengths (n,): int64.
+
+    Padding is on the right, where no token of the text can see it; its value is 0 and does not matter.
+    """
+    lengths = torch.tensor([len(tokens) for tokens, _ in texts])
+    rows = torch.zeros(len(texts), int(lengths.max()), dtype=torch.int64)
+    for row, (tokens, _) in zip(rows, texts, strict=True):
+        row[: len(tokens)] = torch.tensor(tokens)
+    starts = torch.tensor([start for _, start in texts])
+    return rows.to(device), starts.to(device), lengths.to(device)
+
+
+def load_reward_model(path: str | Path, device: torch.device | str = "cpu", backbone: str = "") -> RewardModel:
+    """Read a checkpoint of reward_ddp, or the newest valid one of a run directory of it: frozen, in eval mode.
+
+    The backbone is loaded from where it was when the head was trained, or from `backbone` if it has moved; one with
+    other weights or another tokenizer is refused, since the head would read something it has never seen.
+    Raises InputError.
+    """
+    path = Path(path)
+    if (path / "checkpoints").is_dir():
+        path = checkpoint.newest_valid(path) or path
+    state = checkpoint.load(path)
+    config, identity = state.get("config", {}), state.get("identity", {})
+    missing = {"backbone", "head_width", "max_tokens", "micro_batch_size"} - config.keys()
+    if missing or "head" not in state:
+        raise InputError(f"{path} is not a checkpoint of reward_ddp: it has no {min(missing, default='head')!r}")
+    base = load_backbone(backbone or config["backbone"])
+    if fingerprint(base) != identity.get("backbone"):
+        raise InputError(
+            f"{path} was trained on another backbone: its fingerprint is {identity.get('backbone')}, "
+            f"that of {base.name} is {fingerprint(base)}"
+        )
+    head = RewardHead(feature_count(base.model.width), config["head_width"])
+    head.load_state_dict(state["head"])
+    model = RewardModel(
+        base, head.float(), max_tokens=config["max_tokens"], micro_batch_size=config["micro_batch_size"]
+    )
+    return model.requires_grad_(False).eval().to(device)

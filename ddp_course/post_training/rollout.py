@@ -1,0 +1,119 @@
+"""What a rank does on its own in an update: let the policy write, have it rewarded, ask policy and reference about it.
+
+Nothing here knows of other ranks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ddp_course.data.pairs import Pair
+from ddp_course.data.tokenizer import Tokenizer
+from ddp_course.models.minigpt import MiniGPT
+from ddp_course.models.sampling import sample
+from ddp_course.parallel.precision import autocast
+from ddp_course.post_training.batch import Batch, padded
+from ddp_course.post_training.grpo import group_advantages, mean_over_tokens, token_log_probs
+from ddp_course.post_training.pairwise_objective import pairwise_advantages
+
+
+class Reward(Protocol):
+    """Whatever can tell good completions from bad ones, and does not learn."""
+
+    def score(self, prompts: Sequence[str], completions: Sequence[str]) -> Tensor:
+        """Rewards, shape (n,): higher is better."""
+
+
+@dataclass(frozen=True)
+class Players:
+    """The policy that learns, the frozen reference it started from, who rewards them, and how they sample."""
+
+    policy: MiniGPT
+    reference: MiniGPT
+    reward: Reward
+    tokenizer: Tokenizer
+    new_tokens: int
+    temperature: float
+    micro_batch_size: int
+    precision: str
+
+    @property
+    def device(self) -> torch.device:
+        return self.policy.token_embedding.weight.device
+
+    def write(self, model: MiniGPT, prompts: Sequence[Sequence[int]], seed: int | None = None) -> list[list[int]]:
+        """A completion for each prompt, in tokens, drawn by the rank's own generator or by one made from `seed`."""
+        generator = None if seed is None else torch.Generator(self.device).manual_seed(seed)
+        with autocast(self.precision, self.device):
+            return sample(
+                model, prompts, self.new_tokens, temperature=self.temperature,
+                end_of_text=self.tokenizer.end_of_text, generator=generator,
+            )  # fmt: skip
+
+    def read(self, prompt: str, completion: Sequence[int]) -> tuple[str, str]:
+        """Prompt and completion as text, parted after a line break, as in the pairs that a reward model learns from.
+
+        A completion that has come to the end of the text has finished its last line.
+        """
+        ended = completion[-1:] == [self.tokenizer.end_of_text]
+        text = self.tokenizer.decode(completion[:-1]) + "\n" if ended else self.tokenizer.decode(completion)
+        return (prompt + "\n", text[1:]) if text.startswith("\n") else (prompt, text)
+
+    @torch.no_grad()
+    def judge(self, model: MiniGPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """`token_log_probs` of a model for all sequences, without gradients, a micro-batch at a time."""
+        parts = tokens.split(self.micro_batch_size)
+        with autocast(self.precision, self.device):
+            found = [token_log_probs(model(part), part, self.temperature) for part in parts]
+        log_probs, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return log_probs, entropy
+
+
+def sample_groups(players: Players, prompts: Sequence[str], group_size: int) -> tuple[Batch, int]:
+    """Sample `group_size` completions for each prompt, reward them, compare each with its group.
+
+    Also returns how many completions were different from all earlier ones of their group.
+    """
+    prompts = [prompt for prompt in prompts for _ in range(group_size)]
+    ids = [players.tokenizer.encode(prompt) for prompt in prompts]
+    completions = players.write(players.policy, ids)
+    texts = [players.read(*both) for both in zip(prompts, completions, strict=True)]
+    rewards = players.reward.score(*zip(*texts, strict=True)).to(players.device)
+    advantages = group_advantages(rewards.view(-1, group_size)).flatten()
+    groups = [texts[first : first + group_size] for first in range(0, len(texts), group_size)]
+    return _batch(players, ids, completions, rewards, advantages), sum(len(set(group)) for group in groups)
+
+
+def take_pairs(players: Players, pairs: Sequence[Pair], beta: float) -> tuple[Batch, int]:
+    """The answers of each pair, chosen first, with the weights of the pairwise objective. Nothing is sampled."""
+    room = players.policy.config.context - players.new_tokens
+    prompts = [players.tokenizer.encode(pair.prompt)[-room:] for pair in pairs for _ in range(2)]
+    answers = [(pair.prompt, answer) for pair in pairs for answer in (pair.chosen, pair.rejected)]
+    completions = [players.tokenizer.encode(answer)[: players.new_tokens] for _, answer in answers]
+    rewards = players.reward.score(*zip(*answers, strict=True)).to(players.device)
+    sides = torch.ones_like(rewards)
+    sides[1::2] = -1
+    batch = _batch(players, prompts, completions, rewards, sides)
+    log_probs, reference = (mean_over_tokens(each, batch.counted).view(-1, 2) for each in (batch.old, batch.reference))
+    batch.advantages.copy_(pairwise_advantages(rewards.view(-1, 2), log_probs, reference, beta).flatten())
+    return batch, len(answers)
+
+
+def reward_sum(players: Players, model: MiniGPT, prompts: Sequence[str], seed: int) -> float:
+    """The rewards, added up, of one completion for each prompt. The same `seed` draws the same random numbers."""
+    if not prompts:
+        return 0.0
+    completions = players.write(model, [players.tokenizer.encode(prompt) for prompt in prompts], seed)
+    texts = [players.read(*both) for both in zip(prompts, completions, strict=True)]
+    return players.reward.score(*zip(*texts, strict=True)).sum().item()
+
+
+def _batch(players: Players, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], rewards: Tensor,
+           advantages: Tensor) -> Batch:  # fmt: skip
+    tokens, counted = padded(prompts, completions, players.device)
+    old, entropy = players.judge(players.policy, tokens)
+    reference, _ = players.judge(players.reference, tokens)
+    return Batch(tokens, counted, old, reference, entropy, rewards, advantages.to(old.dtype), advantages.sign())

@@ -1,0 +1,486 @@
+"""GRPO: its formulas, its reward, and the launchable at 1, 2 and 4 processes."""
+
+import json
+import math
+import os
+import signal
+import warnings
+
+import pytest
+import torch
+from test_resume import _signal_ranks, _when, copy_up_to
+from training_runs import ROOT, checkpoint, largest_gap, metrics, train_alone
+
+from ddp_course import grpo_ddp
+from ddp_course.data import corpora, tokenizer
+from ddp_course.data.pairs import Pair, write_pairs
+from ddp_course.errors import InputError
+from ddp_course.lab.launch import RunFailed, torchrun
+from ddp_course.parallel import command_line, process_group
+from ddp_course.post_training.adaptive_beta import AdaptiveBeta
+from ddp_course.post_training.grpo import group_advantages, grpo_loss, kl_estimate, token_log_probs
+from ddp_course.post_training.pairwise_objective import pairwise_advantages, pairwise_loss
+from ddp_course.post_training.pretrained import load_pretrained
+from ddp_course.post_training.prompts import collect, prompts_of
+from ddp_course.post_training.rewards import parses
+
+GRPO = ROOT / "ddp_course" / "grpo_ddp.py"
+
+
+# ---- formulas ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1e-8, -3e6])
+def test_a_group_of_equals_teaches_nothing(reward):
+    """Not nearly nothing: eight times 0.1 has a mean that is not 0.1, and a deviation of that size."""
+    assert torch.equal(group_advantages(torch.full((3, 8), reward)), torch.zeros(3, 8))
+
+
+def test_advantages_are_deviations_in_units_of_the_group():
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [5.0, 7.0, 5.0, 7.0]], dtype=torch.float64)
+    expected = torch.tensor([[0.75, -0.25, -0.25, -0.25], [-1, 1, -1, 1]], dtype=torch.float64)
+    expected /= torch.tensor([[0.5 + 1e-4], [math.sqrt(4 / 3) + 1e-4]])
+    torch.testing.assert_close(group_advantages(rewards), expected)
+
+
+def tensors(sequences=6, length=9, vocabulary=11, width=5):
+    """Hidden states, an output matrix, and what a batch holds: ragged completions, probabilities that have moved."""
+    generator = torch.Generator().manual_seed(2)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    hidden, output = normal(sequences, length, width).requires_grad_(), normal(vocabulary, width).requires_grad_()
+    tokens = torch.randint(vocabulary, (sequences, length), generator=generator)
+    starts, places = torch.arange(sequences)[:, None] % 3, torch.arange(length - 1)
+    counted = (starts <= places) & (places < length - 1 - torch.arange(sequences)[:, None] % 4)
+    log_probs, _ = token_log_probs((hidden @ output.T).detach(), tokens, 0.7)
+    shape = log_probs.shape
+    given = {"old": log_probs + 0.3 * normal(*shape), "reference": log_probs + 0.3 * normal(*shape),
+             "advantages": normal(sequences), "counted": counted}  # fmt: skip
+    return hidden, output, tokens, given
+
+
+def ours(hidden, output, tokens, given):
+    log_probs, _ = token_log_probs(hidden @ output.T, tokens, temperature=0.7)
+    return grpo_loss(log_probs, **given, clip=0.2, beta=0.3)
+
+
+def test_the_loss_token_by_token():
+    hidden, output, tokens, given = tensors()
+    loss, clipped = ours(hidden, output, tokens, given)
+    expected, cut, logits = 0.0, 0, (hidden @ output.T).detach()
+    for row, place in given["counted"].nonzero().tolist():
+        scores = [float(x) / 0.7 for x in logits[row, place]]
+        log_prob = scores[tokens[row, place + 1]] - math.log(sum(map(math.exp, scores)))
+        ratio = math.exp(log_prob - given["old"][row, place])
+        gap = given["reference"][row, place].item() - log_prob
+        free = ratio * given["advantages"][row].item()
+        bounded = min(max(ratio, 0.8), 1.2) * given["advantages"][row].item()
+        expected += 0.3 * (math.exp(gap) - gap - 1) - min(free, bounded)
+        cut += bounded < free
+    assert loss.item() == pytest.approx(expected, abs=1e-12)
+    assert clipped.item() == cut and 0 < cut < given["counted"].sum()
+
+
+@pytest.mark.parametrize("kind", ["dapo", "grpo"])
+def test_the_loss_is_that_of_liger_kernel(kind):
+    """An implementation by others: the same loss, the same gradients, the same share of clipped tokens.
+
+    dapo: the mean over all tokens, as ours. grpo: the mean of the completions' means, put together from our sums.
+    """
+    module = pytest.importorskip("liger_kernel.chunked_loss.grpo_loss", reason="needs the extra `peers`: liger-kernel")
+    hidden, output, tokens, given = tensors()
+    theirs = module.LigerFusedLinearGRPOLoss(beta=0.3, epsilon_low=0.2, epsilon_high=0.2, temperature=0.7,
+                                             loss_type=kind, compiled=False)  # fmt: skip
+    their_loss, (_, their_share) = theirs(
+        hidden[:, :-1], output, tokens[:, 1:], given["counted"].double(), given["advantages"],
+        ref_per_token_logps=given["reference"], old_per_token_logps=given["old"],
+    )  # fmt: skip
+    their_gradients = torch.autograd.grad(their_loss, (hidden, output))
+    loss, clipped = ours(hidden, output, tokens, given)
+    if kind == "dapo":
+        loss = loss / given["counted"].sum()
+    else:
+        rows = [{name: value[row : row + 1] for name, value in given.items()} for row in range(len(tokens))]
+        loss = sum(
+            ours(hidden[row : row + 1], output, tokens[row : row + 1], one)[0] / one["counted"].sum()
+            for row, one in enumerate(rows)
+        ) / len(rows)
+    assert loss.item() == pytest.approx(their_loss.item(), abs=1e-6)  # theirs is computed in float32
+    for mine, other in zip(torch.autograd.grad(loss, (hidden, output)), their_gradients, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
+    assert (clipped / given["counted"].sum()).item() == pytest.approx(their_share.item())
+
+
+def test_kl_is_never_negative_and_right_on_average():
+    torch.manual_seed(1)
+    policy, reference = torch.randn(2, 5, dtype=torch.float64).log_softmax(-1)
+    drawn = torch.multinomial(policy.exp(), 200_000, replacement=True)
+    estimate = kl_estimate(policy[drawn], reference[drawn])
+    exact = (policy.exp() * (policy - reference)).sum()
+    assert estimate.min() >= 0 and estimate.mean().item() == pytest.approx(exact.item(), rel=0.02)
+
+
+def test_the_pairwise_objective():
+    log_probs = torch.randn(4, 7, dtype=torch.float64, requires_grad=True)
+    counted = torch.arange(7) < torch.tensor([[7], [4], [2], [6]])
+    means = torch.stack([row[mask].mean() for row, mask in zip(log_probs, counted, strict=True)]).view(2, 2)
+    rewards, reference = torch.randn(2, 2, dtype=torch.float64), torch.randn(2, 2, dtype=torch.float64)
+    margins = (rewards[:, 0] - rewards[:, 1]) - 0.3 * ((means - reference)[:, 0] - (means - reference)[:, 1])
+    expected = -(margins.detach() * (means[:, 0] - means[:, 1])).sum()
+    found = pairwise_loss(log_probs, pairwise_advantages(rewards, means, reference, 0.3).flatten(), counted)
+    torch.testing.assert_close(found, expected)
+    (gradient,) = torch.autograd.grad(found, log_probs)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, log_probs)[0])
+
+
+def test_beta_follows_the_kl_and_is_state():
+    beta = AdaptiveBeta(1.0, target=0.1, gain=0.5)
+    beta.update(10.0)
+    assert beta.value == pytest.approx(1.1), "the error is bounded at a fifth"
+    beta.update(0.09)
+    assert beta.value == pytest.approx(1.1 * 0.95)
+    other = AdaptiveBeta(5.0, target=0.1, gain=0.5)
+    other.load_state_dict(json.loads(json.dumps(beta.state_dict())))
+    assert other.value == beta.value
+    fixed = AdaptiveBeta(1.0, target=0.0, gain=0.5)
+    fixed.update(10.0)
+    assert fixed.value == 1.0
+
+
+# ---- the reward --------------------------------------------------------------------------------------------------
+
+HEADER = "def f(a, b):\n"
+JUDGED = {
+    "two statements": ("    c = a\n    return b\n", True),
+    "one is too few": ("    return a\n", False),
+    "the last line is cut off": ("    c = a\n    d = b\n    return (a", True),
+    "what is whole is wrong": ("    c = a)\n    d = b\n    return a", False),
+    "nothing": ("", False),
+    "blank lines": ("\n\n\n\n", False),
+    "comments": ("    # c\n    # d\n    # e\n", False),
+    "a docstring, and one statement": ('    """c"""\n    return a\n', False),
+    "bare constants": ("    1\n    None\n    ...\n", False),
+    "nested": ("    if a:\n        return b\n", True),
+    "a block without a body": ("    c = a\n    if a:\n", False),
+    "an open bracket": ("    c = a\n    d = (\n", False),
+    "one statement on two lines": ("    c = [\n        a]\n", False),
+    "two on one line": ("    c = a; d = b\n", True),
+    "indentation": ("    c = a\n   d = b\n", False),
+    "NUL": ("    c = a\n    d = '\0'\n", False),
+    "broken UTF-8, in a string": ("    c = '\ufffd'\n    d = a\n", True),
+    "a form feed and a carriage return": ("    c = a\r    d = b\x0c\n", True),
+    "too deep for the parser": (f"    c = {'(' * 5000}{')' * 5000}\n    d = a\n", False),
+    "too deep for the tree": (f"    c = {'-' * 100_000}1\n    d = a\n", False),
+    "a huge number": (f"    c = {'9' * 10_000}\n    d = a\n", False),
+    "an escape that Python warns of": ("    c = '\\d'\n    d = 1if a else 2\n", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", JUDGED)
+def test_what_parses(what):
+    completion, expected = JUDGED[what]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert parses(HEADER, completion, min_statements=2) is expected
+
+
+def test_the_prompt_earns_nothing():
+    assert not parses("def f():\n    a = 1\n    b = 2\n    return", " a\n", min_statements=1)
+    assert parses("def f():\n    a = 1\n    b = 2\n    return", " a\nc = 1\n", min_statements=1)
+
+
+@pytest.mark.parametrize("evil", ["open({0!r}, 'w').write('x')", "__import__('os').mkdir({0!r})",
+                                  "@open({0!r}, 'w').write\ndef g(): pass"])  # fmt: skip
+def test_nothing_is_ever_executed(tmp_path, evil):
+    """Not even what a module would run when it is imported."""
+    lines = evil.format(str(tmp_path / "written"))
+    assert parses("def f(): pass", f"\n{lines}\nx = 1\n", 2)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- prompts -----------------------------------------------------------------------------------------------------
+
+
+def functions(names):
+    return "\n\n".join(f"def {name}(a, b):\n    c = a\n    return b" for name in names) + "\n"
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory):
+    """Two files of 90 functions each; the last of each are held out."""
+    folder = tmp_path_factory.mktemp("code")
+    for letter in "pq":
+        (folder / f"{letter}.py").write_text(functions(f"{letter}{n}" for n in range(90)))
+    return folder
+
+
+def test_prompts_are_headers_that_stand_in_the_corpus_once(tmp_path):
+    for n in range(1, 19):
+        (tmp_path / f"a{n:02}.py").write_text(f"x = {n}\n")
+    (tmp_path / "a00.py").write_text(
+        functions(["one", "two", "one"]) + "class A:\n    async def three(self, x: int = 3) -> dict[str, int]:\n"
+        "        pass\n    def four(self,\n             x):\n        pass\n\n"
+        'def five(): return 5\n\ndef six(a, a b):\n    pass\n\nTEXT = """\ndef seven(%s, b):\n"""\n'
+    )  # fmt: skip
+    (tmp_path / "a19.py").write_text(functions(["longer" * 9, "eight", "one"]))  # of 20 files the last validates
+    found = collect(corpora.load(str(tmp_path)), tokenizer.build("bytes", []), longest=55, held_out=8)
+    assert found.train == ["def one(a, b):", "def two(a, b):", "async def three(self, x: int = 3) -> dict[str, int]:"]
+    assert found.held_out == ["def eight(a, b):"]
+
+
+def test_prompts_of_an_update_are_a_pure_function_of_seed_and_update():
+    pool = [str(n) for n in range(50)]
+    draws = {(seed, update): tuple(prompts_of(pool, seed=seed, update=update, count=20))
+             for seed in (1, 2) for update in range(3)}  # fmt: skip
+    assert len(set(draws.values())) == 6 and all(len(set(drawn)) == 20 for drawn in draws.values())
+    assert prompts_of(pool, seed=1, update=2, count=20) == list(draws[1, 2])
+    assert prompts_of(pool, seed=1, update=2, count=5) == list(draws[1, 2][:5])
+
+
+# ---- the ladder --------------------------------------------------------------------------------------------------
+
+RUNG = '''
+import json, sys
+from dataclasses import dataclass
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from ddp_course.data import tokenizer
+from ddp_course.grpo_ddp import GRPOConfig, learn
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
+from ddp_course.parallel import process_group
+from ddp_course.parallel.sync import assert_replicas_equal
+from ddp_course.post_training.adaptive_beta import AdaptiveBeta
+from ddp_course.post_training.batch import describe
+from ddp_course.post_training.grpo import kl_estimate
+from ddp_course.post_training.rollout import Players, sample_groups
+
+PROMPTS = [f"def f{n}({'a, ' * (n % 3)}b):" for n in range(5)]  # 5 prompts: 4 ranks have 2, 1, 1, 1
+GROUP = 3
+
+
+def completion(prompt, number):
+    generator = torch.Generator().manual_seed(31 * PROMPTS.index(prompt) + number)
+    length = int(torch.randint(1, 12, (1,), generator=generator))
+    return torch.randint(1, 128, (length,), generator=generator).tolist()
+
+
+@dataclass(frozen=True)
+class Given(Players):
+    """Players who write what is given."""
+
+    def write(self, model, prompts, seed=None):
+        texts = [self.tokenizer.decode(prompt) for prompt in prompts]
+        return [completion(text, place % GROUP) for place, text in enumerate(texts)]
+
+
+class Length:
+    def score(self, prompts, completions):
+        return torch.tensor([len(text) % 5 + text.count("a") for text in completions], dtype=torch.float64)
+
+
+def train(world, fault):
+    torch.manual_seed(1)
+    policy, reference = (MiniGPT(MiniGPTConfig(256, 48, 2, 2, 16)).double() for _ in range(2))
+    words = tokenizer.build("bytes", [])
+    players = Given(policy, reference, Length(), words, 12, 0.9, micro_batch_size=2, precision="float64")
+    config = GRPOConfig(passes=2, micro_batch_size=2, clip=0.02, temperature=0.9, precision="float64")
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
+    beta = AdaptiveBeta(0.5, target=0.0075, gain=0.5)
+    replica = policy if world.size == 1 else DistributedDataParallel(policy)
+    described = []
+    for update in range(3):
+        mine = PROMPTS[update:] + PROMPTS[:update]
+        batch, distinct = sample_groups(players, mine[world.rank :: world.size], GROUP)
+        seen = describe(batch, distinct, world)
+        divisor = int(batch.counted.sum()) * world.size if fault == "own divisor" else seen["tokens"]
+        loss, clipped, norm = learn(replica, optimizer, batch, divisor, beta.value, config, world)
+        own = kl_estimate(batch.old, batch.reference)[batch.counted].mean().item()
+        beta.update(own if fault == "own beta" else seen["kl"])
+        described.append(seen | {"norm": norm})
+    print(json.dumps({fault: {"described": described, "beta": beta.value}}), flush=True)
+    assert_replicas_equal(world, policy)
+    return policy.state_dict()
+
+
+world = process_group.start(timeout_seconds=30, device="cpu")
+weights = {fault: train(world, fault) for fault in ("none", "own divisor", "own beta")}
+if world.is_main:
+    torch.save(weights, sys.argv[1])
+process_group.stop()
+'''
+
+
+@pytest.fixture(scope="module")
+def climb(tmp_path_factory):
+    """One launch for each world size: ranks -> (weights by fault, results by rank)."""
+    folder, climbed = tmp_path_factory.mktemp("rung"), {}
+    (folder / "rung.py").write_text(RUNG)
+
+    def run(nproc):
+        if nproc not in climbed:
+            out = folder / f"{nproc}.pt"
+            launched = torchrun(folder / "rung.py", out, nproc=nproc, quiet=True, timeout=60,
+                                env={"OMP_NUM_THREADS": 1})  # fmt: skip
+            climbed[nproc] = torch.load(out, weights_only=True), launched.results
+        return climbed[nproc]
+
+    return run
+
+
+@pytest.mark.parametrize("nproc", [2, 4])
+def test_the_same_completions_give_the_same_update(climb, nproc):
+    """Ragged completions, uneven shares of the prompts, two passes, a clip that bites, a beta that moves: float64."""
+    (weights, results), (weights_alone, alone) = climb(nproc), climb(1)
+    assert largest_gap(weights["none"], weights_alone["none"]) < 1e-10
+    for rank in range(nproc):
+        mine, one = results[rank]["none"], alone[0]["none"]
+        assert mine["beta"] == results[0]["none"]["beta"] != 0.5, "the same on all ranks, to the last bit"
+        assert mine["beta"] == pytest.approx(one["beta"], abs=1e-10)
+        for ours, theirs in zip(mine["described"], one["described"], strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-10)
+
+
+def test_the_rung_notices_what_is_of_one_rank_only(climb):
+    """A divisor or a beta of a rank's own: replicas stay equal (the ranks were asked), and the update is another."""
+    (weights, results), (alone, _) = climb(2), climb(1)
+    for fault in ("own divisor", "own beta"):
+        assert largest_gap(weights[fault], alone[fault]) > 1e-6, fault
+    assert results[0]["own beta"]["beta"] != results[1]["own beta"]["beta"]
+
+
+# ---- the launchable ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pretrained(code, tmp_path_factory):
+    """A tiny model that has read the functions for some seconds: few of the texts that it writes parse."""
+    run_dir = tmp_path_factory.mktemp("pretrained")
+    done = train_alone(run_dir, "--data", code, "--steps", 120, "--learning-rate", 3e-3, "--validate-every", 0,
+                       "--checkpoint-every", 0, "--warmup-steps", 10)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return run_dir
+
+
+def grpo(pretrained, code, run_dir, *flags, nproc=2, **launch):
+    arguments = ["--preset", "tiny", "--pretrained", pretrained, "--data", code, "--run-dir", run_dir, *flags]
+    return torchrun(GRPO, *arguments, **{"nproc": nproc, "quiet": True, "timeout": 120} | launch)
+
+
+@pytest.fixture(scope="module")
+def whole(pretrained, code, tmp_path_factory):
+    """A run that nobody disturbs, long enough to learn; all its checkpoints."""
+    run_dir = tmp_path_factory.mktemp("whole")
+    run = grpo(pretrained, code, run_dir, *LEARN)
+    return run_dir, run
+
+
+LEARN = ("--steps", 16, "--prompts-per-update", 8, "--group-size", 8, "--new-tokens", 24, "--learning-rate", 5e-4,
+         "--warmup-steps", 4, "--validation-prompts", 9, "--validate-every", 8, "--checkpoint-every", 8,
+         "--keep-checkpoints", 0, "--kl-target", 0.2)  # fmt: skip
+
+
+def test_it_learns(whole):
+    run_dir, _ = whole
+    rewards = list(metrics(run_dir, "reward").values())
+    first, last = sum(rewards[:4]) / 4, sum(rewards[-4:]) / 4
+    assert 0.01 < first < 0.5, "the task is neither hopeless nor done"
+    assert last > first + 0.2
+    assert metrics(run_dir, "val_reward")[0] == metrics(run_dir, "val_reference")[16]
+
+
+def test_what_is_logged(whole):
+    run_dir, run = whole
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in records if "loss" in record]
+    names = {"reward", "kl", "entropy", "clip_fraction", "beta", "length", "distinct", "r_margin", "lp_margin",
+             "kl_margin", "tokens", "lr", "grad_norm", "completions_per_s", "seconds"}  # fmt: skip
+    assert all(names <= record.keys() and all(map(math.isfinite, record.values())) for record in steps)
+    assert [record["step"] for record in steps] == list(range(1, 17))
+    assert steps[0]["kl"] == pytest.approx(0, abs=1e-6) and steps[-1]["kl"] > 1e-3
+    assert any(record["clip_fraction"] > 0 for record in steps)
+    assert len({record["beta"] for record in steps}) > 5
+    samples = (run_dir / "samples.txt").read_text()
+    assert "# the reference:" in samples and "# the policy:" in samples and "def " in samples
+
+
+def test_a_checkpoint_is_a_pretrained_model(whole):
+    model = load_pretrained(whole[0]).model
+    assert largest_gap(model.state_dict(), checkpoint(whole[0], 16)["model"]) == 0.0
+
+
+def test_two_ranks_resume_bit_equal(whole, pretrained, code, tmp_path):
+    run_dir = copy_up_to(whole[0], 8, tmp_path / "run")
+    grpo(pretrained, code, run_dir, *LEARN, "--resume", "auto")
+    for key in ("loss", "reward", "kl", "beta", "entropy", "clip_fraction", "val_reward"):
+        assert metrics(run_dir, key) == metrics(whole[0], key)
+    ours, theirs = checkpoint(run_dir, 16), checkpoint(whole[0], 16)
+    assert largest_gap(ours["model"], theirs["model"]) == 0.0 and ours["beta"] == theirs["beta"]
+    for mine, other in zip(ours["random_states"], theirs["random_states"], strict=True):
+        assert torch.equal(mine["torch"], other["torch"])
+    assert len(ours["random_states"]) == 2
+    assert not torch.equal(*(state["torch"] for state in ours["random_states"])), "ranks draw different numbers"
+
+
+def test_sigterm_saves_on_all_ranks(pretrained, code, tmp_path):
+    run_dir = tmp_path / "run"
+    pid = os.getpid()
+    watcher = _when(lambda: (run_dir / "metrics.jsonl").exists() and len(metrics(run_dir)) > 1,
+                    lambda: _signal_ranks(pid, signal.SIGTERM))  # fmt: skip
+    run = grpo(pretrained, code, run_dir, "--steps", 4000, "--validate-every", 0, "--checkpoint-every", 0)
+    watcher.join()
+    assert run.exit_code == 0
+    (saved,) = (run_dir / "checkpoints").iterdir()
+    assert int(saved.name.removeprefix("step_")) == max(metrics(run_dir)) < 4000
+    assert any("received SIGTERM" in line for line in run.lines[0])
+
+
+def test_the_pairwise_objective_learns_its_pairs(pretrained, code, tmp_path):
+    """Chosen and rejected differ in whether they parse: the log-probability margin grows."""
+    pairs = [Pair(f"def p{n}(a, b):\n", "    c = a\n    return b\n", "    c = a)\n    return b\n") for n in range(16)]
+    write_pairs(tmp_path / "pairs.jsonl", pairs)
+    grpo(pretrained, code, tmp_path / "run", "--objective", "pairwise", "--pairs", tmp_path / "pairs.jsonl",
+         "--steps", 6, "--new-tokens", 32, "--passes", 1, "--min-statements", 2)  # fmt: skip
+    margins = list(metrics(tmp_path / "run", "lp_margin").values())
+    assert margins[-1] > margins[0] and set(metrics(tmp_path / "run", "r_margin").values()) == {1.0}
+
+
+BAD = {
+    "no policy": (["--pretrained", ""], "--pretrained is missing"),
+    "no such policy": (["--pretrained", "{tmp}/none"], "there is no such checkpoint"),
+    "a group of one": (["--group-size", "1"], "--group-size must be at least 2, not 1"),
+    "no temperature": (["--temperature", "0"], "--temperature must be above 0, not 0.0"),
+    "too long": (["--new-tokens", "64"], "--new-tokens 64 leaves no room for a prompt in the model's context of 64"),
+    "too many prompts": (["--prompts-per-update", "5000"], "an update wants 5000 different prompts, the corpus has"),
+    "no Python": (["--data", "{tmp}/text"], "has no function"),
+    "a reward model without a path": (["--reward", "model"], "--reward model and --reward-model PATH belong together"),
+    "pairs that nobody reads": (["--pairs", "x.jsonl"], "--objective pairwise and --pairs FILE belong together"),
+    "pairs that are not there": (["--objective", "pairwise", "--pairs", "{tmp}/x.jsonl"], "x.jsonl"),
+    "a bad line": (["--objective", "pairwise", "--pairs", "{tmp}/bad.jsonl"],
+                   "bad.jsonl, line 1: 'rejected' is missing"),
+    "another run's checkpoint": (["--resume", "{whole}/checkpoints/step_000016"], "this run has"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_one_sentence(pretrained, code, whole, tmp_path, what):
+    """In this process: how a launchable turns an InputError into one line and an exit code is the same for all."""
+    flags, said = BAD[what]
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("no code here\n" * 99)
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "a", "chosen": "b"}\n')
+    arguments = ["--preset", "tiny", "--pretrained", pretrained, "--data", code, "--run-dir", tmp_path / "run", *flags]
+    arguments = [str(argument).format(tmp=tmp_path, whole=whole[0]) for argument in arguments]
+    try:
+        with pytest.raises(InputError) as refused:
+            grpo_ddp.train(command_line.parse(grpo_ddp.PRESETS, arguments))
+    finally:
+        process_group.stop()
+    assert said in str(refused.value) and len(str(refused.value).splitlines()) == 1
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_more_ranks_than_prompts(pretrained, code, tmp_path):
+    with pytest.raises(RunFailed, match="--prompts-per-update 1 leaves ranks without work: there are 2"):
+        grpo(pretrained, code, tmp_path, "--prompts-per-update", 1)

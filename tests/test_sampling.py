@@ -1,0 +1,124 @@
+"""Sampling with the key-value cache draws the very tokens that sampling without it draws."""
+
+import pytest
+import torch
+
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, generate
+from ddp_course.models.sampling import KeyValueCache, sample
+
+CONTEXT, VOCABULARY = 32, 61
+RAGGED = [[1, 2, 3], [7], [5, 4, 3, 2, 1, 0, 9, 8], [11, 12]]
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.float64], ids=str)
+def model(request):
+    torch.manual_seed(1)
+    model = MiniGPT(MiniGPTConfig(VOCABULARY, CONTEXT, layers=3, heads=4, width=32, dropout=0.5)).to(request.param)
+    for parameter in model.parameters():  # fresh weights would draw evenly, whatever they have read
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def dice():
+    return torch.Generator().manual_seed(3)
+
+
+def without_cache(model, prompts, new_tokens, temperature=1.0):
+    """The same draws in the plainest way: every text alone, its whole window through the model, for every token."""
+    model.eval()
+    texts, generator = [list(prompt) for prompt in prompts], dice()
+    for _ in range(new_tokens):
+        with torch.no_grad():
+            rows = [model(torch.tensor([text[-CONTEXT:]]))[0, -1].float() for text in texts]
+        drawn = torch.multinomial((torch.stack(rows) / temperature).softmax(-1), 1, generator=generator)
+        for text, token in zip(texts, drawn[:, 0].tolist(), strict=True):
+            text.append(token)
+    return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
+
+
+@pytest.mark.parametrize("new_tokens", [1, 12, 24], ids=lambda n: f"{n} tokens")
+def test_the_same_tokens_as_without_a_cache(model, new_tokens):
+    """Texts of 1 to 8 tokens in one batch: each sees its own, and no padding."""
+    found = sample(model, RAGGED, new_tokens, generator=dice())
+    assert found == without_cache(model, RAGGED, new_tokens)
+    assert len({tuple(text) for text in found}) == len(RAGGED)
+
+
+def test_past_the_end_of_the_context_the_window_slides(model):
+    """The longest text is full after 25 tokens; another after 32. The cache is no longer asked, the draws go on."""
+    assert sample(model, RAGGED, 45, generator=dice()) == without_cache(model, RAGGED, 45)
+    full = [list(range(CONTEXT))]
+    assert sample(model, full, 3, generator=dice()) == without_cache(model, full, 3)
+
+
+@pytest.mark.parametrize("top_k", [5, 50])
+def test_the_same_tokens_as_generate(model, top_k):
+    prompts = torch.randint(VOCABULARY, (3, 6), generator=dice())
+    slow = generate(model, prompts, 40, temperature=0.8, top_k=top_k, generator=dice())
+    fast = sample(model, prompts.tolist(), 40, temperature=0.8, top_k=top_k, generator=dice())
+    assert fast == slow[:, 6:].tolist()
+
+
+def test_temperature_and_the_default_generator(model):
+    torch.manual_seed(3)
+    assert sample(model, RAGGED, 8, temperature=0.5) == without_cache(model, RAGGED, 8, temperature=0.5)
+    assert sample(model, RAGGED, 8, temperature=0.5, generator=dice()) != sample(model, RAGGED, 8, generator=dice())
+
+
+def test_a_completion_ends_with_the_end_of_text(model):
+    whole = sample(model, RAGGED, 20, generator=dice())
+    end = whole[0][4]
+    found = sample(model, RAGGED, 20, end_of_text=end, generator=dice())
+    for short, long in zip(found, whole, strict=True):
+        expected = long[: long.index(end) + 1] if end in long else long
+        assert short == expected
+    assert found[0][-1] == end and len(found[0]) <= 5
+
+
+def watch(monkeypatch):
+    """The shapes of the tokens that go through the model, as they go."""
+    sizes, real = [], KeyValueCache.hidden
+
+    def hidden(cache, tokens, positions):
+        sizes.append(tuple(tokens.shape))
+        return real(cache, tokens, positions)
+
+    monkeypatch.setattr(KeyValueCache, "hidden", hidden)
+    return sizes
+
+
+def test_it_stops_when_all_texts_have_ended(model, monkeypatch):
+    (whole,) = sample(model, [[1, 2]], 20, generator=dice())
+    steps = whole.index(whole[2]) + 1
+    sizes = watch(monkeypatch)
+    assert sample(model, [[1, 2]], 20, end_of_text=whole[2], generator=dice()) == [whole[:steps]]
+    assert len(sizes) == steps < 20
+
+
+def test_each_token_goes_through_the_model_once(model, monkeypatch):
+    """What the cache is for: 4 prompts of up to 8 tokens, then one token of each text a step."""
+    sizes = watch(monkeypatch)
+    sample(model, RAGGED, 6, generator=dice())
+    assert sizes == [(4, 8), *[(4, 1)] * 5]
+
+
+def test_the_model_is_left_as_it_was(model):
+    model.train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    sample(model, RAGGED, 3, generator=dice())
+    assert model.training and all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_nothing_to_do(model):
+    assert sample(model, [], 5) == [] and sample(model, RAGGED, 0) == [[], [], [], []]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "said"),
+    [([[1], []], {}, "1 to 32 tokens, found 0"), ([[1] * 33], {}, "found 33 to 33"),
+     ([[1]], {"temperature": 0.0}, "above 0, found 0.0")],
+)  # fmt: skip
+def test_what_cannot_be_sampled_is_refused(model, prompts, options, said):
+    with pytest.raises(ValueError, match=said):
+        sample(model, prompts, 3, **options)
