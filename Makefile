@@ -15,7 +15,7 @@ TEST_WORKERS ?= 2
 NOW := $(shell date +%Y%m%d-%H%M%S)
 RUN ?= runs/minigpt-$(NOW)
 
-.PHONY: help train test lab notebooks exercises bench lint kill-matrix constraints
+.PHONY: help train speedrun test lab notebooks exercises bench lint kill-matrix constraints
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -23,6 +23,10 @@ help:  ## this list
 train: $(READY)  ## pre-train MiniGPT on this machine and draw its loss curve
 	OMP_NUM_THREADS=$(OMP_NUM_THREADS) $(BIN)/torchrun --standalone --nproc-per-node=$(NPROC) ddp_course/minigpt_ddp.py --preset laptop --run-dir $(RUN) $(ARGS)
 	$(BIN)/python -m ddp_course.lab.figures $(RUN)
+
+speedrun: RUN = runs/speedrun-$(NOW)
+speedrun: $(READY)  ## tokenizer, pre-training, reward model, GRPO and a report; RUN=DIR goes on with a run
+	$(BIN)/python -m ddp_course.lab.speedrun --nproc $(NPROC) --run-dir $(RUN) $(ARGS)
 
 test: lint  ## ruff and all tests, the notebooks among them; on two workers, for many tests wait more than they compute
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(ARGS)
@@ -52,6 +56,8 @@ constraints:  ## pin anew what pip installs today, in an environment of its own
 	  | grep -vE '^(pip==|nvidia-|cuda-|triton)' | sed 's/+[^+]*$$//' ) > constraints.txt.new
 	mv constraints.txt.new constraints.txt
 
+# A solution that does not pass its check fails the run, so its outputs are not stored.
+notebooks: export DDP_COURSE_STRICT := 1
 # What a terminal, a cell and a test see is the same as in an activated environment.
 lab notebooks test: export PATH := $(abspath $(BIN)):$(PATH)
 
