@@ -1,0 +1,108 @@
+"""Pairs a second through a reward model: our way, and a loop over single texts with gradients on in the backbone.
+
+    python tests/benchmarks/reward_pairs.py [--rounds 5]
+
+One process, one thread, the backbone of the laptop preset (untrained: its speed does not depend on what it knows). All
+sides do one update on the same pairs: features, head, pairwise loss, backward, optimizer step. Prints one JSON object:
+{"ours": pairs a second of each round, "unbatched": ..., "unbatched, gradients on": ...}.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from measure import HERE, Table, divide, in_turns, one_thread
+from torch import Tensor, nn
+
+from ddp_course import minigpt_ddp
+from ddp_course.data.pairs import TRAIN, Pair, pairs_of_update, prepare_pairs, read_pairs
+from ddp_course.data.token_file import open_tokens, prepare
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
+from ddp_course.models.reward import FrozenBackbone, RewardHead, feature_count
+from ddp_course.parallel.precision import autocast, choose_attention, choose_precision
+from ddp_course.parallel.process_group import World
+from ddp_course.post_training.backbones import Backbone
+from ddp_course.post_training.reward_model import RewardModel, padded
+from ddp_course.reward_ddp import PRESETS, features_of, margins_of
+
+PAIRS = 64  # an update, as in the laptop preset
+
+
+def compare_reward(table: Table, rounds: int) -> None:
+    command = [sys.executable, HERE / "reward_pairs.py", "--rounds", str(rounds)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread())
+    found = json.loads(done.stdout.splitlines()[-1])
+    for side in ("unbatched, gradients on", "unbatched"):
+        table.ratio(f"reward model, pairs a second on one thread: ours over a loop that is {side}",
+                    divide(found["ours"], found[side]))  # fmt: skip
+
+
+def make_model(precision: str) -> RewardModel:
+    shape = minigpt_ddp.PRESETS["laptop"]
+    tokens = open_tokens(prepare("stdlib", shape.tokenizer, shape.vocab_size, say=lambda line: None)).tokenizer
+    model = MiniGPT(MiniGPTConfig(tokens.vocab_size, shape.context, shape.layers, shape.heads, shape.width))
+    output, model.output = model.output, nn.Identity()
+    frozen = FrozenBackbone(model, model, output, shape.width, shape.context)
+    backbone = Backbone("untrained", frozen, tokens.encode, tokens.end_of_text, tokens.state())
+    config = PRESETS["laptop"]
+    head = RewardHead(feature_count(shape.width), config.head_width)
+    return RewardModel(backbone, head, max_tokens=config.max_tokens, micro_batch_size=config.micro_batch_size,
+                       precision=precision)  # fmt: skip
+
+
+def one_by_one(model: RewardModel, pairs: list[Pair], gradients: bool) -> Tensor:
+    """Features as `features_of` gives them, a text at a time, with or without a graph of the backbone's work."""
+    model.backbone.requires_grad_(gradients)
+    read = FrozenBackbone.forward.__wrapped__ if gradients else FrozenBackbone.forward  # without its no_grad
+    rows = []
+    for side in ("chosen", "rejected"):
+        for pair in pairs:
+            text = padded([model.tokens(pair.prompt, getattr(pair, side))], torch.device("cpu"))
+            with autocast(model.precision, torch.device("cpu")):
+                rows.append(read(model.backbone, *text))
+    return torch.cat(rows).float()
+
+
+def update_seconds(model: RewardModel, optimizer: torch.optim.Optimizer, features: Callable[[], Tensor]) -> float:
+    start = time.perf_counter()
+    margins = margins_of(model.head, features())
+    (-F.logsigmoid(margins)).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    precision = choose_precision("auto", World(0, 0, 1, torch.device("cpu")))
+    choose_attention(precision, torch.device("cpu"), PRESETS["laptop"].max_tokens)
+    folder = prepare_pairs("stdlib", 1000, 50, 1, say=lambda line: None)
+    known, model = read_pairs(Path(folder) / TRAIN), make_model(precision)
+    optimizer = torch.optim.AdamW(model.head.parameters(), lr=1e-4)
+    sides = {
+        "ours": lambda pairs: features_of(model, pairs),
+        "unbatched": lambda pairs: one_by_one(model, pairs, gradients=False),
+        "unbatched, gradients on": lambda pairs: one_by_one(model, pairs, gradients=True),
+    }
+    speeds: dict[str, list[float]] = {side: [] for side in sides}
+    for turn, side in enumerate(in_turns(sides, rounds + 1)):
+        pairs = [known[n] for n in pairs_of_update(1, turn // len(sides), PAIRS, len(known))]
+        seconds = update_seconds(model, optimizer, lambda side=side, pairs=pairs: sides[side](pairs))
+        model.backbone.requires_grad_(False)
+        model.backbone.zero_grad()
+        if turn >= len(sides):  # the first round warms up
+            speeds[side].append(PAIRS / seconds)
+    print(json.dumps(speeds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""Pairs: made of real code, broken in known ways; read and written line by line; weighted by how rare they are."""
+
+import ast
+import json
+import random
+
+import pytest
+import torch
+
+from ddp_course.data import density
+from ddp_course.data.breakage import BREAKAGES, blocks, broken
+from ddp_course.data.pairs import (
+    TRAIN,
+    VALIDATION,
+    Pair,
+    fingerprint,
+    make_pairs,
+    pairs_of_update,
+    prepare_pairs,
+    read_pairs,
+    write_pairs,
+)
+from ddp_course.errors import InputError
+
+SOURCE = '''"""A docstring, if any (one) + two == 3:
+stays whole.
+"""
+import os
+
+
+def share(items, rank, ranks):
+    # a comment, with (brackets) + signs
+    if rank < ranks and items:
+        return [item for item in items[rank::ranks] if item != "nothing"]
+    total = len(items) + 1
+    names = {"rank": rank, "ranks": ranks}
+    return total - 1, names
+'''
+
+
+def of_source(seed=0, count=50):
+    return blocks(SOURCE, count, random.Random(seed))
+
+
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_a_breakage_changes_one_place_of_code_and_nothing_else(name):
+    seen = 0
+    for seed in range(30):
+        choose = random.Random(seed)
+        for block in of_source(seed):
+            text = BREAKAGES[name](block, choose)
+            if text is None:
+                continue
+            seen += 1
+            assert text != block.text and SOURCE.count(block.text) >= 1
+            assert "docstring" not in block.text
+            if name == "lines_swapped":
+                assert sorted(text.splitlines()) == sorted(block.text.splitlines())
+            elif name == "letters_swapped":
+                assert sorted(text) == sorted(block.text)
+            elif name.endswith("dropped"):
+                assert len(text) == len(block.text) - 1
+            elif name == "indentation_lost":
+                assert text.replace(" ", "") == block.text.replace(" ", "") and len(text) < len(block.text)
+            # What stands in a comment is no code: its line may move or lose its indentation, but is not edited.
+            for line in block.text.splitlines():
+                assert not line.strip().startswith("#") or line.strip() in text
+    assert seen > 20
+
+
+def test_what_is_broken_no_longer_parses_where_it_should_not():
+    """Dropped brackets and quotes always end in a syntax error: put back into the file, Python refuses them."""
+    refused = 0
+    for seed in range(20):
+        for block in of_source(seed):
+            for name in ("bracket_dropped", "quote_dropped", "colon_dropped"):
+                text = BREAKAGES[name](block, random.Random(seed))
+                if text is not None:
+                    with pytest.raises(SyntaxError):
+                        ast.parse(SOURCE.replace(block.before + block.text, block.before + text))
+                    refused += 1
+    assert refused > 50
+
+
+def test_breaking_is_a_function_of_the_seed():
+    once, again = ([broken(block, random.Random(3)) for block in of_source(5)] for _ in range(2))
+    assert once == again and {name for name, _ in once} <= set(BREAKAGES)
+
+
+@pytest.mark.parametrize("source", ["", "x = (\n", "def f(:\n  '''", "\tif a:\n  b\n x", "x = 1\r\ny = 2\r\n"])
+def test_what_is_no_python_of_ours_gives_no_blocks(source):
+    assert blocks(source, 9, random.Random(0)) == []
+
+
+def test_pairs_are_written_and_read_back(tmp_path):
+    pairs = [Pair("a\n", "b'\"\n", "c é\t", "kind"), Pair("", "x", "y")]
+    write_pairs(tmp_path / "p.jsonl", pairs)
+    assert read_pairs(tmp_path / "p.jsonl") == pairs
+    assert [path.name for path in tmp_path.iterdir()] == ["p.jsonl"]
+
+
+GOOD = json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"})
+BAD_LINES = {
+    "torn": (GOOD[:-9], "line 2: expected a JSON object, found"),
+    "empty line": ("", "line 2: expected a JSON object, found ''"),
+    "a list": ("[1, 2]", "line 2: expected a JSON object with prompt, chosen and rejected, found list"),
+    "no chosen": ('{"prompt": "a", "rejected": "c"}', "line 2: 'chosen' is missing; there is prompt, rejected"),
+    "a number": ('{"prompt": "a", "chosen": 1, "rejected": "c"}', "line 2: 'chosen' should be a text, found int"),
+    "null": ('{"prompt": null, "chosen": "b", "rejected": "c"}', "line 2: 'prompt' should be a text, found NoneType"),
+    "nothing chosen": ('{"prompt": "a", "chosen": "", "rejected": "c"}', "line 2: 'chosen' is empty"),
+    "no difference": ('{"prompt": "a", "chosen": "b", "rejected": "b"}', "line 2: chosen and rejected are the same"),
+    "NUL": ('{"prompt": "a\\u0000", "chosen": "b", "rejected": "c"}', "line 2: 'prompt' holds a NUL"),
+    "surrogate": ('{"prompt": "a", "chosen": "\\ud800", "rejected": "c"}', "line 2: 'chosen' holds a NUL or half"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_LINES)
+def test_a_bad_line_is_named_by_its_number(tmp_path, what):
+    line, said = BAD_LINES[what]
+    (tmp_path / "p.jsonl").write_text(f"{GOOD}\n{line}\n{GOOD}\n")
+    with pytest.raises(InputError, match="p.jsonl, line 2") as error:
+        read_pairs(tmp_path / "p.jsonl")
+    assert said in str(error.value)
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path):
+    (tmp_path / "p.jsonl").write_bytes(GOOD.encode() + b"\n\xff\xfe\n")
+    with pytest.raises(InputError, match="line 2: it is not UTF-8"):
+        read_pairs(tmp_path / "p.jsonl")
+    (tmp_path / "p.jsonl").write_bytes(b"")
+    with pytest.raises(InputError, match="p.jsonl is empty"):
+        read_pairs(tmp_path / "p.jsonl")
+    with pytest.raises(InputError, match="cannot read"):
+        read_pairs(tmp_path / "none.jsonl")
+
+
+def test_pairs_of_the_standard_library_come_from_files_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path))
+    folder = prepare_pairs("stdlib", 60, 40, 1, say=lambda line: None)
+    train, held_out = read_pairs(folder / TRAIN), read_pairs(folder / VALIDATION)
+    assert (len(train), len(held_out)) == (60, 40)
+    assert not {pair.prompt + pair.chosen for pair in train} & {pair.prompt + pair.chosen for pair in held_out}
+    before = fingerprint(folder), (folder / TRAIN).stat().st_mtime_ns
+    assert prepare_pairs("stdlib", 60, 40, 1) == folder, "the second time it comes from the cache"
+    assert before == (fingerprint(folder), (folder / TRAIN).stat().st_mtime_ns)
+    other = prepare_pairs("stdlib", 60, 40, 2, say=lambda line: None)
+    assert other != folder and fingerprint(other) != fingerprint(folder)
+    # Made from the held-out files of pre-training: no model has seen them either.
+    from ddp_course.data.corpora import load
+
+    validation_text = "".join(load("stdlib").documents("val"))
+    assert all(pair.prompt + pair.chosen in validation_text for pair in held_out)
+
+
+def test_a_prompt_of_a_single_file_is_on_one_side_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+    pairs = [Pair(f"prompt {n % 50}", f"chosen {n}", f"rejected {n}") for n in range(200)]
+    write_pairs(tmp_path / "all.jsonl", pairs)
+    folder = prepare_pairs(str(tmp_path / "all.jsonl"), 1, 1, 1)
+    train, held_out = read_pairs(folder / TRAIN), read_pairs(folder / VALIDATION)
+    assert len(train) + len(held_out) == 200 and held_out
+    assert not {pair.prompt for pair in train} & {pair.prompt for pair in held_out}
+    assert prepare_pairs(str(folder), 1, 1, 1) == folder, "a folder with both files is taken as it is"
+
+
+def test_pairs_of_an_update_depend_on_seed_and_update_alone():
+    assert pairs_of_update(1, 7, 64, 1000) == pairs_of_update(1, 7, 64, 1000)
+    assert pairs_of_update(1, 7, 64, 1000)[:8] == pairs_of_update(1, 7, 8, 1000)
+    assert pairs_of_update(1, 7, 64, 1000) != pairs_of_update(1, 8, 64, 1000)
+    drawn = [n for update in range(50) for n in pairs_of_update(1, update, 64, 10)]
+    assert set(drawn) == set(range(10))
+
+
+def test_documents_give_as_many_pairs_as_asked():
+    assert len(list(make_pairs([SOURCE] * 20, 30, 1, a_file=4))) == 30
+    assert len(list(make_pairs([SOURCE] * 2, 30, 1, a_file=4))) == 8
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------
+
+PROMPTS = ["x = 1\n", "y = 2\n", "name = 77\n", "def f(a):\n", "if a and b:\n"]
+
+
+def test_a_computed_weight_is_one_over_the_crowd_of_its_shape():
+    weights = density.computed(PROMPTS)
+    assert [weights[density.key_of(prompt)] for prompt in PROMPTS] == [1 / 3, 1 / 3, 1 / 3, 1, 1]
+    assert density.shape_of("first\n    return x.y + 'text'  \n\n") == "return a.a + '"
+    assert density.look_up(PROMPTS, weights, 0).values.mean() == pytest.approx(1, abs=1e-15)
+
+
+def test_misses_take_the_mean_and_are_counted():
+    weights = {density.key_of(prompt): 0.001 * (n + 1) for n, prompt in enumerate(PROMPTS[:4])}
+    found = density.look_up(PROMPTS, weights, most_misses=0.2)
+    assert found.misses == 1
+    assert found.values.tolist() == pytest.approx([0.4, 0.8, 1.2, 1.6, 1.0])
+    with pytest.raises(InputError, match="1 of 5 prompts have no weight, more than --most-misses 0.1 allows"):
+        density.look_up(PROMPTS, weights, most_misses=0.1)
+
+
+def test_one_more_newline_and_every_prompt_misses():
+    weights = density.computed(prompt + "\n" for prompt in PROMPTS)
+    with pytest.raises(InputError, match=r"5 of 5 prompts have no weight.*the first ends in 'x = 1\\n'"):
+        density.look_up(PROMPTS, weights, most_misses=0.99)
+
+
+KEY = "0123456789abcdef"
+BAD_WEIGHTS = {
+    "not JSON": ("{", "is not JSON"),
+    "a list": ("[1]", "expected a JSON object with md5 and weight"),
+    "nothing": ("{}", "expected a JSON object with md5 and weight, found {}"),
+    "a prompt for a key": ('{"def f():": 1}', "is not an md5 in 16 to 32 hex digits"),
+    "zero": (f'{{"{KEY}": 0}}', "is 0, expected a number above 0"),
+    "negative": (f'{{"{KEY}": -1}}', "is -1, expected a number above 0"),
+    "infinite": (f'{{"{KEY}": Infinity}}', "is inf, expected a number above 0"),
+    "not a number": (f'{{"{KEY}": NaN}}', "is nan, expected a number above 0"),
+    "true": (f'{{"{KEY}": true}}', "is True, expected a number above 0"),
+    "a text": (f'{{"{KEY}": "1"}}', "is '1', expected a number above 0"),
+    "twice": (f'{{"{KEY}": 1, "{KEY}00": 2}}', "occurs twice, with weights 1.0 and 2"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_WEIGHTS)
+def test_a_bad_file_of_weights_is_named(tmp_path, what):
+    text, said = BAD_WEIGHTS[what]
+    (tmp_path / "w.json").write_text(text)
+    with pytest.raises(InputError, match="w.json") as error:
+        density.read_weights(tmp_path / "w.json")
+    assert said in str(error.value)
+
+
+def test_weights_are_read_by_the_first_16_digits(tmp_path):
+    (tmp_path / "w.json").write_text(json.dumps({KEY + "0" * 16: 2, "f" * 16: 0.5}))
+    assert density.read_weights(tmp_path / "w.json") == {KEY: 2.0, "f" * 16: 0.5}
+
+
+def loss(mode, weights, losses, cap=None):
+    factor = density.factors(weights, mode, cap, total_weight=weights.sum().item(), pairs=len(weights))
+    return (factor * losses).sum().item() / len(weights)
+
+
+def test_the_modes_are_three_different_losses():
+    """Written out: the mean, the weighted mean, the weighted sum over the number of pairs."""
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(100):
+        w = 0.1 + 3 * torch.rand(8, generator=generator, dtype=torch.float64)
+        losses = torch.rand(8, generator=generator, dtype=torch.float64)
+        plain, mean, weighted = losses.mean().item(), ((w * losses).sum() / w.sum()).item(), (w * losses).mean().item()
+        assert loss("none", w, losses) == pytest.approx(plain, abs=1e-12)
+        assert loss("mean", w, losses) == pytest.approx(mean, abs=1e-12)
+        assert loss("sum", w, losses) == pytest.approx(weighted, abs=1e-12)
+        assert len({round(one, 6) for one in (plain, mean, weighted)}) == 3
+        # mean forgets the size of the weights, sum does not.
+        assert loss("mean", 5 * w, losses) == pytest.approx(mean)
+        assert loss("sum", 5 * w, losses) == pytest.approx(5 * weighted)
+    equal = torch.ones(8, dtype=torch.float64)
+    assert loss("none", equal, losses) == loss("mean", equal, losses) == loss("sum", equal, losses)
+
+
+@pytest.mark.parametrize("mode", ["mean", "sum"])
+def test_the_cap_bounds_what_a_pair_counts_in_the_end(mode):
+    """Cutting the weights before they are normalised bounds nothing: beside light pairs a cut one is heavy again."""
+    w = torch.tensor([100.0, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01], dtype=torch.float64)
+    given = {"total_weight": w.sum().item(), "pairs": len(w)}
+    assert density.factors(w, mode, None, **given).max() > 7
+    assert density.factors(w, mode, 2.0, **given).max() == 2.0
+    cut_before = w.clamp(max=2.0)
+    assert density.factors(cut_before, "mean", None, total_weight=cut_before.sum().item(), pairs=8).max() > 7
+
+
+def test_over_many_updates_sum_counts_each_pair_by_its_weight_and_mean_does_not():
+    """All joint batches of two from four pairs, equally often: how much does each pair count in all?"""
+    w = torch.tensor([2.8, 0.4, 0.4, 0.4], dtype=torch.float64)
+    counted = {mode: torch.zeros(4, dtype=torch.float64) for mode in ("mean", "sum")}
+    for a in range(4):
+        for b in range(4):
+            batch = w[[a, b]]
+            for mode, total in counted.items():
+                factor = density.factors(batch, mode, None, total_weight=batch.sum().item(), pairs=2)
+                total.index_add_(0, torch.tensor([a, b]), factor)
+    assert (counted["sum"] / counted["sum"].sum()).tolist() == pytest.approx((w / w.sum()).tolist())
+    assert counted["mean"][0] / counted["mean"].sum() < 0.5 < (w / w.sum())[0]

@@ -1,0 +1,381 @@
+"""The reward model: N processes train as one does, a stopped run goes on bit-exactly, and it learns what is better."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import reward_runs
+import torch
+from reward_runs import LAUNCHABLE, make_backbone, make_pairs
+from training_runs import checkpoint, largest_gap, metrics
+
+from ddp_course import reward_ddp
+from ddp_course.data import density
+from ddp_course.data.pairs import TRAIN, VALIDATION, pairs_of_update, read_pairs
+from ddp_course.errors import InputError
+from ddp_course.lab.launch import RunFailed, torchrun
+from ddp_course.models.reward import RewardHead
+from ddp_course.parallel.command_line import parse
+from ddp_course.post_training.backbones import load_backbone
+from ddp_course.post_training.interval import wilson_interval
+from ddp_course.post_training.reward_model import RewardModel, load_reward_model
+
+STEPS = 4
+TINY = ("--preset", "tiny", "--max-tokens", 40, "--head-width", 8, "--device", "cpu", "--most-misses", 0)
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory):
+    """A folder with `backbone` (a run directory) and `pairs`."""
+    folder = tmp_path_factory.mktemp("material")
+    make_backbone(folder / "backbone")
+    make_pairs(folder / "pairs")
+    return folder
+
+
+def flags_of(material, run_dir, *more):
+    named = ("--backbone", f"minigpt:{material / 'backbone'}", "--pairs", material / "pairs", "--run-dir", run_dir)
+    return [*map(str, (*TINY, *named, *more))]
+
+
+# ---- the rung ----------------------------------------------------------------------------------------------------
+
+# 10 pairs do not divide by 4 ranks, and of 3 pairs one rank has none. Texts are ragged, weights from 0.2 to 3.
+CASES = {
+    "mean": ("--weight-mode", "mean", "--pairs-per-update", 10),
+    "mean, capped": ("--weight-mode", "mean", "--pairs-per-update", 10, "--weight-cap", 1.2),
+    "mean, no cap": ("--weight-mode", "mean", "--pairs-per-update", 10, "--weight-cap", "None"),
+    "sum": ("--weight-mode", "sum", "--pairs-per-update", 10, "--weight-cap", "None"),
+    "none": ("--weight-mode", "none", "--pairs-per-update", 10),
+    "a rank without pairs": ("--weight-mode", "mean", "--pairs-per-update", 3),
+}
+
+
+@pytest.fixture(scope="module")
+def climb(material, tmp_path_factory):
+    """One launch for each number of ranks: (ranks, case) -> run directory."""
+    launched = {}
+
+    def run_dir(nproc, name):
+        if nproc not in launched:
+            folder = launched[nproc] = tmp_path_factory.mktemp("climb")
+            common = ("--precision", "float64", "--steps", STEPS, "--gradient-clip", 0.05, "--checkpoint-every", 0)
+            cases = [(flags_of(material, folder / case, *common, *more), "") for case, more in CASES.items()]
+            wrong = flags_of(material, folder / "own normaliser", *common, *CASES["mean, no cap"])
+            cases.append((wrong, "own normaliser"))
+            (folder / "cases.json").write_text(json.dumps(cases))
+            arguments = (reward_runs.__file__, folder / "cases.json")
+            if nproc == 1:
+                alone = [sys.executable, *map(str, arguments)]
+                done = subprocess.run(alone, capture_output=True, text=True, timeout=120)
+                assert done.returncode == 0, done.stdout + done.stderr
+            else:
+                torchrun(*arguments, nproc=nproc, quiet=True, timeout=120, env={"OMP_NUM_THREADS": 1})
+        return launched[nproc] / name
+
+    return run_dir
+
+
+NUMBERS = ("loss", "accuracy", "margin", "weight_mean", "factor_mean", "grad_norm", "val_loss", "val_accuracy",
+           "val_margin", "val_pairs")  # fmt: skip
+
+
+@pytest.mark.parametrize("nproc", [2, 4])
+@pytest.mark.parametrize("case", CASES)
+def test_n_processes_equal_one(climb, case, nproc):
+    one, several = climb(1, case), climb(nproc, case)
+    for key in NUMBERS:
+        assert metrics(several, key) == pytest.approx(metrics(one, key), abs=1e-10, rel=1e-10), key
+    assert len(metrics(one)) == STEPS
+    assert largest_gap(checkpoint(several, STEPS)["head"], checkpoint(one, STEPS)["head"]) <= 1e-10
+
+
+@pytest.mark.parametrize("nproc", [2, 4])
+def test_a_normaliser_of_each_ranks_own_is_noticed(climb, nproc):
+    wrong, right = climb(nproc, "own normaliser"), climb(1, "mean, no cap")
+    assert largest_gap(checkpoint(wrong, STEPS)["head"], checkpoint(right, STEPS)["head"]) > 1e-5
+
+
+def test_the_modes_train_three_different_heads(climb):
+    heads = [checkpoint(climb(1, mode), STEPS)["head"] for mode in ("none", "mean", "sum")]
+    assert min(largest_gap(heads[a], heads[b]) for a, b in ((0, 1), (0, 2), (1, 2))) > 1e-4
+    assert metrics(climb(1, "mean, no cap"), "factor_mean") == pytest.approx(dict.fromkeys(range(1, STEPS + 1), 1.0))
+    assert max(metrics(climb(1, "mean, capped"), "factor_mean").values()) < 1
+    assert metrics(climb(1, "sum"), "factor_mean") == pytest.approx(metrics(climb(1, "sum"), "weight_mean"))
+    assert len({round(mean, 3) for mean in metrics(climb(1, "sum"), "weight_mean").values()}) == STEPS
+
+
+@pytest.mark.parametrize("case", ["mean, no cap", "sum", "none"])
+def test_the_first_loss_and_gradient_are_those_of_the_data(climb, material, case):
+    """Not only equal to each other, but right: update 0 in the plainest way, one text at a time, without padding."""
+    config = parse(reward_ddp.PRESETS, flags_of(material, ""))
+    pairs = read_pairs(material / "pairs" / TRAIN)
+    backbone = load_backbone(f"minigpt:{material / 'backbone'}")
+    torch.manual_seed(config.seed)
+    head = RewardHead(18, 8).double()
+    model = backbone.model.double()
+    weights = density.computed([pair.prompt for pair in pairs])
+    mean_weight = sum(weights[density.key_of(pair.prompt)] for pair in pairs) / len(pairs)
+
+    def reward(prompt, completion):
+        completion = list(completion.encode())
+        before = [0, *prompt.encode()][-(40 - len(completion)) :]
+        tokens = torch.tensor([before + completion])
+        with torch.no_grad():
+            states = model.model(tokens)[0]
+            surprise = -model.output(states).log_softmax(-1)[range(len(before) - 1, tokens.shape[1] - 1), completion]
+            mean = states[len(before) :].mean(0)
+        return head(torch.cat([mean, surprise.mean()[None], surprise.max()[None]])[None])[0]
+
+    total = weighted = 0
+    chosen = [pairs[n] for n in pairs_of_update(config.seed, 0, 10, len(pairs))]
+    for pair in chosen:
+        weight = weights[density.key_of(pair.prompt)] / mean_weight if case != "none" else 1.0
+        margin = reward(pair.prompt, pair.chosen) - reward(pair.prompt, pair.rejected)
+        weighted = weighted + weight * torch.log(1 + torch.exp(-margin))
+        total += weight
+    loss = weighted / (total if case == "mean, no cap" else len(chosen))
+    loss.backward()
+    norm = torch.stack([parameter.grad.norm() for parameter in head.parameters()]).norm().item()
+    assert metrics(climb(2, case))[1] == pytest.approx(loss.item(), abs=1e-10)
+    assert metrics(climb(2, case), "grad_norm")[1] == pytest.approx(norm, abs=1e-10)
+
+
+# ---- stop and go on ----------------------------------------------------------------------------------------------
+
+
+def long_run(material, run_dir, *more):
+    return flags_of(material, run_dir, "--steps", 150, "--pairs-per-update", 6, "--checkpoint-every", 40,
+                    "--validate-every", 40, "--keep-checkpoints", 0, *more)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(material, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("long") / "run"
+    torchrun(LAUNCHABLE, *long_run(material, run_dir), nproc=2, quiet=True, timeout=120)
+    return run_dir
+
+
+def test_a_run_that_sigterm_stopped_goes_on_bit_equal(material, uninterrupted, tmp_path):
+    """SIGTERM to torchrun, as a scheduler sends it: all ranks finish the same step, save, and the rest is the same."""
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(LAUNCHABLE)]
+    launcher = subprocess.Popen([*command, *long_run(material, run_dir)], stdout=subprocess.PIPE, text=True,
+                                stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        launcher.send_signal(signal.SIGTERM)
+        output = launcher.communicate(timeout=60)[0]
+    finally:
+        if launcher.poll() is None:
+            os.killpg(launcher.pid, signal.SIGKILL)
+            launcher.wait()
+    (saved,) = (run_dir / "checkpoints").iterdir()
+    step = int(saved.name.removeprefix("step_"))
+    assert step == max(metrics(run_dir)) < 150 and "received SIGTERM" in output, output
+    torchrun(LAUNCHABLE, *long_run(material, run_dir, "--resume", "auto"), nproc=2, quiet=True, timeout=120)
+    same(run_dir, uninterrupted, after=step)
+
+
+def test_resuming_from_any_checkpoint_is_bit_equal(material, uninterrupted, tmp_path):
+    run_dir = shutil.copytree(uninterrupted, tmp_path / "run")
+    for path in (run_dir / "checkpoints").iterdir():
+        if path.name > "step_000080":
+            shutil.rmtree(path)
+    torchrun(LAUNCHABLE, *long_run(material, run_dir, "--resume", "auto"), nproc=2, quiet=True, timeout=120)
+    same(run_dir, uninterrupted, after=80)
+
+
+def same(resumed, whole, after):
+    for key in ("loss", "accuracy", "margin", "weight_mean", "grad_norm"):
+        assert metrics(resumed, key) == metrics(whole, key), key
+    last = {step: value for step, value in metrics(resumed, "val_loss").items() if step % 40 == 0 or step == 150}
+    assert last == metrics(whole, "val_loss")
+    ours, theirs = checkpoint(resumed, 150), checkpoint(whole, 150)
+    assert largest_gap(ours["head"], theirs["head"]) == 0.0
+    for index, moments in theirs["optimizer"]["state"].items():
+        assert all((ours["optimizer"]["state"][index][name] == value).all() for name, value in moments.items())
+
+
+# ---- in this process ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def train():
+    """Call reward_ddp.train as one process, and leave this one as it was."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def run(flags):
+        try:
+            reward_ddp.train(parse(reward_ddp.PRESETS, list(map(str, flags))))
+        finally:
+            reward_ddp.process_group.stop()
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path, train, capsys):
+    make_pairs(tmp_path / "pairs", train=200, held_out=100, learnable=True)
+    train(flags_of(material, tmp_path / "run", "--pairs", tmp_path / "pairs", "--steps", 60, "--learning-rate", 0.02))
+    accuracies = metrics(tmp_path / "run", "val_accuracy")
+    assert accuracies[60] > 0.85  # of chance 0.5; the shortest texts have one letter to tell them apart
+    assert f"pair accuracy on held-out files {accuracies[60]:.3f} (95 % interval" in capsys.readouterr().out
+
+    model = load_reward_model(tmp_path / "run")
+    held_out = read_pairs(tmp_path / "pairs" / VALIDATION)
+    prompts = [pair.prompt for pair in held_out]
+    chosen = model.score(prompts, [pair.chosen for pair in held_out])
+    rejected = model.score(prompts, [pair.rejected for pair in held_out])
+    assert chosen.shape == (100,) and chosen.dtype == torch.float32 and not chosen.requires_grad
+    assert (chosen > rejected).float().mean().item() == pytest.approx(accuracies[60])
+    model.train()
+    assert not any(p.requires_grad for p in model.parameters()) and not model.backbone.training
+
+
+def test_resuming_a_finished_run_changes_nothing(material, tmp_path, train, capsys):
+    train(flags_of(material, tmp_path / "run", "--steps", 2))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    train(flags_of(material, tmp_path / "run", "--steps", 2, "--resume", "auto"))
+    assert "nothing left to do: step 2 of 2" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.fixture
+def model(material):
+    backbone = load_backbone(f"minigpt:{material / 'backbone'}")
+    torch.manual_seed(1)
+    return RewardModel(backbone, RewardHead(18, 8), max_tokens=40, micro_batch_size=4).double()
+
+
+def test_padding_and_company_never_change_a_score(model, material):
+    pairs = read_pairs(material / "pairs" / TRAIN)
+    prompts = [pair.prompt for pair in pairs] + ["", "a prompt"]
+    completions = [pair.chosen for pair in pairs] + ["x", "b" * 99]
+    together = model.features(prompts, completions)
+    alone = torch.cat([model.features([p], [c]) for p, c in zip(prompts, completions, strict=True)])
+    assert (together - alone).abs().max() < 1e-12
+    tokens, starts, lengths = torch.randint(1, 255, (3, 30)), torch.tensor([4, 9, 2]), torch.tensor([11, 30, 3])
+    other = tokens.clone()
+    other[torch.arange(30) >= lengths[:, None]] = 7
+    assert (other != tokens).any()
+    assert (model.backbone(tokens, starts, lengths) - model.backbone(other, starts, lengths)).abs().max() < 1e-12
+
+
+def test_an_empty_completion_has_a_score(model):
+    scores = model.score(["", "x = 1\n", "y"], ["", "", "z"])
+    assert scores.isfinite().all()
+
+
+def test_the_backbone_stays_frozen_and_in_eval_mode(model):
+    model.train()
+    assert not any(module.training for module in model.backbone.modules())
+    model.backbone.assert_frozen()
+    model.head(model.features(["a", "b"], ["c", "d"])).sum().backward()
+    assert all(parameter.grad is None for parameter in model.backbone.parameters())
+    assert all(parameter.grad is not None for parameter in model.head.parameters())
+    model.backbone.model.blocks[1].expand.train()
+    with pytest.raises(RuntimeError, match="blocks.1.expand is in training mode"):
+        model.backbone.assert_frozen()
+    model.backbone.model.final_norm.weight.requires_grad_(True)
+    with pytest.raises(RuntimeError, match="final_norm.weight takes part in training"):
+        model.backbone.assert_frozen()
+
+
+def test_wilson_interval_against_published_values():
+    """Newcombe, "Two-sided confidence intervals for the single proportion" (1998), table I, method 3."""
+    for successes, count, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0, 0.1611),
+                                        (1, 29, 0.0061, 0.1718)):  # fmt: skip
+        assert wilson_interval(successes, count) == pytest.approx((low, high), abs=1e-4)
+
+
+# ---- bad input ---------------------------------------------------------------------------------------------------
+
+BAD_FLAGS = {
+    "no backbone": ("--backbone=", "no backbone '': a name has the form minigpt:PATH, hf:FOLDER_OR_NAME or nanochat:"),
+    "no kind": ("--backbone {tmp}/run", "a name has the form minigpt:PATH"),
+    "an unknown kind": ("--backbone gpt:x", "no backbone 'gpt:x'"),
+    "no such run": ("--backbone minigpt:{tmp}/none", "there is no such checkpoint folder"),
+    "a damaged backbone": ("--backbone minigpt:{tmp}/damaged", "does not match its checksum"),
+    "another kind of checkpoint": ("--backbone minigpt:{tmp}/reward", "is not a checkpoint of minigpt_ddp: it has no"),
+    "a missing nanochat": ("--backbone nanochat:sft", "needs the package nanochat, which cannot be imported"),
+    "a context too short": ("--max-tokens 49", "--max-tokens is 49, expected 2 to 48, the context of minigpt:"),
+    "no pairs": ("--pairs {tmp}/none.jsonl", "cannot read"),
+    "bad pairs": ("--pairs {tmp}/bad.jsonl", "bad.jsonl, line 2: expected a JSON object"),
+    "few pairs": ("--pairs {tmp}/few.jsonl", "has too few prompts to hold some out"),
+    "no code": ("--pairs {tmp}/prose", "no pairs can be made from"),
+    "no weights": ("--weights {tmp}/none.json", "cannot read"),
+    "weights of other prompts": ("--weights {tmp}/other.json", "60 of 60 prompts have no weight, more than"),
+    "bad weights": ("--weights {tmp}/bad.json", "is -1, expected a number above 0"),
+    "a cap below the average": ("--weight-cap 0.5", "--weight-cap must be at least 1, the average, not 0.5"),
+    "a cap that is no number": ("--weight-cap nan", "--weight-cap must be at least 1"),
+    "an unknown mode": ("--weight-mode median", "invalid choice 'median'"),
+    "no pairs an update": ("--pairs-per-update 0", "--pairs-per-update must be at least 1"),
+    "misses above one": ("--most-misses 1.5", "--most-misses must be a share"),
+    "a checkpoint of another script": ("--resume {backbone}", "is not a checkpoint of this course"),
+    "another head": ("--resume {tmp}/reward/checkpoints/step_000002 --head-width 9", "it has head_width 8, this"),
+    "another backbone": ("--resume {tmp}/reward/checkpoints/step_000002 --backbone minigpt:{tmp}/twin", "has backbone"),
+    "other pairs": ("--resume {tmp}/reward/checkpoints/step_000002 --pairs {tmp}/learnable", "it has pairs "),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trouble(material, tmp_path_factory):
+    """A folder with everything that BAD_FLAGS names."""
+    tmp = tmp_path_factory.mktemp("trouble")
+    good = '{"prompt": "a", "chosen": "b", "rejected": "c"}\n'
+    (tmp / "bad.jsonl").write_text(good + "{\n")
+    (tmp / "few.jsonl").write_text(good)
+    (tmp / "bad.json").write_text('{"0123456789abcdef": -1}')
+    (tmp / "other.json").write_text('{"0123456789abcdef": 1}')
+    (tmp / "prose").mkdir()
+    (tmp / "prose" / "a.txt").write_text("To be, or not to be: (that is the question\n" * 9)
+    damaged = make_backbone(tmp / "damaged")
+    shutil.move(tmp / "damaged", tmp / "moved")
+    os.truncate(tmp / "moved" / "checkpoints" / damaged.name / "state.pt", 1000)
+    shutil.move(tmp / "moved" / "checkpoints" / damaged.name, tmp / "damaged")
+    make_backbone(tmp / "twin", seed=2)
+    make_pairs(tmp / "learnable", learnable=True)
+    reward_ddp.train(parse(reward_ddp.PRESETS, flags_of(material, tmp / "reward", "--steps", 2)))
+    reward_ddp.process_group.stop()
+    return tmp
+
+
+@pytest.mark.parametrize("what", BAD_FLAGS)
+def test_bad_input_is_named(what, trouble, material, tmp_path, train):
+    flags, said = BAD_FLAGS[what]
+    backbone = material / "backbone" / "checkpoints" / "step_000001"
+    flags = [flag.format(tmp=trouble, backbone=backbone) for flag in flags.split()]
+    with pytest.raises(InputError) as error:
+        train(flags_of(material, tmp_path / "run", "--steps", 3, *flags))
+    assert said in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_one_of_two_ranks_speaks_in_one_line(material, tmp_path):
+    with pytest.raises(RunFailed) as failed:
+        torchrun(LAUNCHABLE, *flags_of(material, tmp_path / "run", "--backbone", "minigpt:nowhere"), nproc=2,
+                 quiet=True, timeout=60)  # fmt: skip
+    lines = [line for lines in failed.value.run.lines.values() for line in lines]
+    assert [line for line in lines if line.startswith("error: ")] and not any("Traceback" in line for line in lines)
+    assert sum("there is no such checkpoint folder" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("what", ["pre-training", "another backbone", "a backbone that is gone"])
+def test_a_reward_model_that_cannot_be_loaded_is_named(what, trouble, material):
+    path, backbone, said = {
+        "pre-training": (material / "backbone", "", "is not a checkpoint of reward_ddp: it has no 'backbone'"),
+        "another backbone": (trouble / "reward", f"minigpt:{trouble / 'twin'}", "was trained on another backbone"),
+        "a backbone that is gone": (trouble / "reward", "minigpt:gone", "there is no such checkpoint folder"),
+    }[what]
+    with pytest.raises(InputError, match=said):
+        load_reward_model(Path(path), backbone=backbone)
