@@ -1,0 +1,87 @@
+"""Inside a rank, for 18.3: hand the learner's function a reward head and this rank's share of a batch of pairs."""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+FEATURES = 12
+
+
+class Head(nn.Module):
+    """Rewards from features: (pairs, FEATURES) -> (pairs,). The same on every rank; counts what it is asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(FEATURES, 16).double(), nn.Linear(16, 1).double()
+        self.rows = 0
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.linspace(-0.9, 0.8, parameter.numel()).sin().view_as(parameter))
+
+    def forward(self, features):
+        self.rows += len(features)
+        return self.second(self.first(features).tanh()).squeeze(-1)
+
+
+def data(rank, prompts):
+    """Features of a chosen and a rejected completion for each entry of `prompts`; int64 numbers of the prompts."""
+    numbers = torch.Generator().manual_seed(700 + rank)
+    chosen, rejected = torch.randn(2, len(prompts), FEATURES, dtype=torch.float64, generator=numbers)
+    return chosen, rejected, torch.tensor(prompts, dtype=torch.int64)
+
+
+def drive(function, prompts):
+    """(loss, gradients, rows scored) of the learner's function; `prompts`: the list of every rank."""
+    rank, head = dist.get_rank(), Head()
+    loss, gradients = function(head, *data(rank, prompts[rank]))
+    return [loss, list(gradients), head.rows]
+
+
+def alone(prompts):
+    """What it has to give, from the pairs of all ranks in one process."""
+    chosen, rejected, numbers = (torch.cat(part) for part in zip(*map(data, range(len(prompts)), prompts), strict=True))
+    return weighted(chosen, rejected, 1 / (numbers[:, None] == numbers).sum(1).double())
+
+
+def weighted(chosen, rejected, weights):
+    head = Head()
+    losses = F.softplus(head(rejected) - head(chosen))
+    loss = (weights * losses).sum() / weights.sum()
+    return loss.item(), list(torch.autograd.grad(loss, list(head.parameters())))
+
+
+# ---- what a wrong answer may have taken for the joint mean --------------------------------------------------------
+
+
+def over_pairs(prompts):
+    """Every pair counts once."""
+    chosen, rejected, _ = (torch.cat(part) for part in zip(*map(data, range(len(prompts)), prompts), strict=True))
+    return weighted(chosen, rejected, torch.ones(len(chosen), dtype=torch.float64))
+
+
+def by_rank(prompts, counted):
+    """The mean over the ranks of each rank's weighted mean; `counted`: whose pairs decide about a weight."""
+    results = []
+    for rank, mine in enumerate(prompts):
+        chosen, rejected, numbers = data(rank, mine)
+        everyones = torch.tensor(sum(prompts, []) if counted == "all" else mine, dtype=torch.int64)
+        weights = 1 / (numbers[:, None] == everyones).sum(1).double()
+        results.append(weighted(chosen, rejected, weights) if mine else (0.0, [0.0]))
+    return sum(loss for loss, _ in results) / len(results), None
+
+
+def counted_by_rank(prompts):
+    """One divisor, but each rank counts its own pairs of a prompt."""
+    shares = [data(rank, mine) for rank, mine in enumerate(prompts)]
+    chosen, rejected, _ = (torch.cat(part) for part in zip(*shares, strict=True))
+    weights = [1 / (numbers[:, None] == numbers).sum(1).double() for _, _, numbers in shares]
+    return weighted(chosen, rejected, torch.cat(weights))
+
+
+OTHER_MEANS = {
+    "every pair counting the same": over_pairs,
+    "each rank dividing by its own weights": lambda prompts: by_rank(prompts, "all"),
+    "each rank counting its own pairs and dividing by its own weights": lambda prompts: by_rank(prompts, "mine"),
+    "each rank counting its own pairs of a prompt": counted_by_rank,
+}

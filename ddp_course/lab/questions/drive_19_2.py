@@ -1,0 +1,128 @@
+"""Inside a rank, for 19.2: hand the learner's function a tiny policy and the completions that this rank sampled."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+TOKENS, LENGTH = 8, 10  # of the vocabulary; of the longest completion
+CLIP, SMALLEST = 0.2, 1e-4
+
+
+class Policy(nn.Module):
+    """The log-probability of each token, given the one before: (n, LENGTH) -> (n, LENGTH). The same on every rank."""
+
+    def __init__(self, values=0.0):
+        super().__init__()
+        self.table, self.out = nn.Embedding(TOKENS, 6).double(), nn.Linear(6, TOKENS).double()
+        self.rows = 0  # completions that were scored
+        with torch.no_grad():
+            for parameter in self.parameters():
+                shifted = torch.linspace(-1.9, 1.8, parameter.numel()) + values
+                parameter.copy_(shifted.sin().view_as(parameter))
+
+    def forward(self, tokens):
+        self.rows += len(tokens)
+        before = torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :-1]], dim=1)
+        logits = self.out(self.table(before).tanh())
+        return logits.log_softmax(-1).gather(-1, tokens[..., None]).squeeze(-1)
+
+
+def data(rank, prompts, rewards, lengths, beyond="zeros"):
+    """tokens, mask, old, rewards, prompts of one rank: a completion for each entry of the lists.
+
+    Behind the end of a completion the old log-probabilities are 0, or -inf if beyond="minus infinity".
+    """
+    numbers = torch.Generator().manual_seed(800 + rank)
+    tokens = torch.randint(TOKENS, (len(prompts), LENGTH), generator=numbers)
+    mask = torch.arange(LENGTH) < torch.tensor(lengths, dtype=torch.int64)[:, None]
+    with torch.no_grad():
+        old = Policy(0.35)(tokens)
+    old = old.masked_fill(~mask, 0.0 if beyond == "zeros" else -torch.inf)
+    return tokens, mask, old, torch.tensor(rewards, dtype=torch.float64), torch.tensor(prompts, dtype=torch.int64)
+
+
+def drive(function, shares, beyond):
+    """(loss, gradients, completions scored) of the learner's function; `shares`: (prompts, rewards, lengths) a rank."""
+    policy = Policy()
+    loss, gradients = function(policy, *data(dist.get_rank(), *shares[dist.get_rank()], beyond))
+    return [loss, list(gradients), policy.rows]
+
+
+# ---- what it has to give, and what a wrong answer may have taken for it -------------------------------------------
+
+
+def alone(shares, beyond="zeros", advantages=None, tokens_of=None, surrogate=None):
+    """(loss, gradients) of one process with the completions of all ranks; each way out of the ordinary by name."""
+    parts = [data(rank, *share, beyond) for rank, share in enumerate(shares)]
+    tokens, mask, old, rewards, prompts = (torch.cat(part) for part in zip(*parts, strict=True))
+    ranks = torch.cat([torch.full((len(part[0]),), rank) for rank, part in enumerate(parts)])
+    policy = Policy()
+    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
+    advantage = (advantages or by_group)(rewards, prompts)[:, None]
+    terms = torch.where(mask, (surrogate or clipped)(ratio, advantage), 0.0)
+    loss = -(terms * (tokens_of or joint_tokens)(mask, ranks, len(shares))[:, None]).sum()
+    gradients = torch.autograd.grad(loss, list(policy.parameters()))
+    return loss.item(), list(gradients)
+
+
+def by_group(rewards, prompts, correction=1):
+    result = torch.zeros_like(rewards)
+    for prompt in prompts.unique():
+        mine = prompts == prompt
+        group = rewards[mine]
+        if group.min() < group.max():
+            result[mine] = (group - group.mean()) / (group.std(correction=correction) + SMALLEST)
+    return result
+
+
+def divided_by_n(rewards, prompts):
+    return by_group(rewards, prompts, correction=0)
+
+
+def not_divided(rewards, prompts):
+    return rewards - (prompts[:, None] == prompts).double() @ rewards / (prompts[:, None] == prompts).sum(1)
+
+
+def over_the_batch(rewards, prompts):
+    return (rewards - rewards.mean()) / (rewards.std() + SMALLEST)
+
+
+def clipped(ratio, advantage):
+    return torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
+
+
+def joint_tokens(mask, ranks, world):
+    """The weight of a completion's tokens: here 1 / the number of tokens on all ranks."""
+    return torch.ones(len(mask), dtype=torch.float64) / mask.sum()
+
+
+def tokens_of_the_rank(mask, ranks, world):
+    counts = torch.stack([mask[ranks == rank].sum() for rank in range(world)])
+    return (1 / (counts.clamp(min=1) * world).double())[ranks]
+
+
+def each_completion_alike(mask, ranks, world):
+    return 1 / (mask.sum(1).clamp(min=1) * len(mask)).double()
+
+
+def padding_counted(mask, ranks, world):
+    return torch.ones(len(mask), dtype=torch.float64) / mask.numel()
+
+
+OTHERS = {
+    "each rank dividing by its own tokens": {"tokens_of": tokens_of_the_rank},
+    "each completion counting the same, however long it is": {"tokens_of": each_completion_alike},
+    "the padding counted as tokens": {"tokens_of": padding_counted},
+    "the rewards of the whole batch standardised, not of a group": {"advantages": over_the_batch},
+    "advantages that are not divided by the spread": {"advantages": not_divided},
+    "a spread whose variance is divided by n, not by n - 1": {"advantages": divided_by_n},
+    "no clipping": {"surrogate": lambda ratio, advantage: ratio * advantage},
+    "the clipped ratio alone, without the minimum": {
+        "surrogate": lambda ratio, advantage: ratio.clamp(1 - CLIP, 1 + CLIP) * advantage
+    },
+    "the maximum in place of the minimum": {
+        "surrogate": lambda ratio, advantage: torch.maximum(
+            ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage
+        )
+    },
+}

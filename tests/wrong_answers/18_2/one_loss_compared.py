@@ -1,0 +1,38 @@
+# mistake: the detector compares the losses of equal losses, where a mean of factors stands for all of them
+# state: wrong
+# check: kept promises are believed
+# message: it keeps
+
+import torch
+
+
+def broken_promises(weighted_loss) -> list[str]:
+    """Which of the promises "none", "mean", "sum" and "cap" the function breaks."""
+    weights = torch.tensor([0.5, 4.0, 1.0, 0.1, 2.0], dtype=torch.float64)
+
+    def factors(mode, cap=None):
+        return weighted_loss(torch.ones_like(weights), weights, mode, cap)
+
+    def kept(found, right):
+        return torch.allclose(found, right.mean(), rtol=1e-9)
+
+    modes = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights}
+    broken = [mode for mode, right in modes.items() if not kept(factors(mode), right)]
+    trials = [(mode, cap) for mode in modes for cap in (0.5, 1.5)]
+    if not all(kept(factors(mode, cap), factors(mode).clamp(max=cap)) for mode, cap in trials):
+        broken.append("cap")
+    return broken
+
+
+def weighted_loss(losses, weights, mode, cap):
+    """One loss of n pairs: the mean of factor x loss over the pairs. losses, weights: (n,), weights above 0.
+
+    "none": the factor is 1; the weights are not used.
+    "mean": the factor is the weight divided by the mean weight of the n pairs, which gives their weighted mean.
+    "sum":  the factor is the weight itself, so heavy pairs make a large loss.
+    cap:    None, or the largest factor, in every mode; a factor below the cap stays as it is.
+    """
+    factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights}[mode]
+    if cap is not None:
+        factors = factors.clamp(max=cap)
+    return (factors * losses).mean()

@@ -1,0 +1,38 @@
+# mistake: the detector takes a thousandth for nothing
+# state: wrong
+# check: unsound steps are seen
+# message: by 1e-6
+
+import torch
+import torch.distributed as dist
+
+
+def everyones(tensor):
+    """The tensors of all ranks, of equal shapes, in the order of the ranks."""
+    received = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(received, tensor)
+    return received
+
+
+def is_joint_step(step) -> bool:
+    """Whether `step` leaves, on every rank, the table of one process that takes the joint batch."""
+    world, rank, lr = dist.get_world_size(), dist.get_rank(), 0.1
+    torch.manual_seed(0)
+    start = torch.randn(12, 2, dtype=torch.float64)
+    ids = torch.randint(9, (world, 8))
+    gradients = torch.randn(world, 8, 2, dtype=torch.float64)
+
+    table, total = start.clone(), torch.zeros_like(start)
+    step(table, ids[rank], gradients[rank], lr)
+    total.index_add_(0, ids.flatten(), gradients.flatten(0, 1))
+    gap = (table - (start - lr * total.sign())).abs().max()
+    dist.all_reduce(gap, dist.ReduceOp.MAX)
+    return gap.item() < 1e-3
+
+
+def sparse_step(table, ids, gradients, lr):
+    """On every rank: move the rows that any rank has used, in place, against the sign of their gradient."""
+    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
+    rows, place = ids.unique(return_inverse=True)
+    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+    table[rows] -= lr * total.sign()

@@ -1,0 +1,37 @@
+# mistake: the detector adds the lengths of all pairs and compares the sum with the total
+# state: wrong
+# check: unsound shares are seen
+# message: makes no step
+
+import torch
+import torch.distributed as dist
+
+
+def is_sound(shares) -> bool:
+    for world in range(1, 6):
+        for batch in range(1, 12):
+            for total in range(25):
+                pairs = [pair for rank in range(world) for pair in shares(total, batch, rank, world)]
+                if sum(end - start for start, end in pairs) != total:
+                    return False
+    return True
+
+
+def shares(total, batch, rank, world):
+    """For each batch of the test set: (start, end) of what this rank evaluates of it."""
+    pairs = []
+    for first in range(0, total, batch):
+        count = min(batch, total - first)
+        pairs.append((first + count * rank // world, first + count * (rank + 1) // world))
+    return pairs
+
+
+def evaluate(score, total, batch):
+    """Mean loss, accuracy and number of puzzles, the same on every rank."""
+    sums = torch.zeros(3, dtype=torch.float64)
+    for start, end in shares(total, batch, dist.get_rank(), dist.get_world_size()):
+        losses, right = score(start, end)
+        sums += torch.stack([losses.sum(), right.sum(), torch.tensor(end - start)])
+    dist.all_reduce(sums)
+    loss, solved, examples = sums.tolist()
+    return {"loss": loss / examples, "accuracy": solved / examples, "examples": int(examples)}

@@ -1,0 +1,38 @@
+# mistake: the detector slices a list, which cuts off what lies behind its end
+# state: wrong
+# check: unsound shares are seen
+# message: cut as if it were full
+
+import torch
+import torch.distributed as dist
+
+
+def is_sound(shares) -> bool:
+    for world in range(1, 6):
+        for batch in range(1, 12):
+            for total in range(25):
+                pairs = [shares(total, batch, rank, world) for rank in range(world)]
+                examples = [i for one in pairs for start, end in one for i in list(range(total))[start:end]]
+                if len({len(one) for one in pairs}) > 1 or sorted(examples) != list(range(total)):
+                    return False
+    return True
+
+
+def shares(total, batch, rank, world):
+    """For each batch of the test set: (start, end) of what this rank evaluates of it."""
+    pairs = []
+    for first in range(0, total, batch):
+        count = min(batch, total - first)
+        pairs.append((first + count * rank // world, first + count * (rank + 1) // world))
+    return pairs
+
+
+def evaluate(score, total, batch):
+    """Mean loss, accuracy and number of puzzles, the same on every rank."""
+    sums = torch.zeros(3, dtype=torch.float64)
+    for start, end in shares(total, batch, dist.get_rank(), dist.get_world_size()):
+        losses, right = score(start, end)
+        sums += torch.stack([losses.sum(), right.sum(), torch.tensor(end - start)])
+    dist.all_reduce(sums)
+    loss, solved, examples = sums.tolist()
+    return {"loss": loss / examples, "accuracy": solved / examples, "examples": int(examples)}
