@@ -174,3 +174,11 @@ def test_a_fingerprint_sees_weights_and_tokenizer_and_no_number_format(tmp_path)
     same.tokenizer_state["name"] = "another"
     assert fingerprint(one) != fingerprint(same)
     assert json.dumps(one.tokenizer_state)
+
+
+def test_whatever_a_policy_writes_gets_a_reward(tmp_path):
+    """NUL bytes, broken UTF-8 and nothing at all occur in what an untrained policy samples."""
+    model = RewardModel(load_backbone(f"minigpt:{make_backbone(tmp_path / 'run')}"), RewardHead(feature_count(16), 8),
+                        max_tokens=32)  # fmt: skip
+    written = ["a\0b", "\0", b"\xff\xfe(".decode(errors="replace"), ""]
+    assert model.score(["def f():"] * len(written), written).isfinite().all()

@@ -35,9 +35,9 @@ PRESETS = {
     },
     "short": {
         "tokenizer": {"tokenizer": "bpe", "vocab_size": 2048},
-        "pretrain": {"preset": "laptop", "steps": 100, "checkpoint_every": 20},
-        "reward": {"preset": "laptop", "steps": 50, "checkpoint_every": 25},
-        "grpo": {"preset": "laptop", "steps": 8, "checkpoint_every": 4},
+        "pretrain": {"preset": "laptop", "steps": 80, "checkpoint_every": 16},
+        "reward": {"preset": "laptop", "steps": 40, "checkpoint_every": 20},
+        "grpo": {"preset": "laptop", "steps": 6, "checkpoint_every": 3},
     },
     "tiny": {
         "tokenizer": {"tokenizer": "bytes", "vocab_size": 256},

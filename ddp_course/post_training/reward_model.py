@@ -51,8 +51,11 @@ class RewardModel(nn.Module):
         return self.head(self.features(prompts, completions)).float()
 
     def tokens(self, prompt: str, completion: str) -> tuple[list[int], int]:
-        """The tokens of both, and where the completion starts."""
-        after = self.encode(completion)[: self.max_tokens - 1]
+        """The tokens of both, and where the completion starts.
+
+        A policy can write a NUL, which no tokenizer takes; here it counts like every other byte that is no text.
+        """
+        after = self.encode(completion.replace("\0", "\N{REPLACEMENT CHARACTER}"))[: self.max_tokens - 1]
         before = [self.begin, *self.encode(prompt)][-(self.max_tokens - len(after)) :]
         return before + after, len(before) if after else len(before) - 1
 
