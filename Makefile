@@ -51,7 +51,7 @@ kill-matrix: $(READY)  ## which check of the grader catches which wrong answer
 
 constraints:  ## pin anew what pip installs today, in an environment of its own
 	$(PYTHON) -m venv --clear .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check -e ".[dev,bench]"
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check -e ".[dev,bench,peers]"
 	( grep '^#' constraints.txt; .venv-constraints/bin/python -m pip freeze --all --exclude-editable \
 	  | grep -vE '^(pip==|nvidia-|cuda-|triton)' | sed 's/+[^+]*$$//' ) > constraints.txt.new
 	mv constraints.txt.new constraints.txt

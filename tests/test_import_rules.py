@@ -30,7 +30,7 @@ ALLOWED = {  # part of the package: the parts it may import, besides itself and 
 }
 NOT_IN_A_RANK = {"matplotlib", "IPython", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "nbclient",
                  "nbconvert", "nbformat", "papermill"}  # fmt: skip
-NOT_AT_IMPORT = NOT_IN_A_RANK | {"tokenizers", "tiktoken", "rustbpe"}  # a tokenizer is loaded when one is chosen
+NOT_AT_IMPORT = NOT_IN_A_RANK | {"tokenizers", "tiktoken", "rustbpe", "transformers", "nanochat"}  # when chosen
 
 
 def part_of(module: str) -> str | None:

@@ -48,7 +48,7 @@ PRESETS = {
     "eight_gpus": {
         "tokenizer": {"tokenizer": "bpe", "vocab_size": 50304},
         "pretrain": {"preset": "gpt2", "steps": 2000, "checkpoint_every": 500},
-        "reward": {"preset": "gpu", "steps": 1000, "checkpoint_every": 250},
+        "reward": {"preset": "gpus", "steps": 1000, "checkpoint_every": 250},
         "grpo": {"preset": "gpus", "steps": 500, "checkpoint_every": 100},
     },
 }

@@ -14,6 +14,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from launches import compare_memory, compare_start_up, count_clean_launches  # noqa: E402
 from measure import HERE, ROOT, Table  # noqa: E402
+from reward_pairs import compare_reward  # noqa: E402
+from sampling_speed import compare_sampling  # noqa: E402
+from sparse_or_dense import compare_sparse  # noqa: E402
 from techniques import compare_checkpoints, compare_sharding, compare_wrappers  # noqa: E402
 from trainers import WARM_UP, compare_trainers, compare_world_sizes  # noqa: E402
 from workload import WORKLOAD  # noqa: E402
@@ -28,6 +31,9 @@ SECTIONS = {
     "Wrappers": lambda table, how: compare_wrappers(table, how.rounds),
     "Sharding": lambda table, how: compare_sharding(table, how.rounds),
     "Checkpoints": lambda table, how: compare_checkpoints(table, how.rounds),
+    "Reward model": lambda table, how: compare_reward(table, how.rounds),
+    "Sampling": lambda table, how: compare_sampling(table, how.rounds),
+    "Sparse embedding": lambda table, how: compare_sparse(table, how.rounds),
     "Start-up": lambda table, how: compare_start_up(table, how.rounds),
     "Memory": lambda table, how: compare_memory(table),
     "Clean launches": lambda table, how: count_clean_launches(table, how.launches),
