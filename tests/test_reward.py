@@ -182,24 +182,16 @@ def test_a_run_that_sigterm_stopped_goes_on_bit_equal(material, uninterrupted, t
     step = int(saved.name.removeprefix("step_"))
     assert step == max(metrics(run_dir)) < 150 and "received SIGTERM" in output, output
     torchrun(LAUNCHABLE, *long_run(material, run_dir, "--resume", "auto"), nproc=2, quiet=True, timeout=120)
-    same(run_dir, uninterrupted, after=step)
+    same(run_dir, uninterrupted, 150, every=40)
 
 
-def test_resuming_from_any_checkpoint_is_bit_equal(material, uninterrupted, tmp_path):
-    run_dir = shutil.copytree(uninterrupted, tmp_path / "run")
-    for path in (run_dir / "checkpoints").iterdir():
-        if path.name > "step_000080":
-            shutil.rmtree(path)
-    torchrun(LAUNCHABLE, *long_run(material, run_dir, "--resume", "auto"), nproc=2, quiet=True, timeout=120)
-    same(run_dir, uninterrupted, after=80)
-
-
-def same(resumed, whole, after):
+def same(resumed, whole, last, every):
     for key in ("loss", "accuracy", "margin", "weight_mean", "grad_norm"):
         assert metrics(resumed, key) == metrics(whole, key), key
-    last = {step: value for step, value in metrics(resumed, "val_loss").items() if step % 40 == 0 or step == 150}
-    assert last == metrics(whole, "val_loss")
-    ours, theirs = checkpoint(resumed, 150), checkpoint(whole, 150)
+    # A run that stopped has validated once more, where it stopped.
+    validated = {step: loss for step, loss in metrics(resumed, "val_loss").items() if step % every == 0 or step == last}
+    assert validated == metrics(whole, "val_loss")
+    ours, theirs = checkpoint(resumed, last), checkpoint(whole, last)
     assert largest_gap(ours["head"], theirs["head"]) == 0.0
     for index, moments in theirs["optimizer"]["state"].items():
         assert all((ours["optimizer"]["state"][index][name] == value).all() for name, value in moments.items())
@@ -240,6 +232,18 @@ def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path, train, 
     assert (chosen > rejected).float().mean().item() == pytest.approx(accuracies[60])
     model.train()
     assert not any(p.requires_grad for p in model.parameters()) and not model.backbone.training
+
+
+def test_resuming_from_any_checkpoint_is_bit_equal(material, tmp_path, train):
+    every = ("--steps", 6, "--checkpoint-every", 1, "--keep-checkpoints", 0, "--validate-every", 1)
+    train(flags_of(material, tmp_path / "whole", *every))
+    for step in range(1, 6):
+        run_dir = shutil.copytree(tmp_path / "whole", tmp_path / str(step))
+        for path in (run_dir / "checkpoints").iterdir():
+            if int(path.name.removeprefix("step_")) > step:
+                shutil.rmtree(path)
+        train(flags_of(material, run_dir, *every, "--resume", "auto"))
+        same(run_dir, tmp_path / "whole", 6, every=1)
 
 
 def test_resuming_a_finished_run_changes_nothing(material, tmp_path, train, capsys):

@@ -37,14 +37,16 @@ class FrozenBackbone(nn.Module):
         log-probability) of its tokens.
         """
         states = self.states(tokens)
+        exact = torch.promote_types(states.dtype, torch.float32)  # half precision is for matrix products, not for sums
         place = torch.arange(tokens.shape[1], device=tokens.device)
         inside = (place >= starts[:, None]) & (place < lengths[:, None])
         row, column = inside.nonzero(as_tuple=True)
         # Only where a completion is: the logits of all tokens would be the largest tensor by far.
         logits = self.output(states[row, (column - 1).clamp(min=0)])
-        surprise = F.cross_entropy(logits.to(states.dtype), tokens[row, column], reduction="none")
+        surprise = F.cross_entropy(logits.to(exact), tokens[row, column], reduction="none")
         count = inside.sum(1)
-        mean = states.new_zeros(len(tokens), self.width).index_add_(0, row, states[row, column]) / count[:, None]
+        read = states[row, column].to(exact)
+        mean = read.new_zeros(len(tokens), self.width).index_add_(0, row, read) / count[:, None]
         mean_surprise = surprise.new_zeros(len(tokens)).index_add_(0, row, surprise) / count
         most_surprise = surprise.new_zeros(len(tokens)).scatter_reduce_(0, row, surprise, "amax")
         return torch.cat([mean, mean_surprise[:, None], most_surprise[:, None]], dim=1)
