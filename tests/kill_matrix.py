@@ -11,6 +11,7 @@ and writes it to tests/KILL_MATRIX.md. An answer says in its first lines what it
 `make kill-matrix ARGS=02` runs those of notebook 02 and writes nothing.
 """
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -56,13 +57,23 @@ def answer_cells(folder: str, question: str) -> list[str]:
 
 
 def verdicts(question: str, texts: dict[str, str]) -> dict[str, Verdict]:
-    """Grade several answers to one question, {name: text}, with one start of the harness; each in a fresh file."""
+    """Grade several answers to one question, {name: text}; each in a fresh file."""
+    return graded({question: texts})[question]
+
+
+def graded(texts: dict[str, dict[str, str]]) -> dict[str, dict[str, Verdict]]:
+    """Grade answers to several questions, {question: {name: text}}, with one start of the harness for all: it takes
+    seconds to load torch."""
     with TemporaryDirectory() as folder:
-        paths = [Path(folder, f"{name}.py") for name in texts]
-        for path, text in zip(paths, texts.values(), strict=True):
-            path.write_text(text, encoding="utf-8")
-        results = grade([(question, load(question), path) for path in paths])
-    return dict(zip(texts, results, strict=True))
+        answers = []
+        for question, named in texts.items():
+            Path(folder, question).mkdir()
+            for name, text in named.items():
+                path = Path(folder, question, f"{name}.py")
+                path.write_text(text, encoding="utf-8")
+                answers.append((question, load(question), path))
+        results = iter(grade(answers))
+    return {question: {name: next(results) for name in named} for question, named in texts.items()}
 
 
 def table(question: str, results: dict[str, Verdict]) -> str:
@@ -75,19 +86,25 @@ def table(question: str, results: dict[str, Verdict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def all_verdicts(question: str) -> dict[str, Verdict]:
-    """Of every wrong answer, of the right ones (right_...) and of the course's own solution (solution)."""
+def all_texts(question: str) -> dict[str, str]:
+    """Every wrong answer, the right ones (right_...) and the course's own solution (solution)."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in answers("wrong_answers", question)}
     texts |= {f"right_{path.stem}": path.read_text(encoding="utf-8") for path in answers("right_answers", question)}
     if solution := answer_cells("solutions", question):
         [texts["solution"]] = solution
-    return verdicts(question, texts)
+    return texts
+
+
+@functools.cache
+def all_verdicts(start: str) -> dict[str, dict[str, Verdict]]:
+    """{question: {name: verdict}} of all_texts, for the questions whose name begins with `start`: "04", "04.2"."""
+    return graded({question: all_texts(question) for question in names() if question.startswith(start)})
 
 
 def main(start: str = "") -> int:
     tables, survivors = [], []
     for question in (name for name in names() if name.startswith(start)):
-        results = all_verdicts(question)
+        results = all_verdicts(start if len(start) > 2 else question[:2])[question]
         tables.append(table(question, results))
         print(tables[-1])
         wrong = {path.stem for path in answers("wrong_answers", question)}

@@ -192,6 +192,13 @@ HOSTILE = {  # name: (answer, state, what is said)
         "raised OSError: [Errno 27] File too large (a rank may print or write 64 MB)",
     ),
     "writes_a_file": ("open('litter', 'w').write('x')\nimport tempfile\ntempfile.mkstemp()\n" + RIGHT, "passed", ""),
+    "kills_the_store": (
+        "import os\nimport psutil\ndef global_mean(values):\n"
+        "    store = min(psutil.Process(os.getppid()).children(), key=lambda one: one.create_time())\n"
+        "    os.kill(store.pid, 9)",
+        "wrong",
+        "lost contact",
+    ),
     "forks": ("import os\nimport time\n" + RIGHT + "\nif os.fork() == 0:\n    time.sleep(60)", "passed", ""),
     "forks_and_goes_on": (
         RIGHT.replace("def global_mean(values):", "import os\ndef global_mean(values):\n    os.fork()"),

@@ -7,6 +7,7 @@ A line of the notes is one JSON object: an operation (see record.py), or one of
 """
 
 import functools
+import gc
 import importlib.util
 import json
 import linecache
@@ -50,6 +51,7 @@ class Notes:
 def run_rank(job, rank, port, folder):
     """Run `job` as `rank`; notes, stdout and stderr go to files in `folder`. The exit code is the answer's own."""
     _settle(job, rank, port, folder)
+    gc.freeze()  # a collection in the answer need not go through all of torch, nor copy its pages: a third of a second
     answer = job["path"]
     notes = Notes(folder / f"rank_{rank}.jsonl")
     in_new_threads(notes, answer)
@@ -96,7 +98,7 @@ def _settle(job, rank, port, folder):
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.argv = [job["path"]]
     sys.path[0] = os.path.dirname(job["path"])  # as if the answer were the script; hides our own modules from it
-    torch.manual_seed(rank)
+    torch.default_generator.manual_seed(rank)
 
 
 def _watch(seconds, notes, answer):

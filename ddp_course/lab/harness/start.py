@@ -8,6 +8,7 @@ Job number n leaves its ranks' notes in FOLDER/n, and last of all FOLDER/n/ended
 torch is loaded once, here, and the ranks are forked from it: four are up in a fifth of a second instead of five.
 """
 
+import gc
 import importlib
 import json
 import multiprocessing
@@ -35,6 +36,8 @@ def main(folder):
     left, failed, logs = {job["owner"]: OWNER_SECONDS for job in jobs}, set(), {}
     for name in {name for job in jobs for name in job["loads"]} if FORK else ():
         importlib.import_module(name)
+    gc.collect()  # or each rank of the first job would do it, and copy every page that it looks at
+    stores = Stores()
     for number, job in enumerate(jobs):
         owner = job["owner"]
         job["seconds"] = min(job["seconds"], left[owner])
@@ -43,20 +46,20 @@ def main(folder):
         start = time.monotonic()
         (folder / str(number)).mkdir()
         _fill_in_logs(job, logs)
-        ended = run_job(job, folder / str(number))
+        ended = run_job(job, folder / str(number), stores.fresh_port())
         ended["collectives"] = logs[number] = collectives(folder / str(number))
         left[owner] -= max(0.0, time.monotonic() - start - TO_LOAD)
         if any(ended["exit_codes"]) and not job["may_fail"]:
             failed.add(owner)  # what follows would only say it again
         (folder / str(number) / "ended.json").write_text(json.dumps(ended))
+    stores.close()
 
 
-def run_job(job, folder):
-    """Start the ranks of `job`, wait for their end, or bring it about; return the first two of ended.json."""
-    ours, theirs = HOW.Pipe()
-    store = HOW.Process(target=_serve_store, args=(theirs,), daemon=True)
-    store.start()
-    port = ours.recv()
+def run_job(job, folder, port):
+    """Start the ranks of `job`, wait for their end, or bring it about; return the first two of ended.json.
+
+    port: of the store through which they meet.
+    """
     ranks = [HOW.Process(target=rank_process.run_rank, args=(job, r, port, folder)) for r in range(job["world"])]
     deadline = time.monotonic() + TO_LOAD + TO_MEET + job["seconds"] + GRACE
     for process in ranks:
@@ -72,18 +75,49 @@ def run_job(job, folder):
             wait([process.sentinel for process in running], timeout=POLL)
         if any(process.exitcode for process in ranks):
             deadline = min(deadline, time.monotonic() + GRACE)
-    ours.close()
-    store.kill()
-    store.join()
     return {"exit_codes": [process.exitcode for process in ranks], "ended_by_grader": killed}
 
 
-def _serve_store(connection):
-    """Hold the key-value store through which the ranks meet, on a free port. A process of its own: the one that forks
-    must not have threads."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    connection.send(store.port)
-    connection.recv()
+class Stores:
+    """Holds the key-value store through which the ranks of a job meet. Each job gets one of its own, on a free port.
+
+    In a process of its own: the one that forks must not have threads.
+    """
+
+    def __init__(self):
+        self.process = None
+
+    def fresh_port(self):
+        """The port of a new store, also if an answer has ended or halted the process that held the last one."""
+        for _ in range(2):
+            if self.process is None:
+                self.connection, theirs = HOW.Pipe()
+                self.process = HOW.Process(target=_serve_stores, args=(theirs,), daemon=True)
+                self.process.start()
+                theirs.close()  # so that its end is seen here
+            try:
+                self.connection.send("another")
+                if self.connection.poll(TO_LOAD + TO_MEET):
+                    return self.connection.recv()
+            except (EOFError, OSError):
+                pass
+            self.close()
+        raise RuntimeError("no process for the store could be started")
+
+    def close(self):
+        if self.process:
+            self.connection.close()
+            self.process.kill()
+            self.process.join()
+            self.process = None
+
+
+def _serve_stores(connection):
+    store = None
+    while connection.recv():
+        del store
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        connection.send(store.port)
 
 
 def _fill_in_logs(job, logs):

@@ -10,8 +10,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 RATE = 0.1
 
-gc.freeze()  # what is loaded by now stays: the collections below need not go through all of torch
-
 
 def drive(function, what, *arguments):
     """`function` is the learner's replicas_agree or, for what="own", train."""

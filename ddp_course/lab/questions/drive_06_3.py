@@ -10,8 +10,6 @@ from torch import nn
 IGNORED = -100
 TOKENS = 6  # in the vocabulary of the models here
 
-gc.freeze()  # what is loaded by now stays: the collections below need not go through all of torch
-
 
 def drive(function, what, *arguments):
     """`function` is the learner's is_token_mean or, for what="own", loss_and_gradients."""

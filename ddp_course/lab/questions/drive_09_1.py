@@ -142,7 +142,8 @@ def _step_of(path):
 
 def _write(folder, name, state):
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{name}.{dist.get_rank()}.tmp"
+    # Beside the folder: a check that counts may look into it while another rank is writing.
+    temporary = folder.parent / f".{folder.name}.{name}.{dist.get_rank()}.tmp"
     torch.save(state, temporary)
     os.replace(temporary, folder / name)
     return folder / name

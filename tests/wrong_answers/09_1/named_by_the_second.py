@@ -1,7 +1,7 @@
 # mistake: lets rank 0 alone write, still named by the second
 # state: wrong
 # check: every save leaves a file
-# message: there were 1, 1 and 1 files
+# message: saves of different steps there were 1,
 
 import os
 import time
