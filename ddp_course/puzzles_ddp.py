@@ -8,9 +8,10 @@ Read it from `train` downwards. It differs from minigpt_ddp.py in what has to be
 configuration for all, and a table that DDP never sees is kept equal by an optimizer of its own.
 """
 
+import json
 import math
-import random
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -20,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ddp_course.data import sudoku
-from ddp_course.data.puzzles import IGNORED, PuzzleBatches, Puzzles, make_sets
+from ddp_course.data.puzzles import IGNORED, PuzzleBatches, Puzzles, guessed, make_sets
 from ddp_course.models.puzzle import PuzzleModel, PuzzleModelConfig
 from ddp_course.parallel import overrides, process_group
 from ddp_course.parallel.bucket_order import settle_bucket_order
@@ -29,7 +30,7 @@ from ddp_course.parallel.distributed_state import DistributedState
 from ddp_course.parallel.precision import parameter_dtype
 from ddp_course.parallel.process_group import World
 from ddp_course.parallel.progress import Progress
-from ddp_course.parallel.run_directory import open_run
+from ddp_course.parallel.run_directory import CONFIG, open_run
 from ddp_course.parallel.schedule import is_due, warmup_cosine
 from ddp_course.parallel.sparse_embedding import SparseEmbedding, SparseSignSGD
 from ddp_course.parallel.stop_request import StopRequest
@@ -250,8 +251,12 @@ def configure(command: CommandLine) -> PuzzleTraining:
     """The configuration of the run, with a name. On one rank: another one would draw another name."""
     config = overrides.read(PuzzleTraining, command.settings, command.file)
     name = config.run_name or overrides.random_name("puzzles")
-    keep = config.run_dir or config.resume != "no"  # a resumed run finds its folder by itself
-    return replace(config, run_name=name, run_dir=config.run_dir if keep else f"runs/{name}")
+    if config.resume == "no":
+        return replace(config, run_name=name, run_dir=config.run_dir or f"runs/{name}")
+    before = Path(config.run_dir or Path(config.resume).absolute().parent.parent) / CONFIG
+    if before.is_file() and not config.run_name:  # a run that goes on keeps its name
+        name = json.loads(before.read_text())["run_name"]
+    return replace(config, run_name=name)
 
 
 def model_shape(config: PuzzleTraining) -> PuzzleModelConfig:
@@ -287,15 +292,6 @@ def evaluate(model: PuzzleModel, embedding: SparseEmbedding, puzzles: Puzzles, b
     model.train(), embedding.train()
     loss_sum, found, cells, solved, count = sum_over_ranks(world, loss_sum, found, cells, solved, count)
     return {"loss": loss_sum / cells, "cell_accuracy": found / cells, "exact": solved / count}
-
-
-def guessed(puzzles: Puzzles, seed: int) -> float:
-    """The share of puzzles that come out right if each empty cell gets a random digit that its clues allow."""
-    chance = random.Random(f"guesses of seed {seed}")
-    boards = [(tuple(clues), tuple(answer)) for clues, answer in zip(puzzles.clues.tolist(), puzzles.solutions.tolist(),
-                                                                     strict=True)]  # fmt: skip
-    tries = [sudoku.fill_at_random(clues, chance) == answer for clues, answer in boards for _ in range(10)]
-    return sum(tries) / len(tries)
 
 
 if __name__ == "__main__":

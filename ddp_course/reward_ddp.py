@@ -187,7 +187,7 @@ def train(config: RewardConfig) -> None:
     cut = sum(len(backbone.encode(pair.chosen)) >= config.max_tokens for pair in held_out)
     world.say(
         f"{config.backbone} is frozen; {sum(p.numel() for p in head.parameters()):,} parameters learn; {precision} on "
-        f"{world.device}\n{len(train_pairs):,} pairs to train on and {len(held_out):,} held out, in {folder}\n"
+        f"{world.device}\n{len(train_pairs):,} pairs to train on and {len(held_out):,} held out\n"
         f"{config.pairs_per_update} pairs an update, over {world.size} rank(s); --max-tokens {config.max_tokens} cuts "
         f"the end off {cut} of the held-out completions"
     )

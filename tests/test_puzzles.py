@@ -241,6 +241,8 @@ def test_resumed_is_bit_equal(runs, tmp_path):
     run_dir = stopped_after(runs[2], 4, tmp_path / "run")
     train(run_dir, "precision=float64", "resume=auto")
     same_end(run_dir, runs[2])
+    names = [json.loads((folder / "config.json").read_text())["run_name"] for folder in (run_dir, runs[2])]
+    assert names[0] == names[1], "a run that goes on has taken another name"
 
 
 def test_distributed_checkpoints_resume_bit_equal_and_at_another_world_size(runs, tmp_path):

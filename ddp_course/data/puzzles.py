@@ -128,6 +128,14 @@ class PuzzleBatches(IterableDataset):
         return Batch(*map(torch.from_numpy, (clues, targets, self.puzzles.ids[padded], real)))
 
 
+def guessed(puzzles: Puzzles, seed: int, tries: int = 10) -> float:
+    """The share of puzzles that come out right if each empty cell gets a random digit that its clues allow."""
+    chance, right = random.Random(f"guesses of seed {seed}"), 0
+    for clues, solution in zip(puzzles.clues.tolist(), puzzles.solutions.tolist(), strict=True):
+        right += sum(sudoku.fill_at_random(tuple(clues), chance) == tuple(solution) for _ in range(tries))
+    return right / (tries * len(puzzles))
+
+
 def _arrays(boards: list[tuple[sudoku.Board, sudoku.Board]], ids: list[int]) -> Puzzles:
     clues, solutions = (np.array(part, dtype=np.uint8) for part in zip(*boards, strict=True))
     return Puzzles(clues, solutions, np.array(ids, dtype=np.int64))

@@ -77,7 +77,7 @@ def stages(run_dir: Path, preset: str, data: str = "stdlib", seed: int = 1) -> l
     for (name, (script, given)), folder in zip(builds_on.items(), (pretrained, rewarded, post_trained), strict=True):
         flags = {**sizes[name], **given, "seed": seed, "run_dir": folder, "resume": "auto"}
         words = [word for flag, value in flags.items() for word in (f"--{flag.replace('_', '-')}", str(value))]
-        found.append(Stage(name, PACKAGE / script, words, folder))
+        found.append(Stage(name, Path(os.path.relpath(PACKAGE / script)), words, folder))
     return found
 
 
@@ -90,7 +90,7 @@ def speedrun(run_dir: str | Path, preset: str = "laptop", *, nproc: int | None =
     newest checkpoint, with any number of processes. `stop_after`: the stage to end with, for whoever wants to look.
     Raises InputError if `run_dir` belongs to a speedrun with other choices, RunFailed if a stage fails.
     """
-    run_dir, nproc = Path(run_dir).absolute(), nproc or default_processes()
+    run_dir, nproc = Path(run_dir), nproc or default_processes()
     choices = {"preset": preset, "data": data, "seed": seed}
     record = open_record(run_dir, choices) | {"nproc": nproc}
     todo = [("tokenizer", lambda: build_tokenizer(data, PRESETS[preset]["tokenizer"]))]
