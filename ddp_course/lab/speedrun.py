@@ -30,26 +30,26 @@ PRESETS = {
     "laptop": {
         "tokenizer": {"tokenizer": "bpe", "vocab_size": 2048},
         "pretrain": {"preset": "laptop", "steps": 300, "checkpoint_every": 50},
-        "reward": {"preset": "laptop", "steps": 150, "checkpoint_every": 50},
-        "grpo": {"preset": "laptop", "steps": 40, "checkpoint_every": 20},
+        "reward": {"preset": "laptop", "steps": 150, "validate_every": 25, "checkpoint_every": 50},
+        "grpo": {"preset": "laptop", "steps": 40, "validate_every": 10, "checkpoint_every": 20},
     },
     "short": {
         "tokenizer": {"tokenizer": "bpe", "vocab_size": 2048},
         "pretrain": {"preset": "laptop", "steps": 80, "checkpoint_every": 16},
-        "reward": {"preset": "laptop", "steps": 40, "checkpoint_every": 20},
-        "grpo": {"preset": "laptop", "steps": 6, "checkpoint_every": 3},
+        "reward": {"preset": "laptop", "steps": 40, "validate_every": 8, "checkpoint_every": 20},
+        "grpo": {"preset": "laptop", "steps": 6, "validate_every": 2, "checkpoint_every": 3},
     },
     "tiny": {
         "tokenizer": {"tokenizer": "bytes", "vocab_size": 256},
         "pretrain": {"preset": "tiny", "steps": 40, "checkpoint_every": 10},
-        "reward": {"preset": "tiny", "steps": 10, "checkpoint_every": 5},
-        "grpo": {"preset": "tiny", "steps": 2, "checkpoint_every": 1},
+        "reward": {"preset": "tiny", "steps": 10, "validate_every": 5, "checkpoint_every": 5},
+        "grpo": {"preset": "tiny", "steps": 2, "validate_every": 1, "checkpoint_every": 1},
     },
     "eight_gpus": {
         "tokenizer": {"tokenizer": "bpe", "vocab_size": 50304},
         "pretrain": {"preset": "gpt2", "steps": 2000, "checkpoint_every": 500},
-        "reward": {"preset": "gpus", "steps": 1000, "checkpoint_every": 250},
-        "grpo": {"preset": "gpus", "steps": 500, "checkpoint_every": 100},
+        "reward": {"preset": "gpus", "steps": 1000, "validate_every": 100, "checkpoint_every": 250},
+        "grpo": {"preset": "gpus", "steps": 500, "validate_every": 50, "checkpoint_every": 100},
     },
 }
 
