@@ -464,7 +464,7 @@ def test_the_pairwise_objective_learns_its_pairs(pretrained, code, tmp_path):
 
 BAD = {
     "no policy": (["--pretrained", ""], "--pretrained is missing"),
-    "no such policy": (["--pretrained", "{tmp}/none"], "there is no such checkpoint"),
+    "no such policy": (["--pretrained", "{tmp}/none"], "cannot read a model from"),
     "a group of one": (["--group-size", "1"], "--group-size must be at least 2, not 1"),
     "no temperature": (["--temperature", "0"], "--temperature must be above 0, not 0.0"),
     "too long": (["--new-tokens", "64"], "--new-tokens 64 leaves no room for a prompt in the model's context of 64"),

@@ -58,16 +58,19 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0) -> Path:
     return final
 
 
-def load(checkpoint: Path) -> dict:
-    """Read a checkpoint onto the CPU. Raises InputError if it is missing, damaged or not one of ours."""
+def load(checkpoint: Path, wish: str = "resume from") -> dict:
+    """Read a checkpoint onto the CPU. Raises InputError if it is missing, damaged or not one of ours.
+
+    `wish`: what the message says cannot be done with it.
+    """
     found = problem(checkpoint)
     if found:
-        raise InputError(f"cannot resume from {checkpoint}: {found}")
+        raise InputError(f"cannot {wish} {checkpoint}: {found}")
     try:
         return torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError) as error:
         raise InputError(
-            f"cannot resume from {checkpoint}: {STATE} holds more than tensors, numbers, strings, lists and dicts "
+            f"cannot {wish} {checkpoint}: {STATE} holds more than tensors, numbers, strings, lists and dicts "
             f"({str(error).splitlines()[0]})"
         ) from None
 

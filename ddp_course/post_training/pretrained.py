@@ -26,7 +26,7 @@ def load_pretrained(path: str | Path) -> Pretrained:
     path = Path(path)
     if (path / "checkpoints").is_dir():
         path = checkpoint.newest_valid(path) or path
-    state = checkpoint.load(path)
+    state = checkpoint.load(path, "read a model from")
     config = state.get("config", {})
     missing = {"layers", "heads", "width", "context", "tokenizer_state"} - config.keys()
     if missing or "model" not in state:

@@ -83,7 +83,7 @@ def load_reward_model(path: str | Path, device: torch.device | str = "cpu", back
     path = Path(path)
     if (path / "checkpoints").is_dir():
         path = checkpoint.newest_valid(path) or path
-    state = checkpoint.load(path)
+    state = checkpoint.load(path, "read a reward model from")
     config, identity = state.get("config", {}), state.get("identity", {})
     missing = {"backbone", "head_width", "max_tokens", "micro_batch_size"} - config.keys()
     if missing or "head" not in state:

@@ -9,6 +9,7 @@ sides do one update on the same pairs: features, head, pairwise loss, backward, 
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -36,7 +37,7 @@ PAIRS = 64  # an update, as in the laptop preset
 
 def compare_reward(table: Table, rounds: int) -> None:
     command = [sys.executable, HERE / "reward_pairs.py", "--rounds", str(rounds)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread())
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | one_thread())
     found = json.loads(done.stdout.splitlines()[-1])
     for side in ("unbatched, gradients on", "unbatched"):
         table.ratio(f"reward model, pairs a second on one thread: ours over a loop that is {side}",
