@@ -127,6 +127,8 @@ class PuzzleTraining:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
         if set(self.run_name) & set("/\\"):
             raise ValueError(f"run_name must be a name, not a path like {self.run_name!r}; that is for run_dir")
+        if self.resume == "auto" and not self.run_dir:
+            raise ValueError("resume=auto needs run_dir=, the folder of the run that should go on")
         if self.width % self.heads:
             raise ValueError(f"width={self.width} does not divide into heads={self.heads} of equal size")
         if self.size not in sudoku.SIZES:

@@ -302,6 +302,7 @@ def test_it_learns_puzzles_that_it_has_never_seen(tmp_path):
 BAD = {
     "unknown key": (["lrr=1"], "'lrr=1' is no setting; give key=value, where key is one of size, puzzles"),
     "no key=value": (["fast"], "'fast' is no setting; give key=value"),
+    "nothing to go on with": (["resume=auto"], "resume=auto needs run_dir=, the folder of the run"),
     "no float": (["lr=fast"], "lr must be of type float, not 'fast'"),
     "not finite": (["lr=nan"], "lr must be of type float, not 'nan'"),
     "no int": (["steps=1.5"], "steps must be of type int, not '1.5'"),
