@@ -77,7 +77,7 @@ def _decide(requested: str, resume: str, kind: str) -> tuple[str, str | None]:
         path = path if requested else found.absolute().parent.parent
     goes_on = resume == "auto" or (found and found.absolute().parent.parent == path.absolute())
     if (path / METRICS).exists() and not goes_on:
-        raise InputError(f"{path} already holds a run; give another run directory, or set resume to auto to go on with it")
+        raise InputError(f"{path} already holds a run; give another one, or set resume to auto to go on with it")
     if found:
         print(f"resuming from {found}", flush=True)
     elif resume == "auto":
