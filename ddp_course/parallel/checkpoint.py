@@ -11,7 +11,6 @@ import pickle
 import random
 import shutil
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -36,8 +35,8 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0) -> Path:
     temporary = folder / f".step_{step:06d}.{os.getpid()}.tmp"
     try:
         temporary.mkdir(parents=True)
-        with open(temporary / STATE, "wb") as file, ThreadPoolExecutor(1) as thread:
-            writer = _HashingWriter(file, thread)
+        with open(temporary / STATE, "wb") as file:
+            writer = _HashingWriter(file)
             torch.save(state, writer)
             _flush_to_disk(file)
         with open(temporary / CHECKSUM, "w") as file:
@@ -146,25 +145,20 @@ def restore_random_state(state: dict, device: torch.device) -> None:
 
 
 class _HashingWriter:
-    """A file that computes the checksum of what passes through it, so that nothing is read twice.
+    """A file that computes the checksum of what passes through it, so that nothing is read twice."""
 
-    The checksum takes as long as the writing: a thread beside it makes a save up to a third shorter.
-    """
-
-    def __init__(self, file, thread: Executor) -> None:
-        self._file, self._thread = file, thread
+    def __init__(self, file) -> None:
+        self._file = file
         self.sha256 = hashlib.sha256()
         self.problem = ""
 
     def write(self, data) -> int:
-        hashed = self._thread.submit(self.sha256.update, data)
+        self.sha256.update(data)
         try:
             return self._file.write(data)
         except OSError as error:
             self.problem = error.strerror
             raise
-        finally:
-            hashed.result()  # torch uses the memory again as soon as this returns
 
     def flush(self) -> None:
         self._file.flush()
