@@ -98,7 +98,7 @@ def _settle(job, rank, port, folder):
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.argv = [job["path"]]
     sys.path[0] = os.path.dirname(job["path"])  # as if the answer were the script; hides our own modules from it
-    torch.default_generator.manual_seed(rank)
+    torch.default_generator.manual_seed(rank)  # torch.manual_seed would also look for accelerators
 
 
 def _watch(seconds, notes, answer):

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from ddp_course.lab.answer_record import Call, Job, cases
+from ddp_course.lab.gradient_checks import assert_shaped_like, the_ranks_agree_to_the_last_bit
 from ddp_course.lab.questions import drive_18_3
 from ddp_course.lab.verdict import Wrong
 
@@ -74,13 +75,7 @@ def the_gradient_is_exact(records):
         _, right = drive_18_3.alone(case.args[0][0])
         length = math.sqrt(sum(one.square().sum().item() for one in right))
         for rank, (_, gradients, _) in enumerate(case.results):
-            shapes = [tuple(one.shape) if torch.is_tensor(one) else one for one in gradients]
-            if shapes != [tuple(one.shape) for one in right]:
-                raise Wrong(
-                    f"{case.where}rank {rank} returned gradients of shapes {str(shapes)[:100]}, not one for each "
-                    f"of the {len(right)} parameters, shaped like it",
-                    "the list that is returned, also on a rank that has no pairs",
-                )
+            assert_shaped_like(case, rank, gradients, right, "pairs")
             gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True)) / length
             if not gap < CLOSE:
                 times = math.sqrt(sum(one.square().sum().item() for one in gradients)) / length
@@ -90,19 +85,6 @@ def the_gradient_is_exact(records):
                     "what the gradient is divided by, on its way through the ranks as well",
                 )
     return "and so is its gradient"
-
-
-def the_ranks_agree_to_the_last_bit(records):
-    """Loss and gradients are bit-equal on all ranks: replicas that part by a rounding part for good."""
-    for case in cases(records):
-        for rank, (loss, gradients, _) in enumerate(case.results):
-            first_loss, first, _ = case.results[0]
-            if float(loss) != float(first_loss) or not all(map(torch.equal, gradients, first)):
-                raise Wrong(
-                    f"{case.where}rank {rank} holds another loss or gradient than rank 0, by a rounding",
-                    "the order in which each rank adds up what it received: it has to be the same one everywhere",
-                )
-    return "the same on all ranks, to the last bit"
 
 
 def a_rank_scores_its_own_pairs(records):

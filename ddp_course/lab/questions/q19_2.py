@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from ddp_course.lab.answer_record import Call, Job, cases
+from ddp_course.lab.gradient_checks import assert_shaped_like, the_ranks_agree_to_the_last_bit
 from ddp_course.lab.questions import drive_19_2
 from ddp_course.lab.verdict import Wrong
 
@@ -90,13 +91,7 @@ def the_gradient_is_exact(records):
         _, right = expected(case)
         length = math.sqrt(sum(one.square().sum().item() for one in right))
         for rank, (_, gradients, _) in enumerate(case.results):
-            shapes = [tuple(one.shape) if torch.is_tensor(one) else one for one in gradients]
-            if shapes != [tuple(one.shape) for one in right]:
-                raise Wrong(
-                    f"{case.where}rank {rank} returned gradients of shapes {str(shapes)[:100]}, not one for each "
-                    f"of the {len(right)} parameters, shaped like it",
-                    "the list that is returned, also on a rank that has no completions",
-                )
+            assert_shaped_like(case, rank, gradients, right, "completions")
             gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True))
             if not gap < CLOSE * max(length, 1e-2):
                 mine = math.sqrt(sum(one.square().sum().item() for one in gradients))
@@ -123,19 +118,6 @@ def equal_rewards_move_nothing(records):
                         "rounding: 0.1 minus the mean of three times 0.1. When is an advantage exactly 0?",
                     )
     return "of equal rewards it is exactly 0"
-
-
-def the_ranks_agree_to_the_last_bit(records):
-    """Loss and gradients are bit-equal on all ranks: replicas that part by a rounding part for good."""
-    for case in cases(records):
-        for rank, (loss, gradients, _) in enumerate(case.results):
-            first_loss, first, _ = case.results[0]
-            if float(loss) != float(first_loss) or not all(map(torch.equal, gradients, first)):
-                raise Wrong(
-                    f"{case.where}rank {rank} holds another loss or gradient than rank 0, by a rounding",
-                    "the order in which each rank adds up what it received: it has to be the same one everywhere",
-                )
-    return "the same on all ranks, to the last bit"
 
 
 def completions_stay_where_they_are(records):
