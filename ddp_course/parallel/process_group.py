@@ -13,6 +13,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+# The functions of torch.distributed.nn have "the group that exists now" as default argument, and DDP and optimizers
+# import it through torch._dynamo. Imported here, before there is a group, it keeps none alive beyond stop().
+import torch.distributed.nn  # noqa: F401
+
 from ddp_course.errors import InputError
 
 
@@ -67,9 +71,10 @@ def start(timeout_seconds: float = 60, device: str = "auto") -> World:
 def stop() -> None:
     """Leave the process group. Call it when no DDP wrapper is referenced any more.
 
-    gloo's threads end in a C++ abort (exit code -6) after a perfectly good run if a DistributedDataParallel
-    outlives the group. So training lives in a function of its own, its locals die when it returns, and what
-    hangs in reference cycles or in the compiler's caches is collected here, before the group goes.
+    Nothing may keep the group: its threads then run on while Python ends, which can end in a C++ abort (exit code
+    -6) after a perfectly good run. A DistributedDataParallel keeps it. So training lives in a function of its own,
+    its locals die when it returns, and what hangs in reference cycles or in the compiler's caches is collected
+    here, before the group goes.
     There is no barrier: a rank that is gone would make it hang.
     """
     if "torch._dynamo" in sys.modules:
