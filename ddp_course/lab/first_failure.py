@@ -82,8 +82,8 @@ def first_failure(exit_code, launcher_lines, lines, errors, when):
         text += " left with exit code 0 while others were still working"
     elif first in victims:
         text = f"rank {first} lost contact with the others"
-    elif first in told_to_stop:
-        text = f"rank {first} failed"
+    elif first in told_to_stop or (codes[first] == -signal.SIGABRT and first in raised):
+        text = f"rank {first} failed"  # how it ended is not why: gloo can abort a process that ends with an error
     else:
         text = f"rank {first} {_ending(codes[first])}"
     text += _last_words(first, errors.get(first, []), lines[first])
