@@ -34,7 +34,7 @@ class LogsOf:
 class Job:
     """One start on `world` ranks: of the answer as a script, or of calls of one of its functions in one group.
 
-    seconds    until a rank that has not ended is asked where it is, and ended
+    seconds    of computing until a rank that has not ended is asked where it is, and ended; sooner if nothing moves
     script     run this file instead of the answer
     may_fail   the run may fail and is not judged
     driver     a file beside the question whose drive(function, *arguments) is called in place of the function itself:
@@ -87,14 +87,16 @@ class RankRecord:
 class JobRecord:
     """What the ranks of one job did.
 
-    started    false if an earlier job had failed or the time was used up
-    finished   false also if the answer killed the process that runs the ranks
+    started      false if an earlier job had failed or the time was used up
+    finished     false also if the answer killed the process that runs the ranks
+    stood_still  ended because nothing moved any more
     """
 
     job: Job
     ranks: list[RankRecord]
     started: bool = False
     finished: bool = False
+    stood_still: bool = False
     collectives: list[list[str]] = field(default_factory=list)  # by rank, such as "all_reduce, line 12"
 
 
@@ -142,7 +144,7 @@ def read_record(folder: Path, job: Job) -> JobRecord:
     how = json.loads(ended.read_text())
     for rank, (record, code) in enumerate(zip(ranks, how["exit_codes"], strict=True)):
         record.exit_code, record.ended_by_grader = code, rank in how["ended_by_grader"]
-    return JobRecord(job, ranks, True, True, how["collectives"])
+    return JobRecord(job, ranks, True, True, how["stood_still"], how["collectives"])
 
 
 def _read_rank(folder, rank):

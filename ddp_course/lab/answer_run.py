@@ -17,8 +17,8 @@ from ddp_course.lab.launch import supervised
 from ddp_course.lab.supervise import RUN_VARIABLE
 
 START = Path(__file__).parent / "harness" / "start.py"
-# The harness itself keeps to 14 seconds an answer. This is for a harness that the answer has broken.
-LONGEST_RUN, LONGEST_ANSWER = 60.0, 20.0
+# The harness itself keeps to 14 seconds of computing an answer. This is for a harness that the answer has broken.
+LONGEST_RUN, LONGEST_ANSWER = 90.0, 40.0
 
 
 def run_answers(answers: list[tuple[Path, list[Job]]]) -> list[list[JobRecord]]:
@@ -67,7 +67,8 @@ def run_answers(answers: list[tuple[Path, list[Job]]]) -> list[list[JobRecord]]:
 def collective_logs(script: str | Path, nproc: int = 2, seconds: float = 6.0) -> list[list[str]]:
     """For each rank the collectives that it starts when `script` runs on `nproc` ranks, such as "all_reduce, line 12".
 
-    The run may fail or hang: after `seconds` it is ended, and the last entry of a log is where that rank waited.
+    The run may fail or hang: then it is ended, after `seconds` at the latest. The last entry
+    of a log is where that rank waited.
     """
     job = Job(nproc, script=Path(script).resolve(), seconds=seconds, may_fail=True)
     [[record]] = run_answers([(job.script, [job])])

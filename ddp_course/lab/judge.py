@@ -3,6 +3,7 @@
 An answer that raises, hangs, dies or is a stub is told so here, with rank, line and the call in which it happened.
 """
 
+import ast
 import re
 import signal
 from pathlib import Path
@@ -18,16 +19,41 @@ SENDS = ("send", "recv")
 
 def grade(questions: list[tuple[str, ModuleType, Path]]) -> list[Verdict]:
     """Verdicts on several answers, each (id, question module, path), with one start of the harness for all."""
-    there = [(name, question, path) for name, question, path in questions if path.is_file()]
-    records = iter(run_answers([(path, question.JOBS) for _, question, path in there]) if there else [])
+    at_once = [_not_attempted(name, question, path) for name, question, path in questions]
+    to_run = [(path, question.JOBS) for known, (_, question, path) in zip(at_once, questions, strict=True) if not known]
+    records = iter(run_answers(to_run) if to_run else [])
     return [
-        _verdict(name, question, path, next(records)) if path.is_file() else _no_file(name, path)
-        for name, question, path in questions
+        known or _verdict(name, question, path, next(records))
+        for known, (name, question, path) in zip(at_once, questions, strict=True)
     ]
 
 
-def _no_file(name, path):
-    return Verdict(name, NOT_ATTEMPTED, f"there is no file {path}", "the cell that writes it: run it first", "no file")
+def _not_attempted(name: str, question: ModuleType, path: Path) -> Verdict | None:
+    """The verdict where nothing has to run: no file, or all that the first job's function does is raise as a stub."""
+    if not path.is_file():
+        look = "the cell that writes it: run it first"
+        return Verdict(name, NOT_ATTEMPTED, f"there is no file {path}", look, "no file")
+    line = _stub_line(path, question.JOBS[0].function)
+    return Verdict(name, NOT_ATTEMPTED, _still_raises(path, line), check="stub") if line else None
+
+
+def _stub_line(path: Path, function: str | None) -> int | None:
+    """The line in which `function`, defined once in the file, raises NotImplementedError before anything else."""
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (SyntaxError, ValueError):
+        return None  # the run says what is wrong
+    stored = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    defined = [node for node in nodes if function in (getattr(node, "name", None), getattr(node, "asname", None))]
+    if len(defined) != 1 or not isinstance(defined[0], ast.FunctionDef) or function in stored:
+        return None
+    body = defined[0].body[1:] if ast.get_docstring(defined[0]) else defined[0].body
+    is_stub = body and isinstance(body[0], ast.Raise) and "NotImplementedError" in ast.dump(body[0])
+    return body[0].lineno if is_stub else None
+
+
+def _still_raises(path, line):
+    return f"{path.name}, line {line} still raises NotImplementedError"
 
 
 def _verdict(name: str, question: ModuleType, path: Path, records: list[JobRecord]) -> Verdict:
@@ -61,8 +87,7 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
         observed = f"{answer.name} defines no function {ranks[0].missing['missing']}; it defines {there}"
         return WRONG, "function missing", observed, "the name in the question"
     if stubs:
-        line = ranks[stubs[0]].raised["line"]
-        return NOT_ATTEMPTED, "stub", f"{answer.name}, line {line} still raises NotImplementedError", ""
+        return NOT_ATTEMPTED, "stub", _still_raises(answer, ranks[stubs[0]].raised["line"]), ""
     if causes:
         error = ranks[causes[0]].raised
         text = _first_line(error["text"])
@@ -80,13 +105,14 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
             return CRASHED, "dies", observed, "do all ranks of one operation agree about its size and dtype?"
         observed = f"{begin}rank {died[0]} left with exit code {code} before it was done"
         return CRASHED, "leaves early", observed, "what ends the process there (exit, os._exit)"
+    if not record.finished:
+        return CRASHED, "dies", f"{begin}the process that runs the ranks was killed", "what ends processes there"
     if any(one.stuck or one.ended_by_grader for one in ranks):
-        return WRONG, "does not end", f"{begin}no end after {record.job.seconds:g} s: {waits(record)}", _look(record)
+        how = "no end, and nothing moves" if record.stood_still else f"no end after {record.job.seconds:g} s"
+        return WRONG, "does not end", f"{begin}{how}: {waits(record)}", _look(record)
     if raised:
         observed = f"{begin}rank {raised[0]} lost contact: {waits(record)}"
         return WRONG, "loses contact", observed, _look(record)
-    if not record.finished:
-        return CRASHED, "dies", f"{begin}the process that runs the ranks was killed", "what ends processes there"
     return None
 
 

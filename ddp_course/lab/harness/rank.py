@@ -48,16 +48,20 @@ class Notes:
         os.write(self.file, line + b"\n")
 
 
-def run_rank(job, rank, port, folder):
-    """Run `job` as `rank`; notes, stdout and stderr go to files in `folder`. The exit code is the answer's own."""
+def run_rank(job, rank, port, folder, time_is_up, ring):
+    """Run `job` as `rank`; notes, stdout and stderr go to files in `folder`. The exit code is the answer's own.
+
+    time_is_up, ring: the ends of a pipe. The time is up when nobody holds `ring` any more.
+    """
+    ring.close()
     _settle(job, rank, port, folder)
     gc.freeze()  # a collection in the answer need not go through all of torch, nor copy its pages: a third of a second
     answer = job["path"]
     notes = Notes(folder / f"rank_{rank}.jsonl")
+    _watch(time_is_up, notes, answer)
     in_new_threads(notes, answer)
     try:
         if job["function"] is None:
-            _watch(job["seconds"], notes, answer)
             with Recorder(notes, answer):
                 runpy.run_path(answer, run_name="__main__")
         else:
@@ -101,12 +105,12 @@ def _settle(job, rank, port, folder):
     torch.default_generator.manual_seed(rank)  # torch.manual_seed would also look for accelerators
 
 
-def _watch(seconds, notes, answer):
-    """A thread that ends this process after `seconds`, having noted the line of the answer that it is in."""
+def _watch(time_is_up, notes, answer):
+    """A thread that ends this process when the time is up, having noted the line of the answer that it is in."""
     main = threading.get_ident()
 
     def expire():
-        time.sleep(seconds)
+        time_is_up.poll(None)
         line = line_in(answer, sys._current_frames().get(main))
         if line is None:
             time.sleep(0.5)  # another rank has gone a moment ago, and this one is about to say what it raised
@@ -117,11 +121,11 @@ def _watch(seconds, notes, answer):
 
 
 def _call_function(job, rank, port, notes):
-    answer, world, timeout = job["path"], job["world"], timedelta(seconds=job["seconds"] + 5)
+    answer, world = job["path"], job["world"]
+    timeout = timedelta(minutes=5)  # never reached: who waits for too long is ended by its watch
     store = dist.TCPStore("127.0.0.1", port, world, is_master=False, timeout=timeout)
     group_store = dist.PrefixStore("group", store)
     dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=timeout)
-    _watch(job["seconds"], notes, answer)
     with Recorder(notes, answer):
         module = _load("answer", answer)
         function = getattr(module, job["function"], None)

@@ -3,7 +3,8 @@
 FOLDER/jobs.pickle holds a list of dicts: world, path, function (None: a script), calls, seconds, may_fail,
 driver, loads, owner.
 Job number n leaves its ranks' notes in FOLDER/n, and last of all FOLDER/n/ended.json:
-    {"exit_codes": by rank, negative: a signal, "ended_by_grader": ranks that had to be killed, "collectives": by rank}
+    {"exit_codes": by rank, negative: a signal, "ended_by_grader": ranks that had to be killed,
+     "stood_still": whether it was ended because nothing moved any more, "collectives": by rank}
 
 torch is loaded once, here, and the ranks are forked from it: four are up in a fifth of a second instead of five.
 """
@@ -14,19 +15,20 @@ import json
 import multiprocessing
 import pickle
 import sys
-import time
 from multiprocessing.connection import wait
 from pathlib import Path
 
 import rank as rank_process
 import torch.distributed as dist
+from fair_clock import FairClock
 
 # Forking is not safe where system libraries start threads of their own; there each rank loads torch anew.
 FORK = sys.platform == "linux"
 HOW = multiprocessing.get_context("fork" if FORK else "spawn")
 TO_LOAD = 0.0 if FORK else 15.0  # seconds that a rank may need to load torch
-TO_MEET = 3.0  # seconds that the ranks may need to meet, before the answer begins
+TO_MEET = 1.0  # seconds that the ranks may need to meet, before the answer begins
 OWNER_SECONDS = 14.0  # for all jobs of one answer together
+STILL = 3.0  # seconds in which nothing computes, after which nothing will
 GRACE = 1.5  # seconds for the others once one rank has failed, and past its time for a rank that cannot be asked
 POLL = 0.05  # seconds; a rank's sentinel alone would miss its end if the answer has forked
 
@@ -43,39 +45,52 @@ def main(folder):
         job["seconds"] = min(job["seconds"], left[owner])
         if owner in failed or job["seconds"] < 0.5:
             continue
-        start = time.monotonic()
         (folder / str(number)).mkdir()
         _fill_in_logs(job, logs)
-        ended = run_job(job, folder / str(number), stores.fresh_port())
+        clock = FairClock()
+        ended = run_job(job, folder / str(number), stores.fresh_port(), clock)
         ended["collectives"] = logs[number] = collectives(folder / str(number))
-        left[owner] -= max(0.0, time.monotonic() - start - TO_LOAD)
+        left[owner] -= max(0.0, clock.seconds - TO_LOAD)
         if any(ended["exit_codes"]) and not job["may_fail"]:
             failed.add(owner)  # what follows would only say it again
         (folder / str(number) / "ended.json").write_text(json.dumps(ended))
     stores.close()
 
 
-def run_job(job, folder, port):
-    """Start the ranks of `job`, wait for their end, or bring it about; return the first two of ended.json.
+def run_job(job, folder, port, clock):
+    """Start the ranks of `job`, wait for their end, or bring it about; return the first three of ended.json.
 
-    port: of the store through which they meet.
+    port: of the store through which they meet. All limits are in seconds of `clock`, so that a machine that is busy
+    with other things does not make an answer wrong.
     """
-    ranks = [HOW.Process(target=rank_process.run_rank, args=(job, r, port, folder)) for r in range(job["world"])]
-    deadline = time.monotonic() + TO_LOAD + TO_MEET + job["seconds"] + GRACE
+    time_is_up, ring = HOW.Pipe(duplex=False)
+    ranks = [
+        HOW.Process(target=rank_process.run_rank, args=(job, rank, port, folder, time_is_up, ring))
+        for rank in range(job["world"])
+    ]
     for process in ranks:
         process.start()
-    killed = []
+    limit, last = TO_LOAD + TO_MEET + job["seconds"], float("inf")
+    longest_wait = min(STILL, job["seconds"])
+    killed, waited = [], 0.0
     while running := [process for process in ranks if process.exitcode is None]:
-        if time.monotonic() > deadline:
-            killed = [r for r, process in enumerate(ranks) if process.exitcode is None]
+        wait([process.sentinel for process in running], timeout=POLL)
+        clock.look()
+        if not ring.closed and (clock.seconds > limit or clock.still > longest_wait):
+            waited = clock.still
+            ring.close()  # each rank notes where it is, and ends
+            last = min(last, clock.seconds + GRACE)
+        if any(process.exitcode for process in ranks):
+            last = min(last, clock.seconds + GRACE)
+        if clock.seconds > last:
+            killed = [rank for rank, process in enumerate(ranks) if process.exitcode is None]
             for process in running:
                 process.kill()
                 process.join()
-        else:
-            wait([process.sentinel for process in running], timeout=POLL)
-        if any(process.exitcode for process in ranks):
-            deadline = min(deadline, time.monotonic() + GRACE)
-    return {"exit_codes": [process.exitcode for process in ranks], "ended_by_grader": killed}
+    ring.close()
+    time_is_up.close()
+    exit_codes = [process.exitcode for process in ranks]
+    return {"exit_codes": exit_codes, "ended_by_grader": killed, "stood_still": waited > longest_wait}
 
 
 class Stores:

@@ -1,7 +1,7 @@
 # mistake: a rank without any gradient leaves at once
 # state: wrong
 # check: does not end
-# message: no end after 3 s
+# message: no end, and nothing moves
 
 import torch
 import torch.distributed as dist

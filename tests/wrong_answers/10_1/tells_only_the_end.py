@@ -1,7 +1,7 @@
 # mistake: rank 0 broadcasts nothing but the end, when it comes
 # state: wrong
 # check: does not end
-# message: no end after
+# message: no end, and nothing moves
 
 import torch
 import torch.distributed as dist
