@@ -52,8 +52,8 @@ def test_one_flipped_bit_is_found(run_dir):
 
 
 def test_a_missing_file_is_named(run_dir):
-    os.remove(run_dir / "checkpoints/step_000002/state.pt.sha256")
-    assert checkpoint.problem(run_dir / "checkpoints/step_000002").startswith("state.pt.sha256 is missing")
+    os.remove(run_dir / "checkpoints/step_000002/state.pt.crc32")
+    assert checkpoint.problem(run_dir / "checkpoints/step_000002").startswith("state.pt.crc32 is missing")
 
 
 def test_only_damaged_checkpoints_is_an_error_and_none_is_not(run_dir, tmp_path_factory):

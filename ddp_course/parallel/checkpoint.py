@@ -1,16 +1,18 @@
 """Checkpoints that are whole or absent, prove it, and hold everything a run needs to go on as if never stopped.
 
-A checkpoint is a folder `step_NNNNNN` with `state.pt` and its sha256. It is written under a temporary name,
+A checkpoint is a folder `step_NNNNNN` with `state.pt` and its CRC-32. It is written under a temporary name,
 flushed to the disk, and renamed: a crash at any byte leaves the previous checkpoint as the newest valid one.
+CRC-32 and not a cryptographic hash: it has to find damage, not forgery, and costs a fraction of the time.
 Every function here runs on one rank; the caller tells the others (see `sync.from_rank_0`).
 """
 
-import hashlib
 import os
 import pickle
 import random
 import shutil
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -19,7 +21,8 @@ import torch.distributed as dist
 from ddp_course.errors import InputError
 from ddp_course.parallel.process_group import World
 
-STATE, CHECKSUM, LATEST = "state.pt", "state.pt.sha256", "latest"
+STATE, CHECKSUM, LATEST = "state.pt", "state.pt.crc32", "latest"
+CHUNK = 2**20  # bytes read at a time
 
 
 def save(run_dir: Path, step: int, state: dict, keep: int = 0) -> Path:
@@ -36,11 +39,12 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0) -> Path:
     try:
         temporary.mkdir(parents=True)
         with open(temporary / STATE, "wb") as file:
-            writer = _HashingWriter(file)
-            torch.save(state, writer)
+            writer = _CheckedWriter(file)
+            with _no_checksums_inside():
+                torch.save(state, writer)
             _flush_to_disk(file)
         with open(temporary / CHECKSUM, "w") as file:
-            file.write(f"{writer.sha256.hexdigest()}  {STATE}\n")
+            file.write(f"{writer.checksum:08x}  {STATE}\n")
             _flush_to_disk(file)
         shutil.rmtree(final, ignore_errors=True)  # only ever a damaged one: a valid one returned above
         os.rename(temporary, final)
@@ -80,8 +84,7 @@ def problem(checkpoint: Path) -> str | None:
         return "there is no such checkpoint folder"
     try:
         expected = (checkpoint / CHECKSUM).read_text().split()[0]
-        with open(checkpoint / STATE, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = f"{_checksum(checkpoint / STATE):08x}"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing; a checkpoint holds {STATE} and {CHECKSUM}"
     except (OSError, IndexError, UnicodeDecodeError) as error:
@@ -144,16 +147,16 @@ def restore_random_state(state: dict, device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"], device)
 
 
-class _HashingWriter:
+class _CheckedWriter:
     """A file that computes the checksum of what passes through it, so that nothing is read twice."""
 
     def __init__(self, file) -> None:
         self._file = file
-        self.sha256 = hashlib.sha256()
+        self.checksum = 0
         self.problem = ""
 
     def write(self, data) -> int:
-        self.sha256.update(data)
+        self.checksum = zlib.crc32(data, self.checksum)
         try:
             return self._file.write(data)
         except OSError as error:
@@ -162,6 +165,25 @@ class _HashingWriter:
 
     def flush(self) -> None:
         self._file.flush()
+
+
+@contextmanager
+def _no_checksums_inside() -> Iterator[None]:
+    """torch.save computes a CRC-32 of every tensor; ours is of the whole file, and one of them is enough."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with open(path, "rb") as file:
+        while data := file.read(CHUNK):
+            checksum = zlib.crc32(data, checksum)
+    return checksum
 
 
 def _newest_first(run_dir: Path) -> list[Path]:
