@@ -26,6 +26,7 @@ JUST_AS_FILLER = re.compile(
     re.IGNORECASE,
 )
 LEDGER_NAME = re.compile(r"\bseed \d{3}\b|\bB\d{1,2}\b")
+SHOWN = re.compile(r"^(ddp_course/\S+\.py)\b.*\n((?: *\d+(?:  .*)?(?:\n|$))+)", re.MULTILINE)  # by show_source
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)|(?:href|src)=\"([^\"]+)\"")
 
 
@@ -42,8 +43,8 @@ def test_notebook_anatomy(path):
 def problems(path: Path) -> list[str]:
     """What is wrong with the notebook at `path`, one sentence each. Solutions need no lesson's sections."""
     nb = read_notebook(path)
-    found = [*outputs_belong_to_code(nb), *cells_are_short_and_introduced(nb), *parameters_cell(nb)]
-    found += [*tone(nb), *links_resolve(nb, path), *title_and_promise(nb)]
+    found = [*outputs_belong_to_code(nb), *shown_source_is_the_packages(nb), *cells_are_short_and_introduced(nb)]
+    found += [*parameters_cell(nb), *tone(nb), *links_resolve(nb, path), *title_and_promise(nb)]
     if path.parent.name == "notebooks":
         found += [*header_box(nb), *sections(nb, path)]
     if path.stat().st_size > LARGEST_BYTES:
@@ -76,6 +77,18 @@ def outputs_belong_to_code(nb):
             yield f"{label(nb, cell)} prints, but has no output"
         for folder in re.findall(r"(?<![\w.-])(?:/home|/Users|/root)/[\w.-]+", "\n".join(output_texts(cell))):
             yield f"{label(nb, cell)} shows {folder}, a path of its author's machine"
+
+
+def shown_source_is_the_packages(nb):
+    """Its lines stand in the file, one after the other; their numbers may have moved."""
+    for cell in code_cells(nb):
+        for output in cell.outputs:
+            for name, listing in SHOWN.findall(output.get("data", {}).get("text/plain", "")):
+                shown = [re.sub(r"^ *\d+(  )?", "", line) for line in listing.splitlines()]
+                file = authoring.ROOT / name
+                there = [line.rstrip() for line in file.read_text().splitlines()] if file.exists() else []
+                if "\n".join(["", *shown, ""]) not in "\n".join(["", *there, ""]):
+                    yield f"{label(nb, cell)} shows lines that {name} no longer has; run: make notebooks"
 
 
 def prints(source: str) -> bool:
@@ -278,10 +291,15 @@ def set_cell(index, **fields):
     return lambda nb: nb.cells[index].update(**fields)
 
 
+def show(code):
+    return new_output("display_data", data={"text/plain": f"ddp_course/errors.py · InputError\n4  {code}"})
+
+
 BROKEN = {
     "no outputs": (set_cell(5, outputs=[]), "cell 6 prints, but has no output"),
     "error output": (set_cell(5, outputs=[new_output("error", ename="E", evalue="", traceback=[])]), "shows an error"),
     "author's path": (set_cell(5, outputs=[new_output("stream", text="in /home/ann/x")]), "shows /home/ann"),
+    "stale source": (set_cell(5, outputs=[show("def hook(): pass")]), "shows lines that ddp_course/errors.py"),
     "run out of order": (set_cell(5, execution_count=9), "execution count 9, expected 3"),
     "never run": (set_cell(3, execution_count=None), "execution count None, expected 2"),
     "injected cell": (set_cell(5, metadata={"tags": ["injected-parameters"]}), "papermill's injected cell"),
