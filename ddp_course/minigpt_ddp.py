@@ -23,6 +23,7 @@ from ddp_course.models.minigpt import IGNORED, MiniGPT, MiniGPTConfig, generate,
 from ddp_course.parallel import process_group
 from ddp_course.parallel.bucket_order import settle_bucket_order
 from ddp_course.parallel.command_line import run
+from ddp_course.parallel.optimizer import make_adamw
 from ddp_course.parallel.precision import autocast, choose_attention, choose_precision, parameter_dtype
 from ddp_course.parallel.process_group import World
 from ddp_course.parallel.progress import Progress
@@ -154,7 +155,7 @@ def train(config: TrainConfig) -> None:
         width=config.width, dropout=config.dropout, activation_checkpointing=config.activation_checkpointing,
     )  # fmt: skip
     model = MiniGPT(shape).to(world.device, parameter_dtype(precision))
-    optimizer = make_optimizer(model, config)
+    optimizer = make_adamw(model, config.learning_rate, config.weight_decay)
     scaler = torch.amp.GradScaler(world.device.type, enabled=precision == "float16")
     process_group.seed_rank(config.seed, world.rank)
 
@@ -255,14 +256,6 @@ def micro_steps_per_update(config: TrainConfig, world_size: int) -> int:
             f"{config.micro_batch_size} windows x {config.context} tokens = {together:,}; nearest that are: {nearest}"
         )
     return steps
-
-
-def make_optimizer(model: MiniGPT, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW in its fused form; biases and norms (one dimension) do not decay."""
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
 
 
 @torch.no_grad()

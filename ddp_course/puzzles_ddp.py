@@ -27,6 +27,7 @@ from ddp_course.parallel import overrides, process_group
 from ddp_course.parallel.bucket_order import settle_bucket_order
 from ddp_course.parallel.command_line import run
 from ddp_course.parallel.distributed_state import DistributedState
+from ddp_course.parallel.optimizer import make_adamw
 from ddp_course.parallel.precision import parameter_dtype
 from ddp_course.parallel.process_group import World
 from ddp_course.parallel.progress import Progress
@@ -172,7 +173,7 @@ def train(command: CommandLine) -> None:
     model = PuzzleModel(model_shape(config)).to(world.device, dtype)
     # Row 0 belongs to no puzzle: it stays zero, and is what a puzzle gets that was never trained on.
     embedding = SparseEmbedding(config.puzzles + 1, config.embedding_width, std=0.0, dtype=dtype).to(world.device)
-    optimizer = make_optimizer(model, config)
+    optimizer = make_adamw(model, config.lr, config.weight_decay)
     embedding_optimizer = SparseSignSGD(embedding, world, config.embedding_lr, config.embedding_weight_decay)
 
     identity = {name: getattr(config, name) for name in IDENTITY}
@@ -267,14 +268,6 @@ def model_shape(config: PuzzleTraining) -> PuzzleModelConfig:
         puzzle_width=config.embedding_width, slow_steps=config.slow_steps, fast_steps=config.fast_steps,
         segments=config.segments, gradient=config.gradient,
     )  # fmt: skip
-
-
-def make_optimizer(model: PuzzleModel, config: PuzzleTraining) -> torch.optim.AdamW:
-    """AdamW in its fused form; the biases do not decay."""
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95), fused=True)
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ import torch
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.data.windows import micro_batches
 from ddp_course.models.minigpt import MiniGPTConfig
+from ddp_course.parallel.optimizer import make_adamw
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,7 @@ def token_folder() -> str:
 
 
 def optimizer(model: torch.nn.Module, fused: bool = True) -> torch.optim.Optimizer:
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=WORKLOAD.learning_rate, betas=(0.9, 0.95), fused=fused)
+    return make_adamw(model, WORKLOAD.learning_rate, weight_decay=0.1, fused=fused)
 
 
 def timed(update: Callable[[int], float]) -> None:
