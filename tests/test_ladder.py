@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from training_runs import ROOT, checkpoint, largest_gap, metrics, train, train_alone
+from training_runs import ROOT, arguments, checkpoint, largest_gap, metrics, train_here, train_in_turn
 
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.errors import InputError
@@ -24,26 +24,27 @@ STEPS = 6
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 # 2,048 tokens an update, 64 a window: 32 windows. Micro-batches of 8 make 4, 2, 1 micro-steps on 1, 2, 4 ranks;
 # micro-batches of 2 make 16, 8, 4.
-MICRO_BATCH = {"some accumulation": 8, "more accumulation": 2}
+MICRO_BATCH, WHOLE_BATCH = {"some accumulation": 8, "more accumulation": 2}, 32
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Each run is made once: (precision, micro-batch size, ranks) -> its folder."""
+    """All runs on so many ranks are made at once: (precision, micro-batch size, ranks) -> its folder."""
     made = {}
 
     def run(precision, micro_batch_size, nproc):
-        key = (precision, micro_batch_size, nproc)
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp("run")
-            flags = ("--steps", STEPS, "--precision", precision, "--micro-batch-size", micro_batch_size)
-            if nproc == 1:
-                assert train_alone(made[key], *flags).returncode == 0
-            else:
-                train(made[key], *flags, nproc=nproc)
-        return made[key]
+        if nproc not in made:
+            folder = made[nproc] = tmp_path_factory.mktemp(f"ranks_{nproc}")
+            sizes = [*MICRO_BATCH.values(), *([WHOLE_BATCH] if nproc == 1 else [])]
+            flags = [(name, size) for name in TOLERANCE for size in sizes]
+            train_in_turn([flags_of(folder / f"{name}_{size}", name, size) for name, size in flags], nproc, folder)
+        return made[nproc] / f"{precision}_{micro_batch_size}"
 
     return run
+
+
+def flags_of(run_dir, precision, micro_batch_size):
+    return arguments(run_dir, "--steps", STEPS, "--precision", precision, "--micro-batch-size", micro_batch_size)
 
 
 @pytest.mark.parametrize("nproc", [2, 4])
@@ -61,7 +62,7 @@ def test_n_processes_equal_one(runs, precision, accumulation, nproc):
 
 @pytest.mark.parametrize("precision", TOLERANCE)
 def test_accumulation_equals_one_large_batch(runs, precision):
-    whole, parts = runs(precision, 32, 1), runs(precision, 2, 1)
+    whole, parts = runs(precision, WHOLE_BATCH, 1), runs(precision, 2, 1)
     assert metrics(parts) == pytest.approx(metrics(whole), abs=TOLERANCE[precision])
     assert largest_gap(checkpoint(parts, STEPS)["model"], checkpoint(whole, STEPS)["model"]) <= TOLERANCE[precision]
 
@@ -69,7 +70,7 @@ def test_accumulation_equals_one_large_batch(runs, precision):
 def test_the_ladder_would_notice_another_seed(runs, tmp_path):
     """The comparison can fail: another order of the same data is far outside every tolerance."""
     one = runs("float64", 8, 1)
-    assert train_alone(tmp_path, "--steps", STEPS, "--precision", "float64", "--seed", 2).returncode == 0
+    train_here(tmp_path, "--steps", STEPS, "--precision", "float64", "--seed", 2)
     assert largest_gap(checkpoint(tmp_path, STEPS)["model"], checkpoint(one, STEPS)["model"]) > 1e-3
 
 

@@ -1,7 +1,5 @@
 """Puzzles on several ranks: one shared order, one configuration, one training run; and it learns."""
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -18,7 +16,7 @@ import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from training_runs import ROOT, checkpoint, largest_gap, metrics
+from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics
 
 from ddp_course import puzzles_ddp
 from ddp_course.data import sudoku
@@ -26,7 +24,7 @@ from ddp_course.data.puzzles import IGNORED, NOBODY, PuzzleBatches, Puzzles, mak
 from ddp_course.errors import InputError
 from ddp_course.lab.launch import RunFailed, torchrun
 from ddp_course.models.puzzle import PuzzleModel, PuzzleModelConfig
-from ddp_course.parallel import overrides, process_group
+from ddp_course.parallel import overrides
 from ddp_course.puzzles_ddp import CommandLine, PuzzleTraining
 
 TRAINER = ROOT / "ddp_course" / "puzzles_ddp.py"
@@ -45,20 +43,8 @@ def train(run_dir: Path, *settings: str, nproc: int = 2, **launch):
     if nproc > 1:
         arguments = merged([*TINY, f"run_dir={run_dir}", *settings])
         return torchrun(TRAINER, "--device", "cpu", *arguments, **{"nproc": nproc, "quiet": True} | launch)
-    return in_this_process(merged([*TINY, f"run_dir={run_dir}", *settings]))
-
-
-def in_this_process(settings) -> str:
-    """One process needs no launch, which would cost more than the run. Returns what it printed."""
-    handlers, printed = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}, io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            puzzles_ddp.train(CommandLine(tuple(settings), device="cpu"))
-    finally:
-        process_group.stop()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    return printed.getvalue()
+    settings = merged([*TINY, f"run_dir={run_dir}", *settings])
+    return in_this_process(puzzles_ddp.train, CommandLine(tuple(settings), device="cpu"))
 
 
 def alone(*arguments: str) -> subprocess.CompletedProcess:

@@ -7,7 +7,7 @@ import time
 
 import psutil
 import pytest
-from training_runs import checkpoint, largest_gap, metrics, train, train_alone
+from training_runs import arguments, checkpoint, largest_gap, metrics, train, train_here, train_in_turn
 
 from ddp_course.lab.launch import RunFailed
 
@@ -29,30 +29,25 @@ def copy_up_to(run_dir, step, target):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    return {
-        1: _made(train_alone(one := tmp_path_factory.mktemp("one"), *FLAGS).returncode == 0, one),
-        2: _made(train(two := tmp_path_factory.mktemp("two"), *FLAGS).exit_code == 0, two),
-    }
-
-
-def _made(success, run_dir):
-    assert success
-    return run_dir
+    folders = {nproc: tmp_path_factory.mktemp(f"ranks_{nproc}") for nproc in (1, 2)}
+    train_here(folders[1], *FLAGS)
+    train(folders[2], *FLAGS)
+    return folders
 
 
 @pytest.mark.parametrize("step", range(1, STEPS))
 def test_resuming_at_any_step_is_bit_equal(uninterrupted, tmp_path, step):
     run_dir = copy_up_to(uninterrupted[1], step, tmp_path / "run")
-    done = train_alone(run_dir, *FLAGS, "--resume", "auto")
-    assert f"resuming from {run_dir}/checkpoints/step_{step:06d}" in done.stdout
+    printed = train_here(run_dir, *FLAGS, "--resume", "auto")
+    assert f"resuming from {run_dir}/checkpoints/step_{step:06d}" in printed
     same(run_dir, uninterrupted[1])
 
 
-@pytest.mark.parametrize("step", [1, 4])
-def test_two_ranks_resume_bit_equal(uninterrupted, tmp_path, step):
-    run_dir = copy_up_to(uninterrupted[2], step, tmp_path / "run")
-    train(run_dir, *FLAGS, "--resume", "auto")
-    same(run_dir, uninterrupted[2])
+def test_two_ranks_resume_bit_equal(uninterrupted, tmp_path):
+    run_dirs = [copy_up_to(uninterrupted[2], step, tmp_path / f"after_{step}") for step in (1, 4)]
+    train_in_turn([arguments(run_dir, *FLAGS, "--resume", "auto") for run_dir in run_dirs], 2, tmp_path)
+    for run_dir in run_dirs:
+        same(run_dir, uninterrupted[2])
 
 
 def test_four_ranks_resume_bit_equal(tmp_path):
@@ -78,7 +73,7 @@ def same(resumed, uninterrupted):
 
 def test_resume_at_another_world_size_goes_on_with_the_same_data(tmp_path):
     flags = ("--steps", STEPS, "--precision", "float64", "--checkpoint-every", 3, "--keep-checkpoints", 0)
-    assert train_alone(tmp_path / "one", *flags).returncode == 0
+    train_here(tmp_path / "one", *flags)
     run_dir = copy_up_to(tmp_path / "one", 3, tmp_path / "run")
     train(run_dir, *flags, "--resume", "auto", nproc=2)
     assert metrics(run_dir) == pytest.approx(metrics(tmp_path / "one"), abs=1e-10)
@@ -99,7 +94,7 @@ def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
     assert any(f"stopped after step {step}: received SIGTERM" in line for line in run.lines[0])
 
     flags = ("--steps", step + 2, "--dropout", 0.1, "--validate-every", 0, "--checkpoint-every", 0)
-    train(run_dir, *flags, "--resume", "auto")
+    train_here(run_dir, *flags, "--resume", "auto")
     assert sorted(metrics(run_dir)) == list(range(1, step + 3))
 
 
@@ -159,8 +154,7 @@ def test_resuming_a_finished_run_changes_nothing_and_says_so(uninterrupted, tmp_
 
     run_dir = shutil.copytree(uninterrupted[1], tmp_path / "run")
     before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
-    done = train_alone(run_dir, *FLAGS, "--resume", "auto")
-    assert done.returncode == 0
-    assert f"nothing left to do: step {STEPS} of {STEPS}" in done.stdout
-    assert "nan" not in done.stdout
+    printed = train_here(run_dir, *FLAGS, "--resume", "auto")
+    assert f"nothing left to do: step {STEPS} of {STEPS}" in printed
+    assert "nan" not in printed
     assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before

@@ -13,7 +13,7 @@ import pytest
 import reward_runs
 import torch
 from reward_runs import LAUNCHABLE, make_backbone, make_pairs
-from training_runs import checkpoint, largest_gap, metrics
+from training_runs import checkpoint, in_this_process, largest_gap, metrics
 
 from ddp_course import reward_ddp
 from ddp_course.data import density
@@ -200,28 +200,17 @@ def same(resumed, whole, last, every):
 # ---- in this process ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def train():
-    """Call reward_ddp.train as one process, and leave this one as it was."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def run(flags):
-        try:
-            reward_ddp.train(parse(reward_ddp.PRESETS, list(map(str, flags))))
-        finally:
-            reward_ddp.process_group.stop()
-
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+def train(flags) -> str:
+    return in_this_process(reward_ddp.train, parse(reward_ddp.PRESETS, list(map(str, flags))))
 
 
-def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path, train, capsys):
+def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path):
     make_pairs(tmp_path / "pairs", train=200, held_out=100, learnable=True)
-    train(flags_of(material, tmp_path / "run", "--pairs", tmp_path / "pairs", "--steps", 60, "--learning-rate", 0.02))
+    flags = ("--pairs", tmp_path / "pairs", "--steps", 60, "--learning-rate", 0.02)
+    printed = train(flags_of(material, tmp_path / "run", *flags))
     accuracies = metrics(tmp_path / "run", "val_accuracy")
     assert accuracies[60] > 0.85  # of chance 0.5; the shortest texts have one letter to tell them apart
-    assert f"pair accuracy on held-out files {accuracies[60]:.3f} (95 % interval" in capsys.readouterr().out
+    assert f"pair accuracy on held-out files {accuracies[60]:.3f} (95 % interval" in printed
 
     model = load_reward_model(tmp_path / "run")
     held_out = read_pairs(tmp_path / "pairs" / VALIDATION)
@@ -234,7 +223,7 @@ def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path, train, 
     assert not any(p.requires_grad for p in model.parameters()) and not model.backbone.training
 
 
-def test_resuming_from_any_checkpoint_is_bit_equal(material, tmp_path, train):
+def test_resuming_from_any_checkpoint_is_bit_equal(material, tmp_path):
     every = ("--steps", 6, "--checkpoint-every", 1, "--keep-checkpoints", 0, "--validate-every", 1)
     train(flags_of(material, tmp_path / "whole", *every))
     for step in range(1, 6):
@@ -246,11 +235,11 @@ def test_resuming_from_any_checkpoint_is_bit_equal(material, tmp_path, train):
         same(run_dir, tmp_path / "whole", 6, every=1)
 
 
-def test_resuming_a_finished_run_changes_nothing(material, tmp_path, train, capsys):
+def test_resuming_a_finished_run_changes_nothing(material, tmp_path):
     train(flags_of(material, tmp_path / "run", "--steps", 2))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    train(flags_of(material, tmp_path / "run", "--steps", 2, "--resume", "auto"))
-    assert "nothing left to do: step 2 of 2" in capsys.readouterr().out
+    printed = train(flags_of(material, tmp_path / "run", "--steps", 2, "--resume", "auto"))
+    assert "nothing left to do: step 2 of 2" in printed
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -349,13 +338,12 @@ def trouble(material, tmp_path_factory):
     shutil.move(tmp / "moved" / "checkpoints" / damaged.name, tmp / "damaged")
     make_backbone(tmp / "twin", seed=2)
     make_pairs(tmp / "learnable", learnable=True)
-    reward_ddp.train(parse(reward_ddp.PRESETS, flags_of(material, tmp / "reward", "--steps", 2)))
-    reward_ddp.process_group.stop()
+    train(flags_of(material, tmp / "reward", "--steps", 2))
     return tmp
 
 
 @pytest.mark.parametrize("what", BAD_FLAGS)
-def test_bad_input_is_named(what, trouble, material, tmp_path, train):
+def test_bad_input_is_named(what, trouble, material, tmp_path):
     flags, said = BAD_FLAGS[what]
     backbone = material / "backbone" / "checkpoints" / "step_000001"
     flags = [flag.format(tmp=trouble, backbone=backbone) for flag in flags.split()]

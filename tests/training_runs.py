@@ -1,29 +1,70 @@
-"""Short runs of the real trainer, shared by the tests that compare or disturb them."""
+"""Short runs of the real trainer, shared by the tests that compare or disturb them.
 
+    torchrun ... tests/training_runs.py RUNS.json    [flags of a run, ...], one run after the other: a launch costs more
+"""
+
+import contextlib
+import io
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from ddp_course import minigpt_ddp
 from ddp_course.lab.launch import Run, torchrun
+from ddp_course.parallel import process_group
+from ddp_course.parallel.command_line import parse
 
 ROOT = Path(__file__).parent.parent
 TRAINER = ROOT / "ddp_course" / "minigpt_ddp.py"
 
 
+def arguments(run_dir: Path, *flags: object) -> list[str]:
+    """The tiny preset into `run_dir`; later flags win over the preset."""
+    return [str(one) for one in ("--preset", "tiny", "--run-dir", run_dir, "--sample-tokens", 0, *flags)]
+
+
 def train(run_dir: Path, *flags: object, nproc: int = 2, **launch: object) -> Run:
-    """Run the tiny preset on `nproc` processes into `run_dir`; later flags win over the preset."""
-    arguments = ["--preset", "tiny", "--run-dir", run_dir, "--sample-tokens", 0, *flags]
-    return torchrun(TRAINER, *arguments, **{"nproc": nproc, "quiet": True, "timeout": 120} | launch)
+    """Run the trainer on `nproc` processes into `run_dir`."""
+    return torchrun(TRAINER, *arguments(run_dir, *flags), **{"nproc": nproc, "quiet": True, "timeout": 120} | launch)
 
 
 def train_alone(run_dir: Path, *flags: object) -> subprocess.CompletedProcess:
     """The same on one process, without torchrun."""
-    arguments = ["--preset", "tiny", "--run-dir", run_dir, "--sample-tokens", 0, *flags]
-    command = [sys.executable, TRAINER, *map(str, arguments)]
+    command = [sys.executable, TRAINER, *arguments(run_dir, *flags)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def train_here(run_dir: Path, *flags: object) -> str:
+    """The same in this process; returns what it printed."""
+    return in_this_process(minigpt_ddp.train, parse(minigpt_ddp.PRESETS, arguments(run_dir, *flags)))
+
+
+def in_this_process(train: Callable[[object], None], config: object) -> str:
+    """Call a launchable's `train` as one process, and leave this one as it was. Returns what it printed."""
+    handlers, printed = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}, io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            train(config)
+    finally:
+        process_group.stop()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return printed.getvalue()
+
+
+def train_in_turn(runs: list[list[str]], nproc: int, folder: Path) -> None:
+    """Make all runs, each given by its `arguments`, in one launch on `nproc` processes, or in this one process."""
+    if nproc == 1:
+        for flags in runs:
+            in_this_process(minigpt_ddp.train, parse(minigpt_ddp.PRESETS, flags))
+        return
+    (folder / "runs.json").write_text(json.dumps(runs))
+    torchrun(Path(__file__), folder / "runs.json", nproc=nproc, quiet=True, timeout=120)
 
 
 def metrics(run_dir: Path, key: str = "loss") -> dict[int, float]:
@@ -41,3 +82,16 @@ def largest_gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float
     """The largest absolute difference between two state dicts of the same names."""
     assert a.keys() == b.keys()
     return max((a[name].double() - b[name].double()).abs().max().item() for name in a)
+
+
+def one_after_the_other(runs: list[list[str]]) -> None:
+    """Each run in turn, in one process group."""
+    world = process_group.start(60, "cpu")
+    process_group.start = lambda *_: world
+    for flags in runs:
+        minigpt_ddp.train(parse(minigpt_ddp.PRESETS, flags))
+    process_group.stop()
+
+
+if __name__ == "__main__":
+    one_after_the_other(json.loads(Path(sys.argv[1]).read_text()))
