@@ -37,10 +37,12 @@ class Table:
 
 
 def in_turns(sides: Iterable[T], rounds: int) -> Iterator[T]:
-    """Each side once a round, every second round the other way round: nobody always finds the warmer machine."""
+    """Each side once a round, every round beginning with another one: nobody always finds the warmer machine, and
+    nobody comes right after itself."""
     sides = list(sides)
     for number in range(rounds):
-        yield from sides[:: 1 if number % 2 == 0 else -1]
+        first = number % len(sides)
+        yield from sides[first:] + sides[:first]
 
 
 def divide(ours: list[float], theirs: list[float]) -> list[float]:
