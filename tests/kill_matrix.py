@@ -1,7 +1,7 @@
 """Which check of the grader catches which wrong answer: python tests/kill_matrix.py   (make kill-matrix)
 
-Runs every answer in tests/wrong_answers/ and tests/right_answers/ and the course's own solutions, prints the table
-and writes it to tests/KILL_MATRIX.md. An answer says in its first lines what it is:
+Runs every answer in tests/wrong_answers/ and tests/right_answers/, prints the table and writes it to
+tests/KILL_MATRIX.md. An answer says in its first lines what it is:
 
     # mistake: averages the ranks' means          (a right one: # route: what is unlike in it)
     # state: wrong                                passed, wrong, not attempted, crashed
@@ -87,11 +87,9 @@ def table(question: str, results: dict[str, Verdict]) -> str:
 
 
 def all_texts(question: str) -> dict[str, str]:
-    """Every wrong answer, the right ones (right_...) and the course's own solution (solution)."""
+    """Every wrong answer, and the right ones by another route (right_...)."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in answers("wrong_answers", question)}
     texts |= {f"right_{path.stem}": path.read_text(encoding="utf-8") for path in answers("right_answers", question)}
-    if solution := answer_cells("solutions", question):
-        [texts["solution"]] = solution
     return texts
 
 

@@ -1,5 +1,6 @@
 """The grader is itself on trial: every wrong answer is caught by the check that should, every right one passes.
 
+That the course's own solutions pass is shown by the exercises, see test_exercises.py.
 All answers of a notebook are graded with one start of the harness; see kill_matrix.py for how one says what it is.
 """
 
@@ -11,7 +12,6 @@ from ddp_course.lab.verdict import EXIT_CODES
 
 WRONG = [(question, path) for question in names() for path in answers("wrong_answers", question)]
 RIGHT = [(question, f"right_{path.stem}") for question in names() for path in answers("right_answers", question)]
-RIGHT += [(question, "solution") for question in names()]
 LEAST = 5  # wrong answers to a question
 
 
