@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 # The functions of torch.distributed.nn have "the group that exists now" as default argument, and DDP and optimizers
 # import it through torch._dynamo. Imported here, before there is a group, it keeps none alive beyond stop().
-import torch.distributed.nn  # noqa: F401
+import torch.distributed.nn
 
 from ddp_course.errors import InputError
 

@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # imported later, by an optimizer, it would keep the group alive past its end
 from torch import nn
 
 

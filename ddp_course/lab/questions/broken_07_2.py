@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # imported later, by an optimizer, it would keep the group alive past its end
 from torch.nn.functional import linear
 
 
