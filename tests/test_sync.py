@@ -16,56 +16,96 @@ process_group.stop()
 """
 
 
-@pytest.fixture
-def on_ranks(tmp_path):
-    def run(body, nproc=2):
-        script = tmp_path / "script.py"
-        script.write_text(HEADER + body + FOOTER)
-        return torchrun(script, nproc=nproc, quiet=True, timeout=60)
-
-    return run
+ON_TWO_RANKS = """
+def decided():
+    return sync.from_rank_0(world, lambda: {"name": f"run-{world.rank}"})
 
 
-def test_rank_0_decides_for_all(on_ranks):
-    body = 'made = sync.from_rank_0(world, lambda: {"name": f"run-{world.rank}"})\nprint(json.dumps(made))'
-    assert on_ranks(body).results == {0: {"name": "run-0"}, 1: {"name": "run-0"}}
+def failure(error):
+    def fail():
+        raise error("no such file: x.txt")
+
+    try:
+        sync.from_rank_0(world, fail)
+    except Exception as caught:
+        return [type(caught).__name__, str(caught)]
 
 
-@pytest.mark.parametrize("error", ["InputError('no such file: x.txt')", "ZeroDivisionError('no such file: x.txt')"])
-def test_a_failure_on_rank_0_reaches_every_rank(on_ranks, error):
-    body = f"""
-def fail():
-    raise {error}
-try:
-    sync.from_rank_0(world, fail)
-except Exception as caught:
-    print(json.dumps({{"kind": type(caught).__name__, "text": str(caught)}}))
+def equal_replicas():
+    process_group.seed_shared(1)
+    return sync.assert_replicas_equal(world, torch.nn.Linear(4, 4))
+
+
+def other_buffers():
+    model = torch.nn.BatchNorm1d(2)
+    model.running_mean += world.rank
+    sync.assert_replicas_equal(world, model)
+    return said(sync.assert_replicas_equal, model, buffers=True)
+
+
+def other_values():
+    return said(sync.assert_same_value, "the tokenizer", "bytes" if world.rank == 0 else "bpe")
+
+
+def said(function, *arguments, **more):
+    try:
+        return function(world, *arguments, **more)
+    except sync.ReplicasDiffer as error:
+        return str(error)
+
+
+found = {one.__name__: one() for one in (decided, equal_replicas, other_buffers, other_values)}
+print(json.dumps(found | {error.__name__: failure(error) for error in (InputError, ZeroDivisionError)}))
 """
-    results = on_ranks(body).results
-    assert [results[rank]["text"] for rank in (0, 1)] == ["no such file: x.txt"] * 2
-    assert results[0]["kind"] == error.split("(")[0]
 
 
-def test_sums_are_exact_in_float64(on_ranks):
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """What each function of ON_TWO_RANKS returned, by rank: one launch for all."""
+    run = launch(tmp_path_factory.mktemp("two"), ON_TWO_RANKS, nproc=2)
+    return lambda name: [run.results[rank][name] for rank in range(2)]
+
+
+def launch(folder, body, nproc):
+    script = folder / "script.py"
+    script.write_text(HEADER + body + FOOTER)
+    return torchrun(script, nproc=nproc, quiet=True, timeout=60)
+
+
+def test_rank_0_decides_for_all(two_ranks):
+    assert two_ranks("decided") == [{"name": "run-0"}] * 2
+
+
+@pytest.mark.parametrize("error", ["InputError", "ZeroDivisionError"])
+def test_a_failure_on_rank_0_reaches_every_rank(two_ranks, error):
+    (kind, text), (_, text_of_rank_1) = two_ranks(error)
+    assert kind == error and text == text_of_rank_1 == "no such file: x.txt"
+
+
+def test_equal_replicas_pass(two_ranks):
+    assert two_ranks("equal_replicas") == [None, None]
+
+
+def test_buffers_are_compared_only_on_request(two_ranks):
+    assert all("running_mean on rank 1" in text for text in two_ranks("other_buffers"))
+
+
+def test_values_that_differ_are_shown(two_ranks):
+    assert two_ranks("other_values") == ["the tokenizer differs: rank 0 has 'bytes', rank 1 has 'bpe'"] * 2
+
+
+def test_sums_are_exact_in_float64(tmp_path):
     # In float32, 2**24 + 1 is 2**24: a reduction in the values' own format would lose the ones.
     body = """
 value = torch.tensor(2.0**24 if world.rank == 0 else 1.0)
 total, count, small = sync.sum_over_ranks(world, value, world.rank + 1, 0.1)
 print(json.dumps({"total": total, "count": count, "small": small}))
 """
-    assert on_ranks(body, nproc=4).results[3] == {"total": 2**24 + 3, "count": 10, "small": 0.1 + 0.1 + 0.1 + 0.1}
+    results = launch(tmp_path, body, nproc=4).results
+    assert results[3] == {"total": 2**24 + 3, "count": 10, "small": 0.1 + 0.1 + 0.1 + 0.1}
 
 
-def test_equal_replicas_pass(on_ranks):
-    body = """
-process_group.seed_shared(1)
-sync.assert_replicas_equal(world, torch.nn.Linear(4, 4))
-print(json.dumps({"passed": True}))
-"""
-    assert on_ranks(body).results == {0: {"passed": True}, 1: {"passed": True}}
-
-
-def test_the_first_tensor_and_rank_that_differ_are_named(on_ranks):
+def test_the_first_tensor_and_rank_that_differ_are_named(tmp_path):
     body = """
 process_group.seed_shared(1)
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
@@ -75,28 +115,4 @@ if world.rank == 2:
 sync.assert_replicas_equal(world, model)
 """
     with pytest.raises(RunFailed, match=r"1\.weight on rank 2 is up to 0\.5 from rank 0's \(1 of 4 tensors differ\)"):
-        on_ranks(body, nproc=3)
-
-
-def test_buffers_are_compared_only_on_request(on_ranks):
-    body = """
-model = torch.nn.BatchNorm1d(2)
-model.running_mean += world.rank
-sync.assert_replicas_equal(world, model)
-try:
-    sync.assert_replicas_equal(world, model, buffers=True)
-except sync.ReplicasDiffer as error:
-    print(json.dumps({"said": str(error)}))
-"""
-    assert "running_mean on rank 1" in on_ranks(body).results[0]["said"]
-
-
-def test_values_that_differ_are_shown(on_ranks):
-    body = """
-try:
-    sync.assert_same_value(world, "the tokenizer", "bytes" if world.rank == 0 else "bpe")
-except sync.ReplicasDiffer as error:
-    print(json.dumps({"said": str(error)}))
-"""
-    said = "the tokenizer differs: rank 0 has 'bytes', rank 1 has 'bpe'"
-    assert on_ranks(body).results == {0: {"said": said}, 1: {"said": said}}
+        launch(tmp_path, body, nproc=3)
