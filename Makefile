@@ -29,7 +29,7 @@ speedrun: $(READY)  ## tokenizer, pre-training, reward model, GRPO and a report;
 	$(BIN)/python -m ddp_course.lab.speedrun --nproc $(NPROC) --run-dir $(RUN) $(ARGS)
 
 test: lint  ## ruff and all tests, the notebooks among them; on two workers, for many tests wait more than they compute
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(READY)  ## ruff alone
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import pytest
 from ddp_course.lab.supervise import sweep, tagged
 
 TEST_VARIABLE = "DDP_COURSE_TEST"
+LONGEST_FILES = ("test_notebooks.py", "test_wrong_answers.py", "test_exercises.py")  # several minutes each
 # What a library starts once and keeps as long as this process lives: not the test's doing.
 KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "compile_worker")
 
@@ -17,6 +18,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 # A job in a shell's background ignores interrupts, and so would everything that is started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first: begun last, one of them would keep one worker busy and leave the other idle."""
+    order = {name: number for number, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 
 @pytest.fixture(scope="session", autouse=True)
