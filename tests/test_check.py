@@ -370,3 +370,28 @@ def wait_for(condition, seconds):
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.1)
+
+
+HANGS_ONCE = """
+import os
+import time
+import torch
+import torch.distributed as dist
+
+def global_mean(values):
+    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+    dist.all_reduce(total)
+    if not os.path.exists(MARK):
+        dist.barrier()
+        open(MARK, "w").close()
+        time.sleep(60)
+    return (total[0] / total[1]).item()
+"""
+
+
+@pytest.mark.parametrize(("tries", "state"), [(1, "wrong"), (2, "passed")])
+def test_a_job_that_can_hang_through_nobodys_fault_runs_once_more(tries, state, monkeypatch, tmp_path):
+    question = load("02.1")
+    monkeypatch.setattr(question, "JOBS", [replace(job, patience=1.0, tries=tries) for job in question.JOBS])
+    verdict = check("02.1", write(HANGS_ONCE.replace("MARK", repr(str(tmp_path / "hung_before")))))
+    assert verdict.state == state, verdict

@@ -34,7 +34,9 @@ class LogsOf:
 class Job:
     """One start on `world` ranks: of the answer as a script, or of calls of one of its functions in one group.
 
-    seconds    of computing until a rank that has not ended is asked where it is, and ended; sooner if nothing moves
+    seconds    of computing until a rank that has not ended is asked where it is, and ended
+    patience   seconds in which nothing moves, after which it is ended sooner
+    tries      how often it may run: once more if it did not end, where that can happen through nobody's fault
     script     run this file instead of the answer
     may_fail   the run may fail and is not judged
     driver     a file beside the question whose drive(function, *arguments) is called in place of the function itself:
@@ -47,6 +49,8 @@ class Job:
     function: str | None = None
     calls: tuple[Call, ...] = ()
     seconds: float = 5.0
+    patience: float = 3.0
+    tries: int = 1
     script: Path | None = None
     may_fail: bool = False
     driver: Path | None = None

@@ -1,10 +1,11 @@
 """Run the jobs of a grading, one after the other, each on ranks of its own: python start.py FOLDER
 
-FOLDER/jobs.pickle holds a list of dicts: world, path, function (None: a script), calls, seconds, may_fail,
-driver, loads, owner.
+FOLDER/jobs.pickle holds a list of dicts: world, path, function (None: a script), calls, seconds, patience, tries,
+may_fail, driver, loads, owner.
 Job number n leaves its ranks' notes in FOLDER/n, and last of all FOLDER/n/ended.json:
     {"exit_codes": by rank, negative: a signal, "ended_by_grader": ranks that had to be killed,
-     "stood_still": whether it was ended because nothing moved any more, "collectives": by rank}
+     "time_was_up": whether the ranks were told to end, "stood_still": and that because nothing moved any more,
+     "collectives": by rank}
 
 torch is loaded once, here, and the ranks are forked from it: four are up in a fifth of a second instead of five.
 """
@@ -14,6 +15,7 @@ import importlib
 import json
 import multiprocessing
 import pickle
+import shutil
 import sys
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -27,8 +29,7 @@ FORK = sys.platform == "linux"
 HOW = multiprocessing.get_context("fork" if FORK else "spawn")
 TO_LOAD = 0.0 if FORK else 15.0  # seconds that a rank may need to load torch
 TO_MEET = 1.0  # seconds that the ranks may need to meet, before the answer begins
-OWNER_SECONDS = 14.0  # for all jobs of one answer together
-STILL = 3.0  # seconds in which nothing computes, after which nothing will
+OWNER_SECONDS = 20.0  # for all jobs of one answer together
 GRACE = 1.5  # seconds for the others once one rank has failed, and past its time for a rank that cannot be asked
 POLL = 0.05  # seconds; a rank's sentinel alone would miss its end if the answer has forked
 
@@ -45,12 +46,16 @@ def main(folder):
         job["seconds"] = min(job["seconds"], left[owner])
         if owner in failed or job["seconds"] < 0.5:
             continue
-        (folder / str(number)).mkdir()
         _fill_in_logs(job, logs)
-        clock = FairClock()
-        ended = run_job(job, folder / str(number), stores.fresh_port(), clock)
+        for again in reversed(range(job["tries"])):
+            clock = FairClock()
+            shutil.rmtree(folder / str(number), ignore_errors=True)
+            (folder / str(number)).mkdir()
+            ended = run_job(job, folder / str(number), stores.fresh_port(), clock)
+            left[owner] -= max(0.0, clock.seconds - TO_LOAD)
+            if not (again and ended["time_was_up"]):
+                break
         ended["collectives"] = logs[number] = collectives(folder / str(number))
-        left[owner] -= max(0.0, clock.seconds - TO_LOAD)
         if any(ended["exit_codes"]) and not job["may_fail"]:
             failed.add(owner)  # what follows would only say it again
         (folder / str(number) / "ended.json").write_text(json.dumps(ended))
@@ -58,7 +63,7 @@ def main(folder):
 
 
 def run_job(job, folder, port, clock):
-    """Start the ranks of `job`, wait for their end, or bring it about; return the first three of ended.json.
+    """Start the ranks of `job`, wait for their end, or bring it about; return all but the collectives.
 
     port: of the store through which they meet. All limits are in seconds of `clock`, so that a machine that is busy
     with other things does not make an answer wrong.
@@ -71,7 +76,7 @@ def run_job(job, folder, port, clock):
     for process in ranks:
         process.start()
     limit, last = TO_LOAD + TO_MEET + job["seconds"], float("inf")
-    longest_wait = min(STILL, job["seconds"])
+    longest_wait = min(job["patience"], job["seconds"])
     killed, waited = [], 0.0
     while running := [process for process in ranks if process.exitcode is None]:
         wait([process.sentinel for process in running], timeout=POLL)
@@ -87,10 +92,15 @@ def run_job(job, folder, port, clock):
             for process in running:
                 process.kill()
                 process.join()
+    time_was_up = ring.closed
     ring.close()
     time_is_up.close()
-    exit_codes = [process.exitcode for process in ranks]
-    return {"exit_codes": exit_codes, "ended_by_grader": killed, "stood_still": waited > longest_wait}
+    return {
+        "exit_codes": [process.exitcode for process in ranks],
+        "ended_by_grader": killed,
+        "time_was_up": time_was_up,
+        "stood_still": waited > longest_wait,
+    }
 
 
 class Stores:
