@@ -92,10 +92,8 @@ def test_waiting_for_a_core_does_not_count(monkeypatch, seconds_a_second, second
     assert clock.still == 0.0
 
 
-def test_a_chain_of_short_waits_counts_and_is_no_standstill(monkeypatch):
+def test_hardly_computing_is_standing_still(monkeypatch):
     clock = clock_after(monkeypatch, [0.01, 0.01])
-    assert (clock.seconds, clock.still) == (pytest.approx(10.0), 0.0)
-    clock = clock_after(monkeypatch, [0.0, 0.0])
     assert clock.seconds == clock.still == pytest.approx(10.0)
 
 

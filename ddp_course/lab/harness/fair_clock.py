@@ -32,13 +32,13 @@ class FairClock:
         used = _processor_seconds()
         fresh = [seconds - self.used.get(process, 0.0) for process, seconds in used.items()]
         self.looked, self.used = self.looked + passed, used
-        # A chain of short waits is no standstill: what comes between them takes a little time of a core.
-        self.still = 0.0 if sum(fresh) else self.still + passed
         if sum(fresh) < LEAST_SHARE * passed:
             self.seconds += passed
+            self.still += passed
         else:
             # As long as it would have taken with the cores to itself: the longest one, or all of them spread evenly.
             self.seconds += min(passed, max(*fresh, sum(fresh) / self.cores, passed / SLOWEST))
+            self.still = 0.0
 
 
 def _processor_seconds():

@@ -29,15 +29,17 @@ VERSIONS = {
 }
 
 
+# Groups give up after about a second here, one after the other: such waits are no standstill.
 def run_with(world, *crashing):
     calls = tuple(Call([(one,)] * world, "no crash" if one is None else f"rank {one} crashes") for one in crashing)
-    return Job(world, REPAIRED, calls, seconds=7.0, driver=DRIVER)
+    return Job(world, REPAIRED, calls, seconds=7.0, patience=7.0, driver=DRIVER)
 
 
 JOBS = [
     run_with(2, None, 1),
     run_with(3, 0),
-    Job(2, DETECTOR, tuple(Call([(one,)] * 2, one) for one in VERSIONS), seconds=8.0, driver=DRIVER),
+    Job(2, DETECTOR, tuple(Call([(one,)] * 2, one) for one in VERSIONS), seconds=8.0, patience=8.0,
+        driver=DRIVER),  # fmt: skip
 ]
 
 

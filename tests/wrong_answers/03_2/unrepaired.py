@@ -1,7 +1,7 @@
 # mistake: has the detector, and the loop as it was
 # state: wrong
 # check: does not end
-# message: (rank 1 has no gradient of prose): no end, and nothing moves
+# message: (rank 1 has no gradient of prose): no end
 
 import torch
 import torch.distributed as dist

@@ -1,7 +1,7 @@
 # mistake: a rank with an overflow leaves out backward and the average
 # state: wrong
 # check: does not end
-# message: no end, and nothing moves
+# message: no end
 
 import torch
 import torch.distributed as dist
