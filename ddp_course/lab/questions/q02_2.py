@@ -36,7 +36,7 @@ MADE_UP = [
     ("rank 0's log is the shortest", [[A], [A, B], [A, B]]),
 ]
 BROKEN = Job(2, script=GIVEN, seconds=2.5, may_fail=True)
-REPAIRED = [Job(2, seconds=SECONDS), Job(3, seconds=SECONDS)]
+REPAIRED = [Job(world, seconds=SECONDS, patience=2.0) for world in (2, 3)]
 DETECT = Job(
     1,
     function=FUNCTION,
