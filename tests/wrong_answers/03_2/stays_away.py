@@ -1,7 +1,7 @@
 # mistake: a rank without any gradient leaves at once
 # state: wrong
 # check: does not end
-# message: no end
+# message: rank 0 had returned, rank 1 was in all_gather
 
 import torch
 import torch.distributed as dist

@@ -1,7 +1,7 @@
 # mistake: a rank with an overflow leaves out backward and the average
 # state: wrong
 # check: does not end
-# message: no end
+# message: rank 0 had returned, rank 1 was in all_reduce
 
 import torch
 import torch.distributed as dist

@@ -1,7 +1,7 @@
 # mistake: waits for the others in every step and still looks at its own clock
 # state: wrong
 # check: does not end
-# message: no end
+# message: rank 0 was in barrier
 
 import torch
 import torch.distributed as dist

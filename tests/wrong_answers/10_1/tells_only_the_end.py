@@ -1,7 +1,7 @@
 # mistake: rank 0 broadcasts nothing but the end, when it comes
 # state: wrong
 # check: does not end
-# message: no end
+# message: rank 0 was in broadcast
 
 import torch
 import torch.distributed as dist

@@ -1,7 +1,7 @@
 # mistake: a rank without pairs returns before the all-reduce
 # state: wrong
 # check: does not end
-# message: no end
+# message: rank 1 was in all_gather
 
 import torch
 import torch.distributed as dist

@@ -1,7 +1,7 @@
 # mistake: thinks of a file that is not there, and of no other error
 # state: wrong
 # check: does not end
-# message: no end
+# message: rank 1 was in broadcast
 
 import json
 from pathlib import Path

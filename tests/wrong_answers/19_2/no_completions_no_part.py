@@ -1,7 +1,7 @@
 # mistake: a rank without completions returns before the all-reduce
 # state: wrong
 # check: does not end
-# message: no end
+# message: rank 1 had returned, rank 2 was in all_reduce
 
 import torch
 import torch.distributed as dist
