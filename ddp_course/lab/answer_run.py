@@ -67,8 +67,8 @@ def run_answers(answers: list[tuple[Path, list[Job]]]) -> list[list[JobRecord]]:
 def collective_logs(script: str | Path, nproc: int = 2, seconds: float = 6.0) -> list[list[str]]:
     """For each rank the collectives that it starts when `script` runs on `nproc` ranks, such as "all_reduce, line 12".
 
-    The run may fail or hang: then it is ended, after `seconds` at the latest. The last entry
-    of a log is where that rank waited.
+    The run may fail or hang: then it is ended, after `seconds` at the latest. The last entry of a log is where
+    that rank waited.
     """
     job = Job(nproc, script=Path(script).resolve(), seconds=seconds, may_fail=True)
     [[record]] = run_answers([(job.script, [job])])

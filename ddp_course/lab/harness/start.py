@@ -77,12 +77,12 @@ def run_job(job, folder, port, clock):
         process.start()
     limit, last = TO_LOAD + TO_MEET + job["seconds"], float("inf")
     longest_wait = min(job["patience"], job["seconds"])
-    killed, waited = [], 0.0
+    killed, stood_still = [], False
     while running := [process for process in ranks if process.exitcode is None]:
         wait([process.sentinel for process in running], timeout=POLL)
         clock.look()
         if not ring.closed and (clock.seconds > limit or clock.still > longest_wait):
-            waited = clock.still
+            stood_still = clock.still > longest_wait
             ring.close()  # each rank notes where it is, and ends
             last = min(last, clock.seconds + GRACE)
         if any(process.exitcode for process in ranks):
@@ -99,7 +99,7 @@ def run_job(job, folder, port, clock):
         "exit_codes": [process.exitcode for process in ranks],
         "ended_by_grader": killed,
         "time_was_up": time_was_up,
-        "stood_still": waited > longest_wait,
+        "stood_still": stood_still,
     }
 
 
