@@ -243,6 +243,31 @@ def test_an_answer_that_has_to_be_ended(text, said, monkeypatch):
     assert not verdict.passed and re.search(said, verdict.observed), verdict
 
 
+HANGS_ONCE = """
+import os
+import time
+import torch
+import torch.distributed as dist
+
+def global_mean(values):
+    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+    dist.all_reduce(total)
+    if not os.path.exists(MARK):
+        dist.barrier()
+        open(MARK, "w").close()
+        time.sleep(60)
+    return (total[0] / total[1]).item()
+"""
+
+
+@pytest.mark.parametrize(("tries", "state"), [(1, "wrong"), (2, "passed")])
+def test_a_job_that_can_hang_through_nobodys_fault_runs_once_more(tries, state, monkeypatch, tmp_path):
+    question = load("02.1")
+    monkeypatch.setattr(question, "JOBS", [replace(job, patience=1.0, tries=tries) for job in question.JOBS])
+    verdict = check("02.1", write(HANGS_ONCE.replace("MARK", repr(str(tmp_path / "hung_before")))))
+    assert verdict.state == state, verdict
+
+
 def test_what_it_printed_is_shown():
     verdict = check("02.1", write(WRONG.replace("return", "return 1 / 0 +")))
     rank = int(verdict.observed.partition("): rank ")[2][0])
@@ -370,28 +395,3 @@ def wait_for(condition, seconds):
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.1)
-
-
-HANGS_ONCE = """
-import os
-import time
-import torch
-import torch.distributed as dist
-
-def global_mean(values):
-    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
-    dist.all_reduce(total)
-    if not os.path.exists(MARK):
-        dist.barrier()
-        open(MARK, "w").close()
-        time.sleep(60)
-    return (total[0] / total[1]).item()
-"""
-
-
-@pytest.mark.parametrize(("tries", "state"), [(1, "wrong"), (2, "passed")])
-def test_a_job_that_can_hang_through_nobodys_fault_runs_once_more(tries, state, monkeypatch, tmp_path):
-    question = load("02.1")
-    monkeypatch.setattr(question, "JOBS", [replace(job, patience=1.0, tries=tries) for job in question.JOBS])
-    verdict = check("02.1", write(HANGS_ONCE.replace("MARK", repr(str(tmp_path / "hung_before")))))
-    assert verdict.state == state, verdict
