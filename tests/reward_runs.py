@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import torch
+from training_runs import one_process_group
 
 from ddp_course import reward_ddp
 from ddp_course.data import density, tokenizer
 from ddp_course.data.pairs import TRAIN, VALIDATION, Pair, write_pairs
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.parallel import checkpoint, command_line, process_group
+from ddp_course.parallel import checkpoint, command_line
 
 LAUNCHABLE = Path(reward_ddp.__file__)
 
@@ -50,19 +51,17 @@ def make_pairs(folder: Path, train: int = 60, held_out: int = 24, learnable: boo
 
 def run_cases(cases: list[tuple[list[str], str]]) -> None:
     """Each run in turn, in one process group. A fault is a mistake that a test wants to see noticed."""
-    world = process_group.start(60, "cpu")
-    process_group.start = lambda *_: world
     healthy = density.factors
-    for flags, fault in cases:
-        if fault == "own normaliser":
-            density.factors = lambda weights, mode, cap, **_: healthy(
-                weights, mode, cap, total_weight=weights.sum().item() * world.size, pairs=len(weights) * world.size
-            )
-        try:
-            reward_ddp.train(command_line.parse(reward_ddp.PRESETS, flags))
-        finally:
-            density.factors = healthy
-    process_group.stop()
+    with one_process_group() as world:
+        for flags, fault in cases:
+            if fault == "own normaliser":
+                density.factors = lambda weights, mode, cap, **_: healthy(
+                    weights, mode, cap, total_weight=weights.sum().item() * world.size, pairs=len(weights) * world.size
+                )
+            try:
+                reward_ddp.train(command_line.parse(reward_ddp.PRESETS, flags))
+            finally:
+                density.factors = healthy
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from ddp_course import minigpt_ddp
 from ddp_course.lab.launch import Run, torchrun
 from ddp_course.parallel import process_group
 from ddp_course.parallel.command_line import parse
+from ddp_course.parallel.process_group import World
 
 ROOT = Path(__file__).parent.parent
 TRAINER = ROOT / "ddp_course" / "minigpt_ddp.py"
@@ -84,14 +85,16 @@ def largest_gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float
     return max((a[name].double() - b[name].double()).abs().max().item() for name in a)
 
 
-def one_after_the_other(runs: list[list[str]]) -> None:
-    """Each run in turn, in one process group."""
+@contextlib.contextmanager
+def one_process_group() -> Iterator[World]:
+    """One group for several runs of a launchable in this process, instead of one each."""
     world = process_group.start(60, "cpu")
     process_group.start = lambda *_: world
-    for flags in runs:
-        minigpt_ddp.train(parse(minigpt_ddp.PRESETS, flags))
+    yield world
     process_group.stop()
 
 
 if __name__ == "__main__":
-    one_after_the_other(json.loads(Path(sys.argv[1]).read_text()))
+    with one_process_group():
+        for flags in json.loads(Path(sys.argv[1]).read_text()):
+            minigpt_ddp.train(parse(minigpt_ddp.PRESETS, flags))
