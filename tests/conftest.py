@@ -12,7 +12,7 @@ from ddp_course.lab.supervise import sweep, tagged
 TEST_VARIABLE = "DDP_COURSE_TEST"
 LONGEST_FILES = ("test_notebooks.py", "test_wrong_answers.py", "test_exercises.py")  # several minutes each
 # What a library starts once and keeps as long as this process lives: not the test's doing.
-KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "compile_worker")
+KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 # A job in a shell's background ignores interrupts, and so would everything that is started here.
@@ -69,7 +69,9 @@ def _left_behind(tag, before):
     left = []
     for process in {*tagged(tag, TEST_VARIABLE), *children}:
         try:
-            kept = any(name in " ".join(process.cmdline()) for name in KEPT_BY_LIBRARIES)
+            # What one of them has forked has the same command line, and is not ours.
+            ours = process.ppid() == os.getpid()
+            kept = ours and any(name in " ".join(process.cmdline()) for name in KEPT_BY_LIBRARIES)
             if not kept and process.status() != psutil.STATUS_ZOMBIE:
                 left.append(process)
         except psutil.Error:

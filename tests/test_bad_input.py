@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
+import warm
 from training_runs import TRAINER, train_alone
 
 from ddp_course.lab.launch import RunFailed, torchrun
@@ -77,9 +78,8 @@ def test_one_clear_line(tmp_path, name, soon):
     flags = case.flags.format(tmp=tmp_path).split()
     # Later flags win, so a case may name its own run directory.
     defaults = ["--preset", "tiny", "--steps", "1", "--run-dir", str(tmp_path / "new")]
-    command = [sys.executable, str(TRAINER), *defaults, *flags]
     start = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = warm.alone(TRAINER, *defaults, *flags)
     seconds = time.monotonic() - start
     assert done.returncode == case.exit_code, done.stderr
     assert case.said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr

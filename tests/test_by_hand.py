@@ -5,8 +5,8 @@ One script makes every observation; it runs once at each world size. The tests l
 
 import pytest
 import torch
+import warm
 
-from ddp_course.lab.launch import torchrun
 from ddp_course.parallel.by_hand.tensor_bytes import TensorBytes
 
 WRAPPERS = ["flat", "overlapped", "bucketed", "small buckets"]
@@ -370,8 +370,7 @@ def ranks(request, tmp_path_factory):
     """rank -> what it reported, at one world size."""
     script = tmp_path_factory.mktemp("by_hand") / "script.py"
     script.write_text(SCRIPT)
-    one_thread = {"OMP_NUM_THREADS": "1"}  # the tensors are tiny: more threads only get in each other's way
-    return torchrun(script, nproc=request.param, quiet=True, timeout=120, env=one_thread).results
+    return warm.ranks(script, nproc=request.param).results
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)

@@ -4,10 +4,10 @@ import os
 
 import pytest
 import torch
+import warm
 from torch import nn
 
 from ddp_course.errors import InputError
-from ddp_course.lab.launch import torchrun
 from ddp_course.parallel import distributed_checkpoint, process_group
 
 SCRIPT = """
@@ -91,7 +91,7 @@ def model_and_optimizer(seed=2):
 def saved_by_two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("distributed")
     (folder / "script.py").write_text(SCRIPT)
-    run = torchrun(folder / "script.py", folder, nproc=4, timeout=100, quiet=True)
+    run = warm.ranks(folder / "script.py", folder, nproc=4)
     assert [lines[-1] for lines in run.lines.values()] == ["all equal"] * 4
     return folder
 

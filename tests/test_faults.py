@@ -8,7 +8,7 @@ import time
 
 import psutil
 import pytest
-from training_runs import TRAINER, checkpoint, metrics, train
+from training_runs import TRAINER, checkpoint, launch, metrics
 
 from ddp_course.lab.launch import RunFailed, torchrun
 
@@ -111,5 +111,5 @@ command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 
 def test_five_launches_end_with_exit_code_0(tmp_path):
     """gloo can abort a finished run (exit code -6); `make bench` counts fifty."""
-    ends = [train(tmp_path / str(n), "--steps", 2).exit_codes for n in range(int(os.environ.get("LAUNCHES", 5)))]
+    ends = [launch(tmp_path / str(n), "--steps", 2).exit_codes for n in range(int(os.environ.get("LAUNCHES", 5)))]
     assert ends == [{0: 0, 1: 0}] * len(ends)

@@ -4,13 +4,12 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 
 import pytest
 import torch
+import warm
 from test_resume import _signal_ranks, _when, copy_up_to
 from training_runs import ROOT, checkpoint, largest_gap, metrics, train_alone
 
@@ -318,21 +317,14 @@ process_group.stop()
 
 @pytest.fixture(scope="module")
 def climb(tmp_path_factory):
-    """One launch for each world size: ranks -> (weights by fault, results by rank)."""
+    """All faults at once for each world size: ranks -> (weights by fault, results by rank)."""
     folder, climbed = tmp_path_factory.mktemp("rung"), {}
     (folder / "rung.py").write_text(RUNG)
 
     def run(nproc):
         if nproc not in climbed:
             out = folder / f"{nproc}.pt"
-            if nproc == 1:  # without torchrun: it costs as much time as a rank
-                command = [sys.executable, folder / "rung.py", out]
-                done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-                lines = map(json.loads, done.stdout.splitlines())
-                results = {0: {fault: found for line in lines for fault, found in line.items()}}
-            else:
-                results = torchrun(folder / "rung.py", out, nproc=nproc, quiet=True, timeout=60,
-                                   env={"OMP_NUM_THREADS": 1}).results  # fmt: skip
+            results = warm.ranks(folder / "rung.py", out, nproc=nproc).results
             climbed[nproc] = torch.load(out, weights_only=True), results
         return climbed[nproc]
 
@@ -379,7 +371,7 @@ def arguments(pretrained, code, run_dir, *flags):
 
 def grpo(*given):
     """The tiny preset on two processes; later flags win over the preset."""
-    return torchrun(GRPO, *arguments(*given), nproc=2, quiet=True, timeout=120)
+    return warm.ranks(GRPO, *arguments(*given), nproc=2)
 
 
 @pytest.fixture(scope="module")
@@ -442,7 +434,8 @@ def test_sigterm_saves_on_all_ranks(pretrained, code, tmp_path):
     pid = os.getpid()
     watcher = _when(lambda: (run_dir / "metrics.jsonl").exists() and len(metrics(run_dir)) > 1,
                     lambda: _signal_ranks(pid, signal.SIGTERM))  # fmt: skip
-    run = grpo(pretrained, code, run_dir, "--steps", 4000, "--validate-every", 0, "--checkpoint-every", 0)
+    endless = arguments(pretrained, code, run_dir, "--steps", 4000, "--validate-every", 0, "--checkpoint-every", 0)
+    run = torchrun(GRPO, *endless, nproc=2, quiet=True)
     watcher.join()
     assert run.exit_code == 0
     (saved,) = (run_dir / "checkpoints").iterdir()
@@ -456,15 +449,15 @@ def test_the_pairwise_objective_learns_its_pairs(pretrained, code, tmp_path):
     write_pairs(tmp_path / "pairs.jsonl", pairs)
     flags = ("--objective", "pairwise", "--pairs", tmp_path / "pairs.jsonl", "--steps", 6, "--new-tokens", 32,
              "--passes", 1, "--min-statements", 2)  # fmt: skip
-    command = [sys.executable, GRPO, *arguments(pretrained, code, tmp_path / "run", *flags)]
-    subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=60)
+    done = warm.alone(GRPO, *arguments(pretrained, code, tmp_path / "run", *flags))
+    assert done.returncode == 0, done.stderr
     margins = list(metrics(tmp_path / "run", "lp_margin").values())
     assert margins[-1] > margins[0] and set(metrics(tmp_path / "run", "r_margin").values()) == {1.0}
 
 
 BAD = {
     "no policy": (["--pretrained", ""], "--pretrained is missing"),
-    "no such policy": (["--pretrained", "{tmp}/none"], "cannot read a model from"),
+    "no such policy": (["--pretrained", "{tmp}/none"], "none: there is no such checkpoint folder"),
     "a group of one": (["--group-size", "1"], "--group-size must be at least 2, not 1"),
     "no temperature": (["--temperature", "0"], "--temperature must be above 0, not 0.0"),
     "too long": (["--new-tokens", "64"], "--new-tokens 64 leaves no room for a prompt in the model's context of 64"),

@@ -4,13 +4,11 @@ Why equality is not bit-equality: N ranks add the same gradients in another orde
 moves by about n times the unit roundoff (1e-16 in float64, 6e-8 in float32); a few updates amplify that. The
 tolerances of 1e-10 and 1e-5 leave room for it and for nothing else: leaving one window out moves the loss by 1e-2.
 
-First the trainer itself; then every rung of ladder_ddp.py, from three launches, and that it notices mistakes.
+First the trainer itself; then every rung of ladder_ddp.py, and that it notices mistakes.
 """
 
-import subprocess
-import sys
-
 import pytest
+import warm
 from training_runs import ROOT, arguments, checkpoint, largest_gap, metrics, train_here, train_in_turn
 
 from ddp_course.data.token_file import open_tokens, prepare
@@ -105,19 +103,14 @@ BOUNDED = {"bf16", "fp16 and scaler", "fp16 messages", "PowerSGD messages"}
 
 @pytest.fixture(scope="module")
 def climb(tmp_path_factory):
-    """One launch for each world size: ranks -> the records by rung."""
+    """All rungs at once for each world size: ranks -> the records by rung."""
     climbed = {}
 
     def records(nproc):
         if nproc not in climbed:
             out = tmp_path_factory.mktemp("ladder") / "records.jsonl"
             flags = ("--steps", "4", "--out", out)
-            if nproc == 1:
-                command = [sys.executable, LADDER, *flags]
-                run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-                assert run.returncode == 0, run.stdout + run.stderr
-            else:
-                torchrun(LADDER, *flags, nproc=nproc, quiet=True, timeout=120, env={"OMP_NUM_THREADS": 1})
+            warm.ranks(LADDER, *flags, nproc=nproc)
             climbed[nproc] = {record["rung"]: record for record in ladder_figure.read_ladder(out)}
         return climbed[nproc]
 

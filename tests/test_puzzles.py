@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+import warm
 from torch.utils.data import DataLoader
 from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics
 
@@ -39,17 +38,11 @@ def merged(settings):
     return [f"{key}={value}" for key, value in dict(one.split("=", 1) for one in settings).items()]
 
 
-def train(run_dir: Path, *settings: str, nproc: int = 2, **launch):
-    if nproc > 1:
-        arguments = merged([*TINY, f"run_dir={run_dir}", *settings])
-        return torchrun(TRAINER, "--device", "cpu", *arguments, **{"nproc": nproc, "quiet": True} | launch)
+def train(run_dir: Path, *settings: str, nproc: int = 2):
     settings = merged([*TINY, f"run_dir={run_dir}", *settings])
+    if nproc > 1:
+        return warm.ranks(TRAINER, "--device", "cpu", *settings, nproc=nproc)
     return in_this_process(puzzles_ddp.train, CommandLine(tuple(settings), device="cpu"))
-
-
-def alone(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(TRAINER), "--device", "cpu", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 # ---- the order of the boards -----------------------------------------------------------------------------------------
@@ -255,7 +248,8 @@ def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
 
     watcher = threading.Thread(target=interrupt)
     watcher.start()
-    run = train(run_dir, *seldom, "steps=100000")
+    settings = merged([*TINY, f"run_dir={run_dir}", *seldom, "steps=100000"])
+    run = torchrun(TRAINER, "--device", "cpu", *settings, nproc=2, quiet=True)
     watcher.join()
     [saved] = (run_dir / "checkpoints").iterdir()
     step = int(saved.name.removeprefix("step_"))
@@ -329,12 +323,12 @@ def test_every_key_is_explained():
     text = overrides.listing(PuzzleTraining)
     for name, default in vars(PuzzleTraining()).items():
         assert f"\n- {name}={'none' if default is None else default}\n    " in f"\n{text}"
-    done = alone("--help")
+    done = warm.alone(TRAINER, "--help")
     assert done.returncode == 0 and "embedding_lr=0.01" in done.stdout and "--timeout-seconds" in done.stdout
 
 
 def test_an_unknown_flag_is_told_in_one_line():
-    done = alone("--lr", "1")
+    done = warm.alone(TRAINER, "--lr", 1)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert "error: " in done.stderr and "Unrecognized options: --lr" in done.stderr
 

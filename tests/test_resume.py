@@ -7,9 +7,9 @@ import time
 
 import psutil
 import pytest
-from training_runs import arguments, checkpoint, largest_gap, metrics, train, train_here, train_in_turn
+from training_runs import arguments, checkpoint, largest_gap, launch, metrics, train, train_here, train_in_turn
 
-from ddp_course.lab.launch import RunFailed
+from ddp_course.errors import InputError
 
 STEPS = 6
 # Dropout makes the random numbers of every rank part of what must be restored.
@@ -85,7 +85,7 @@ def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
     flags = ("--steps", 4000, "--dropout", 0.1, "--validate-every", 0, "--checkpoint-every", 0)
     pid_of_test = os.getpid()
     watcher = _when(lambda: (run_dir / "metrics.jsonl").exists(), lambda: _signal_ranks(pid_of_test, signal.SIGTERM))
-    run = train(run_dir, *flags)
+    run = launch(run_dir, *flags)
     watcher.join()
     assert run.exit_code == 0
     (saved,) = (run_dir / "checkpoints").iterdir()
@@ -112,7 +112,7 @@ def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_
     watcher = _when(lambda: (run_dir / "checkpoints/step_000002").exists(),
                     lambda: _signal_ranks(pid_of_test, signal.SIGKILL, ranks=[1]))  # fmt: skip
     flags = (*FLAGS, "--resume", "auto", "--timeout-seconds", 20)
-    run = train(run_dir, *flags, torchrun_args=["--max-restarts=2"])
+    run = launch(run_dir, *flags, torchrun_args=["--max-restarts=2"])
     watcher.join()
     assert any("resuming from" in line for line in run.lines[0]), "the kill came too late to matter"
     same(run_dir, uninterrupted[2])
@@ -120,8 +120,8 @@ def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_
 
 def test_a_checkpoint_of_another_run_is_refused(uninterrupted, tmp_path):
     foreign = uninterrupted[1] / "checkpoints" / f"step_{STEPS:06d}"
-    with pytest.raises(RunFailed, match="it has width 64, this run has 128"):
-        train(tmp_path, "--width", 128, "--resume", foreign)
+    with pytest.raises(InputError, match="it has width 64, this run has 128"):
+        train_here(tmp_path, "--width", 128, "--resume", foreign)
     assert not list(tmp_path.iterdir())
 
 

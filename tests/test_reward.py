@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import reward_runs
 import torch
+import warm
 from reward_runs import LAUNCHABLE, make_backbone, make_pairs
 from training_runs import checkpoint, in_this_process, largest_gap, metrics
 
@@ -59,7 +60,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def climb(material, tmp_path_factory):
-    """One launch for each number of ranks: (ranks, case) -> run directory."""
+    """All cases at once for each number of ranks: (ranks, case) -> run directory."""
     launched = {}
 
     def run_dir(nproc, name):
@@ -70,13 +71,7 @@ def climb(material, tmp_path_factory):
             wrong = flags_of(material, folder / "own normaliser", *common, *CASES["mean, no cap"])
             cases.append((wrong, "own normaliser"))
             (folder / "cases.json").write_text(json.dumps(cases))
-            arguments = (reward_runs.__file__, folder / "cases.json")
-            if nproc == 1:
-                alone = [sys.executable, *map(str, arguments)]
-                done = subprocess.run(alone, capture_output=True, text=True, timeout=120)
-                assert done.returncode == 0, done.stdout + done.stderr
-            else:
-                torchrun(*arguments, nproc=nproc, quiet=True, timeout=120, env={"OMP_NUM_THREADS": 1})
+            warm.ranks(reward_runs.__file__, folder / "cases.json", nproc=nproc)
         return launched[nproc] / name
 
     return run_dir
@@ -158,7 +153,7 @@ def long_run(material, run_dir, *more):
 @pytest.fixture(scope="module")
 def uninterrupted(material, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("long") / "run"
-    torchrun(LAUNCHABLE, *long_run(material, run_dir), nproc=2, quiet=True, timeout=120)
+    warm.ranks(LAUNCHABLE, *long_run(material, run_dir), nproc=2)
     return run_dir
 
 
@@ -181,7 +176,7 @@ def test_a_run_that_sigterm_stopped_goes_on_bit_equal(material, uninterrupted, t
     (saved,) = (run_dir / "checkpoints").iterdir()
     step = int(saved.name.removeprefix("step_"))
     assert step == max(metrics(run_dir)) < 150 and "received SIGTERM" in output, output
-    torchrun(LAUNCHABLE, *long_run(material, run_dir, "--resume", "auto"), nproc=2, quiet=True, timeout=120)
+    warm.ranks(LAUNCHABLE, *long_run(material, run_dir, "--resume", "auto"), nproc=2)
     same(run_dir, uninterrupted, 150, every=40)
 
 

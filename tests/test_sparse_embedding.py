@@ -6,8 +6,7 @@ import json
 
 import pytest
 import torch
-
-from ddp_course.lab.launch import torchrun
+import warm
 
 # The published update, written down once more, on one process: all ids and gradients in the order of the ranks, a dense
 # sum over the duplicates, one sign, decay of the used rows only.
@@ -124,7 +123,7 @@ def results(tmp_path_factory):
     """What every rank found: of one process, and of four."""
     script = tmp_path_factory.mktemp("script") / "script.py"
     script.write_text(SCRIPT)
-    return {1: one_process(), 4: list(torchrun(script, nproc=4, quiet=True, timeout=60).results.values())}
+    return {1: one_process(), 4: list(warm.ranks(script, nproc=4).results.values())}
 
 
 @pytest.mark.parametrize("nproc", [1, 4])

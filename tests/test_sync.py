@@ -1,6 +1,7 @@
 """Agreement between ranks, each on real processes."""
 
 import pytest
+import warm
 
 from ddp_course.lab.launch import RunFailed, torchrun
 
@@ -61,15 +62,15 @@ print(json.dumps(found | {error.__name__: failure(error) for error in (InputErro
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
-    """What each function of ON_TWO_RANKS returned, by rank: one launch for all."""
-    run = launch(tmp_path_factory.mktemp("two"), ON_TWO_RANKS, nproc=2)
+    """What each function of ON_TWO_RANKS returned, by rank: one job for all."""
+    run = warm.ranks(script(tmp_path_factory.mktemp("two"), ON_TWO_RANKS), nproc=2)
     return lambda name: [run.results[rank][name] for rank in range(2)]
 
 
-def launch(folder, body, nproc):
-    script = folder / "script.py"
-    script.write_text(HEADER + body + FOOTER)
-    return torchrun(script, nproc=nproc, quiet=True, timeout=60)
+def script(folder, body):
+    path = folder / "script.py"
+    path.write_text(HEADER + body + FOOTER)
+    return path
 
 
 def test_rank_0_decides_for_all(two_ranks):
@@ -101,7 +102,7 @@ value = torch.tensor(2.0**24 if world.rank == 0 else 1.0)
 total, count, small = sync.sum_over_ranks(world, value, world.rank + 1, 0.1)
 print(json.dumps({"total": total, "count": count, "small": small}))
 """
-    results = launch(tmp_path, body, nproc=4).results
+    results = warm.ranks(script(tmp_path, body), nproc=4).results
     assert results[3] == {"total": 2**24 + 3, "count": 10, "small": 0.1 + 0.1 + 0.1 + 0.1}
 
 
@@ -115,4 +116,4 @@ if world.rank == 2:
 sync.assert_replicas_equal(world, model)
 """
     with pytest.raises(RunFailed, match=r"1\.weight on rank 2 is up to 0\.5 from rank 0's \(1 of 4 tensors differ\)"):
-        launch(tmp_path, body, nproc=3)
+        torchrun(script(tmp_path, body), nproc=3, quiet=True, timeout=60)

@@ -1,6 +1,6 @@
 """Short runs of the real trainer, shared by the tests that compare or disturb them.
 
-    torchrun ... tests/training_runs.py RUNS.json    [flags of a run, ...], one run after the other: a launch costs more
+As a script, given RUNS.json with [flags of a run, ...]: these runs, one after the other in one process group.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+import warm
 
 from ddp_course import minigpt_ddp
 from ddp_course.lab.launch import Run, torchrun
@@ -29,15 +30,19 @@ def arguments(run_dir: Path, *flags: object) -> list[str]:
     return [str(one) for one in ("--preset", "tiny", "--run-dir", run_dir, "--sample-tokens", 0, *flags)]
 
 
-def train(run_dir: Path, *flags: object, nproc: int = 2, **launch: object) -> Run:
-    """Run the trainer on `nproc` processes into `run_dir`."""
-    return torchrun(TRAINER, *arguments(run_dir, *flags), **{"nproc": nproc, "quiet": True, "timeout": 120} | launch)
+def launch(run_dir: Path, *flags: object, **more: object) -> Run:
+    """Run the trainer on two processes into `run_dir`, by torchrun."""
+    return torchrun(TRAINER, *arguments(run_dir, *flags), **{"nproc": 2, "quiet": True, "timeout": 120} | more)
+
+
+def train(run_dir: Path, *flags: object, nproc: int = 2) -> Run:
+    """The same on `nproc` processes, without torchrun."""
+    return warm.ranks(TRAINER, *arguments(run_dir, *flags), nproc=nproc)
 
 
 def train_alone(run_dir: Path, *flags: object) -> subprocess.CompletedProcess:
-    """The same on one process, without torchrun."""
-    command = [sys.executable, TRAINER, *arguments(run_dir, *flags)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    """The same on one process, which may fail."""
+    return warm.alone(TRAINER, *arguments(run_dir, *flags))
 
 
 def train_here(run_dir: Path, *flags: object) -> str:
@@ -59,13 +64,13 @@ def in_this_process(train: Callable[[object], None], config: object) -> str:
 
 
 def train_in_turn(runs: list[list[str]], nproc: int, folder: Path) -> None:
-    """Make all runs, each given by its `arguments`, in one launch on `nproc` processes, or in this one process."""
+    """Make all runs, each given by its `arguments`, on the same `nproc` processes, or in this one process."""
     if nproc == 1:
         for flags in runs:
             in_this_process(minigpt_ddp.train, parse(minigpt_ddp.PRESETS, flags))
         return
     (folder / "runs.json").write_text(json.dumps(runs))
-    torchrun(Path(__file__), folder / "runs.json", nproc=nproc, quiet=True, timeout=120)
+    warm.ranks(__file__, folder / "runs.json", nproc=nproc)
 
 
 def metrics(run_dir: Path, key: str = "loss") -> dict[int, float]:
