@@ -339,12 +339,15 @@ DURING = ["", "During handling of the above exception, another exception occurre
 CAUSE = ["", "The above exception was the direct cause of the following exception:", ""]
 
 
-def blame(errors, report, closed=()):
-    """errors: rank -> stderr; report: rank -> exit code; closed: ranks torchrun sent SIGTERM. pid = 100 + rank."""
+def blame(errors, report, closed=(), before=0):
+    """errors: rank -> stderr; report: rank -> exit code; closed: ranks torchrun sent SIGTERM. pid = 100 + rank.
+
+    before: how many ranks of the job are on the nodes before this one.
+    """
     log = [f"W1121 api.py:1028] Sending process {100 + rank} closing signal SIGTERM" for rank in closed]
     log.append("E1121 api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 100) of binary: python")
     for rank, code in report.items():
-        log += [f"  rank      : {rank} (local_rank: {rank})", f"  exitcode  : {code} (pid: {100 + rank})"]
+        log += [f"  rank      : {before + rank} (local_rank: {rank})", f"  exitcode  : {code} (pid: {100 + rank})"]
     when = {rank: float(rank) for rank, lines in errors.items() if any("Traceback" in line for line in lines)}
     return first_failure(1, log, errors, errors, when)
 
@@ -370,6 +373,13 @@ def test_a_peers_warning_after_an_error_does_not_make_a_victim():
 def test_a_rank_that_torchrun_ended_after_its_traceback_is_guilty():
     errors = {0: [*TRACE, CLOSED], 1: [*TRACE, "KeyError: 'x'"]}
     assert blame(errors, {0: 1, 1: -15}, closed=[1])[1].rank == 1
+
+
+def test_on_a_later_node_ranks_are_known_by_their_local_number():
+    """Ranks 2 and 3 of the job are 0 and 1 here, and those of the Run."""
+    errors = {0: [*TRACE, CLOSED], 1: [*TRACE, "KeyError: 'x'"]}
+    codes, failure = blame(errors, {0: 1, 1: 1}, before=2)
+    assert codes == {0: 1, 1: 1} and failure.rank == 1 and "KeyError: 'x'" in failure.text
 
 
 def test_an_abort_at_the_end_does_not_hide_the_error():

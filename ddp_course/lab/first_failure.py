@@ -96,9 +96,9 @@ def first_failure(exit_code, launcher_lines, lines, errors, when):
 
 
 def _torchruns_report(launcher_lines):
-    """From torchrun's log: rank -> (exit code, pid) of every rank that failed, and the pids it sent SIGTERM to."""
+    """From torchrun's log: local rank -> (exit code, pid) of each that failed, and the pids it sent SIGTERM to."""
     log = "\n".join(launcher_lines)
-    entry = r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+)\s+\(pid: (\d+)\)"
+    entry = r"rank\s+: \d+ \(local_rank: (\d+)\)\s+exitcode\s+: (-?\d+)\s+\(pid: (\d+)\)"
     reported = {int(rank): (int(code), int(pid)) for rank, code, pid in re.findall(entry, log)}
     last_attempt = log.split("failed (exitcode:")[-2:][0]  # that line ends what is written about an attempt
     return reported, {int(pid) for pid in re.findall(r"Sending process (\d+) closing signal", last_attempt)}

@@ -69,7 +69,7 @@ def hear(kernel, wait):
 
 
 def running_ranks(launcher):
-    """The ranks that torchrun (a Popen) has running now."""
+    """The ranks that torchrun (a Popen) has running now: the local ranks, where this is one node of several."""
     ranks = []
     try:
         children = psutil.Process(launcher.pid).children()
@@ -77,8 +77,8 @@ def running_ranks(launcher):
         return ranks  # torchrun has just ended
     for process in children:
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and "RANK" in process.environ():
-                ranks.append(int(process.environ()["RANK"]))
+            if process.status() != psutil.STATUS_ZOMBIE and "LOCAL_RANK" in process.environ():
+                ranks.append(int(process.environ()["LOCAL_RANK"]))
         except (psutil.Error, OSError):
             continue
     return sorted(ranks)
