@@ -125,7 +125,8 @@ def torchrun(
 
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_run_"))
     options += ["--redirects=3", f"--log-dir={folder / 'ranks'}"]
-    command = [sys.executable, "-m", "torch.distributed.run", *options, *script_and_args]
+    agent = Path(__file__).with_name("agent.py")
+    command = [sys.executable, "-P", str(agent), *options, *script_and_args]  # -P: no module shadowed
     # PYTHON_COLORS: a kernel asks its children for colours, and then tracebacks are full of escape codes.
     # RES_OPTIONS: torch looks up the names of the addresses it connects to; a lost answer would cost five seconds.
     fixed = {"PYTHONUNBUFFERED": "1", "PYTHON_COLORS": "0", "RES_OPTIONS": "timeout:1 attempts:1"}
@@ -164,7 +165,7 @@ def supervised(command, environment, folder, timeout, output):
     supervise = Path(__file__).with_name("supervise.py")
     with open(folder / "supervisor.log", "wb") as log:
         supervisor = subprocess.Popen(
-            [sys.executable, "-P", supervise, str(os.getpid()), str(folder), *command],  # -P: no module shadowed
+            [sys.executable, "-P", supervise, str(os.getpid()), str(folder), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
