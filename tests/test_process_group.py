@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from ddp_course.errors import InputError
 from ddp_course.lab.launch import torchrun
+from ddp_course.parallel import process_group
 
 WHO_AM_I = """
 import json
@@ -116,10 +118,30 @@ def test_a_port_in_use_is_named(tmp_path):
     assert f"InputError: port {port} on 127.0.0.1 is already in use; set MASTER_PORT to a free one" in done.stderr
 
 
-def test_more_processes_than_gpus_is_refused(monkeypatch):
-    from ddp_course.errors import InputError
-    from ddp_course.parallel import process_group
+def test_ranks_that_do_not_come_are_missed(monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=f"of 2 ranks not all came to 127.0.0.1:{port} within 1 s"):
+        process_group.start(timeout_seconds=1)
 
+
+@pytest.mark.parametrize(("rank", "said"), [(None, "LOCAL_RANK is not set, so each process would take GPU 0"),
+                                            ("1", r"2 processes were started on this machine but it has 1 GPU\(s\)")])
+def test_a_gpu_is_not_guessed_for_a_job_started_by_hand(monkeypatch, rank, said):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    if rank:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    with pytest.raises(InputError, match=said):
+        process_group.start(device="cuda")
+
+
+def test_more_processes_than_gpus_is_refused(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

@@ -77,6 +77,16 @@ def test_rank_0_decides_for_all(two_ranks):
     assert two_ranks("decided") == [{"name": "run-0"}] * 2
 
 
+def test_rank_0_may_take_longer_than_a_collective_may_wait(tmp_path):
+    body = """
+import time
+print(json.dumps({"found": sync.from_rank_0(world, lambda: time.sleep(4) or 7)}))
+"""
+    text = (HEADER + body + FOOTER).replace("timeout_seconds=30", "timeout_seconds=2")
+    (tmp_path / "script.py").write_text(text)
+    assert warm.ranks(tmp_path / "script.py", nproc=2).results == {0: {"found": 7}, 1: {"found": 7}}
+
+
 @pytest.mark.parametrize("error", ["InputError", "ZeroDivisionError"])
 def test_a_failure_on_rank_0_reaches_every_rank(two_ranks, error):
     (kind, text), (_, text_of_rank_1) = two_ranks(error)

@@ -6,7 +6,7 @@ Each trap of torch 2.13 that belongs to starting and stopping is handled here an
 import gc
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import numpy as np
@@ -22,12 +22,17 @@ from ddp_course.errors import InputError
 
 @dataclass(frozen=True)
 class World:
-    """Who this process is: `rank` of `size` in the job, `local_rank` on this machine, and its `device`."""
+    """Who this process is: `rank` of `size` in the job, `local_rank` on this machine, and its `device`.
+
+    `store` is where the ranks have met (None: nobody else to meet), `launcher` the process that started this one.
+    """
 
     rank: int
     local_rank: int
     size: int
     device: torch.device
+    store: dist.Store | None = field(default=None, repr=False, compare=False)
+    launcher: int = field(default_factory=os.getppid, repr=False, compare=False)
 
     @property
     def is_main(self) -> bool:
@@ -55,17 +60,19 @@ def start(timeout_seconds: float = 60, device: str = "auto") -> World:
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     size = int(os.environ.get("WORLD_SIZE", 1))
     timeout = timedelta(seconds=timeout_seconds)
+    launcher = os.getppid()
     place = _pin_device(device, local_rank)
+    store = _store(rank, size, timeout)
     dist.init_process_group(
         backend="nccl" if place.type == "cuda" else "gloo",
-        store=_store(rank, size, timeout),
+        store=store,
         rank=rank,
         world_size=size,
         timeout=timeout,
         # Tells NCCL which GPU is ours: it connects at once, and barrier() need not guess.
         device_id=place if place.type == "cuda" else None,
     )
-    return World(rank, local_rank, size, place)
+    return World(rank, local_rank, size, place, store if size > 1 else None, launcher)
 
 
 def stop() -> None:
@@ -103,7 +110,10 @@ def _pin_device(device: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise InputError("--device cuda was asked for, but torch sees no CUDA device; use --device cpu")
-    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1 and "LOCAL_RANK" not in os.environ:
+        raise InputError("LOCAL_RANK is not set, so each process would take GPU 0; start the job with torchrun")
+    processes = max(int(os.environ.get("LOCAL_WORLD_SIZE", 1)), local_rank + 1)
+    gpus = torch.cuda.device_count()
     if processes > gpus:
         raise InputError(
             f"{processes} processes were started on this machine but it has {gpus} GPU(s); "
@@ -124,8 +134,10 @@ def _store(rank: int, size: int, timeout: timedelta) -> dist.Store:
     serve = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
         store = dist.TCPStore(address, port, size, is_master=serve, timeout=timeout)
-    except dist.DistNetworkError as error:
-        if serve:
+    except dist.DistError as error:
+        if isinstance(error, dist.DistStoreError):
+            message = f"of {size} ranks not all came to {address}:{port} within {timeout.seconds} s"
+        elif serve:
             message = f"port {port} on {address} is already in use; set MASTER_PORT to a free one"
         else:
             message = f"rank {rank} got no answer from {address}:{port} within {timeout.seconds} s"

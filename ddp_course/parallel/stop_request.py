@@ -4,6 +4,8 @@ import os
 import signal
 import time
 
+from ddp_course.parallel.process_group import World
+
 
 class StopRequest:
     """Turns SIGTERM and SIGINT into a question that the training loop asks once a step.
@@ -12,11 +14,12 @@ class StopRequest:
     handler notes the request; the loop sums `asked()` over the ranks, and all of them leave after the same step.
     """
 
-    def __init__(self, max_seconds: float | None = None) -> None:
-        """`max_seconds`: a time budget, given to one rank only, since clocks disagree."""
+    def __init__(self, world: World, max_seconds: float | None = None) -> None:
+        """`max_seconds`: a time budget. It is rank 0's clock that counts, since clocks disagree."""
         self.reason = ""
-        self._deadline = time.monotonic() + max_seconds if max_seconds else float("inf")
-        self._launcher = os.getppid()
+        budgeted = max_seconds is not None and world.is_main
+        self._deadline = time.monotonic() + max_seconds if budgeted else float("inf")
+        self._launcher = world.launcher
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
 

@@ -1,6 +1,8 @@
 """Agreement between ranks: one decision for all, exact sums, and proof that replicas are equal."""
 
 import hashlib
+import itertools
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,6 +14,7 @@ from ddp_course.errors import InputError
 from ddp_course.parallel.process_group import World
 
 T = TypeVar("T")
+_turns = itertools.count()  # of from_rank_0, which every rank calls equally often
 
 
 class ReplicasDiffer(RuntimeError):
@@ -23,7 +26,9 @@ def from_rank_0(world: World, make: Callable[[], T]) -> T:
 
     Raises on *every* rank if `make` raised: nobody waits for a result that will never come. An InputError
     keeps its message everywhere; for another exception rank 0 keeps the original with its traceback.
+    `make` may take longer than a collective may wait: until it is done, the others ask the store from time to time.
     """
+    turn = f"from_rank_0/{next(_turns)}"
     failure: Exception | None = None
     message: tuple[object, str | None] = (None, None)
     if world.is_main:
@@ -31,6 +36,13 @@ def from_rank_0(world: World, make: Callable[[], T]) -> T:
             message = (make(), None)
         except Exception as error:
             failure, message = error, (None, str(error) or type(error).__name__)
+        if world.store:
+            world.store.set(turn, "done")
+    elif world.store:
+        pause = 0.001
+        while not world.store.check([turn]):
+            time.sleep(pause)
+            pause = min(2 * pause, 0.2)
     box = [message]
     dist.broadcast_object_list(box, src=0, device=world.device)
     if failure is not None:
