@@ -42,6 +42,15 @@ def test_a_truncated_checkpoint_is_passed_over(run_dir, position):
         checkpoint.load(newest)
 
 
+def test_a_kill_at_any_place_of_a_save_does_not_stop_the_next_one(run_dir):
+    """What it left has our own pid, as in a container whose pids repeat; or `latest` was not yet written."""
+    (run_dir / "checkpoints" / f".step_000003.{os.getpid()}.tmp").mkdir()
+    assert checkpoint.load(checkpoint.save(run_dir, 3, state(3)))["step"] == 3
+    (run_dir / "latest").write_text("step_000002\n")
+    checkpoint.save(run_dir, 3, state(3))
+    assert (run_dir / "latest").read_text() == "step_000003\n"
+
+
 def test_one_flipped_bit_is_found(run_dir):
     with open(run_dir / "checkpoints/step_000002/state.pt", "r+b") as file:
         file.seek(100_000)

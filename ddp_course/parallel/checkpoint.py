@@ -22,6 +22,7 @@ from ddp_course.errors import InputError
 from ddp_course.parallel.process_group import World
 
 STATE, CHECKSUM, LATEST = "state.pt", "state.pt.crc32", "latest"
+TENSORS = "tensors"  # a folder beside checkpoints/, see distributed_state
 CHUNK = 2**20  # bytes read at a time
 
 
@@ -34,9 +35,11 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0) -> Path:
     folder = run_dir / "checkpoints"
     final = folder / f"step_{step:06d}"
     if final.exists() and problem(final) is None:
+        name_as_latest(run_dir, final)  # a kill may have come between the two
         return final
     temporary = folder / f".step_{step:06d}.{os.getpid()}.tmp"
     try:
+        shutil.rmtree(temporary, ignore_errors=True)  # in a container, a killed job may have had the same pid
         temporary.mkdir(parents=True)
         with open(temporary / STATE, "wb") as file:
             writer = _CheckedWriter(file)
@@ -49,7 +52,7 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0) -> Path:
         shutil.rmtree(final, ignore_errors=True)  # only ever a damaged one: a valid one returned above
         os.rename(temporary, final)
         _flush_folder_to_disk(folder)
-        _write_atomically(run_dir / LATEST, final.name + "\n")
+        name_as_latest(run_dir, final)
         abandoned = folder.glob(".step_*.tmp")  # by saves that were killed
         superseded = _newest_first(run_dir)[keep:] if keep > 0 else []
         for old in (*abandoned, *superseded):
@@ -112,8 +115,14 @@ def newest_valid(run_dir: Path, say: Callable[[str], None] = print) -> Path | No
     return None
 
 
+def name_as_latest(run_dir: Path, checkpoint: Path) -> None:
+    """Let the file `latest` of a run name this one of its checkpoints."""
+    if not (run_dir / LATEST).exists() or (run_dir / LATEST).read_text().strip() != checkpoint.name:
+        _write_atomically(run_dir / LATEST, checkpoint.name + "\n")
+
+
 def set_aside_later_than(run_dir: Path, step: int) -> None:
-    """Rename the checkpoints after `step`: a run that goes on from there will never have made them.
+    """Rename the checkpoints after `step`, and their tensors: a run that goes on from there will never have made them.
 
     Left in place they would be found as the newest, and counted among those to keep. Nothing is deleted.
     """
@@ -125,6 +134,8 @@ def set_aside_later_than(run_dir: Path, step: int) -> None:
                 number += 1
                 aside = path.with_name(f"set_aside_{path.name}_{number}")
             path.rename(aside)
+            if (run_dir / TENSORS / path.name).exists():
+                (run_dir / TENSORS / path.name).rename(run_dir / TENSORS / aside.name)
 
 
 def gather_random_states(world: World) -> list[dict]:

@@ -13,11 +13,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ddp_course.parallel import distributed_checkpoint
+from ddp_course.parallel.checkpoint import TENSORS
+from ddp_course.parallel.optimizer import keep_settings
 from ddp_course.parallel.process_group import World
 from ddp_course.parallel.sync import from_rank_0
 from ddp_course.parallel.training_state import TrainingState
-
-TENSORS = "tensors"  # the folder beside checkpoints/
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,21 @@ class DistributedState:
     identity: Mapping[str, object]
 
     def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int) -> None:
-        """Save after `step` updates (collective). All ranks write; rank 0 alone drops what is more than `keep` old."""
+        """Save after `step` updates (collective). All ranks write; rank 0 alone drops what is not among `keep`."""
         distributed_checkpoint.save(run_dir / TENSORS, step, self.model, self.optimizer)
         TrainingState({}, self.identity).save(world, run_dir, step, config, keep)
-        from_rank_0(world, lambda: _drop_older(run_dir / TENSORS, keep))
+        from_rank_0(world, lambda: _drop_tensors_without_checkpoint(run_dir))
 
     def restore(self, world: World, path: Path) -> int:
         """Put back what `save` wrote as `path`, at any number of ranks; returns the step. Raises InputError."""
         step = TrainingState({}, self.identity).restore(world, path)
-        distributed_checkpoint.load(path.absolute().parent.parent / TENSORS / path.name, self.model, self.optimizer)
+        with keep_settings(self.optimizer):
+            distributed_checkpoint.load(path.absolute().parent.parent / TENSORS / path.name, self.model, self.optimizer)
         return step
 
 
-def _drop_older(folder: Path, keep: int) -> None:
-    steps = sorted(folder.glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
-    for old in steps[:-keep] if keep > 0 else []:
-        shutil.rmtree(old)
+def _drop_tensors_without_checkpoint(run_dir: Path) -> None:
+    """The plain checkpoints have been counted, and the oldest dropped, when their own was saved."""
+    for tensors in (run_dir / TENSORS).glob("step_*"):
+        if not (run_dir / "checkpoints" / tensors.name).exists():
+            shutil.rmtree(tensors)

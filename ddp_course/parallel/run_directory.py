@@ -1,8 +1,13 @@
 """The folder of one run: who it belongs to, what is written into it, and how a stopped run is found again."""
 
+import contextlib
+import fcntl
+import itertools
 import json
 import os
 import time
+import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +23,8 @@ CONFIG, METRICS, SAMPLES = "config.json", "metrics.jsonl", "samples.txt"
 class RunDirectory:
     """`config.json`, `metrics.jsonl` (one object a line), `samples.txt`, `checkpoints/` and `latest`.
 
-    Every rank knows the path; only rank 0 writes, and its `log` does nothing on the others.
+    Every rank knows the path; only rank 0 writes, and its `log` does nothing on the others. What cannot be written,
+    because the disk is full, raises InputError.
     """
 
     path: Path
@@ -31,23 +37,25 @@ class RunDirectory:
         """
         if not self.world.is_main:
             return
-        checkpoint.set_aside_later_than(self.path, step)
-        _replace(self.path / CONFIG, json.dumps(config, indent=2) + "\n")
-        if (self.path / METRICS).exists():
-            kept = [line for line in (self.path / METRICS).read_text().splitlines() if _step_of(line) <= step]
-            _replace(self.path / METRICS, "".join(line + "\n" for line in kept))
+        with _told_in_one_line(self.path):
+            checkpoint.set_aside_later_than(self.path, step)
+            _replace(self.path / CONFIG, json.dumps(config, indent=2) + "\n")
+            if (self.path / METRICS).exists():
+                kept = [line for line in (self.path / METRICS).read_text().splitlines() if _step_of(line) <= step]
+                _replace(self.path / METRICS, "".join(line + "\n" for line in kept))
 
     def log(self, record: dict) -> None:
         """Append one record to the metrics. It is on its way to the disk when this returns."""
-        if self.world.is_main:
-            with open(self.path / METRICS, "a") as file:
-                file.write(json.dumps(record) + "\n")
+        self._append(METRICS, json.dumps(record) + "\n")
 
     def add_sample(self, step: int, text: str) -> None:
         """Append a text that the model wrote after `step` updates."""
+        self._append(SAMPLES, f"=== after {step} updates ===\n{text}\n")
+
+    def _append(self, name: str, text: str) -> None:
         if self.world.is_main:
-            with open(self.path / SAMPLES, "a") as file:
-                file.write(f"=== after {step} updates ===\n{text}\n")
+            with _told_in_one_line(self.path / name), open(self.path / name, "a") as file:
+                file.write(text)
 
 
 def open_run(world: World, requested: str, resume: str, kind: str) -> tuple[RunDirectory, Path | None]:
@@ -56,14 +64,18 @@ def open_run(world: World, requested: str, resume: str, kind: str) -> tuple[RunD
     `requested`: the folder, or "" for `runs/<kind>-<date>-<time>`. `resume`: "no", "auto" (the newest valid
     checkpoint of the requested folder, or a fresh start if it has none) or the path of a checkpoint.
     Rank 0 decides for all ranks. Raises InputError on all of them, above all rather than write into a folder
-    that already holds a run.
+    that already holds a run, or in which another job is writing. The folder is held until the RunDirectory is gone.
     """
-    path, found = from_rank_0(world, lambda: _decide(requested, resume, kind))
-    return RunDirectory(Path(path), world), Path(found) if found else None
+    held: list[int] = []
+    path, found = from_rank_0(world, lambda: _decide(requested, resume, kind, held))
+    run_directory = RunDirectory(Path(path), world)
+    for descriptor in held:
+        weakref.finalize(run_directory, os.close, descriptor)
+    return run_directory, Path(found) if found else None
 
 
-def _decide(requested: str, resume: str, kind: str) -> tuple[str, str | None]:
-    path = Path(requested or time.strftime(f"runs/{kind}-%Y%m%d-%H%M%S"))
+def _decide(requested: str, resume: str, kind: str, held: list[int]) -> tuple[str, str | None]:
+    path = Path(requested)
     found: Path | None = None
     if resume == "auto":
         if not requested:
@@ -75,14 +87,50 @@ def _decide(requested: str, resume: str, kind: str) -> tuple[str, str | None]:
         if damage:
             raise InputError(f"cannot resume from {found}: {damage}")
         path = path if requested else found.absolute().parent.parent
+    elif not requested:
+        path = _fresh_folder(kind)
     goes_on = resume == "auto" or (found and found.absolute().parent.parent == path.absolute())
     if (path / METRICS).exists() and not goes_on:
         raise InputError(f"{path} already holds a run; give another one, or set resume to auto to go on with it")
+    held.append(_hold(_writable(path)))
     if found:
         print(f"resuming from {found}", flush=True)
     elif resume == "auto":
         print(f"nothing to resume in {path}: starting afresh", flush=True)
-    return str(_writable(path)), str(found) if found else None
+    if resume == "auto" and found:
+        checkpoint.name_as_latest(path, found)
+    return str(path), str(found) if found else None
+
+
+def _fresh_folder(kind: str) -> Path:
+    """runs/<kind>-<date>-<time>, with a number behind it if that exists: two jobs can start in the same second."""
+    name = time.strftime(f"runs/{kind}-%Y%m%d-%H%M%S")
+    for number in itertools.count(1):
+        path = Path(name if number == 1 else f"{name}-{number}")
+        with _told_in_one_line(path), contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
+
+
+def _hold(path: Path) -> int:
+    """Keep other jobs out of the folder, until the descriptor that this returns is closed: by a crash, too."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(f"another job is writing into {path}; give another folder, or end that job first") from None
+    except OSError:
+        pass  # a file system that knows no locks
+    return descriptor
+
+
+@contextlib.contextmanager
+def _told_in_one_line(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _writable(path: str | Path) -> Path:

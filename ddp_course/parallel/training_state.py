@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ddp_course.errors import InputError
 from ddp_course.parallel import checkpoint
+from ddp_course.parallel.optimizer import keep_settings
 from ddp_course.parallel.process_group import World
 from ddp_course.parallel.sync import from_rank_0
 
@@ -60,7 +61,8 @@ class TrainingState:
             if theirs != ours:
                 raise InputError(f"cannot resume from {path}: it has {name} {theirs}, this run has {ours}")
         for name, part in self.parts.items():
-            part.load_state_dict(state[name])
+            with keep_settings(part):
+                part.load_state_dict(state[name])
         if len(state["random_states"]) == world.size:
             checkpoint.restore_random_state(state["random_states"][world.rank], world.device)
         else:
