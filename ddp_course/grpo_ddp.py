@@ -33,6 +33,7 @@ from ddp_course.parallel.process_group import World
 from ddp_course.parallel.progress import Progress
 from ddp_course.parallel.run_directory import open_run
 from ddp_course.parallel.schedule import is_due, warmup_cosine
+from ddp_course.parallel.settings import check_ranges, check_tensorboard
 from ddp_course.parallel.stop_request import StopRequest
 from ddp_course.parallel.sync import assert_replicas_equal, assert_same_value, from_rank_0, sum_over_ranks
 from ddp_course.parallel.training_state import TrainingState
@@ -130,15 +131,17 @@ class GRPOConfig:
     """Also write the metrics for TensorBoard."""
 
     def __post_init__(self) -> None:
-        for name in ("prompts_per_update", "new_tokens", "min_statements", "passes", "micro_batch_size", "steps",
-                     "log_every", "validation_prompts"):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
+        check_ranges(
+            self,
+            at_least_1=("prompts_per_update", "new_tokens", "min_statements", "passes", "micro_batch_size", "steps",
+                        "log_every", "validation_prompts"),
+            at_least_0=("learning_rate", "warmup_steps", "beta", "kl_target", "beta_gain", "gradient_clip", "seed",
+                        "validate_every", "checkpoint_every", "keep_checkpoints", "samples"),
+            above_0=("temperature", "clip", "timeout_seconds", "max_seconds"),
+        )  # fmt: skip
+        check_tensorboard(self.tensorboard)
         if self.group_size < 2:
             raise ValueError(f"--group-size must be at least 2, not {self.group_size}: a group is compared with itself")
-        for name in ("temperature", "clip"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"--{name} must be above 0, not {getattr(self, name)}")
         if (self.reward == "model") != bool(self.reward_model):
             raise ValueError("--reward model and --reward-model PATH belong together: one was given without the other")
         if (self.objective == "pairwise") != bool(self.pairs):
@@ -212,7 +215,7 @@ def train(config: GRPOConfig) -> None:
     unchanged = validate(players, players.reference, prompts.held_out, config, world)
     if step == 0:
         progress.validation(0, reward=unchanged, reference=unchanged)
-    stop_request = StopRequest(config.max_seconds if world.is_main else None)
+    stop_request = StopRequest(world, config.max_seconds)
     stopping = False
     while step < config.steps and not stopping:
         learning_rate = warmup_cosine(
@@ -241,10 +244,12 @@ def train(config: GRPOConfig) -> None:
         # DDP 6/7: a weight that followed this rank's own samples would be another on each rank, and so the loss.
         beta.update(seen["kl"])
         with progress.paused():
-            if stopping or is_due(step, config.validate_every, config.steps):
+            if stopping:  # before anything else: who asked may not wait for a validation
+                state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
+            if is_due(step, config.validate_every, config.steps):
                 now = validate(players, policy, prompts.held_out, config, world)
                 progress.validation(step, reward=now, reference=unchanged)
-            if stopping or is_due(step, config.checkpoint_every, config.steps):
+            if is_due(step, config.checkpoint_every, config.steps) and not stopping:
                 state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
     progress.close()
 

@@ -29,6 +29,7 @@ from ddp_course.parallel.process_group import World
 from ddp_course.parallel.progress import Progress
 from ddp_course.parallel.run_directory import open_run
 from ddp_course.parallel.schedule import is_due, warmup_cosine
+from ddp_course.parallel.settings import check_ranges, check_tensorboard
 from ddp_course.parallel.stop_request import StopRequest
 from ddp_course.parallel.sync import assert_replicas_equal, assert_same_value, from_rank_0, sum_over_ranks
 from ddp_course.parallel.training_state import TrainingState
@@ -112,10 +113,17 @@ class TrainConfig:
     """Also write the metrics for TensorBoard."""
 
     def __post_init__(self) -> None:
-        counts = ("layers", "heads", "width", "context", "tokens_per_update", "micro_batch_size", "steps", "log_every")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
+        check_ranges(
+            self,
+            at_least_1=("layers", "heads", "width", "context", "tokens_per_update", "micro_batch_size", "steps",
+                        "log_every", "validation_windows"),
+            at_least_0=("learning_rate", "final_learning_rate", "warmup_steps", "weight_decay", "gradient_clip", "seed",
+                        "validate_every", "checkpoint_every", "keep_checkpoints", "sample_tokens"),
+            above_0=("timeout_seconds", "max_seconds"),
+        )  # fmt: skip
+        check_tensorboard(self.tensorboard)
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"--dropout must be a probability from 0 to below 1, not {self.dropout}")
         if self.width % self.heads:
             raise ValueError(f"--width {self.width} does not divide into --heads {self.heads} of equal size")
 
@@ -188,7 +196,7 @@ def train(config: TrainConfig) -> None:
         run_directory, first_step=step, last_step=config.steps, per_update=config.tokens_per_update, unit="tokens",
         log_every=config.log_every, tensorboard=config.tensorboard,
     )  # fmt: skip
-    stop_request = StopRequest(config.max_seconds if world.is_main else None)
+    stop_request = StopRequest(world, config.max_seconds)
     stopping = False
     while step < config.steps and not stopping:
         learning_rate = warmup_cosine(
@@ -224,9 +232,11 @@ def train(config: TrainConfig) -> None:
         loss = loss_sum / config.tokens_per_update
         progress.step(step, loss=loss, lr=learning_rate, grad_norm=gradient_norm.item())
         with progress.paused():
-            if stopping or is_due(step, config.validate_every, config.steps):
+            if stopping:  # before anything else: who asked may not wait for a validation
+                state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
+            if is_due(step, config.validate_every, config.steps):
                 progress.validation(step, loss=validate(model, tokens, config, precision, world))
-            if stopping or is_due(step, config.checkpoint_every, config.steps):
+            if is_due(step, config.checkpoint_every, config.steps) and not stopping:
                 state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
     progress.close()
 

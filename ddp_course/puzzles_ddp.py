@@ -123,9 +123,12 @@ class PuzzleTraining:
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("lr", "weight_decay", "embedding_lr", "embedding_weight_decay", "warmup_steps", "gradient_clip"):
+        for name in ("lr", "weight_decay", "embedding_lr", "embedding_weight_decay", "warmup_steps", "gradient_clip",
+                     "validate_every", "checkpoint_every", "keep_checkpoints"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
+        if self.max_seconds is not None and not self.max_seconds > 0:
+            raise ValueError(f"max_seconds must be above 0, not {self.max_seconds}")
         if set(self.run_name) & set("/\\"):
             raise ValueError(f"run_name must be a name, not a path like {self.run_name!r}; that is for run_dir")
         if self.resume == "auto" and not self.run_dir:
@@ -206,7 +209,7 @@ def train(command: CommandLine) -> None:
         run_directory, first_step=step, last_step=config.steps, per_update=config.batch, unit="boards",
         log_every=config.log_every,
     )  # fmt: skip
-    stop_request = StopRequest(config.max_seconds if world.is_main else None)
+    stop_request = StopRequest(world, config.max_seconds)
     batches = iter(PuzzleBatches(
         puzzles, batch_size=config.batch, rank=world.rank, world_size=world.size, seed=config.seed, start=step
     ))  # fmt: skip
@@ -233,9 +236,11 @@ def train(command: CommandLine) -> None:
         progress.step(step, loss=loss_sum / cells, grad_norm=gradient_norm.item(), lr=optimizer.param_groups[0]["lr"],
                       embedding_lr=embedding_optimizer.param_groups[0]["lr"])  # fmt: skip
         with progress.paused():
-            if stopping or is_due(step, config.validate_every, config.steps):
+            if stopping:  # before anything else: who asked may not wait for a validation
+                state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
+            if is_due(step, config.validate_every, config.steps):
                 progress.validation(step, **evaluate(model, embedding, held_out, config.batch, world))
-            if stopping or is_due(step, config.checkpoint_every, config.steps):
+            if is_due(step, config.checkpoint_every, config.steps) and not stopping:
                 state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
     progress.close()
 

@@ -29,6 +29,7 @@ from ddp_course.parallel.process_group import World
 from ddp_course.parallel.progress import Progress
 from ddp_course.parallel.run_directory import open_run
 from ddp_course.parallel.schedule import is_due, warmup_cosine
+from ddp_course.parallel.settings import check_ranges, check_tensorboard
 from ddp_course.parallel.stop_request import StopRequest
 from ddp_course.parallel.sync import assert_replicas_equal, assert_same_value, from_rank_0, sum_over_ranks
 from ddp_course.parallel.training_state import TrainingState
@@ -116,11 +117,15 @@ class RewardConfig:
     """Also write the metrics for TensorBoard."""
 
     def __post_init__(self) -> None:
-        counts = ("train_pairs", "validation_pairs", "head_width", "pairs_per_update", "micro_batch_size", "steps",
-                  "log_every")  # fmt: skip
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
+        check_ranges(
+            self,
+            at_least_1=("train_pairs", "validation_pairs", "head_width", "pairs_per_update", "micro_batch_size",
+                        "steps", "log_every"),
+            at_least_0=("learning_rate", "final_learning_rate", "warmup_steps", "weight_decay", "gradient_clip", "seed",
+                        "validate_every", "checkpoint_every", "keep_checkpoints", "sample_pairs"),
+            above_0=("timeout_seconds", "max_seconds"),
+        )  # fmt: skip
+        check_tensorboard(self.tensorboard)
         if self.weight_cap is not None and not self.weight_cap >= 1:
             raise ValueError(f"--weight-cap must be at least 1, the average, not {self.weight_cap}")
         if not 0 <= self.most_misses < 1:
@@ -158,7 +163,7 @@ def train(config: RewardConfig) -> None:
         config.pairs, config.train_pairs, config.validation_pairs, config.seed))))  # fmt: skip
     train_pairs, held_out = read_pairs(folder / TRAIN), read_pairs(folder / VALIDATION)
     weights = weigh(train_pairs, config, world)
-    of_data = (pairs.fingerprint(folder), weights.sum().item())
+    of_data = (pairs.fingerprint(folder), math.fsum(weights.tolist()))  # exact: the same with any number of threads
     assert_same_value(world, "the pairs and their weights", of_data)
 
     process_group.seed_shared(config.seed)
@@ -195,7 +200,7 @@ def train(config: RewardConfig) -> None:
         run_directory, first_step=step, last_step=config.steps, per_update=config.pairs_per_update, unit="pairs",
         log_every=config.log_every, shown=("loss", "accuracy"), tensorboard=config.tensorboard,
     )  # fmt: skip
-    stop_request = StopRequest(config.max_seconds if world.is_main else None)
+    stop_request = StopRequest(world, config.max_seconds)
     held_out_features: list[Tensor] = []  # of this rank's share: the backbone is frozen, so once is enough
     stopping = False
     while step < config.steps and not stopping:
@@ -234,11 +239,13 @@ def train(config: RewardConfig) -> None:
             factor_mean=used, lr=learning_rate, grad_norm=gradient_norm.item(),
         )  # fmt: skip
         with progress.paused():
-            if stopping or is_due(step, config.validate_every, config.steps):
+            if stopping:  # before anything else: who asked may not wait for a validation
+                state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
+            if is_due(step, config.validate_every, config.steps):
                 if not held_out_features:
                     held_out_features.append(features_of(model, held_out[world.rank :: world.size]))
                 progress.validation(step, **validate(head, held_out_features[0], world))
-            if stopping or is_due(step, config.checkpoint_every, config.steps):
+            if is_due(step, config.checkpoint_every, config.steps) and not stopping:
                 state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
     progress.close()
 

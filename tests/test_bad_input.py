@@ -11,7 +11,10 @@ import pytest
 import warm
 from training_runs import TRAINER, train_alone
 
+from ddp_course.errors import InputError
 from ddp_course.lab.launch import RunFailed, torchrun
+from ddp_course.minigpt_ddp import PRESETS
+from ddp_course.parallel.command_line import parse
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +41,11 @@ CASES = {
     "unknown tokenizer": Case("--tokenizer words", "invalid choice 'words' for argument '--tokenizer'", 2),
     "not a number": Case("--steps many", "--steps", 2),
     "no steps": Case("--steps 0", "--steps must be at least 1, not 0", 2),
+    "a negative clip, which would climb": Case("--gradient-clip -1", "--gradient-clip must be at least 0, not -1.0", 2),
+    "a rate that is no number": Case("--learning-rate nan", "--learning-rate must be at least 0, not nan", 2),
+    "dropout of more than all": Case("--dropout 1.5", "--dropout must be a probability from 0 to below 1, not 1.5", 2),
+    "a validation on nothing": Case("--validation-windows 0", "--validation-windows must be at least 1, not 0", 2),
+    "no time at all": Case("--max-seconds 0", "--max-seconds must be above 0, not 0.0", 2),
     "heads that do not divide": Case("--heads 3", "--width 64 does not divide into --heads 3", 2),
     "tokens per update that do not divide": Case(
         "--tokens-per-update 1000", "is not a multiple of 1 rank(s) x 8 windows x 64 tokens = 512; nearest that are: "
@@ -62,10 +70,6 @@ CASES = {
 }  # fmt: skip
 if sys.platform == "linux":
     CASES["a read-only run directory"] = Case("--run-dir /proc/run", "cannot write into the run directory /proc/run")
-try:
-    import tensorboard  # noqa: F401
-except ImportError:
-    CASES["tensorboard that is not installed"] = Case("--tensorboard", "pip install tensorboard")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -86,6 +90,12 @@ def test_one_clear_line(tmp_path, name, soon):
     assert done.stderr.startswith("error: ") and "Traceback" not in done.stdout
     assert snapshot(tmp_path) == before, "something was written or overwritten"
     assert seconds < soon
+
+
+def test_tensorboard_that_is_not_installed_is_named_at_once(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match="--tensorboard needs a package that is not installed: pip install tensor"):
+        parse(PRESETS, ["--tensorboard"])
 
 
 def snapshot(folder):

@@ -9,6 +9,7 @@ import psutil
 import pytest
 from training_runs import arguments, checkpoint, largest_gap, launch, metrics, train, train_here, train_in_turn
 
+from ddp_course import minigpt_ddp
 from ddp_course.errors import InputError
 
 STEPS = 6
@@ -116,6 +117,20 @@ def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_
     watcher.join()
     assert any("resuming from" in line for line in run.lines[0]), "the kill came too late to matter"
     same(run_dir, uninterrupted[2])
+
+
+def test_a_stop_is_saved_without_waiting_for_a_validation(tmp_path, monkeypatch):
+    monkeypatch.setattr(minigpt_ddp, "validate", lambda *_: pytest.fail("validated before it saved"))
+    printed = train_here(tmp_path, "--steps", 100_000, "--validate-every", 0, "--max-seconds", 0.2)
+    assert "the time budget is spent" in printed and list((tmp_path / "checkpoints").iterdir())
+
+
+def test_a_flag_that_has_changed_has_an_effect(uninterrupted, tmp_path):
+    """Loading an optimizer's state also loads its settings, unless somebody takes care."""
+    run_dir = copy_up_to(uninterrupted[1], 5, tmp_path / "run")
+    train_here(run_dir, *FLAGS, "--resume", "auto", "--weight-decay", 0.5)
+    groups = checkpoint(run_dir, STEPS)["optimizer"]["param_groups"]
+    assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
 
 
 def test_a_checkpoint_of_another_run_is_refused(uninterrupted, tmp_path):

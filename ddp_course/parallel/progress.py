@@ -89,11 +89,6 @@ class Progress:
 
 
 def _tensorboard_writer(run: RunDirectory):
-    """TensorBoard is an optional extra: asked for and not there is an error, never a silent nothing."""
-    from ddp_course.errors import InputError
+    from torch.utils.tensorboard import SummaryWriter  # an optional extra
 
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise InputError(f"--tensorboard needs the package: pip install tensorboard ({error})") from None
     return SummaryWriter(run.path / "tensorboard")
