@@ -52,7 +52,11 @@ class SparseSignSGD(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:
         ids, gradients = gather_rows(self.world, *self._own_gradients())
         rows, place = ids.unique(return_inverse=True)
-        summed = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        summed = gradients.new_zeros(len(rows), gradients.shape[1])
+        if summed.is_cuda:  # where index_add_ adds in any order: a sum near zero would have another sign on each rank
+            summed.index_put_((place,), gradients, accumulate=True)
+        else:
+            summed.index_add_(0, place, gradients)
         group, table = self.param_groups[0], self.embedding.table
         kept = table[rows].mul_(1 - group["lr"] * group["weight_decay"])
         table[rows] = kept.add_(summed.sign(), alpha=-group["lr"])
