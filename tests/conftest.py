@@ -7,7 +7,7 @@ import uuid
 import psutil
 import pytest
 
-from ddp_course.lab.supervise import sweep, tagged
+from ddp_course.lab.supervise import sweep
 
 TEST_VARIABLE = "DDP_COURSE_TEST"
 LONGEST_FILES = ("test_notebooks.py", "test_wrong_answers.py", "test_exercises.py")  # several minutes each
@@ -41,7 +41,7 @@ def no_process_left_behind():
     """
     tag = uuid.uuid4().hex
     os.environ[TEST_VARIABLE] = tag
-    before = set(psutil.Process().children(recursive=True))
+    before = set(psutil.pids())
     try:
         yield
     finally:
@@ -65,15 +65,18 @@ def no_process_left_behind():
 
 
 def _left_behind(tag, before):
-    children = [one for one in psutil.Process().children(recursive=True) if one not in before]
+    """The processes of this test among those that are new since `before`, a set of pids."""
     left = []
-    for process in {*tagged(tag, TEST_VARIABLE), *children}:
+    for pid in set(psutil.pids()) - before:
         try:
-            # What one of them has forked has the same command line, and is not ours.
-            ours = process.ppid() == os.getpid()
-            kept = ours and any(name in " ".join(process.cmdline()) for name in KEPT_BY_LIBRARIES)
-            if not kept and process.status() != psutil.STATUS_ZOMBIE:
+            process = psutil.Process(pid)
+            child = os.getpid() in {ancestor.pid for ancestor in process.parents()}
+            if process.status() == psutil.STATUS_ZOMBIE or not (child or process.environ().get(TEST_VARIABLE) == tag):
+                continue
+            # What one of them has forked has the same command line, and is not kept.
+            direct = process.ppid() == os.getpid()
+            if not (direct and any(name in " ".join(process.cmdline()) for name in KEPT_BY_LIBRARIES)):
                 left.append(process)
         except psutil.Error:
-            continue  # ended meanwhile
+            continue  # ended meanwhile, or not ours to look at
     return left

@@ -102,12 +102,12 @@ def checkpointing(setting: Setting, world: World) -> Comparison:
 
 
 def compiled_inside(setting: Setting, world: World) -> Comparison:
-    """DDP(compile(model)): the compiler sees the model alone."""
+    """DDP(compile(model)): what the wrapper holds is compiled."""
     return compiled(setting, world, lambda model: ddp(torch.compile(model, backend=BACKEND)))
 
 
 def compiled_outside(setting: Setting, world: World) -> Comparison:
-    """compile(DDP(model)): the compiler cuts its graph where DDP's buckets end."""
+    """compile(DDP(model)), in place: the wrapper is compiled with what it holds."""
 
     def compile_in_place(model: nn.Module) -> nn.Module:
         replica = ddp(model)

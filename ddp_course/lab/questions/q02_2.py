@@ -9,7 +9,7 @@ from ddp_course.lab.answer_record import Call, Job, LogsOf, cases
 from ddp_course.lab.questions import broken_02_2
 from ddp_course.lab.verdict import Wrong
 
-TITLE = "who does not come?"
+TITLE = "only rank 0 reports"
 GIVEN = Path(broken_02_2.__file__)
 HINTS = [
     "Put the two logs side by side. Up to which entry do they agree? What is each rank waiting for after that?",

@@ -7,7 +7,7 @@ from ddp_course.lab.answer_record import Call, Job, cases
 from ddp_course.lab.questions import broken_04_3
 from ddp_course.lab.verdict import Wrong
 
-TITLE = "the loss falls: is it data parallel?"
+TITLE = "a frozen backbone, and no DDP"
 GIVEN = Path(broken_04_3.__file__)
 HINTS = [
     "Which line of the script makes a rank hear of another rank's gradient? What would the losses look like if the "

@@ -159,7 +159,7 @@ def the_detector_finds_the_step(records):
                     f"{case.where}{DETECTOR} returned {said!r} on rank {rank}{others}; it should be {right!r}",
                     detector_advice(said, right),
                 )
-    return f"{DETECTOR} finds the step; of the broken script it is {DETECTED[0][2]}, where the scale parts"
+    return f"{DETECTOR} finds the step; of the broken loop it is {DETECTED[0][2]}, from 0, where the scale parts"
 
 
 CHECKS = [
