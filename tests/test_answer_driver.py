@@ -48,3 +48,11 @@ def test_a_missing_function_and_an_error_in_it_are_still_the_answers(job, tmp_pa
     [record] = records(job, "def double(tensor):\n    return tensor.twice()\n", tmp_path)
     state, check, observed, look = trouble(record, Path("answer.py"))
     assert (check, look) == ("raises", "answer.py, line 2: return tensor.twice()"), observed
+
+
+def test_the_hash_of_a_text_is_another_on_each_rank(tmp_path):
+    """As under torchrun, where no two processes share the secret that goes into it; that of a number is the same."""
+    text = "def hashes(_):\n    return [hash('a'), hash((1, b'a')), hash(7), hash((1, 2))]\n"
+    job = Job(2, function="hashes", calls=(Call([(0,), (0,)], ""),))
+    [[one, two]] = [case.results for case in cases(records(job, text, tmp_path))]
+    assert one[0] != two[0] and one[1] != two[1] and one[2:] == two[2:] == [7, hash((1, 2))]

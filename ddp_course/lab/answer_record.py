@@ -43,8 +43,6 @@ class Job:
                it may hand it what cannot be sent (models, functions) and watch. It imports torch and nothing of ours.
     loads      modules to load once, before the ranks are forked: DDP and torch.optim need "torch._dynamo", which
                would cost each rank more than a second
-    fresh      whether each rank is a Python of its own instead of a fork: hash("text") then differs between them, as
-               it does under torchrun. That costs a few seconds
     """
 
     world: int
@@ -57,7 +55,6 @@ class Job:
     may_fail: bool = False
     driver: Path | None = None
     loads: tuple[str, ...] = ()
-    fresh: bool = False
 
 
 @dataclass(frozen=True)

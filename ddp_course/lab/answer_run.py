@@ -92,6 +92,5 @@ def _spec(job, path, owner, numbers):
         "may_fail": job.may_fail,
         "driver": str(job.driver.resolve()) if job.driver else None,
         "loads": job.loads,
-        "fresh": job.fresh,
         "owner": owner,
     }

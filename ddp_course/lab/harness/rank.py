@@ -63,7 +63,7 @@ def run_rank(job, rank, port, folder, time_is_up, ring):
     try:
         if job["function"] is None:
             with Recorder(notes, answer):
-                runpy.run_path(answer, run_name="__main__")
+                runpy.run_path(answer, init_globals={"hash": hash_of_rank(rank)}, run_name="__main__")
         else:
             _call_function(job, rank, port, notes)
         notes({"ended": True})
@@ -127,7 +127,7 @@ def _call_function(job, rank, port, notes):
     group_store = dist.PrefixStore("group", store)
     dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=timeout)
     with Recorder(notes, answer):
-        module = _load("answer", answer)
+        module = _load("answer", answer, hash=hash_of_rank(rank))
         function = getattr(module, job["function"], None)
         if not callable(function):
             there = [name for name, value in vars(module).items() if callable(value) and value.__module__ == "answer"]
@@ -146,9 +146,23 @@ def _call_function(job, rank, port, notes):
     dist.destroy_process_group()
 
 
-def _load(name, path):
+def hash_of_rank(rank):
+    """What `hash` is to the answer: of a text, another number on each rank, as in processes that were not forked."""
+
+    def hash_here(value):
+        return hash((rank, hash(value))) if _holds_text(value) else hash(value)
+
+    return hash_here
+
+
+def _holds_text(value):
+    return isinstance(value, (str, bytes)) or (isinstance(value, (tuple, frozenset)) and any(map(_holds_text, value)))
+
+
+def _load(name, path, **given):
     spec = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    vars(module).update(given)
     spec.loader.exec_module(module)
     return module
 

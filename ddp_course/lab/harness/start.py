@@ -1,7 +1,7 @@
 """Run the jobs of a grading, one after the other, each on ranks of its own: python start.py FOLDER
 
 FOLDER/jobs.pickle holds a list of dicts: world, path, function (None: a script), calls, seconds, patience, tries,
-may_fail, driver, loads, fresh, owner.
+may_fail, driver, loads, owner.
 Job number n leaves its ranks' notes in FOLDER/n, and last of all FOLDER/n/ended.json:
     {"exit_codes": by rank, negative: a signal, "ended_by_grader": ranks that had to be killed,
      "time_was_up": whether the ranks were told to end, "stood_still": and that because nothing moved any more,
@@ -31,8 +31,7 @@ from fair_clock import FairClock
 # Forking is not safe where system libraries start threads of their own; there each rank loads torch anew.
 FORK = sys.platform == "linux"
 HOW = multiprocessing.get_context("fork" if FORK else "spawn")
-ANEW = multiprocessing.get_context("spawn")  # for a job that wants ranks which share nothing
-TO_LOAD = 15.0  # seconds that a rank may need to load torch, if it is not forked
+TO_LOAD = 0.0 if FORK else 15.0  # seconds that a rank may need to load torch
 TO_MEET = 1.0  # seconds that the ranks may need to meet, before the answer begins
 OWNER_SECONDS = 20.0  # for all jobs of one answer together
 GRACE = 1.5  # seconds for the others once one rank has failed, and past its time for a rank that cannot be asked
@@ -58,7 +57,7 @@ def main(folder):
             shutil.rmtree(folder / str(number), ignore_errors=True)
             (folder / str(number)).mkdir()
             ended = run_job(job, folder / str(number), stores.fresh_port(), clock)
-            left[owner] -= max(0.0, clock.seconds - seconds_to_load(job))
+            left[owner] -= max(0.0, clock.seconds - TO_LOAD)
             if not (again and ended["time_was_up"]):
                 break
         ended["collectives"] = logs[number] = collectives(folder / str(number))
@@ -74,15 +73,14 @@ def run_job(job, folder, port, clock):
     port: of the store through which they meet. All limits are in seconds of `clock`, so that a machine that is busy
     with other things does not make an answer wrong.
     """
-    how = ANEW if job["fresh"] else HOW
-    time_is_up, ring = how.Pipe(duplex=False)
+    time_is_up, ring = HOW.Pipe(duplex=False)
     ranks = [
-        how.Process(target=rank_process.run_rank, args=(job, rank, port, folder, time_is_up, ring))
+        HOW.Process(target=rank_process.run_rank, args=(job, rank, port, folder, time_is_up, ring))
         for rank in range(job["world"])
     ]
     for process in ranks:
         process.start()
-    limit, last = seconds_to_load(job) + TO_MEET + job["seconds"], float("inf")
+    limit, last = TO_LOAD + TO_MEET + job["seconds"], float("inf")
     longest_wait = min(job["patience"], job["seconds"])
     killed, stood_still = [], False
     while running := [process for process in ranks if process.exitcode is None]:
@@ -110,10 +108,6 @@ def run_job(job, folder, port, clock):
     }
 
 
-def seconds_to_load(job):
-    return 0.0 if FORK and not job["fresh"] else TO_LOAD
-
-
 class Stores:
     """Holds the key-value store through which the ranks of a job meet. Each job gets one of its own, on a free port.
 
@@ -133,7 +127,7 @@ class Stores:
                 theirs.close()  # so that its end is seen here
             try:
                 self.connection.send("another")
-                if self.connection.poll(TO_MEET if FORK else TO_LOAD + TO_MEET):
+                if self.connection.poll(TO_LOAD + TO_MEET):
                     return self.connection.recv()
             except (EOFError, OSError):
                 pass
