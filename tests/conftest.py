@@ -10,7 +10,11 @@ import pytest
 from ddp_course.lab.supervise import sweep
 
 TEST_VARIABLE = "DDP_COURSE_TEST"
-LONGEST_FILES = ("test_notebooks.py", "test_wrong_answers.py", "test_exercises.py")  # several minutes each
+LONGEST_FILES = (
+    "test_notebooks.py", "test_wrong_answers.py", "test_exercises.py",  # many minutes each
+    "test_faults.py", "test_launch.py", "test_check.py", "test_ladder.py", "test_process_group.py", "test_speedrun.py",
+    "test_resume.py", "test_reward.py",  # about a minute each
+)  # fmt: skip
 # What a library starts once and keeps as long as this process lives: not the test's doing.
 KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
 
