@@ -38,6 +38,13 @@ def mean_in_one_message(model):
         gradient.copy_(piece.view_as(gradient))
 
 
+def mean_in_new_tensors(model):
+    for parameter in model.parameters():
+        gradient = parameter.grad.clone()
+        dist.all_reduce(gradient)
+        parameter.grad = gradient / dist.get_world_size()
+
+
 def mean_by_way_of_rank_0(model):
     for parameter in model.parameters():
         dist.reduce(parameter.grad, 0)
@@ -66,7 +73,7 @@ def without_biases(model):
 
 
 def without_the_last_weight(model):
-    *most, weight, _ = model.parameters()
+    weight = max(reversed(list(model.parameters())), key=torch.Tensor.dim)
     own = weight.grad.clone()
     mean(model)
     weight.grad.copy_(own)
@@ -91,11 +98,26 @@ def a_percent_too_large(model):
     add(model, 1.01 / dist.get_world_size())
 
 
+def shifted(model):
+    mean(model)
+    for parameter in model.parameters():
+        parameter.grad -= 0.5
+
+
+def turned_round(model):
+    add(model, -1 / dist.get_world_size())
+
+
+def not_a_number(model):
+    add(model, float("nan"))
+
+
 VERSIONS = {
     "the mean": mean,
     "each rank divides, then they add": mean_of_shares,
     "the mean, in one message": mean_in_one_message,
     "reduced to rank 0, divided, broadcast": mean_by_way_of_rank_0,
+    "the mean, in new tensors": mean_in_new_tensors,
     "the sum": add,
     "the sum, divided by the world size twice": divided_twice,
     "nothing at all": nothing,
@@ -105,19 +127,26 @@ VERSIONS = {
     "the mean on rank 0, the others keep their own": right_on_rank_0_only,
     "the mean, on rank 0 halved": right_on_the_others_only,
     "the mean, 1 % too large": a_percent_too_large,
+    "the mean, less 0.5 in every element": shifted,
+    "the mean times -1": turned_round,
+    "NaN in every element": not_a_number,
 }
 
 
 def try_out(synchronize):
-    """By name of a parameter: how many times the mean of the ranks' gradients is what the function leaves there."""
+    """By name of a parameter: how many times the mean of the ranks' gradients is what the function leaves there, at
+    least and at most over the elements. Two models, and no two elements of one have the same gradient."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    model = nn.ModuleDict({"float32": nn.Linear(3, 5), "float64": nn.Linear(2, 2).double()})
-    found = {}
-    for parameter in model.parameters():
-        parameter.grad = torch.full_like(parameter, 2.0 + rank)
-    synchronize(model)
     mean_of_ranks = sum(2.0 + one for one in range(world)) / world
-    for name, parameter in model.named_parameters():
-        times = None if parameter.grad is None else (parameter.grad.double() / mean_of_ranks).flatten()
-        found[name] = None if times is None else [times.min().item(), times.max().item()]
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)).to(dtype)
+        elements = torch.arange(1.0, 1 + sum(parameter.numel() for parameter in model.parameters()), dtype=dtype)
+        pieces = elements.split([parameter.numel() for parameter in model.parameters()])
+        for parameter, piece in zip(model.parameters(), pieces, strict=True):
+            parameter.grad = piece.view_as(parameter) * (2.0 + rank)
+        synchronize(model)
+        for (name, parameter), piece in zip(model.named_parameters(), pieces, strict=True):
+            times = None if parameter.grad is None else (parameter.grad.flatten() / (mean_of_ranks * piece)).double()
+            found[f"{name} ({str(dtype)[6:]})"] = None if times is None else [times.min().item(), times.max().item()]
     return found

@@ -1,5 +1,7 @@
 """Inside a rank, for 03.2: a model whose gradients stand where the case wants them, for the learner's functions."""
 
+import functools
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -15,7 +17,10 @@ CASES = {
     "the branch of rank 1 is smaller": {"code": [0], "small": [1]},
     "only the last of three ranks trained on prose": {"prose": [2]},
     "of three ranks, two trained on code and one on prose": {"code": [0, 2], "prose": [1]},
+    "rank 0's gradients are all zero": {},
+    "what the two ranks have cancels": {},
 }
+FACTORS = {"rank 0's gradients are all zero": (0.0, 1.0), "what the two ranks have cancels": (1.0, -1.0)}  # by rank
 PARTS = {"shared": (3, 3), "code": (3, 1), "prose": (3, 1), "small": (2, 1)}
 
 
@@ -37,18 +42,24 @@ def owners(case, world):
     }
 
 
-def gradient(number, rank):
+def gradient(case, number, rank):
     """Unlike for every parameter and rank, and exact in floats."""
-    return 10.0 * (number + 1) + rank
+    return 10.0 * (number + 1) * FACTORS[case][rank] if case in FACTORS else 10.0 * (number + 1) + rank
+
+
+@functools.cache
+def the_model():
+    """One for all cases of a job, as a training has one for all steps."""
+    return Branches()
 
 
 def drive(function, case):
     """`function` is missing_gradients or synchronize_gradients. What it returns, and what .grad holds afterwards:
     (smallest, largest) value by name, or None."""
-    model, rank, world = Branches(), dist.get_rank(), dist.get_world_size()
+    model, rank, world = the_model(), dist.get_rank(), dist.get_world_size()
     for number, (name, parameter) in enumerate(model.named_parameters()):
-        if rank in owners(case, world).get(name, []):
-            parameter.grad = torch.full_like(parameter, gradient(number, rank))
+        has_one = rank in owners(case, world).get(name, [])
+        parameter.grad = torch.full_like(parameter, gradient(case, number, rank)) if has_one else None
     result = function(model)
     after = {
         name: None if parameter.grad is None else [parameter.grad.min().item(), parameter.grad.max().item()]

@@ -13,6 +13,7 @@ from torch import nn
 
 LAYERS, WIDTH = 8, 64  # of the wide model: 16,384 bytes of gradient a layer
 UPDATES = (1, 3, 2, 1)  # micro-batches of each update of the small model
+LARGE = 2**22  # elements of the large parameter beside a small one: 16 MiB
 LONGEST_WAIT = 2.0  # seconds that rank 1 waits for a sign of rank 0
 PAUSE = 0.01  # seconds a layer of backward takes at least, where a thread may want its turn
 SAMPLES = 4  # in a micro-batch of one rank
@@ -30,9 +31,15 @@ nn.parallel.DistributedDataParallel.__init__ = refuse
 
 
 def drive(build, what):
-    """Every rank: `build` is the learner's class, `what` one of the three functions below."""
+    """Every rank: `build` is the learner's class, `what` the name of one of the functions below."""
     try:
-        return {"train": train, "budget": budget, "overlap": overlap}[what](build)
+        return {
+            "train": train,
+            "train with tiny buckets": train_with_tiny_buckets,
+            "budget": budget,
+            "overlap": overlap,
+            "large and small": large_and_small,
+        }[what](build)
     except ReadyMade:
         return {"ready_made": "DistributedDataParallel"}
 
@@ -54,7 +61,7 @@ def _answer_file():
 
 
 class Small(nn.Module):
-    """float64, with a tied weight, a frozen one, a bias and a buffer; other values on every rank."""
+    """float64, with a tied weight, a frozen one, a bias and three buffers; other values on every rank."""
 
     def __init__(self, seed):
         super().__init__()
@@ -63,24 +70,27 @@ class Small(nn.Module):
         self.trained = nn.Linear(4, 4)
         self.output = nn.Linear(4, 6, bias=False)
         self.register_buffer("scale", torch.ones(4))
+        self.register_buffer("shift", torch.ones(4), persistent=False)
         self.double()
         self.output.weight = self.embedding.weight
         self.frozen.requires_grad_(False)
         values = torch.Generator().manual_seed(seed)
         for tensor in [*self.parameters(), *self.buffers()]:
             tensor.data.uniform_(-1, 1, generator=values)
+        self.register_buffer("count", torch.randint(1000, (4,), generator=values))
 
     def forward(self, tokens):
-        hidden = torch.tanh(self.frozen(self.embedding(tokens))) * self.scale
+        hidden = torch.tanh(self.frozen(self.embedding(tokens))) * self.scale + self.shift
         return self.output(torch.tanh(self.trained(hidden)))
 
 
-def train(build):
-    """Four updates beside one process on the joint batch; the gaps at the start and after each."""
+def train(build, bucket=200):
+    """Four updates beside one process on the joint batch; the gaps at the start and after each, and the messages of
+    the last. Buckets of 200 bytes are three or so."""
     rank, world = dist.get_rank(), dist.get_world_size()
     alone, events = Small(seed=0), Events()
     in_new_threads(events.append, _answer_file())
-    wrapped = build(Small(seed=rank), 200 / 2**20)  # three buckets or so
+    wrapped = build(Small(seed=rank), bucket / 2**20)
     result = {"start": _gaps(wrapped.module, alone), "updates": [], "in_no_sync": 0}
     data = torch.Generator().manual_seed(7)
     for micro_batches in UPDATES:
@@ -94,7 +104,9 @@ def train(build):
                 (_loss(wrapped, batch[rank]) / micro_batches).backward()
             result["in_no_sync"] += 0 if last else len(_collectives(events))
             (_loss(alone, batch.flatten(0, 1)) / micro_batches).backward()
-        wrapped.finish_gradient_synchronization()
+        with events.recorded():
+            wrapped.finish_gradient_synchronization()
+        result["messages"] = _messages(events)
         gradients = _gradient_gaps(wrapped.module, alone)
         for one in (wrapped.module, alone):
             _step(one)
@@ -102,7 +114,13 @@ def train(build):
             wrapped(batch[rank][:, 0])  # as an evaluation would
         update = {"micro_batches": micro_batches, "gradients": gradients, "weights": _gaps(wrapped.module, alone)}
         result["updates"].append(update | {"bits": _bits(wrapped.module)})
-    return result
+    largest = max(parameter.nbytes for parameter in alone.parameters() if parameter.requires_grad)
+    return result | {"bucket": max(bucket, largest)}
+
+
+def train_with_tiny_buckets(build):
+    """Every parameter is larger than a bucket, and has one of its own."""
+    return train(build, bucket=16)
 
 
 @torch.no_grad()
@@ -194,7 +212,7 @@ def budget(build):
                 wrapped(_inputs(dist.get_rank())).backward()
         with events.recorded():
             wrapped.finish_gradient_synchronization()
-    return {"sent": [[one["op"], one["bytes"], one["line"]] for one in _collectives(events)]}
+    return {"sent": _messages(events)}
 
 
 def overlap(build):
@@ -239,6 +257,32 @@ def overlap(build):
     return {"order": order, "gave_up": gave_up.is_set(), "gap": gap}
 
 
+class Unequal(nn.Module):
+    """In backward the gradient of `large` is made first and that of `small` just after; each element is the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.small = nn.Parameter(torch.ones(1))
+        self.large = nn.Parameter(torch.full((LARGE,), 1 / LARGE))
+
+    def forward(self, x):
+        return (self.large * (self.small * x)).sum()
+
+
+def large_and_small(build):
+    """Updates with two messages, where the large one is under way when the small one leaves, and when it is there.
+    How far the gradients are from the mean, relative to it."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    wrapped, right, off = build(Unequal(), 1.0), (world + 1) / 2, {"small": 0.0, "large": 0.0}
+    for _ in range(3):
+        wrapped.module.zero_grad()
+        wrapped(torch.tensor(rank + 1.0)).backward()
+        wrapped.finish_gradient_synchronization()
+        for name, parameter in wrapped.module.named_parameters():
+            off[name] = max(off[name], (parameter.grad / right - 1).abs().max().item())
+    return {"off": off}
+
+
 def _two_layers():
     return 2.5 * WIDTH * WIDTH * 4 / 2**20
 
@@ -258,3 +302,7 @@ def _heard(store):
 
 def _collectives(events):
     return [one for one in events if "op" in one]
+
+
+def _messages(events):
+    return [[one["op"], one["bytes"], one["line"]] for one in _collectives(events)]

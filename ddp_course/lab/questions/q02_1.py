@@ -36,6 +36,8 @@ JOBS = [
         call("30 million and 1, minus 30 million and 1, 2", [3e7, 1], [-3e7, 1], [2]),
         call("one value each: 0.1, 0.2, 0.3", [0.1], [0.2], [0.3]),
         call("3,000, 2,000 and 7 values", range(3000), range(2000), range(7)),
+        call("losses of nine digits", [0.123456789, 0.987654321], [0.314159265], [2.71828182]),
+        call("losses of nine digits, all below a millionth", [1.23456789e-7], [2.34567891e-7, 3.45678912e-7], []),
     ),
     job(call("one value against three", [9], [1, 2, 3]), call("rank 0 has no values", [], [4, 5])),
     job(call("1, 2, 3 and 4 values", [1], [2] * 2, [3] * 3, [4] * 4)),
@@ -139,6 +141,8 @@ def advice(case, rank):
         return "a rank with one value counts as much there as a rank with four"
     if "own" in likeness(case, rank) or "while" in likeness(case, rank):
         return "which ranks have the result after the operation you chose? A reduce leaves it on one"
+    if "nine digits" in case.given:
+        return "where digits are cut off: of each value, of what travels, and of the result"
     if math.isclose(number(case.results[rank]), expected(case), rel_tol=1e-5) or "million" in case.given:
         return "the dtype of what is added: float32 cannot tell 16,777,216 from 16,777,217"
     return "what is added over the ranks, and what it is divided by"

@@ -21,7 +21,8 @@ HINTS = [
 ]
 SECONDS = 4.0  # less than the 5 s after which gloo gives up by itself in the script
 FUNCTION = "where_they_part"
-PRINTED = re.compile(r"mean loss\s*[:=]?\s*(-?[\d.]+(?:e-?\d+)?|nan)")
+PRINTED = re.compile(r"mean loss(.*)", re.IGNORECASE)
+NUMBER = re.compile(r"-?\d+\.?\d*(?:e[-+]?\d+)?|\bnan\b")
 
 A, B, C = "all_reduce, line 9", "barrier, line 12", "broadcast, line 15"
 MADE_UP = [
@@ -34,6 +35,7 @@ MADE_UP = [
     ("apart twice: the first place counts", [[A, B, A, C], [A, C, A, B], [A, B, A, C]]),
     ("rank 2 never started", [[A], [A], []]),
     ("rank 0's log is the shortest", [[A], [A, B], [A, B]]),
+    ("apart at once, and rank 1 stopped early", [[A, B, C], [C, B]]),
 ]
 BROKEN = Job(2, script=GIVEN, seconds=2.5, may_fail=True)
 REPAIRED = [Job(world, seconds=SECONDS, patience=2.0) for world in (2, 3)]
@@ -53,7 +55,7 @@ JOBS = [BROKEN, *REPAIRED, DETECT]
 
 
 def one_line_is_printed(records):
-    """Exactly one rank prints the mean, once."""
+    """Exactly one rank prints `mean loss` and a number, once."""
     for record in records[1:3]:
         lines = [(rank, line) for rank, one in enumerate(record.ranks) for line in found(one.stdout)]
         if len(lines) != 1:
@@ -111,7 +113,9 @@ def where_they_part(logs):
 
 
 def found(stdout):
-    return PRINTED.findall(stdout)
+    """The number of each line that has `mean loss` and then a number: words, and a count of samples, may be between."""
+    lines = [NUMBER.findall(rest) for rest in PRINTED.findall(stdout)]
+    return [next((one for one in numbers if not one.isdigit()), numbers[0]) for numbers in lines if numbers]
 
 
 def same(result, right):

@@ -52,7 +52,7 @@ def looking_changes_nothing(records):
         for rank, result in enumerate(case.results):
             for number, (name, found) in enumerate(result["after"].items()):
                 had = rank in owners(case.given, case.world).get(name, [])
-                right = [gradient(number, rank)] * 2 if had else None
+                right = [gradient(case.given, number, rank)] * 2 if had else None
                 if found != right:
                     raise Wrong(
                         f"{case.where}after {DETECTOR} the gradient of {name} on rank {rank} is {shown(found)}; "
@@ -70,12 +70,12 @@ def no_two_parameters_are_mixed(records):
                 having = owners(case.given, case.world).get(name, [])
                 if not having:
                     continue
-                right = sum(gradient(number, one) for one in having) / case.world
+                right = sum(gradient(case.given, number, one) for one in having) / case.world
                 if found is None or max(abs(one - right) for one in found) > 1e-3:
                     raise Wrong(
                         f"{case.where}after {REPAIRED} the gradient of {name} on rank {rank} is {shown(found)}; "
                         f"the mean over the ranks is {right:g}",
-                        place_to_look(found, number, having, case.world),
+                        place_to_look(found, number, having, case),
                     )
     return "synchronize_gradients averages each parameter with itself, a missing gradient counting as zero"
 
@@ -128,15 +128,20 @@ def hint_at(returned, right, rank, case):
         return "the return value: {name of a parameter: [ranks that have no gradient of it]}, on every rank"
     if any(plain(one["returned"]) == right for one in case.results):
         return f"what rank {rank} knows of the others"
+    if "zero" in case.given:
+        return "what your function asks of a gradient: one of zeros is there, None is not"
     if set(returned) - set(right):
         return "a parameter that no rank has a gradient for, or every rank, is none that they disagree about"
     return "which ranks *lack* the gradient, and whether every rank is asked"
 
 
-def place_to_look(found, number, having, world):
+def place_to_look(found, number, having, case):
+    world = case.world
+    if found is None and len(having) == world:
+        return "which of your lines takes a gradient away that every rank had"
     if found is None:
         return "a rank that has no gradient needs the mean as well: what does it put in .grad before it takes part?"
-    total = sum(gradient(number, one) for one in having)
+    total = sum(gradient(case.given, number, one) for one in having)
     if len(having) == world and abs(found[0] - total) < 1e-3:
         return "what the sum is divided by"
     if abs(found[0] - total / len(having)) < 1e-3:

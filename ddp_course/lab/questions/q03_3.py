@@ -25,22 +25,31 @@ LAYERS, LAYER_BYTES = 8, 64 * 64 * 4  # of the driver's wide model
 BUCKET = 2.5 * LAYER_BYTES  # bytes: two layers
 MESSAGES = math.ceil(LAYERS * LAYER_BYTES / BUCKET) + 1  # one to spare
 NOTES = 1.01  # of what has to be sent; what is above it may be notes on it
+BUFFERS = {
+    "scale": "is a buffer",
+    "shift": "is a buffer that is not saved (persistent=False)",
+    "count": "is a buffer of integers",
+}
 SAME = 1e-9  # float64 sums in another order
 NEARLY_SAME = 1e-4  # the wide model is float32
 
 
-def job(world, what, given, seconds=5.0):
-    return Job(world, FUNCTION, (Call([(what,)] * world, given),), seconds, driver=DRIVER)
+def job(world, **given):
+    """`given` by what the driver is to do."""
+    calls = tuple(Call([(what.replace("_", " "),)] * world, text) for what, text in given.items())
+    return Job(world, FUNCTION, calls, driver=DRIVER)
 
 
-TRAIN = "tied, frozen, buffer; 1, 3, 2 and 1 micro-batches"
+TRAIN = "float64, tied, frozen, buffers; 1, 3, 2 and 1 micro-batches"
+TINY = "the same; buckets of 16 bytes, smaller than any gradient"
 BUDGET = "8 layers of 16 KiB, buckets of 40 KiB"
+UNEQUAL = "a bucket of 16 MiB leaves, and after it one of 4 bytes"
 JOBS = [
-    job(2, "train", TRAIN),
-    job(3, "train", TRAIN),
-    job(1, "train", TRAIN),
-    job(4, "budget", BUDGET),
-    job(2, "overlap", BUDGET),
+    job(2, train=TRAIN, train_with_tiny_buckets=TINY),
+    job(3, train=TRAIN),
+    job(1, train=TRAIN),
+    job(4, budget=BUDGET),
+    job(2, overlap=BUDGET, large_and_small=UNEQUAL),
 ]
 
 
@@ -101,6 +110,15 @@ def equals_one_process(records):
                     f"{result['gap']:.0%} when finish_gradient_synchronization() has returned",
                     "which handles are waited for there",
                 )
+    for case in watched(records, "off"):
+        for rank, result in enumerate(case.results):
+            for name, gap in result["off"].items():
+                if not gap < NEARLY_SAME:
+                    raise Wrong(
+                        f"{case.where}the gradient of {name} on rank {rank} is off by {gap:.0%} when "
+                        "finish_gradient_synchronization() has returned",
+                        "which handles are waited for there",
+                    )
     return f"1, 2 and 3 ranks equal one process at every update, largest gap {worst:.0e}"
 
 
@@ -144,17 +162,20 @@ def few_messages(records):
 
 
 def messages_fit_a_bucket(records):
-    """No message is larger than a bucket."""
-    for case in watched(records, "sent"):
+    """No message is larger than a bucket, or than the one gradient in it."""
+    for case in watched(records, "sent") + trainings(records):
         for rank, result in enumerate(case.results):
-            op, size, line = max(result["sent"], key=lambda one: one[1])
-            if size > BUCKET:
+            messages, bucket = result.get("sent", result.get("messages")), result.get("bucket", BUCKET)
+            op, size, line = max(messages, key=lambda one: one[1], default=("", 0, None))
+            if size > bucket:
                 raise Wrong(
                     f"{case.where}rank {rank} handed {size:,} bytes to one {op} (line {line}); a bucket holds "
-                    f"{BUCKET:,.0f}",
+                    f"{bucket:,.0f}",
                     "when is a bucket full",
                 )
-    return f"the largest message is {size:,} bytes; a bucket holds {BUCKET:,.0f}"
+    [budget] = watched(records, "sent")
+    largest = max(size for _, size, _ in budget.results[0]["sent"])
+    return f"the largest message is {largest:,} bytes; a bucket holds {BUCKET:,.0f}"
 
 
 def bytes_of_an_all_reduce(records):
@@ -221,8 +242,8 @@ def watched(records, key):
 
 
 def kind(name):
-    if name == "scale":
-        return "is a buffer"
+    if name in BUFFERS:
+        return BUFFERS[name]
     return "is frozen" if "frozen" in name else "a rank's own seed has made"
 
 

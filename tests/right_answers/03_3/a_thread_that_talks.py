@@ -14,7 +14,7 @@ class BucketedDataParallel:
     def __init__(self, module, bucket_megabytes=25.0):
         self.module, self.quiet = module, False
         with torch.no_grad():
-            for tensor in module.state_dict().values():
+            for tensor in [*module.parameters(), *module.buffers()]:
                 dist.broadcast(tensor, src=0)
         self.group = dist.new_group()
         groups, room = [], 0

@@ -1,0 +1,43 @@
+# mistake: every rank prints its own mean as well, as `mean loss of rank 1`
+# state: wrong
+# check: one line is printed
+# message: the mean was printed 3 times (rank 0: mean loss 2.15
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+
+def where_they_part(logs: list[list[str]]) -> tuple[int, dict[int, str | None]] | None:
+    """The first position at which the ranks' logs are not all equal, and each rank's entry there; else None."""
+    for position in range(max(map(len, logs), default=0)):
+        entries = {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}
+        if len(set(entries.values())) > 1:
+            return position, entries
+    return None
+
+
+def losses(rank):
+    """The losses of this rank's samples: float64, 4 samples on rank 0, one more on each further rank."""
+    return 2 + 0.5 * rank + 0.1 * torch.arange(4 + rank, dtype=torch.float64)
+
+
+def main():
+    dist.init_process_group("gloo", timeout=timedelta(seconds=5))
+    rank = dist.get_rank()
+    mine = losses(rank)
+    dist.barrier()  # everybody has measured
+
+    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+    dist.all_reduce(total)  # every rank takes part ...
+    print(f"mean loss of rank {rank}: {mine.mean():.6f}")
+    if rank == 0:  # ... and one of them speaks
+        print(f"mean loss {total[0] / total[1]:.6f}")
+
+    dist.barrier()  # everybody may leave
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

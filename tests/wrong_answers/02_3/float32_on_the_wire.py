@@ -1,0 +1,29 @@
+# mistake: cuts every tensor to float32 before it travels
+# state: wrong
+# check: every rank holds the sum
+# message: (shape (5, 7), float64): on rank 0
+
+import torch
+import torch.distributed as dist
+
+
+def ring_all_reduce(tensor: torch.Tensor) -> None:
+    """Sum `tensor` over all ranks, in place, with messages between neighbours in a ring only."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % world, (rank + 1) % world
+    flat = tensor.flatten().float()  # one dtype for all buffers
+    chunks = flat.tensor_split(world)
+
+    for k in range(world - 1):  # what arrives is added: in the end chunk rank + 1 is complete here
+        mine = chunks[(rank - k - 1) % world]
+        received = torch.empty_like(mine)
+        sending = dist.isend(chunks[(rank - k) % world], right)
+        dist.recv(received, left)
+        sending.wait()
+        mine += received
+
+    for k in range(world - 1):  # what arrives is complete: it replaces
+        sending = dist.isend(chunks[(rank + 1 - k) % world], right)
+        dist.recv(chunks[(rank - k) % world], left)
+        sending.wait()
+    tensor.copy_(flat.view_as(tensor))

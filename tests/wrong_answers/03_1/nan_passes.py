@@ -1,0 +1,42 @@
+# mistake: counts elements that are further off than the limit, which NaN never is
+# state: wrong
+# check: wrong versions are caught
+# message: (NaN in every element): gradients_are_right returned True
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+SAMPLES = 8
+
+
+def make_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)).double()
+
+
+def batch(rank):
+    """The samples of one rank: inputs (8, 6) and targets (8, 1)."""
+    inputs = torch.randn(SAMPLES, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(rank))
+    return inputs, inputs.sum(1, keepdim=True).sin()
+
+
+def gradients_are_right(synchronize) -> bool:
+    """Whether `synchronize(model)` leaves in every .grad what one process on the joint batch would have."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    joint_batch = [torch.cat(parts) for parts in zip(*map(batch, range(world)), strict=True)]
+    model, alone = make_model(), make_model()
+    for one, (inputs, targets) in ((model, batch(rank)), (alone, joint_batch)):
+        nn.functional.mse_loss(one(inputs), targets).backward()
+    synchronize(model)
+    pairs = zip(model.parameters(), alone.parameters(), strict=True)
+    off = torch.tensor(sum(int(((mine.grad - right.grad).abs() > 1e-9).sum()) for mine, right in pairs))
+    dist.all_reduce(off)  # one rank that is off is enough
+    return off.item() == 0
+
+
+def synchronize_gradients(model) -> None:
+    """After backward, on every rank: replace each gradient by the mean over the ranks."""
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()

@@ -1,0 +1,36 @@
+# mistake: turns every mean of zeros into None
+# state: wrong
+# check: no two parameters are mixed
+# message: the gradient of shared.weight on rank 0 is None; the mean over the ranks is 0
+
+import torch
+import torch.distributed as dist
+
+
+def missing_gradients(model) -> dict[str, list[int]]:
+    """By name of a parameter that some ranks have a gradient for and others not: the ranks that have none."""
+    return {
+        name: [rank for rank, has in enumerate(by_rank) if not has]
+        for name, by_rank in owners(model).items()
+        if any(by_rank) and not all(by_rank)
+    }
+
+
+def owners(model) -> dict[str, list[bool]]:
+    """For each parameter: on which ranks it has a gradient. One small all-gather; the same answer on every rank."""
+    mine = torch.tensor([parameter.grad is not None for parameter in model.parameters()])
+    everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyones, mine)
+    names = [name for name, _ in model.named_parameters()]
+    return dict(zip(names, torch.stack(everyones, dim=1).tolist(), strict=True))
+
+
+def synchronize_gradients(model) -> None:
+    """After backward, on every rank: replace each gradient by the mean over the ranks; none counts as zero."""
+    for parameter in model.parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+        if not parameter.grad.any():  # nobody had one
+            parameter.grad = None
