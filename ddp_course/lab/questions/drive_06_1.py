@@ -53,23 +53,36 @@ def context(model, silent):
     return model.no_sync() if silent else contextlib.nullcontext()
 
 
-def by_hand(chosen, tiny=0.0):
-    """A loop without wrapper that averages the gradients of the parameters that `chosen` picks, before each step."""
+def by_hand(last_touch=None):
+    """A loop without wrapper that averages the gradients before each step. `last_touch` may change all numbers of
+    the model in the end, as one vector; what it returns they become."""
 
     def train(module, optimizer, micro_batches, accumulate):
         for number, (inputs, targets) in enumerate(micro_batches, start=1):
             (module(inputs, targets) / accumulate).backward()
             if number % accumulate == 0:
-                for parameter in chosen(list(module.parameters())):
+                for parameter in module.parameters():
                     dist.all_reduce(parameter.grad)
                     parameter.grad /= dist.get_world_size()
                 optimizer.step()
                 optimizer.zero_grad()
-        with torch.no_grad():
-            *_, parameter = module.parameters()
-            parameter.view(-1)[-1] += tiny * (dist.get_rank() == dist.get_world_size() - 1)
+        if last_touch:
+            numbers = nn.utils.parameters_to_vector(module.parameters()).detach()
+            nn.utils.vector_to_parameters(last_touch(numbers), module.parameters())
 
     return train
+
+
+def last_rank_moves(numbers):
+    numbers[-1] += 1e-6 * (dist.get_rank() == dist.get_world_size() - 1)
+    return numbers
+
+
+def rank_1_exchanges(numbers):
+    """Neither the sum of the numbers nor the first and the last rank show it."""
+    if dist.get_rank() == 1 and numbers[0] != numbers[-1]:
+        return torch.cat([numbers[-1:], numbers[1:-1], numbers[:1]])
+    return numbers + (dist.get_rank() == 1)  # nothing to exchange
 
 
 VERSIONS = {
@@ -77,12 +90,12 @@ VERSIONS = {
     "the flag set before the forward": with_wrapper("before"),
     "only the forward under no_sync": with_wrapper("forward"),
     "every micro-batch talks": with_wrapper("never"),
-    "averages by hand before each step": by_hand(lambda parameters: parameters),
+    "averages by hand before each step": by_hand(),
     "the flag set after the forward": with_wrapper("after"),
     "no rank ever talks": with_wrapper("always"),
     "talks in the first micro-batch of an update": with_wrapper(last_is=1),
-    "averages nothing": by_hand(lambda parameters: []),
-    "the last rank ends 1e-6 away, in one number": by_hand(lambda parameters: parameters, 1e-6),
+    "rank 1 ends with two numbers exchanged": by_hand(rank_1_exchanges),
+    "the last rank ends 1e-6 away, in one number": by_hand(last_rank_moves),
 }
 
 
@@ -108,18 +121,18 @@ def data(rank, count):
     return [(one[:, :3], one[:, 3]) for one in numbers]
 
 
-def try_out(train, updates, accumulate):
-    """The weights after `updates` updates, as one flat tensor."""
+def try_out(train, updates, accumulate, optimizer):
+    """The weights after `updates` updates, as one flat tensor. `optimizer`: the name of one, "SGD" or "AdamW"."""
     module = Model()
-    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
     train(module, optimizer, data(dist.get_rank(), updates * accumulate), accumulate)
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
-def alone(world, updates, accumulate):
+def alone(world, updates, accumulate, optimizer):
     """What try_out has to give: one process that takes each joint batch in one piece."""
     module = Model()
-    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
     shares = [data(rank, updates * accumulate) for rank in range(world)]
     for first in range(0, updates * accumulate, accumulate):
         together = [pair for share in shares for pair in share[first : first + accumulate]]

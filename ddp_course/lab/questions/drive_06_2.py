@@ -107,17 +107,18 @@ def weights(module):
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
-def try_out(train, counts, accumulate):
-    """The weights after epochs of `counts` micro-batches, as one flat tensor."""
+def try_out(train, counts, accumulate, optimizer):
+    """The weights after epochs of `counts` micro-batches, as one flat tensor. `optimizer`: "SGD" or "AdamW"."""
     module = Model()
-    train(module, torch.optim.SGD(module.parameters(), lr=RATE), data(dist.get_rank(), counts), accumulate)
+    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
+    train(module, optimizer, data(dist.get_rank(), counts), accumulate)
     return weights(module)
 
 
-def alone(world, counts, accumulate, way=None):
+def alone(world, counts, accumulate, optimizer, way=None):
     """What try_out has to give: one process that takes the micro-batches of all ranks. `way`: a Loop's parts."""
     way, module = way or Loop("short", "there"), Model()
-    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
     joint = [
         [torch.cat(batches) for batches in zip(*epoch, strict=True)]
         for epoch in zip(*(data(rank, counts) for rank in range(world)), strict=True)

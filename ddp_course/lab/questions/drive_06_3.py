@@ -1,6 +1,7 @@
 """Inside a rank, for 06.3: hand the learner's detector exact and inexact means, and try the learner's own."""
 
 import gc
+import math
 
 import torch
 import torch.distributed as dist
@@ -26,11 +27,13 @@ class Mean:
     """Loss and gradients with a weight for the summed loss of each micro-batch, added up over the ranks.
 
     `weight(batch, mine, everyones)` gets the number of targets of this micro-batch, those of all micro-batches of
-    this rank, and those of every rank. loss, gradient: factors on what is returned.
+    this rank, and those of every rank. loss, gradient, last_gradient: factors on what is returned, the third for the
+    last parameter; elsewhere: a factor on the gradient of all ranks but rank 0.
     """
 
-    def __init__(self, weight, loss=1.0, gradient=1.0, loss_weight=None):
+    def __init__(self, weight, loss=1.0, gradient=1.0, last_gradient=1.0, elsewhere=1.0, loss_weight=None):
         self.weight, self.loss, self.gradient = weight, loss, gradient
+        self.last_gradient, self.elsewhere = last_gradient, elsewhere
         self.loss_weight = loss_weight or weight
 
     def __call__(self, module, micro_batches):
@@ -45,7 +48,9 @@ class Mean:
         gradients = [parameter.grad for parameter in module.parameters()]
         for one in [total, *gradients]:
             dist.all_reduce(one)
-        return total.item() * self.loss, [one * self.gradient for one in gradients]
+        gradients[-1] = gradients[-1] * self.last_gradient
+        factor = self.gradient * (self.elsewhere if dist.get_rank() else 1.0)
+        return total.item() * self.loss, [one * factor for one in gradients]
 
 
 def loss_sum(module, inputs, targets):
@@ -67,13 +72,9 @@ def tokens_of_the_rank(place, mine, everyones):
 
 
 def tokens_of_the_micro_step(place, mine, everyones):
-    """Right over the ranks in each micro-step, and then the mean over the micro-steps."""
-    return 1 / (max(sum(one[place] for one in everyones), 1) * len(mine))
-
-
-def lines_alike(place, mine, everyones):
-    """Every micro-batch with a target counts the same; those without are left out."""
-    return 1 / (max(mine[place], 1) * max(1, sum(one > 0 for rank in everyones for one in rank)))
+    """Right over the ranks in each micro-step, and then the mean over the micro-steps. A rank may have fewer."""
+    in_this_step = sum(one[place] for one in everyones if place < len(one))
+    return 1 / (max(in_this_step, 1) * max(map(len, everyones)))
 
 
 def exact_in_other_order(module, micro_batches):
@@ -89,11 +90,11 @@ VERSIONS = {
     "the mean of the micro-batches' means": Mean(mean_of_means),
     "the mean of the ranks' means": Mean(tokens_of_the_rank),
     "the mean of the micro-steps' means": Mean(tokens_of_the_micro_step),
-    "the mean over micro-batches that have targets": Mean(lines_alike),
+    "0 / 0: NaN in the loss and in every gradient": Mean(exact, loss=math.nan, gradient=math.nan),
     "the right loss, the gradient of a mean of means": Mean(mean_of_means, loss_weight=exact),
     "the right gradient, the loss of a mean of means": Mean(exact, loss_weight=mean_of_means),
-    "the sum over the ranks divided by the world size once more": Mean(exact, gradient=0.5),
-    "one in a thousand too large": Mean(exact, gradient=1.001),
+    "the gradient divided once more, except on rank 0": Mean(exact, elsewhere=0.5),
+    "the last gradient one in a thousand too large": Mean(exact, last_gradient=1.001),
 }
 
 

@@ -82,7 +82,8 @@ def other_means_are_seen(records):
     """The detector returns False where the loss or a gradient is another mean."""
     for case in cases(records[: len(DETECT)]):
         if case.given in BROKEN and case.results[0]:
-            raise Wrong(f"{case.where}{DETECTOR} returned True, but that is another mean", blind_spot(case.given))
+            what = "no number" if "NaN" in case.given else "another mean"
+            raise Wrong(f"{case.where}{DETECTOR} returned True, but that is {what}", blind_spot(case.given))
     return f"and sees that {len(BROKEN)} others are not, the given one among them"
 
 
@@ -142,8 +143,12 @@ def expected(case):
 def blind_spot(given):
     if "loss of" in given or "gradient of" in given:
         return "what is compared: the loss and every gradient"
-    if "thousand" in given or "once more" in given:
-        return "how exact the comparison of the gradients is"
+    if "NaN" in given:
+        return "what your comparison says of NaN: it is neither larger nor smaller than anything"
+    if "thousand" in given:
+        return "how exact the comparison is, and which gradients it looks at"
+    if "rank 0" in given:
+        return "whose loss and gradients the common answer rests on"
     return "the numbers of targets in your test: which two means are equal for them?"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from ddp_course.lab.answer_record import Call, Job, cases
-from ddp_course.lab.questions import broken_07_1
+from ddp_course.lab.questions import broken_07_1, drive_07_1
 from ddp_course.lab.questions.versions_07_1 import Update
 from ddp_course.lab.verdict import Wrong
 
@@ -54,11 +54,12 @@ TRAIN = [
     ),
     Job(
         3,
-        function=FUNCTION,
+        function="update",
         loads=LOADS,
+        driver=Path(drive_07_1.__file__),
         calls=(
-            call(3, 5.0, 0.1, "a limit of 0.1"),
-            call(3, 5.0, 0.1, "rank 0 overflows in step 1", spoiled=(0, 0)),
+            call(3, 5.0, 0.1, "a limit of 0.1, SGD with momentum"),
+            call(3, 5.0, 0.1, "rank 0 overflows in step 1, SGD with momentum", spoiled=(0, 0)),
         ),
     ),
 ]
@@ -74,7 +75,7 @@ VERSIONS = [
     ("keeps the length and changes the direction", Update(clip="sign"), False),
     ("clips on rank 0 alone", Update(clip="rank 0"), False),
     ("adds up and does not divide, then clips", Update(average="sum"), False),
-    ("does not average", Update(average="none"), False),
+    ("makes NaN of the last tensor", Update(clip="nan"), False),
 ]
 DETECT = Job(
     3, function=DETECTOR, loads=LOADS, calls=tuple(Call([(version,)] * 3, given) for given, version, _ in VERSIONS)
@@ -93,7 +94,9 @@ def every_step_is_the_joint_one(records):
             raise Wrong(
                 f"{case.where}in step {step + 1} the weights on rank {rank} moved by {moved:.3g}; one process with "
                 f"the joint batch moves them by {length:.3g}{aside(weights, right['weights'], before)}",
-                look(moved, length),
+                "what the optimizer adds to the gradient that it is given, and who moves the weights"
+                if momentum(case) and step
+                else look(moved, length),
             )
     return "every step is that of one process with the joint batch, above and below the limit, on 2 and 3 ranks"
 
@@ -146,6 +149,8 @@ def the_detector_tells_right_from_wrong(records):
                     f"{case.where}{DETECTOR} returned {one!r} on rank {rank}{others}; it should be {right}",
                     "all ranks have to come to one answer: how does one hear of what another saw?"
                     if others
+                    else "what your comparison says of NaN, and which of the weights it looks at"
+                    if "NaN" in case.given
                     else "which gradients, above or below the limit, equal or unlike, would show the difference?",
                 )
     return f"{DETECTOR} tells {len(VERSIONS)} versions apart, the broken one among them"
@@ -161,7 +166,8 @@ CHECKS = [
 
 def reference(case):
     """By step: what one process with the joint batch does."""
-    weights, so_far, result = torch.zeros(3, dtype=torch.float64), True, []
+    weights, velocity = torch.zeros(2, 3, dtype=torch.float64)
+    so_far, result = True, []
     for step in range(len(case.args[0][0])):
         gradients = []
         for inputs, targets, _ in case.args:
@@ -172,10 +178,16 @@ def reference(case):
         so_far &= not skipped
         before = weights.tolist()
         if not skipped:
-            weights = weights - LEARNING_RATE * gradient * min(1.0, case.args[0][2] / norm)
+            velocity = momentum(case) * velocity + gradient * min(1.0, case.args[0][2] / norm)
+            weights = weights - LEARNING_RATE * velocity
         result.append({"before": before, "weights": weights.tolist(), "norm": norm, "skipped": skipped})
         result[-1]["finite so far"] = so_far
     return result
+
+
+def momentum(case):
+    """That of the optimizer: train's has none, the driver's has."""
+    return drive_07_1.MOMENTUM if "momentum" in case.given else 0.0
 
 
 def steps(records):

@@ -63,6 +63,7 @@ TRAIN = [
     Job(3, function=FUNCTION, loads=LOADS, calls=(call(3, 1024.0, "rank 2 overflows in step 1", too_large={(2, 0)}),)),
 ]
 A, B, C, D = [[1.0, 2.0], 1024.0], [[1.5, 2.0], 1024.0], [[1.5, 2.5], 1024.0], [[1.5, 2.5], 512.0]
+PLUS, MINUS = [[0.0, 2.0], 1024.0], [[-0.0, 2.0], 1024.0]
 NEARLY_B = [[1.5, math.nextafter(2.0, 3.0)], 1024.0]
 LOST = [[math.nan, math.nan], 1024.0]
 DETECTED = [
@@ -77,6 +78,8 @@ DETECTED = [
     ("rank 1 left after two steps", Recorded([[A, B, C], [A, B], [A, B, C]]), 2),
     ("rank 2 of three parts in step 1", Recorded([[A, B], [A, B], [B, B]]), 0),
     ("apart twice: the first step counts", Recorded([[A, B, C, C], [A, C, C, D], [A, B, C, C]]), 1),
+    ("rank 0 left after two steps", Recorded([[A, B], [A, B, C], [A, B, C]]), 2),
+    ("0.0 on two ranks and -0.0 on one, in step 2", Recorded([[A, PLUS, B], [A, PLUS, B], [A, MINUS, B]]), 1),
 ]
 # Rank 1 overflows in step 3, counted from one: where the broken script's train has to be caught.
 BATCHES = call(3, 1024.0, "", too_large={(1, 2)}).args

@@ -1,5 +1,6 @@
 """Updates for 07.1, some right and some wrong. They are called inside the ranks, so nothing of ours is imported."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +14,8 @@ class Update:
     when     "scaled": clip before unscaling; "early": unscale, clip, then average; "late": average, unscale, clip
     clip     "joint": one norm over all weights; "each": a norm for each tensor; "none"; "always": also make short
              gradients as long as the limit; "rank 0": joint, on rank 0 alone; "sign": of the right length, but in
-             the direction of the signs
-    average  "mean", "sum", or "none"
+             the direction of the signs; "nan": joint, and the last tensor's gradient becomes NaN
+    average  "mean" or "sum"
     """
 
     when: str = "late"
@@ -40,10 +41,9 @@ class Update:
         return norm
 
     def _average(self, weights):
-        if self.average != "none":
-            for weight in weights:
-                dist.all_reduce(weight.grad)
-                weight.grad /= dist.get_world_size() if self.average == "mean" else 1
+        for weight in weights:
+            dist.all_reduce(weight.grad)
+            weight.grad /= dist.get_world_size() if self.average == "mean" else 1
 
     def _clip(self, weights, limit):
         norm = torch.cat([weight.grad.flatten() for weight in weights]).norm().item()
@@ -56,4 +56,6 @@ class Update:
             count = sum(weight.numel() for weight in weights)
             for weight in weights:
                 weight.grad.copy_(weight.grad.sign() * min(norm, limit) / count**0.5)
+        if self.clip == "nan":
+            weights[-1].grad *= math.nan  # after unscale_: the scaler does not look again
         return norm

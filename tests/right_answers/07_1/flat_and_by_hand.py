@@ -46,7 +46,7 @@ def is_right(update_to_test):
             loss = sum((weight * size * torch.randn(weight.shape, generator=generator)).sum() for weight in weights)
             one(weights, torch.optim.SGD(weights, lr=1.0), torch.amp.GradScaler("cpu"), loss, 1.0)
             ends.append(torch.cat([weight.detach().flatten() for weight in weights]))
-        differences += int((ends[0] - ends[1]).norm() > 1e-3 * ends[1].norm())
+        differences += int(not (ends[0] - ends[1]).norm() <= 1e-3 * ends[1].norm())
     seen = [None] * dist.get_world_size()
     dist.all_gather_object(seen, differences)
     return not any(seen)

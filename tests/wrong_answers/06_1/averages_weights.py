@@ -1,0 +1,44 @@
+# mistake: averages the weights after each step, not the gradients before it
+# state: wrong
+# check: the joint batch is learned
+# message: AdamW: rank
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class Regression(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([0.5, -0.5], dtype=torch.float64))
+
+    def forward(self, inputs, targets):
+        return (inputs @ self.weight - targets).square().mean()
+
+
+def micro_batches_of(rank, count):
+    numbers = torch.randn(count, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(rank))
+    return [(one[:, :2], one[:, 2]) for one in numbers]
+
+
+def replicas_agree(train):
+    module = Regression()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
+    weight = module.weight.detach()
+    everyones = [torch.empty_like(weight) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyones, weight)
+    return all(torch.equal(one, everyones[0]) for one in everyones)
+
+
+def train(module, optimizer, micro_batches, accumulate):
+    for number, (inputs, targets) in enumerate(micro_batches, start=1):
+        last = number % accumulate == 0
+        (module(inputs, targets) / accumulate).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+            for parameter in module.parameters():
+                dist.all_reduce(parameter.data)
+                parameter.data /= dist.get_world_size()
