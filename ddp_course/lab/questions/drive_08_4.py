@@ -6,16 +6,27 @@ from torch import nn
 
 VOCABULARY = 16
 IGNORED = -100
+PARTS = ("the model", "its dropout", "its frozen part", "its block", "the dropout in its block")
 
 
 def drive(evaluate, lengths, batch_size, training):
-    """What evaluate returned, the modes of the model before and after it, and every forward pass."""
+    """What evaluate returned, the modes of the model before and after it, whether gradients are recorded after it, and
+    every forward pass."""
     model = Model()
     model.train(training)
     model.frozen.eval()
     before = modes(model)
     result = evaluate(model, texts(lengths), batch_size)
-    return {"result": result, "before": before, "after": modes(model), "forwards": model.forwards}
+    seen = {"before": before, "after": modes(model), "gradients_after": torch.is_grad_enabled()}
+    torch.set_grad_enabled(True)  # for the next call
+    return {"result": result, "forwards": model.forwards, **seen}
+
+
+class SharedNotes(list):
+    """A list that a copy of the model shares with it: who evaluates a copy is seen, too."""
+
+    def __deepcopy__(self, memo):
+        return self
 
 
 class Model(nn.Module):
@@ -29,19 +40,20 @@ class Model(nn.Module):
         self.table = nn.Parameter(2 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(5)))
         self.dropout = nn.Dropout(0.5)
         self.frozen = nn.Dropout(0.5)  # somebody set it to eval mode, where it has to stay
-        self.forwards = []
+        self.block = nn.Sequential(nn.Dropout(0.5))
+        self.forwards = SharedNotes()
 
     def forward(self, inputs, targets):
         rows = int((targets != IGNORED).any(dim=1).sum())
         self.forwards.append({"rows": rows, "gradients": torch.is_grad_enabled()})
         seen = self.table[inputs].cumsum(dim=1) / torch.arange(1, inputs.shape[1] + 1)[:, None]
-        logits = self.frozen(self.dropout(seen))
+        logits = self.block(self.frozen(self.dropout(seen)))
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 def modes(model):
-    """Whether the model, its dropout and its frozen part are in training mode."""
-    return [model.training, model.dropout.training, model.frozen.training]
+    """Whether each of PARTS is in training mode."""
+    return [part.training for part in (model, model.dropout, model.frozen, model.block, model.block[0])]
 
 
 def texts(lengths):

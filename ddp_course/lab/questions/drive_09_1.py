@@ -4,7 +4,9 @@ Each is a function save(folder, step, state), called on every rank. The broken o
 race decides in real life, here the wrong rank wins.
 """
 
+import io
 import os
+import shutil
 import sys
 import time
 import uuid
@@ -91,6 +93,29 @@ class Save:
             os.truncate(path, path.stat().st_size // 2)
         dist.barrier()
 
+    def copies(self, folder, step, state):
+        """From the second save on, two files a save: a copy of the one before, too."""
+        if dist.get_rank() == 0:
+            for path in folder.glob("*.pt"):
+                shutil.copy(path, path.with_suffix(".copy"))
+            _write(folder, f"step_{step:06d}.pt", state)
+        dist.barrier()
+
+    def no_tensors(self, folder, step, state):
+        """The numbers of the state without its tensors."""
+        if dist.get_rank() == 0:
+            numbers = {name: value for name, value in state.items() if not torch.is_tensor(value)}
+            _write(folder, f"step_{step:06d}.pt", numbers)
+        dist.barrier()
+
+    def of_the_last_rank(self, folder, step, state):
+        """Rank 0 writes what the last rank passed."""
+        states = [state]
+        dist.broadcast_object_list(states, src=dist.get_world_size() - 1)
+        if dist.get_rank() == 0:
+            _write(folder, f"step_{step:06d}.pt", states[0])
+        dist.barrier()
+
     # ---- the answer's ----
 
     def own(self, folder, step, state):
@@ -114,30 +139,62 @@ def examine(save):
     """What the answer's save does, as this rank sees it (collective)."""
     rank, seen = dist.get_rank(), {}
     mine = Path(f"examined/rank_{rank}")  # one folder a rank: who writes shows
-    save(str(mine), 1, {"step": 1, "weights": torch.arange(1000.0)})
+    save(str(mine), 1, _state(1, rank))
     dist.barrier()
-    seen["wrote"] = bool(_files(mine))
+    seen["wrote"] = bool(_contents(mine))
     shared, seen["after"], seen["content"] = Path("examined/shared"), [], []
-    for step in (1, 2, 3):
-        save(str(shared), step, {"step": step, "slow": SlowToWrite(), "weights": torch.full((1000,), float(step))})
-        seen["after"].append(_files(shared))  # at once, before anybody is waited for
+    for step in (1, 2, 3, 4):
+        if step == 4 and rank == 0:  # somebody has cleared up
+            for path in shared.iterdir() if shared.is_dir() else []:
+                if _step_of(path.read_bytes()) == 1:
+                    path.unlink()
         dist.barrier()
-        seen["content"].append(sorted(map(_step_of, shared.iterdir())) if shared.is_dir() else [])
+        save(str(shared), step, _state(step, rank))
+        at_once = _contents(shared)  # before anybody is waited for
         dist.barrier()
+        seen["after"].append(sorted(map(_step_of, at_once)))
+        contents = _contents(shared)
+        seen["content"].append(sorted(map(_step_of, contents)))
+        dist.barrier()
+    seen["given"] = sorted(_state(1, rank))
+    seen["found"] = sorted({name for content in contents for name in _loaded(content)})
     return seen
 
 
-def _files(folder):
-    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+def _state(step, rank):
+    """What a rank has after `step` steps."""
+    weights = torch.arange(1000.0) + 10 * step + 0.1 * rank
+    return {"step": step, "rank": rank, "weights": weights, "slow": SlowToWrite()}
 
 
-def _step_of(path):
-    """The step of a file that holds what was saved; -1 if it does not."""
+def _contents(folder):
+    """The bytes of each file in `folder`, as they are now."""
+    contents = []
+    for path in folder.iterdir() if folder.is_dir() else []:
+        try:
+            contents.append(path.read_bytes() if path.is_file() else b"")
+        except OSError:
+            continue  # another rank has renamed it
+    return contents
+
+
+def _loaded(content):
     try:
-        state = torch.load(path)
-        return state["step"] if torch.equal(state["weights"], torch.full((1000,), float(state["step"]))) else -1
+        state = torch.load(io.BytesIO(content))
     except Exception:
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def _step_of(content):
+    """The step of a file that holds what rank 0 saved; -1 if it does not."""
+    state = _loaded(content)
+    if state.keys() != _state(0, 0).keys():
         return -1
+    step, weights = state["step"], state["weights"]
+    if step not in (1, 2, 3, 4) or state["rank"] != 0 or not torch.is_tensor(weights):
+        return -1
+    return step if torch.equal(weights, _state(step, 0)["weights"]) else -1
 
 
 def _write(folder, name, state):

@@ -25,9 +25,16 @@ _flushed = []  # (inode, mtime, size) of each file when it was flushed
 _slow = {"now": False, "last": 0.0}
 
 
-def drive(train, *start):
-    """One start of the answer's `train`; `start` is what Training takes. What was seen on this rank."""
-    training = Training(*start)
+def drive(train, name, *start):
+    """One start of the answer's `train`; `name` and `start` are what Training takes. What was seen on this rank.
+
+    In the runs "nothing_whole" and "large_numbers", the answer's `save` and `load` are called one by one instead.
+    """
+    if name == "nothing_whole":
+        return load_where_nothing_is_whole(Training(name, *start))
+    if name == "large_numbers":
+        return load_after_each_save(Training(name, *start))
+    training = Training(name, *start)
     train(training)
     return training.report()
 
@@ -164,6 +171,57 @@ class Training:
         if not (self.path / like_its_own).exists():
             (self.path / like_its_own).parent.mkdir(parents=True, exist_ok=True)
             torch.save({"vocabulary": list(range(100))}, self.path / like_its_own)
+
+
+def load_where_nothing_is_whole(training):
+    """What `load` did with an empty folder, and with one in which the only checkpoint is damaged: for each of these,
+    (what is special, the step it returned, what had changed)."""
+    answer, seen = sys.modules["answer"], []
+    model, optimizer = training.model, training.optimizer
+
+    def look(given):
+        dist.barrier()  # rank 0 has prepared the folder
+        before = training._digests()
+        step = answer.load(training.folder, model, optimizer)
+        changed = [name for name, digest in training._digests().items() if digest != before[name]]
+        seen.append([given, step, changed])
+        dist.barrier()
+
+    look("the folder was empty")
+    _update(model, optimizer)
+    answer.save(training.folder, 1, model, optimizer)
+    dist.barrier()
+    _update(model, optimizer)  # what was saved is now something else
+    large = [training.path / one[0] for one in _listing(training.path) if one[3] > LARGE]
+    whole = {path: path.read_bytes() for path in large}
+    damages = {f"at {eighth}/8 of the only checkpoint one bit was wrong": eighth for eighth in range(1, 8)}
+    for given, eighth in damages.items():
+        if training.rank == 0:
+            for path, content in whole.items():
+                wrong = bytearray(content)
+                wrong[len(content) * eighth // 8] ^= 64
+                path.write_bytes(wrong)
+        look(given)
+    return seen
+
+
+def load_after_each_save(training):
+    """(The step that was saved, the step that `load` returned then), where numbers get one more digit."""
+    answer, seen = sys.modules["answer"], []
+    for step in (99, 100, 999, 1000):
+        _update(training.model, training.optimizer)
+        answer.save(training.folder, step, training.model, training.optimizer)
+        dist.barrier()
+        seen.append([step, answer.load(training.folder, training.model, training.optimizer)])
+        dist.barrier()
+    return seen
+
+
+def _update(model, optimizer):
+    """One update with made-up gradients, equal on all ranks."""
+    for p in model.parameters():
+        p.grad = p.detach().sign()
+    optimizer.step()
 
 
 # torch's optimizers load torch._dynamo at their first use: seconds for each start of each rank.

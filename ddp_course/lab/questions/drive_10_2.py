@@ -1,23 +1,33 @@
 """Inside a rank, for 10.2: windows that count how often they are read, and the ValueError as a result."""
 
 import torch
+import torch.distributed as dist
 
 CONTEXT = 8
 
 
 def drive(function, tokens_per_update, micro_batch_size, updates):
-    """What `train` returned, or the text of its ValueError; and the windows that this rank had read."""
-    read = []
+    """What `train` returned, or the text of its ValueError; and the windows that this rank had read.
+
+    `raised` is another error, where the update is less than one micro-batch on each rank: there it belongs to the
+    answer. Anywhere else it goes its way, so that the learner is told the line.
+    """
+    read, result, refusal, raised = [], None, None, None
 
     def window(update, number):
         read.append([update, number])
         return some_window(update, number)
 
     try:
-        result, refusal = function(window, tokens_per_update, micro_batch_size, updates), None
+        result = function(window, tokens_per_update, micro_batch_size, updates)
     except ValueError as error:
-        result, refusal = None, str(error)
-    return {"result": list(result) if isinstance(result, tuple) else result, "refusal": refusal, "read": read}
+        refusal = str(error)
+    except Exception as error:
+        if tokens_per_update >= micro_batch_size * CONTEXT * dist.get_world_size():
+            raise
+        raised = f"{type(error).__name__}: {error}"
+    result = list(result) if isinstance(result, tuple) else result
+    return {"result": result, "refusal": refusal, "raised": raised, "read": read}
 
 
 def some_window(update, number):

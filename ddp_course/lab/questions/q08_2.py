@@ -25,7 +25,7 @@ HINTS = [
 RELATIVE_ERROR = 1e-9
 SECONDS = 2.5
 
-SOME = [3.0, 0.5, 12.25, 7.5, 1.0, 2.75, 40.0, 0.125, 9.0, 6.5, 100.0, 4.25, 0.75]
+SOME = [3.1, 0.57, 12.3, 7.4, 1.1, 2.7, 40.3, 0.13, 9.2, 6.6, 100.7, 4.9, 0.77]  # none of them is exact in float32
 
 
 def call(world, samples, batch_size, values=SOME):

@@ -36,6 +36,7 @@ SUBSETS = [
     ("one rank", [2.5], 2.5, [0]),
     ("the mean of both, which is no sum", [50.0, 400.0], 225.0, None),
     ("nobody's", [7.0, 8.0], 0.0, []),
+    ("large numbers, rounded on the way", [400000.7, 50.1, 7.0], 400050.8125, [0, 1]),
 ]
 ASKED = Job(1, "who_is_in", tuple(Call([(values, found)], given) for given, values, found, _ in SUBSETS), SECONDS)
 
@@ -55,6 +56,7 @@ REPAIRED = [
             call("30 million and 1, minus 30 million", ({"loss": 3e7 + 1}, 3), ({"loss": -3e7}, 2)),
             call("one-element tensors and integers", ({"loss": torch.tensor(6.0), "correct": 3}, 4),
                  ({"loss": torch.tensor([3.0]), "correct": 1}, 2)),
+            call("a metric is called count", ({"loss": 3.0, "count": 5.0}, 2), ({"loss": 4.5, "count": 7.0}, 3)),
             call("rank 0's loss is nan", ({"loss": math.nan, "correct": 1.0}, 2), ({"loss": 2.0, "correct": 2.0}, 2)),
         ),
         SECONDS,

@@ -120,7 +120,7 @@ def few_messages(records):
 
 
 def the_model_is_as_it_was(records):
-    """No gradients are recorded, and afterwards each module of the model is in the mode in which it was."""
+    """No gradients are recorded; afterwards they are again, and each module of the model has the mode it had."""
     for case in cases(records):
         for rank, one in enumerate(case.results):
             if any(forward["gradients"] for forward in one["forwards"]):
@@ -128,7 +128,12 @@ def the_model_is_as_it_was(records):
                     f"{case.where}on rank {rank} the forward pass recorded what backward would need",
                     "torch.no_grad() or torch.inference_mode()",
                 )
-            modules = zip(("the model", "its dropout", "its frozen part"), one["before"], one["after"], strict=True)
+            if not one["gradients_after"]:
+                raise Wrong(
+                    f"{case.where}on rank {rank} no gradients were recorded any more after `evaluate` had returned",
+                    "what switches the recording off, and what switches it on again?",
+                )
+            modules = zip(drive_08_4.PARTS, one["before"], one["after"], strict=True)
             changed = [name for name, before, after in modules if before != after]
             if changed:
                 raise Wrong(

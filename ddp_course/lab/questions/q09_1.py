@@ -14,9 +14,10 @@ HINTS = [
     "Let check_save do to `save` what a hurried run would: several saves one after the other, and a look after each "
     "one, on every rank. Who writes shows if each rank passes a folder of its own.",
     "check_save: save into f'{folder}/{rank}' and see that only rank 0's exists; then save steps 1, 2, 3 into one "
-    "folder and after each let every rank load all files (a failing torch.load is a finding) and compare their steps; "
-    "a barrier after each look; all_reduce the verdict with MIN. save: on rank 0 only, a name made of the step, "
-    "written under another name and renamed; a barrier for all.",
+    "folder, on each rank a state of its own with a tensor in it, and after each let every rank load all files (a "
+    "failing torch.load is a finding) and compare them with rank 0's states; a barrier after each look; all_reduce the "
+    "verdict with MIN. save: on rank 0 only, a name made of the step, written under another name and renamed; a "
+    "barrier for all.",
 ]
 DRIVER = Path(__file__).with_name("drive_09_1.py")
 RIGHT = {
@@ -31,6 +32,9 @@ BROKEN = {
     "nobody_waits": "rank 0 writes, the others return at once",
     "one_name": "rank 0 writes, always the same name",
     "torn": "rank 0 writes only half of the file",
+    "copies": "rank 0 writes, and copies the files that are there already",
+    "no_tensors": "rank 0 writes the numbers of its state without the tensors",
+    "of_the_last_rank": "rank 0 writes the state of the last rank",
 }
 
 
@@ -43,7 +47,7 @@ def job(world, *names):
     return Job(world, function="check_save", calls=calls, seconds=8.0, driver=DRIVER)
 
 
-JOBS = [job(2, "own", *RIGHT, *BROKEN), job(3, "own", "step_names", "every_rank")]
+JOBS = [job(2, "own", *RIGHT, *BROKEN), job(3, "own", "step_names", "every_rank", "of_the_last_rank")]
 
 
 def rank_0_writes_and_nobody_else(records):
@@ -59,23 +63,30 @@ def rank_0_writes_and_nobody_else(records):
 def every_save_leaves_a_file(records):
     """Three saves, as quick as can be, leave three files in the folder."""
     for where, ranks in examined(records):
-        left = [len(steps) for steps in ranks[0]["content"]]
+        *left, after_removal = [len(steps) for steps in ranks[0]["content"]]
         if left != [1, 2, 3]:
             raise Wrong(
                 f"{where}after 1, 2 and 3 saves of different steps there were {left[0]}, {left[1]} and {left[2]} files",
                 "what a file's name is made of, and what else may lie in the folder when `save` is done",
             )
-    return "three saves within a second leave three files"
+        if ranks[0]["content"][2] == [1, 2, 3] and after_removal != 3:
+            raise Wrong(
+                f"{where}of the files of steps 1, 2 and 3 somebody removed that of step 1; after the save of step 4 "
+                f"there were {after_removal}, of steps {steps_text(ranks[0]['content'][3])}",
+                "what a file's name is made of: which name does `save` give when one file is gone?",
+            )
+    return "three saves within a second leave three files, and so does one more after a file was removed"
 
 
 def they_hold_what_was_saved(records):
-    """Each file is what torch.load makes the saved state of."""
+    """Each file is what torch.load makes the saved state of rank 0 of, and nothing more or less."""
     for where, ranks in examined(records):
-        steps = ranks[0]["content"][-1]
+        steps, found, given = ranks[0]["content"][2], ranks[0]["found"], ranks[0]["given"]
         if steps != [1, 2, 3]:
+            entries = f"; they have the entries {', '.join(found)}, given were {', '.join(given)}"
             raise Wrong(
                 f"{where}the files after the saves of steps 1, 2 and 3 hold the states of steps "
-                f"{[step if step > 0 else 'none' for step in steps]}",
+                f"{[step if step > 0 else 'none' for step in steps]}{entries if found not in ([], given) else ''}",
                 "what is given to torch.save, and where to",
             )
     return "torch.load finds in them what was saved"
@@ -85,12 +96,12 @@ def every_rank_finds_it(records):
     """On every rank the file is there when `save` returns."""
     for where, ranks in examined(records):
         for rank, seen in enumerate(ranks):
-            for step, names in enumerate(seen["after"], start=1):
-                whole = [name for name in names if not name.startswith(".") and "tmp" not in name]
-                if len(whole) < step:
+            for step, steps in enumerate(seen["after"], start=1):
+                if step not in steps:
+                    whole = sum(step > 0 for step in steps)
                     raise Wrong(
-                        f"{where}when `save` of step {step} returned on rank {rank}, there were {len(whole)} files; "
-                        "rank 0 was still writing",
+                        f"{where}when `save` of step {step} returned on rank {rank}, there were {whole} files that "
+                        f"can be loaded, and {len(steps) - whole} others; rank 0 was still writing",
                         "what the other ranks do while rank 0 writes",
                     )
     return "no rank returns before the file is there"
@@ -135,6 +146,9 @@ LOOK = {
     "nobody_waits": "when the other ranks look, and whether something in your check makes them wait first",
     "one_name": "what becomes of the first file when the second is saved",
     "torn": "whether a file that is there can be loaded",
+    "copies": "how many files there are after each save, of whatever kind",
+    "no_tensors": "what of the saved state your check looks for in the file",
+    "of_the_last_rank": "in what the states differ that your check passes on different ranks",
 }
 
 
@@ -148,6 +162,10 @@ def examined(records):
     """(how a sentence begins, what each rank saw of the answer's own save), for each number of ranks."""
     own = [case for case in cases(records) if case.given == "your own save"]
     return [(f"with {case.world} ranks: ", [result["seen"] for result in case.results]) for case in own]
+
+
+def steps_text(steps):
+    return " and ".join(str(step) if step > 0 else "none" for step in steps)
 
 
 def place(case):

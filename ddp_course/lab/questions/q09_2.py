@@ -37,9 +37,11 @@ TRUNCATED = start("started again, the checkpoint of step 12 cut short", "stopped
 FLIPPED = start("started again, one bit of the checkpoint of step 13 wrong", "stopped", 4, 14, damage="flipped")
 FOREIGN = start("started again, foreign files in the folder", "stopped", 5, 15, damage="foreign")
 BESIDE = start("started again, foreign files beside its own", "stopped", 6, 16)
+NOTHING_WHOLE = start("a folder without a whole checkpoint", "nothing_whole", 7, 0)
+LARGE_NUMBERS = start("saves of steps 99, 100, 999 and 1000", "large_numbers", 8, 0)
 AFTER_KILLS = start("started again after two kills", "killed", 3, 8)
 JOBS = [
-    job(WHOLE, FIRST, RESUMED, TRUNCATED, FLIPPED, FOREIGN, BESIDE),
+    job(WHOLE, FIRST, RESUMED, TRUNCATED, FLIPPED, FOREIGN, BESIDE, NOTHING_WHOLE, LARGE_NUMBERS),
     job(start("killed while saving step 3", "killed", 1, 4, kill=("byte", 3)), may_fail=True),
     job(start("killed at a rename", "killed", 2, 7, kill=("rename", 5)), may_fail=True),
     job(AFTER_KILLS),
@@ -64,6 +66,14 @@ def a_stopped_run_goes_on_bit_for_bit(records):
     whole, resumed = by_name[WHOLE.given], by_name[RESUMED.given]
     starts_at(RESUMED.given, resumed, 10, "what `load` returns, and in which order it goes through the files")
     equal_losses(RESUMED.given, resumed, whole)
+    for rank, loads in enumerate(by_name[LARGE_NUMBERS.given]):
+        for saved, loaded in loads:
+            if loaded != saved:
+                raise Wrong(
+                    f"{LARGE_NUMBERS.given}, one after the other: after that of step {saved}, `load` returned {loaded} "
+                    f"on rank {rank}",
+                    "in which order `load` goes through the files, where numbers get one more digit",
+                )
     return "started again after step 10, both ranks go on with the very losses of a run without a stop"
 
 
@@ -74,6 +84,21 @@ def damage_is_passed_over(records):
         starts_at(call.given, by_name[call.given], expected, "how `load` finds out that a file is whole")
         equal_losses(call.given, by_name[call.given], by_name[WHOLE.given])
     return "a truncated file and a flipped bit are noticed, and the checkpoint before is taken"
+
+
+def without_a_whole_one_nothing_changes(records):
+    """Where no checkpoint is whole, load returns 0 and leaves weights, optimizer and random state alone."""
+    for rank, looks in enumerate(reports(records)[NOTHING_WHOLE.given]):
+        for given, step, changed in looks:
+            if step != 0 or changed:
+                parts = " and ".join(SHARED[part] for part in changed) or "nothing"
+                raise Wrong(
+                    f"with 2 ranks, {given}: `load` returned {step!r} on rank {rank} and changed {parts}; it should "
+                    "return 0 and change nothing",
+                    "what `load` has done by the time it knows whether there is a whole checkpoint, and which bytes "
+                    "it looks at for that",
+                )
+    return "where no checkpoint is whole, load returns 0 and changes nothing"
 
 
 def foreign_files_are_left_alone(records):
@@ -142,6 +167,7 @@ CHECKS = [
     kills_cost_nothing_that_was_saved,
     every_rank_waits_until_it_is_there,
     it_is_on_the_disk,
+    without_a_whole_one_nothing_changes,
 ]
 
 

@@ -23,7 +23,7 @@ HINTS = [
 ]
 DRIVER = Path(__file__).parent / "drive_10_1.py"
 TRAIN, DETECTOR = "train", "first_difference"
-LIMIT = 1.0
+LIMITS = {"a limit of 40 seconds, and clocks with many digits": 40.0}
 CLOCKS = {  # (start, pace) by rank
     "equal clocks": [(0.0, 0.11)] * 4,
     "rank 0's clock is ahead": [(0.08, 0.11), (0.0, 0.11), (0.0, 0.11), (0.04, 0.11)],
@@ -32,10 +32,16 @@ CLOCKS = {  # (start, pace) by rank
     "the others' clocks go slower": [(0.0, 0.3), (0.0, 0.05), (0.0, 0.2), (0.0, 0.1)],
     "on rank 0 the time is over before the first step": [(1.5, 0.1), (0.0, 0.1), (0.0, 0.1), (0.0, 0.1)],
     "on rank 1 the time is over before the first step": [(0.0, 0.25), (2.0, 0.1), (0.5, 0.1), (0.0, 0.1)],
+    "a limit of 40 seconds, and clocks with many digits": [(1 / 7, 20 / 7), (1 / 3, 3.1), (0.0, 2.9), (2 / 3, 2.2)],
 }
 
 
-def rates_of(clock, limit=LIMIT):
+def limit_of(given):
+    """The seconds that these clocks have to reach."""
+    return LIMITS.get(given, 1.0)
+
+
+def rates_of(clock, limit=1.0):
     """The learning rates of a rank that looks at this clock alone, as in the given script."""
     start, pace, rates = *clock, []
     while (seconds := start + len(rates) * pace) < limit:
@@ -52,7 +58,7 @@ def weights_of(rates, world):
 
 
 def trained(world):
-    calls = tuple(Call([("train", clocks, LIMIT)] * world, given) for given, clocks in CLOCKS.items())
+    calls = tuple(Call([("train", clocks, limit_of(given))] * world, given) for given, clocks in CLOCKS.items())
     return Job(world, TRAIN, calls, seconds=2.0, driver=DRIVER)
 
 
@@ -67,6 +73,7 @@ MADE_UP = {  # by rank, for 3 ranks
     "rank 2 differs in the last digit": [A, A, [0.1, math.nextafter(0.08, 1), 0.06]],
     "rank 0 differs from the start": [[0.11, 0.08, 0.06], A, A],
     "ranks 1 and 2 agree, rank 0 does not": [[0.1, 0.08, 0.07], A, A],
+    "rank 1 made one step more, with the learning rate 0": [A, [*A, 0.0], A],
     "apart twice: the first step counts": [[0.1, 0.07, 0.06], [0.1, 0.08], [0.1, 0.08, 0.06]],
     "the given script, rank 0's clock ahead": [rates_of(clock) for clock in CLOCKS["rank 0's clock is ahead"][:3]],
     "the given script, one clock for all": [rates_of(clock) for clock in CLOCKS["equal clocks"][:3]],
@@ -85,7 +92,7 @@ JOBS = [*REPAIRED, detected(3), detected(2)]
 def the_ranks_stop_after_the_same_step(records):
     """All ranks make the same number of steps: as many as rank 0's clock allows."""
     for case in repaired(records):
-        right = rates_of(CLOCKS[case.given][0])
+        right = own_rates(case, 0)
         for rank, result in enumerate(case.results):
             if not (isinstance(result, list) and len(result) == 2 and isinstance(result[0], list)):
                 raise Wrong(
@@ -93,8 +100,7 @@ def the_ranks_stop_after_the_same_step(records):
                     "the line that returns",
                 )
             if len(result[0]) != len(right):
-                own = rates_of(CLOCKS[case.given][rank])
-                like = ", what its own clock allows" if rank and len(own) == len(result[0]) else ""
+                like = ", what its own clock allows" if rank and len(own_rates(case, rank)) == len(result[0]) else ""
                 raise Wrong(
                     f"{case.where}rank {rank} made {len(result[0])} steps{like}; rank 0's clock allows {len(right)}",
                     "who decides that the time is over, and how the others hear of it before their next step",
@@ -105,18 +111,18 @@ def the_ranks_stop_after_the_same_step(records):
 def the_learning_rate_is_one(records):
     """The learning rate of every step is that of rank 0's clock, with all its digits, on every rank."""
     for case in repaired(records):
-        right = rates_of(CLOCKS[case.given][0])
+        right, limit = own_rates(case, 0), limit_of(case.given)
         for rank, (rates, _) in enumerate(case.results):
             for step, (mine, wanted) in enumerate(zip(rates, right, strict=True)):
                 if not math.isclose(number(mine), wanted, rel_tol=1e-12, abs_tol=1e-15):
                     start, pace = CLOCKS[case.given][rank]
-                    like = ", that of its own clock" if math.isclose(
-                        number(mine), 0.1 * (1 - (start + step * pace) / LIMIT), rel_tol=1e-6) else ""  # fmt: skip
-                    like = ", seven digits of it" if math.isclose(number(mine), wanted, rel_tol=1e-6) else like
+                    like = OWN_CLOCK if math.isclose(
+                        number(mine), 0.1 * (1 - (start + step * pace) / limit), rel_tol=1e-6) else ""  # fmt: skip
+                    like = SEVEN_DIGITS if math.isclose(number(mine), wanted, rel_tol=1e-6) else like
                     raise Wrong(
                         f"{case.where}in step {step} rank {rank} used the learning rate {number(mine)!r}{like}; by "
                         f"rank 0's clock it is {wanted!r}",
-                        "the dtype of what is sent" if "seven" in like else "what else in the loop reads a clock",
+                        ADVICE[like],
                     )
     return "they use one learning rate, that of rank 0's clock, to the last digit"
 
@@ -124,7 +130,7 @@ def the_learning_rate_is_one(records):
 def the_replicas_are_one_process(records):
     """The weights are equal on all ranks, and those of one process that has all samples."""
     for case in repaired(records):
-        right = weights_of(rates_of(CLOCKS[case.given][0]), case.world)
+        right = weights_of(own_rates(case, 0), case.world)
         for rank, (_, weights) in enumerate(case.results):
             if not torch.is_tensor(weights) or weights.shape != right.shape:
                 raise Wrong(f"{case.where}rank {rank} returned {weights!r} for weights", "the line that returns")
@@ -160,6 +166,13 @@ def the_detector_names_the_step(records):
     return f"{DETECTOR} finds where ranks part, in {len(MADE_UP)} cases on 2 and 3 ranks"
 
 
+OWN_CLOCK, SEVEN_DIGITS = ", that of its own clock", ", seven digits of it"
+ADVICE = {
+    OWN_CLOCK: "what else in the loop reads a clock",
+    SEVEN_DIGITS: "the dtype of what is sent, and what is lost on the way",
+    "": "what the learning rate is made of, besides the seconds",
+}
+
 CHECKS = [
     the_ranks_stop_after_the_same_step,
     the_learning_rate_is_one,
@@ -170,6 +183,11 @@ CHECKS = [
 
 def repaired(records):
     return cases(records[: len(REPAIRED)])
+
+
+def own_rates(case, rank):
+    """The learning rates by this rank's clock alone."""
+    return rates_of(CLOCKS[case.given][rank], limit_of(case.given))
 
 
 def first_difference(rates):

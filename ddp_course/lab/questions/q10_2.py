@@ -30,6 +30,7 @@ UNFIT = {  # tokens per update, micro-batch size: the nearest that fit depend on
     "200 tokens, micro-batches of 2": (200, 2),
     "90 tokens, micro-batches of 1": (90, 1),
     "100 tokens, micro-batches of 2": (100, 2),
+    "8 tokens, micro-batches of 2": (8, 2),  # less than one micro-batch on each rank
 }
 
 
@@ -83,6 +84,7 @@ CURVES = {  # given: ({world size: losses}, those that are another run)
     "large losses, equal but for rounding": ({1: [3e8, 2e8], 8: [3e8 + 1e-5, 2e8]}, []),
     "in another order of sizes": ({4: [1.0, 0.5], 2: ONE, 1: ONE}, [4]),
     "one process alone": ({1: ONE}, []),
+    "the last loss is off by 0.005 %": ({1: ONE, 2: [*ONE[:-1], ONE[-1] * 1.00005]}, [2]),
 }
 REPAIRED = [trained(2), trained(4), trained(3), trained(1)]
 DETECT = Job(1, DETECTOR, tuple(Call([(curves,)], given) for given, (curves, _) in CURVES.items()))
@@ -102,6 +104,12 @@ def what_does_not_divide_is_refused(records):
                         "by what the tokens of an update have to divide",
                     )
                 continue
+            if result["raised"]:
+                raise Wrong(
+                    f"{case.where}rank {rank} raised {result['raised']}; it should be a ValueError that names the "
+                    "nearest sizes",
+                    "how many micro-batches fit into this update",
+                )
             if result["refusal"] is None:
                 used = micro_batch_size * CONTEXT * case.world * len(steps_read(result, micro_batch_size))
                 raise Wrong(
@@ -114,7 +122,7 @@ def what_does_not_divide_is_refused(records):
                     f"{case.where}rank {rank} objected after it had read {len(result['read'])} windows",
                     "what is known before the first update",
                 )
-            named = {int(one.replace(",", "").replace("_", "")) for one in re.findall(r"\d[\d,_]*", result["refusal"])}
+            named = {int(one) for one in re.findall(r"\d+", result["refusal"])}  # all are below 1,000
             if missing := [one for one in fits if one not in named]:
                 raise Wrong(
                     f"{case.where}rank {rank} said {result['refusal']!r}, which does not name {missing[0]}; the "

@@ -32,6 +32,6 @@ def train(window, tokens_per_update, micro_batch_size, updates):
 def not_the_same_run(curves):
     found = []
     for size, losses in sorted(curves.items()):
-        if len(losses) != len(curves[1]) or not np.allclose(losses, curves[1], rtol=1e-4, atol=0.0):
+        if len(losses) != len(curves[1]) or not np.allclose(losses, curves[1], rtol=1e-6, atol=0.0):
             found += [size]
     return found
