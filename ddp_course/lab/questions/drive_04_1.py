@@ -18,6 +18,7 @@ class Layer(nn.Module):
         self.register_buffer("count", torch.tensor(5))
         self.register_buffer("mask", torch.tensor([True, False]), persistent=False)
         self.table = torch.arange(3.0)
+        self.part = nn.Identity()
 
     def forward(self, inputs):
         return (inputs * self.weight - self.mean).sum(1) + self.table.sum()
@@ -47,6 +48,15 @@ def cancelling(model, rank):
     model.inner.weight.data += torch.tensor([0.75, -0.75, 0, 0]) * (rank == 1)
 
 
+def attribute(of):
+    """Gives a tensor to a module that has none so far."""
+
+    def change(model, rank):
+        of(model).scale = torch.tensor([1.0, 2.0 * (rank == 1)])
+
+    return change
+
+
 def flipped_mask(model, rank):
     model.inner.mask ^= rank == 1
 
@@ -57,10 +67,14 @@ MADE = {  # given: what is done to the model of each rank
     "two weights of rank 1, by 0.75 and -0.75": cancelling,
     "a frozen parameter of the last rank, by 2": lambda m, r: shift("frozen", {dist.get_world_size() - 1: 2.0})(m, r),
     "one weight, rank 1 by 0.5 and rank 2 by -0.5": shift("weight", {1: 0.5, 2: -0.5}),
+    "one weight, rank 0 by 0.5 and rank 2 by -0.5": shift("weight", {0: 0.5, 2: -0.5}),
+    "one weight in float64, rank 1 by 3e-8": shift("weight", {1: 3e-8}),
     "a whole number among the buffers, rank 1 by 3": shift("count", {1: 3}),
     "a mask that is a buffer, on rank 1": flipped_mask,
     "a running mean, rank 1 by -0.25": shift("mean", {1: -0.25}),
     "a tensor attribute, rank 1 by 4": shift("table", {1: 4.0}),
+    "a tensor attribute of the outermost module, rank 1 by 2": attribute(lambda model: model),
+    "a tensor attribute of a submodule's submodule, rank 1 by 2": attribute(lambda model: model.inner.part),
     "a model without any tensors": lambda model, rank: None,
 }
 
@@ -69,16 +83,21 @@ def drive(function, what):
     """`function` is largest_gaps. What it returned, and whether it left the model as it was."""
     model = Model(nn.Identity if what == "a model without any tensors" else Layer)
     MADE[what](model, dist.get_rank())
-    before = bits(model)
+    before = state(model)
     found = function(model)
+    after = state(model)
     if isinstance(found, dict):
         found = {name: float(value) if torch.is_tensor(value) else value for name, value in found.items()}
-    return {"found": found, "changed": bits(model) != before}
+    return {"found": found, "changed": next((what for what in before if before[what] != after[what]), None)}
 
 
-def bits(model):
+def state(model):
     tensors = [*model.parameters(), *model.buffers(), *attributes(model)]
-    return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
+    return {
+        "values": hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest(),
+        "requires_grad": [tensor.requires_grad for tensor in tensors],
+        "training": [module.training for module in model.modules()],
+    }
 
 
 def attributes(model):

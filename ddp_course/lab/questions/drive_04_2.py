@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 TEXT = "sample 3: token 70000 is outside the vocabulary of 65536"
 DETECTOR_TIMEOUT = 0.8  # seconds after which a group of the detector's runs gives up
+LONG_TIMEOUT = 3.0  # the same for the version whose clean-up takes long
 TIMEOUT = 1.2  # the same for the learner's run
 LONGEST = 8.0  # seconds that ranks wait for each other between two calls
 
@@ -24,7 +25,10 @@ def drive(function, what):
     """
     prepare()
     try:
-        return function(VERSIONS[what], DETECTOR_TIMEOUT) if what in VERSIONS else observe(function, what)
+        if what not in VERSIONS:
+            return observe(function, what)
+        version = VERSIONS[what]
+        return function(version, LONG_TIMEOUT if version is slow_clean_up else DETECTOR_TIMEOUT)
     finally:
         leave()
         gc.collect()
@@ -96,11 +100,21 @@ def error_printed_and_dropped(train, timeout_seconds):
     dist.destroy_process_group()
 
 
+def slow_clean_up(train, timeout_seconds):
+    rank = join(timeout_seconds)
+    try:
+        train(rank)
+    finally:
+        time.sleep(LONG_TIMEOUT / 4)
+        dist.destroy_process_group()
+
+
 VERSIONS = {
     "a barrier at the end of a good run": barrier_at_the_end_of_a_good_run,
     "no barrier": no_barrier,
     "a barrier in `finally`": barrier_in_finally,
     "the error printed and dropped": error_printed_and_dropped,
+    "no barrier, a clean-up of 0.75 s and a timeout of 3 s": slow_clean_up,
 }
 
 
@@ -110,13 +124,14 @@ VERSIONS = {
 def observe(run, crashing):
     """Let the rank `crashing` raise while the others are in a collective. What came out of run here, and when."""
     seen = {"started": [], "steps": 0}
+    crash = ValueError(TEXT)
 
     def train(rank):
         seen["started"].append(rank)
         for step in range(5):
             if rank == crashing and step == 2:
                 shared[0].set(f"crashed {calls}", str(time.monotonic()))
-                raise ValueError(TEXT)
+                raise crash
             dist.all_reduce(torch.ones(1))
             seen["steps"] += 1
 
@@ -127,6 +142,7 @@ def observe(run, crashing):
         raise  # a stub
     except BaseException as error:
         raised = [type(error).__name__, str(error)[:200]]
+        seen["itself"] = error is crash
     ended = time.monotonic()
     seen |= {"raised": raised, "group_is_left": not dist.is_initialized()}
     leave()

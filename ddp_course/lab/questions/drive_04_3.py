@@ -57,6 +57,15 @@ def swap(model, rank):
         model.head.weight.data = model.head.weight.data.flip(1)
 
 
+def zero(signs):
+    """A case: head.bias is zero, with the sign `signs[rank]`."""
+
+    def change(model, rank):
+        model.head.bias.data.copy_(torch.tensor([0.0 * signs.get(rank, 1.0)]))
+
+    return change
+
+
 def as_the_script_does(model, rank):
     own_updates(model, batches(rank, 4))
 
@@ -76,6 +85,7 @@ CASES = {  # given: what is done to the model of each rank
     "head.weight: rank 1 above, rank 2 as far below": add("head.weight", {1: 0.25, 2: -0.25}),
     "head.weight of rank 0, the others agree": add("head.weight", {0: 0.5}),
     "head.bias on rank 1, head.weight on rank 2": both(add("head.bias", {1: 0.5}), add("head.weight", {2: 0.5})),
+    "head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1": zero({1: -1.0}),
 }
 
 
@@ -86,14 +96,18 @@ def drive(function, what):
         CASES[what](model, rank)
         return raised_by(function, model)
     alone = copy.deepcopy(model)
-    function(model, batches(rank, what))
+    losses = function(model, batches(rank, what))
     gc.collect()  # a DDP wrapper must not outlive the process group
-    joint = zip(*(batches(one, what) for one in range(world)), strict=True)
-    own_updates(alone, [[torch.cat(parts) for parts in zip(*ranks, strict=True)] for ranks in joint])
+    own, joint = [], []
+    for ranks in zip(*(batches(one, what) for one in range(world)), strict=True):
+        own.append(loss_of(alone, *ranks[rank]).item())
+        joint += own_updates(alone, [[torch.cat(parts) for parts in zip(*ranks, strict=True)]])
     right = dict(alone.named_parameters())
     gaps = {name: (one - right[name]).abs().max().item() for name, one in model.named_parameters()}
     bits = {name: hashlib.sha256(one.detach().numpy().tobytes()).hexdigest() for name, one in model.named_parameters()}
-    return {"gaps": gaps, "bits": bits}
+    if isinstance(losses, (list, tuple)) or torch.is_tensor(losses) and losses.dim() == 1:
+        losses = [float(one) if torch.is_tensor(one) and one.numel() == 1 else one for one in losses]
+    return {"gaps": gaps, "bits": bits, "losses": losses, "own": own, "joint": joint}
 
 
 def raised_by(function, model):
@@ -107,10 +121,18 @@ def raised_by(function, model):
 
 
 def own_updates(model, batches):
-    """Plain SGD on the head, without other ranks."""
+    """Plain SGD on the head, without other ranks; returns the loss before each update."""
+    losses = []
     for inputs, targets in batches:
         model.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
+        loss = loss_of(model, inputs, targets)
+        loss.backward()
+        losses.append(loss.item())
         with torch.no_grad():
             for parameter in model.head.parameters():
                 parameter -= LEARNING_RATE * parameter.grad
+    return losses
+
+
+def loss_of(model, inputs, targets):
+    return nn.functional.mse_loss(model(inputs), targets)

@@ -28,15 +28,24 @@ RIGHT = {  # given: kind, gap on 2 ranks, gap on 3
     "two weights of rank 1, by 0.75 and -0.75": ("parameters", 0.75, 0.75),
     "a frozen parameter of the last rank, by 2": ("parameters", 2, 2),
     "one weight, rank 1 by 0.5 and rank 2 by -0.5": ("parameters", 0.5, 1.0),
+    "one weight, rank 0 by 0.5 and rank 2 by -0.5": ("parameters", 0.5, 1.0),
+    "one weight in float64, rank 1 by 3e-8": ("parameters", 3e-8, 3e-8),
     "a whole number among the buffers, rank 1 by 3": ("buffers", 3, 3),
     "a mask that is a buffer, on rank 1": ("buffers", 1, 1),
     "a running mean, rank 1 by -0.25": ("buffers", 0.25, 0.25),
     "a tensor attribute, rank 1 by 4": ("attributes", 4, 4),
+    "a tensor attribute of the outermost module, rank 1 by 2": ("attributes", 2, 2),
+    "a tensor attribute of a submodule's submodule, rank 1 by 2": ("attributes", 2, 2),
     "a model without any tensors": (None, 0, 0),
 }
 KINDS = ("parameters", "buffers", "attributes")
 WORDS = ("closed", "as it was", "grown")
 SAME = 1e-9
+CHANGES = {  # what the driver saw: how the sentence ends, where to look
+    "values": ("", "what is all-reduced or broadcast: the model's own tensors, or copies"),
+    "requires_grad": (": its requires_grad has changed", "what else is switched in the model, and for how long"),
+    "training": (": its training mode has changed", "what else is switched in the model, and for how long"),
+}
 
 
 def measuring(world):
@@ -71,14 +80,12 @@ def gaps_are_measured_right(records):
 
 
 def looking_changes_nothing(records):
-    """largest_gaps leaves the model as it was."""
+    """largest_gaps leaves the model as it was: its values, what it trains, and its mode."""
     for case in cases(records[1:3]):
         for rank, result in enumerate(case.results):
             if result["changed"]:
-                raise Wrong(
-                    f"different: {case.given}; after {MEASURE} the model of rank {rank} is another",
-                    "what is all-reduced or broadcast: the model's own tensors, or copies",
-                )
+                what, look = CHANGES[result["changed"]]
+                raise Wrong(f"different: {case.given}; after {MEASURE} the model of rank {rank} is another{what}", look)
     return "measuring leaves the models as they were"
 
 
@@ -119,6 +126,8 @@ def hint_at(found, case, kind):
         return "the largest difference between *any* two ranks, and not with rank 0 alone"
     if "attribute" in case.given:
         return "a tensor that is neither a parameter nor a buffer lies in the __dict__ of its module, or of a submodule"
+    if "float64" in case.given:
+        return "in which dtype is subtracted, and how many digits has it?"
     if kind == "buffers":
         return "which buffers there are: whole numbers, masks, and some that are not in state_dict()"
     return "element by element, over all tensors of the kind, and the largest counts"

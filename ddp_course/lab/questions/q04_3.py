@@ -14,7 +14,8 @@ HINTS = [
     "processes had never met?",
     "Detector: give every rank rank 0's tensor (broadcast a clone) and let each compare. Only the rank that differs "
     "knows it then; let all ranks share what they found (all_gather_object) before anyone raises. Floats in two "
-    "replicas are equal to the last bit or they are not replicas: torch.equal, and a NaN is equal to nothing.",
+    "replicas are equal to the last bit or they are not replicas: compare bytes. Compared as floats, a NaN is not "
+    "equal to itself, and 0.0 is equal to -0.0.",
     "train: wrapped = DistributedDataParallel(model) once, before the loop, and wrapped(inputs) in the loop. The bare "
     "model(inputs) has the same weights and averages nothing.",
 ]
@@ -39,6 +40,7 @@ FOUND = {
         "head.weight: rank 1 above, rank 2 as far below": ("head.weight", 1),
         "head.weight of rank 0, the others agree": ("head.weight", 1),
         "head.bias on rank 1, head.weight on rank 2": ("head.weight", 2),
+        "head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1": ("head.bias", 1),
     },
     1: {"all equal": None},
 }
@@ -96,7 +98,7 @@ def the_first_difference_is_named(records):
                 continue
             name, other = right
             named = [one for one in NAMES if re.search(rf"\b{one}\b", raised[1])]
-            if name not in named or not re.search(rf"\brank[ =:]*{other}\b", raised[1], re.IGNORECASE):
+            if name not in named or not re.search(rf"\branks?[ =:\[]*{other}\b", raised[1], re.IGNORECASE):
                 raise Wrong(
                     f"different: {case.given}; rank {rank} was told {raised[0]}: {raised[1][:150]!r}; it should name "
                     f"{name} and rank {other}",
@@ -125,7 +127,7 @@ def replicas_stay_equal(records):
 
 
 def equals_one_process(records):
-    """After train the weights are those of one process that saw the joint batches."""
+    """After train the weights are those of one process on the joint batches; it returns the loss before each update."""
     worst = 0.0
     for case in cases(records[DETECTIONS:]):
         for rank, result in enumerate(case.results):
@@ -137,6 +139,13 @@ def equals_one_process(records):
                         "replicas can be equal and wrong: does each update hold the mean of all ranks' gradients?",
                     )
                 worst = max(worst, gap)
+        for rank, result in enumerate(case.results):
+            if not any(near(result["losses"], right) for right in (result["own"], result["joint"])):
+                raise Wrong(
+                    f"{case.where}your {REPAIRED} returned {rounded(result['losses'])} on rank {rank}; before each "
+                    f"update the loss of this rank's batch was {rounded(result['own'])}",
+                    "the docstring of train: how many losses, and of which moment?",
+                )
     return f"2 and 3 ranks equal one process on the joint batches after 1 and 6 updates, largest gap {worst:.0e}"
 
 
@@ -153,11 +162,25 @@ def detections(records):
     return [(case, FOUND[case.world][case.given]) for case in cases(records[:DETECTIONS])]
 
 
+def near(losses, right):
+    """Whether these are the same losses, in the same order."""
+    numbers = isinstance(losses, list) and len(losses) == len(right) and all(isinstance(x, float) for x in losses)
+    return numbers and all(abs(x - y) < SAME for x, y in zip(losses, right, strict=True))
+
+
+def rounded(losses):
+    if not isinstance(losses, list):
+        return f"{losses:.6f}" if isinstance(losses, float) else str(losses)[:60]
+    return "[" + ", ".join(map(rounded, losses)) + "]"
+
+
 def missed(given):
     if "NaN" in given:
         return "comparisons with NaN are false, also the one that asks whether a gap is too large"
     if "swapped" in given or "below" in given:
         return "can two unlike tensors have the same sum, or the ranks the same mean?"
+    if "-0.0" in given:
+        return "which two unlike floats does `==` call equal? Their bits are not"
     if "1e-12" in given:
         return "how large a gap is allowed: replicas of one training are equal to the last bit"
     return "which parameters are compared, of which ranks"

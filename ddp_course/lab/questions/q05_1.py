@@ -53,11 +53,13 @@ MADE_UP = [
     ("only ranks 0 and 2 agree", [BASE, BASE.flip(0), BASE, BASE.roll(1)]),
     ("ranks 1, 2 and 3 agree, rank 0 is another", [SWAPPED, BASE, BASE, BASE]),
     ("the data of the broken script", data_of_the_broken_script(4)),
+    ("a token of rank 1 is larger by 256", [BASE, changed((77, BASE[77] + 256)), BASE, BASE]),
 ]
 DETECT = Job(4, function=FUNCTION, calls=tuple(Call([(one,) for one in data], given) for given, data in MADE_UP))
 MAKE = Job(3, function="data_and_mask", calls=(Call([()] * 3, "first call"), Call([()] * 3, "second call")))
 RUN = Job(2, seconds=5.0)
-JOBS = [DETECT, Job(1, function=FUNCTION, calls=(Call([(BASE,)], "one rank"),)), MAKE, RUN]
+AGAIN = Job(2, "make_data", (Call([()] * 2, "another run"),), driver=Path(__file__).parent / "drive_05_1.py")
+JOBS = [DETECT, Job(1, function=FUNCTION, calls=(Call([(BASE,)], "one rank"),)), MAKE, RUN, AGAIN]
 
 
 def the_detector_is_right(records):
@@ -128,17 +130,32 @@ def all_ranks_hold_the_same_data(records):
             "make_data returned other tokens when it was called again: every run would have a data set of its own",
             "all ranks agree within a run; what fixes the data from run to run?",
         )
+    [again] = cases(records[4:])
+    for rank, result in enumerate(again.results):
+        if not torch.is_tensor(result["made"]) or not torch.equal(first[0], result["made"]):
+            raise Wrong(
+                f"make_data returned other tokens on rank {rank} of another run, {first[0][:4].tolist()} ... in the "
+                f"first one and {shown(result['made'])} in the second",
+                "what fixes the data from run to run?",
+            )
     return "all ranks hold the same data, the same in every run"
 
 
 def other_randomness_is_left_alone(records):
-    """Dropout masks still differ from rank to rank."""
+    """Dropout masks still differ from rank to rank, and are those that were drawn without make_data."""
     for case in cases(records[2:3]):
         masks = [tuple(result[1].tolist()) for result in case.results]
         if len(set(masks)) < len(masks):
             raise Wrong(
                 f"after make_data ({case.given}) {len(masks)} ranks drew {len(set(masks))} different dropout mask(s)",
                 "the generator that everybody uses was seeded alike on all ranks: a generator of its own leaves it be",
+            )
+    [again] = cases(records[4:])
+    for rank, result in enumerate(again.results):
+        if not result["left alone"]:
+            raise Wrong(
+                f"after make_data the generator of rank {rank} that dropout uses was in another state than before",
+                "which lines of make_data draw from it, or seed it?",
             )
     return "the ranks' other random numbers differ as before"
 
@@ -170,6 +187,10 @@ CHECKS = [
 def odd_ranks(data):
     """What the learner's function of this name has to return."""
     return [rank for rank, one in enumerate(data) if one.shape != data[0].shape or not torch.equal(one, data[0])]
+
+
+def shown(data):
+    return f"{data[:4].tolist()} ..." if torch.is_tensor(data) else repr(data)[:60]
 
 
 def advice(case, result, right):

@@ -40,6 +40,7 @@ MADE_UP = [
     ("rank 1 built two and used one", [rank([0]), rank([1], built=2), rank([2])]),
     ("rank 1 raised in the end", [rank([0]), rank([1], raised="RuntimeError")]),
     ("all four are wrong", [rank([0], [1]), rank([0], built=2, raised="RuntimeError")]),
+    ("rank 1 reads sample 5 twice in one batch", [rank([0, 3]), rank([5, 5])]),
     ("the broken script, 40 samples on 4 ranks", of_the_broken_script(40, 4)),
     ("the broken script, 32 samples on 2 ranks", of_the_broken_script(32, 2)),
     ("the broken script on 1 rank", of_the_broken_script(16, 1)),
@@ -54,10 +55,11 @@ def run_job(world, *samples):
         for n in samples
         for epoch in (0, 1)
     ]
-    return Job(world, function="run", calls=tuple(calls))
+    return Job(world, function="run", calls=tuple(calls), driver=Path(__file__).parent / "drive_05_2.py")
 
 
-JOBS = [DIAGNOSE, run_job(4, 40, 64, 51), run_job(3, 50), run_job(2, 30), run_job(1, 18)]
+# 20 samples on one rank are read to the last one, in the order of the epoch.
+JOBS = [DIAGNOSE, run_job(4, 40, 64, 51), run_job(3, 50), run_job(2, 30), run_job(1, 18, 20)]
 
 
 def the_diagnosis_is_right(records):
@@ -67,7 +69,7 @@ def the_diagnosis_is_right(records):
         if not isinstance(result, list) or sorted(map(str, result)) != sorted(right):
             shown = sorted(result) if isinstance(result, list) and all(isinstance(r, str) for r in result) else result
             raise Wrong(f"{given}: {FUNCTION} returned {shown!r}, not {sorted(right)}", advice(result, right))
-    return f"{FUNCTION} finds what is wrong; with the broken script on 4 ranks: {', '.join(diagnose(MADE_UP[11][1]))}"
+    return f"{FUNCTION} finds what is wrong; with the broken script on 4 ranks: {', '.join(diagnose(MADE_UP[-3][1]))}"
 
 
 def nothing_is_raised(records):
@@ -153,11 +155,16 @@ def epochs_are_shuffled_anew(records):
             samples, _, epoch, _, _ = case.args[0]
             read[samples, epoch] = [[one for batch in result["batches"] for one in batch] for result in case.results]
         for (samples, epoch), by_rank in read.items():
-            where = f"with {record.job.world} ranks, {samples} samples: rank 0"
+            where = f"with {record.job.world} rank{'s' * (record.job.world > 1)}, {samples} samples: rank 0"
             if by_rank[0] == sorted(by_rank[0]):
                 raise Wrong(f"{where} read {by_rank[0][:6]} ... in epoch {epoch}: not shuffled", "what shuffles")
             if epoch == 1 and by_rank[0] == read[samples, 0][0]:
                 raise Wrong(f"{where} read {by_rank[0][:6]} ... in epoch 0 and in epoch 1", "what the seed is made of")
+            if epoch == 1 and is_rotation(by_rank[0], read[samples, 0][0]):
+                raise Wrong(
+                    f"{where} read {by_rank[0][:6]} ... in epoch 1: the order of epoch 0, begun at another place",
+                    "is the order of an epoch drawn, or made from that of another epoch?",
+                )
     return "every epoch has a random order of its own"
 
 
@@ -182,6 +189,11 @@ def diagnose(ranks):
         "built in vain": any(one["built"] > len(one["batches"]) for one in ranks),
     }
     return [name for name in NAMES if found[name]]
+
+
+def is_rotation(order, other):
+    """Whether one order is the other one, begun at another place and going on at the front."""
+    return len(order) == len(other) and any(order == other[place:] + other[:place] for place in range(1, len(other)))
 
 
 def advice(result, right):

@@ -40,7 +40,11 @@ AGAIN = call("2 ranks with 1 worker stop after 2 and after 5 batches", stage(2, 
 OTHER = call("2 ranks stop after 3 batches, 4 go on for one, 3 go on to the end",
              stage(2, 2, 3), stage(4, 0, 1), stage(3, 1))  # fmt: skip
 NEIGHBOUR = call("2 ranks, the next seed, two epochs", stage(2, 0), stage(2, 0), seed=SEED + 1)
-CALLS = (TWO_EPOCHS, ALONE, WHOLE, STOPPED, AGAIN, OTHER, NEIGHBOUR)
+# Seed 20 in epoch 10 and seed 201 in epoch 0 have the same digits.
+LATE = call("1 rank, seed 20, eleven epochs", *[stage(1, 0)] * 11, seed=20)
+ANOTHER = call("1 rank, seed 201", stage(1, 0), seed=201)
+CALLS = (TWO_EPOCHS, ALONE, WHOLE, STOPPED, AGAIN, OTHER, NEIGHBOUR, LATE, ANOTHER)
+UNSTOPPED = [one.given for one in (TWO_EPOCHS, ALONE, WHOLE, NEIGHBOUR, LATE, ANOTHER)]
 # Its workers are forked from a process with threads: one of some hundred such runs hangs through nobody's fault.
 # And torch's loader waits up to five seconds for a worker that has not heard that it is to end.
 JOBS = [Job(4, function="read", calls=CALLS, seconds=8.0, patience=6.0, tries=2)]
@@ -108,7 +112,7 @@ def the_order_is_random(records):
     """Epochs and seeds have orders of their own."""
     orders = {}
     for case, stages in shown(records):
-        if case.given in (WHOLE.given, TWO_EPOCHS.given, ALONE.given, NEIGHBOUR.given):
+        if case.given in UNSTOPPED:
             seed, world = case.args[0][2], stages[0][0]["ranks"]
             for epoch, (_, by_rank) in enumerate(stages):
                 orders[world, seed, epoch] = [[sample for batch in batches for sample in batch] for batches in by_rank]
@@ -122,7 +126,7 @@ def the_order_is_random(records):
             if world == other_world and not same_key and order == other:
                 raise Wrong(
                     f"{where} has the order of seed {other_seed}, epoch {other_epoch}",
-                    "the order is drawn from the pair of seed and epoch, and a sum is no pair",
+                    "the order is drawn from the pair of seed and epoch: do other pairs make the same number or text?",
                 )
     return "every epoch and every seed has a random order of its own"
 

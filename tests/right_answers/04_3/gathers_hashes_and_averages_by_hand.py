@@ -26,8 +26,8 @@ def train(model, batches):
     optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.1)
     losses = []
     for inputs, targets in batches:
-        loss = nn.functional.mse_loss(model(inputs), targets) / dist.get_world_size()
-        loss.backward()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        (loss / dist.get_world_size()).backward()
         for parameter in model.head.parameters():
             dist.all_reduce(parameter.grad)
         optimizer.step()

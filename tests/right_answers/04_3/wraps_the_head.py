@@ -7,8 +7,9 @@ from torch import nn
 
 def assert_replicas_equal(model):
     for name, parameter in model.named_parameters():
-        copies = [torch.empty_like(parameter) for _ in range(dist.get_world_size())]
-        dist.all_gather(copies, parameter.detach())
+        bits = parameter.detach().flatten().view(torch.int64)
+        copies = [torch.empty_like(bits) for _ in range(dist.get_world_size())]
+        dist.all_gather(copies, bits)
         for rank, copy in enumerate(copies):
             if not torch.equal(copy, copies[0]):
                 raise AssertionError(f"{name}: rank {rank} != rank 0")

@@ -11,9 +11,10 @@ from torch import nn
 def assert_replicas_equal(model) -> None:
     """Raise AssertionError on every rank, naming the first parameter and rank that differ from rank 0's, if any do."""
     for name, parameter in model.named_parameters():
-        of_rank_0 = parameter.detach().clone()
+        bits = parameter.detach().flatten().view(torch.uint8)
+        of_rank_0 = bits.clone()
         dist.broadcast(of_rank_0, src=0)
-        equal = torch.tensor([torch.equal(parameter, of_rank_0)])
+        equal = torch.tensor([torch.equal(bits, of_rank_0)])
         everyones = [torch.empty_like(equal) for _ in range(dist.get_world_size())]
         dist.all_gather(everyones, equal)  # all ranks learn what one has found, and raise together
         for rank, one in enumerate(everyones):
