@@ -71,7 +71,7 @@ def test_a_head_on_a_hugging_face_model_is_trained_and_loaded(folder, tmp_path, 
     from ddp_course.parallel.command_line import parse
     from ddp_course.post_training.reward_model import load_reward_model
 
-    monkeypatch.setattr(reward_ddp, "StopRequest", lambda seconds: types.SimpleNamespace(asked=lambda: False))
+    monkeypatch.setattr(reward_ddp, "StopRequest", lambda *_: types.SimpleNamespace(asked=lambda: False))
     flags = ["--preset", "tiny", "--backbone", f"hf:{folder}", "--pairs", str(make_pairs(tmp_path / "pairs")),
              "--run-dir", str(tmp_path / "run"), "--max-tokens", "32", "--steps", "2"]  # fmt: skip
     try:
