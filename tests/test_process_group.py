@@ -66,6 +66,12 @@ def write(tmp_path, text):
     return script
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
 def environment(**changes):
     return {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")} | changes
 
@@ -88,9 +94,7 @@ def test_one_process_without_torchrun(tmp_path):
 
 
 def test_a_job_started_by_hand_needs_no_torchrun(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = free_port()
     script = write(tmp_path, WHO_AM_I)
     ranks = [
         subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True,
@@ -119,9 +123,7 @@ def test_a_port_in_use_is_named(tmp_path):
 
 
 def test_ranks_that_do_not_come_are_missed(monkeypatch):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = free_port()
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=f"of 2 ranks not all came to 127.0.0.1:{port} within 1 s"):

@@ -67,9 +67,9 @@ def two_ranks(tmp_path_factory):
     return lambda name: [run.results[rank][name] for rank in range(2)]
 
 
-def script(folder, body):
+def script(folder, body, timeout_seconds=30):
     path = folder / "script.py"
-    path.write_text(HEADER + body + FOOTER)
+    path.write_text(HEADER.replace("timeout_seconds=30", f"timeout_seconds={timeout_seconds}") + body + FOOTER)
     return path
 
 
@@ -82,9 +82,8 @@ def test_rank_0_may_take_longer_than_a_collective_may_wait(tmp_path):
 import time
 print(json.dumps({"found": sync.from_rank_0(world, lambda: time.sleep(4) or 7)}))
 """
-    text = (HEADER + body + FOOTER).replace("timeout_seconds=30", "timeout_seconds=2")
-    (tmp_path / "script.py").write_text(text)
-    assert warm.ranks(tmp_path / "script.py", nproc=2).results == {0: {"found": 7}, 1: {"found": 7}}
+    results = warm.ranks(script(tmp_path, body, timeout_seconds=2), nproc=2).results
+    assert results == {0: {"found": 7}, 1: {"found": 7}}
 
 
 @pytest.mark.parametrize("error", ["InputError", "ZeroDivisionError"])

@@ -126,23 +126,21 @@ def _hold(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def _told_in_one_line(path: Path) -> Iterator[None]:
+def _told_in_one_line(where: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+        raise InputError(f"cannot write {where}: {error.strerror}") from None
 
 
 def _writable(path: str | Path) -> Path:
     """The folder, made if need be; proves that a file can be written there before an hour is spent on it."""
     path = Path(path)
-    try:
+    with _told_in_one_line(f"into the run directory {path}"):
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".write_test.{os.getpid()}"
         probe.write_bytes(b"0" * 4096)
         probe.unlink()
-    except OSError as error:
-        raise InputError(f"cannot write into the run directory {path}: {error.strerror}") from None
     return path
 
 
