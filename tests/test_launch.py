@@ -159,6 +159,25 @@ def test_quiet_check_false_and_restarts(capsys):
     assert "ChildFailedError" in "\n".join(run.launcher_lines)
 
 
+def test_ranks_collect_garbage_seldom_and_not_at_their_end(tmp_path, monkeypatch):
+    """Nor does this hide what the user's own sitecustomize does."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['OF_THE_USER'] = 'ran'\n")
+    script = Path("reports.py")
+    script.write_text(
+        "import gc, json, os\n"
+        "class Cycle:\n"
+        "    def __init__(self): self.itself = self\n"
+        "    def __del__(self): os.write(1, b'collected')\n"
+        "print(json.dumps({'threshold': gc.get_threshold()[0], 'user': os.environ.get('OF_THE_USER')}))\n"
+        "kept = Cycle()\n"
+    )
+    plain = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert "collected" in plain.stdout, "the script does not show a collection at the end"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = torchrun(script, nproc=1, quiet=True)
+    assert run.results[0] == {"threshold": 50_000, "user": "ran"} and run.lines[0] == []
+
+
 @pytest.mark.parametrize("how", ["raise", "exit", "kill"])
 def test_names_the_rank_that_failed_first(how, capsys):
     with pytest.raises(RunFailed) as caught:

@@ -25,6 +25,7 @@ from pathlib import Path
 from ddp_course.errors import InputError
 from ddp_course.lab.first_failure import Failure, first_failure
 from ddp_course.lab.machine import default_processes, threads_per_process
+from ddp_course.lab.quick_start import python_path
 from ddp_course.lab.rank_output import RankOutput, shorter_paths
 from ddp_course.lab.supervise import RUN_VARIABLE, sweep
 
@@ -125,12 +126,12 @@ def torchrun(
 
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_run_"))
     options += ["--redirects=3", f"--log-dir={folder / 'ranks'}"]
-    agent = Path(__file__).with_name("agent.py")
-    command = [sys.executable, "-P", str(agent), *options, *script_and_args]  # -P: no module shadowed
+    # -P: no module shadowed
+    command = [sys.executable, "-P", "-m", "torch.distributed.run", *options, *script_and_args]
     # PYTHON_COLORS: a kernel asks its children for colours, and then tracebacks are full of escape codes.
     # RES_OPTIONS: torch looks up the names of the addresses it connects to; a lost answer would cost five seconds.
     fixed = {"PYTHONUNBUFFERED": "1", "PYTHON_COLORS": "0", "RES_OPTIONS": "timeout:1 attempts:1"}
-    fixed[RUN_VARIABLE] = uuid.uuid4().hex
+    fixed |= {"PYTHONPATH": python_path(), RUN_VARIABLE: uuid.uuid4().hex}
     output = RankOutput(folder, run, quiet)
     running = supervised(command, {**os.environ, **fixed, **added}, folder, timeout, output)
 

@@ -12,6 +12,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from ddp_course.errors import InputError
+from ddp_course.lab.quick_start import python_path
 
 INTERRUPT_GRACE_SECONDS = 25  # what a launcher may need to end its ranks: terminate, wait, kill, sweep
 ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -107,7 +108,7 @@ def kernel_manager_class(private_folder: str) -> type:
             self.connection_file = os.path.join(private_folder, "kernel.json")
 
         async def start_kernel(self, **kwargs):
-            environment = {**os.environ, "IPYTHONDIR": private_folder}
+            environment = {**os.environ, "IPYTHONDIR": private_folder, "PYTHONPATH": python_path()}
             for name in ("PYTEST_CURRENT_TEST", "MPLBACKEND"):
                 environment.pop(name, None)
             await super().start_kernel(env=environment, **kwargs)
