@@ -14,6 +14,7 @@ tests/KILL_MATRIX.md. An answer says in its first lines what it is:
 import functools
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -62,8 +63,8 @@ def verdicts(question: str, texts: dict[str, str]) -> dict[str, Verdict]:
 
 
 def graded(texts: dict[str, dict[str, str]]) -> dict[str, dict[str, Verdict]]:
-    """Grade answers to several questions, {question: {name: text}}, with one start of the harness for all: it takes
-    seconds to load torch."""
+    """Grade answers to several questions, {question: {name: text}}, with two starts of the harness for all: it takes
+    seconds to load torch, and while the one waits for an answer that hangs, the other computes."""
     with TemporaryDirectory() as folder:
         answers = []
         for question, named in texts.items():
@@ -72,7 +73,9 @@ def graded(texts: dict[str, dict[str, str]]) -> dict[str, dict[str, Verdict]]:
                 path = Path(folder, question, f"{name}.py")
                 path.write_text(text, encoding="utf-8")
                 answers.append((question, load(question), path))
-        results = iter(grade(answers))
+        with ThreadPoolExecutor() as threads:
+            halves = [iter(half) for half in threads.map(grade, (answers[::2], answers[1::2]))]
+        results = (next(halves[number % 2]) for number in range(len(answers)))
     return {question: {name: next(results) for name in named} for question, named in texts.items()}
 
 
