@@ -162,20 +162,43 @@ def test_quiet_check_false_and_restarts(capsys):
 def test_ranks_collect_garbage_seldom_and_not_at_their_end(tmp_path, monkeypatch):
     """Nor does this hide what the user's own sitecustomize does."""
     (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['OF_THE_USER'] = 'ran'\n")
-    script = Path("reports.py")
-    script.write_text(
-        "import gc, json, os\n"
-        "class Cycle:\n"
-        "    def __init__(self): self.itself = self\n"
-        "    def __del__(self): os.write(1, b'collected')\n"
-        "print(json.dumps({'threshold': gc.get_threshold()[0], 'user': os.environ.get('OF_THE_USER')}))\n"
-        "kept = Cycle()\n"
-    )
-    plain = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert "collected" in plain.stdout, "the script does not show a collection at the end"
+    reports = script("""
+import gc, json, os
+class Cycle:
+    def __init__(self): self.itself = self
+    def __del__(self): os.write(1, b"collected")
+print(json.dumps({"threshold": gc.get_threshold()[0], "user": os.environ.get("OF_THE_USER")}))
+kept = Cycle()
+""")
+    alone = subprocess.run([sys.executable, reports], capture_output=True, text=True)
+    assert "collected" in alone.stdout, "the script does not show a collection at the end"
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    run = torchrun(script, nproc=1, quiet=True)
+    run = torchrun(reports, nproc=1, quiet=True)
     assert run.results[0] == {"threshold": 50_000, "user": "ran"} and run.lines[0] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
+def test_the_threads_of_gloo_end_with_a_plain_script():
+    """One that runs on while Python ends can abort it; torch.distributed.nn, loaded late, keeps the group with them."""
+    plain = script("""
+import json, os, sitecustomize, torch
+import torch.distributed as dist
+
+def threads():
+    names = [open(f"/proc/self/task/{thread}/comm").read().strip() for thread in os.listdir("/proc/self/task")]
+    return sorted(name for name in names if "gloo" in name)
+
+dist.init_process_group("gloo")
+torch.optim.SGD([torch.ones(1, requires_grad=True)])
+dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()
+left = threads()
+sitecustomize.let_go_of_the_group()
+print(json.dumps({"left": left, "after": threads()}))
+""")  # fmt: skip
+    results = torchrun(plain, nproc=2, quiet=True).results
+    assert all(result["left"] for result in results.values()), "torch does not keep the group any more: drop the remedy"
+    assert [result["after"] for result in results.values()] == [[], []]
 
 
 @pytest.mark.parametrize("how", ["raise", "exit", "kill"])

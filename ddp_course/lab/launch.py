@@ -25,7 +25,7 @@ from pathlib import Path
 from ddp_course.errors import InputError
 from ddp_course.lab.first_failure import Failure, first_failure
 from ddp_course.lab.machine import default_processes, threads_per_process
-from ddp_course.lab.quick_start import python_path
+from ddp_course.lab.python_start import python_path
 from ddp_course.lab.rank_output import RankOutput, shorter_paths
 from ddp_course.lab.supervise import RUN_VARIABLE, sweep
 

@@ -12,7 +12,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from ddp_course.errors import InputError
-from ddp_course.lab.quick_start import python_path
+from ddp_course.lab.python_start import python_path
 
 INTERRUPT_GRACE_SECONDS = 25  # what a launcher may need to end its ranks: terminate, wait, kill, sweep
 ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

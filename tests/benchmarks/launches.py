@@ -74,7 +74,7 @@ def count_clean_launches(table: Table, launches: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(launches):
             flags = ["--preset", "tiny", "--steps", 3, "--sample-tokens", 0, "--run-dir", Path(folder) / str(number)]
-            plainly = one_thread() | {"PYTHONPATH": ""}  # they end as from a terminal, see lab/quick_start
+            plainly = one_thread() | {"PYTHONPATH": ""}  # they end as from a terminal, see lab/python_start
             run = torchrun(TRAINER, *flags, nproc=2, check=False, quiet=True, timeout=120, env=plainly)
             clean += run.exit_code == 0
             if run.exit_code:

@@ -1,4 +1,4 @@
-"""Python processes that are up and gone sooner: what the launcher adds to the environment of torchrun and its ranks."""
+"""How Python starts and ends in the processes of the launcher: sooner, and without an abort (see sitecustomize.py)."""
 
 import os
 
