@@ -4,17 +4,14 @@ The answer runs in processes of its own (harness/start.py) under the launcher's 
 in time and leaves nothing behind.
 """
 
-import os
 import pickle
 import sys
 import tempfile
-import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
 from ddp_course.lab.answer_record import Job, JobRecord, LogsOf, read_record
-from ddp_course.lab.launch import supervised
-from ddp_course.lab.supervise import RUN_VARIABLE
+from ddp_course.lab.launch import supervised, supervised_environment
 
 START = Path(__file__).parent / "harness" / "start.py"
 # The harness itself keeps to 20 seconds of computing an answer. This is for a harness that the answer has broken.
@@ -40,16 +37,10 @@ def run_answers(answers: list[tuple[Path, list[Job]]]) -> list[list[JobRecord]]:
     (folder / "jobs.pickle").write_bytes(pickle.dumps(specs))
     (folder / "tmp").mkdir()
     records: list[JobRecord] = []
-    environment = {
-        **os.environ,
-        RUN_VARIABLE: uuid.uuid4().hex,
+    environment = supervised_environment() | {
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",  # an answer is judged alike on every machine
-        # torch looks up the names of the addresses it connects to; a lost answer would cost five seconds of waiting.
-        "RES_OPTIONS": "timeout:1 attempts:1",
-        "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHON_COLORS": "0",
         "TMPDIR": str(folder / "tmp"),
     }
     output = SimpleNamespace(

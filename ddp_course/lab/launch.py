@@ -126,14 +126,11 @@ def torchrun(
 
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_run_"))
     options += ["--redirects=3", f"--log-dir={folder / 'ranks'}"]
-    # -P: no module shadowed
+    # -P: nothing in this folder shadows a module that torchrun imports
     command = [sys.executable, "-P", "-m", "torch.distributed.run", *options, *script_and_args]
-    # PYTHON_COLORS: a kernel asks its children for colours, and then tracebacks are full of escape codes.
-    # RES_OPTIONS: torch looks up the names of the addresses it connects to; a lost answer would cost five seconds.
-    fixed = {"PYTHONUNBUFFERED": "1", "PYTHON_COLORS": "0", "RES_OPTIONS": "timeout:1 attempts:1"}
-    fixed |= {"PYTHONPATH": python_path(), RUN_VARIABLE: uuid.uuid4().hex}
+    environment = supervised_environment() | {"PYTHONPATH": python_path()} | added
     output = RankOutput(folder, run, quiet)
-    running = supervised(command, {**os.environ, **fixed, **added}, folder, timeout, output)
+    running = supervised(command, environment, folder, timeout, output)
 
     run.exit_codes, failure = first_failure(
         run.exit_code, run.launcher_lines, run.lines, output.errors, output.first_traceback
@@ -157,6 +154,19 @@ def _check_input(script, nproc, torchrun_args):
         if re.match(r"(--(log[-_]dir|redirects|tee|nproc[-_]per[-_]node|standalone)\b|-r|-t)", arg):
             name = arg.partition("=")[0]
             raise InputError(f"torchrun_args has {name}, which the launcher sets itself; leave it out.")
+
+
+def supervised_environment() -> dict[str, str]:
+    """This process's environment, with a tag of its own by which `supervised` finds whatever the run has started."""
+    return {
+        **os.environ,
+        RUN_VARIABLE: uuid.uuid4().hex,
+        "PYTHONUNBUFFERED": "1",
+        # A kernel asks its children for colours, and then tracebacks are full of escape codes.
+        "PYTHON_COLORS": "0",
+        # torch looks up the names of the addresses it connects to; a lost answer would cost five seconds.
+        "RES_OPTIONS": "timeout:1 attempts:1",
+    }
 
 
 def supervised(command, environment, folder, timeout, output):
