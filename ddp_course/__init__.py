@@ -1,1 +1,1 @@
-"""The package behind the course: what a learner would keep (models, data, parallel) and what a notebook uses (lab)."""
+"""The package of the course; README.md says what stands in which folder."""

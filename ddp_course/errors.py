@@ -7,3 +7,9 @@ class InputError(Exception):
     A launchable script prints the message from one rank, without a traceback, and exits non-zero.
     Every other exception is a bug or a fault of the machine and keeps its traceback.
     """
+
+
+def in_one_line(error: Exception | str) -> str:
+    """What an error says, with a line break or another control character shown as in a program: a file may have one
+    in its name."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(error))

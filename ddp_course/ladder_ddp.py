@@ -4,34 +4,47 @@
     torchrun --standalone --nproc-per-node=2 ddp_course/ladder_ddp.py --model recurrent --seed 7 --width 64 --steps 20
     torchrun ... ddp_course/ladder_ddp.py --rungs plain,clipping --fault sum_for_mean       # is it noticed?
 
-Exit code 1 if a rung is not as expected. The rungs are in ladder/, one module a topic.
+Exit code 1 if a rung is not as expected. The rungs are in ladder/, one module per topic.
 """
 
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Literal, get_args
 
-import torch.distributed as dist
+import torch
 
+from ddp_course.distributed import process_group
+from ddp_course.distributed.sync import from_rank_0
 from ddp_course.errors import InputError
+from ddp_course.json_file import parse
+from ddp_course.ladder import (
+    batch_rungs,
+    by_hand_rungs,
+    format_rungs,
+    model_rungs,
+    sharding_rungs,
+    stopping_rungs,
+)
 from ddp_course.ladder.comparison import Rung, measure
 from ddp_course.ladder.setting import Fault, Setting
-from ddp_course.parallel import process_group
-from ddp_course.parallel.command_line import run
-from ddp_course.parallel.sync import from_rank_0
+from ddp_course.training.command_line import run
+from ddp_course.training.memory import require_memory, training_bytes
+from ddp_course.training.settings import check_ranges
 
-TOPICS = ("batch_rungs", "model_rungs", "format_rungs", "by_hand_rungs", "sharding_rungs", "stopping_rungs")
+# Imported above, before there is a group: torch's ZeRO-1 would keep it as a default argument, and its threads with it.
+TOPICS = (batch_rungs, model_rungs, format_rungs, by_hand_rungs, sharding_rungs, stopping_rungs)
 
 
 @dataclass(frozen=True)
 class LadderConfig:
     """Measure the gap between N processes and one, for every technique of the course, on tiny models."""
 
-    model: Literal["minigpt", "perceptron", "recurrent"] = "minigpt"
+    model: Literal["minigpt", "mlp", "recurrent"] = "minigpt"
     """What is trained. Rungs that need a model of their own (norms, branches) keep it."""
     seed: int = 1
     """Decides the weights, the text, the windows and the dropout masks."""
@@ -40,15 +53,15 @@ class LadderConfig:
     width: int = 16
     """Units of the residual stream; even."""
     context: int = 8
-    """Tokens a window."""
+    """Tokens per window."""
     windows: int = 16
-    """Windows of a joint batch, at any number of processes."""
+    """Windows of a global batch, at any number of processes."""
     steps: int = 6
     """Updates of each rung."""
     rungs: str = "all"
     """Names of rungs or topics, separated by commas; all: all of them."""
     out: str = ""
-    """A file to write the records to, one JSON object a rung; empty: none."""
+    """A file to write the records to, one JSON object per rung, in place of those of an earlier climb; empty: none."""
     fault: str = "none"
     """Make a mistake in the training loop of the several processes: no_all_reduce, sum_for_mean or same_share.
     Several, separated by commas, are made one after the other, to see whether the ladder notices each. Rungs with a
@@ -57,9 +70,10 @@ class LadderConfig:
     """How long a collective may wait for the other ranks before the job fails."""
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "context", "windows", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} must be at least 1, not {getattr(self, name)}")
+        check_ranges(
+            self, at_least_1=("layers", "width", "context", "windows", "steps"), at_least_0=("seed",),
+            above_0=("timeout_seconds",),
+        )  # fmt: skip
         for fault in self.fault.split(","):
             if fault not in get_args(Fault):
                 raise ValueError(f"--fault {fault!r} is none of {', '.join(get_args(Fault))}")
@@ -71,6 +85,10 @@ def climb(config: LadderConfig) -> None:
     """Measure every chosen rung on all ranks; rank 0 prints a line for each and writes the records."""
     world = process_group.start(config.timeout_seconds, "cpu")
     chosen = from_rank_0(world, lambda: [rung.name for rung in choose(config.rungs)])  # a wrong name: one message
+    weights = min(6 * config.layers, 24) * config.width**2  # of the smallest model; that with branches has no layers
+    need = training_bytes(weights, torch.float64) + 8 * config.windows * config.context
+    require_memory(world, "this climb", need)
+    out = from_rank_0(world, lambda: _make_file(config.out))  # before the work, not after it
     records = []
     for fault in config.fault.split(","):
         setting = Setting(config.model, config.seed, config.layers, config.width, config.context, config.windows,
@@ -78,23 +96,18 @@ def climb(config: LadderConfig) -> None:
         for rung in (rung for rung in all_rungs() if rung.name in chosen):
             records.append(measure(rung, setting, world) | {"fault": fault})
             world.say(line(records[-1]))
-    if config.out and world.is_main:
-        Path(config.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(config.out).write_text("".join(json.dumps(record) + "\n" for record in records))
+            from_rank_0(world, lambda: _append(out, records[-1]))
     surprises = [record["rung"] for record in records if not record["as_expected"]]
     world.say(f"{len(records)} rungs at world size {world.size}: " + (
         f"not as expected: {', '.join(surprises)}" if surprises else "all as expected"))  # fmt: skip
-    dist.barrier()
-    # Some rungs have Python communication hooks, whose callbacks run in threads of gloo: its tear-down can abort a
-    # process that has finished. Everything is written, so this one goes without.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1 if surprises else 0)
+    if surprises:
+        process_group.stop()
+        sys.exit(1)
 
 
 def all_rungs() -> list[Rung]:
     """Every rung, in the order of the course."""
-    return [rung for topic in TOPICS for rung in import_module(f"ddp_course.ladder.{topic}").RUNGS]
+    return [rung for topic in TOPICS for rung in topic.RUNGS]
 
 
 def choose(wanted: str) -> list[Rung]:
@@ -105,6 +118,42 @@ def choose(wanted: str) -> list[Rung]:
             there = ", ".join(rung.name for rung in rungs)
             raise InputError(f"--rungs: {name!r} is no rung and no topic of the ladder; there are: {there}")
     return [rung for rung in rungs if {"all", rung.name, rung.topic} & set(names)]
+
+
+def _make_file(out: str) -> Path | None:
+    """An empty file for the records, and the folder for it. Earlier records make way, and nothing else does."""
+    if not out:
+        return None
+    with _told_in_one_line(out):
+        if os.path.isfile(out) and os.path.getsize(out) and not _holds_records(out):
+            raise InputError(f"--out {out} is there already and holds no records of the ladder; give another file")
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        Path(out).write_text("")
+    return Path(out)
+
+
+def _holds_records(path: str) -> bool:
+    """Whether a file begins with a record as this script writes it."""
+    with open(path, "rb") as file:
+        try:
+            return parse(file.readline(1 << 16)).keys() >= {"rung", "gap", "tolerance", "as_expected"}
+        except (ValueError, AttributeError):
+            return False
+
+
+def _append(out: Path | None, record: dict) -> None:
+    """Each record as soon as there is one, so that those before a failure survive it."""
+    if out:
+        with _told_in_one_line(out), open(out, "a") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+@contextlib.contextmanager
+def _told_in_one_line(out: object) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise InputError(f"cannot write --out {str(out)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def line(record: dict) -> str:

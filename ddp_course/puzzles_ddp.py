@@ -1,71 +1,94 @@
 """Train a small recurrent model on sudokus, with an embedding row for each puzzle, on one process or on many.
 
     python ddp_course/puzzles_ddp.py                                                            # one process
-    torchrun --standalone --nproc-per-node=2 ddp_course/puzzles_ddp.py lr=2e-3 puzzles=200      # two
-    torchrun ... ddp_course/puzzles_ddp.py --file mine.txt run_dir=runs/mine resume=auto        # go on after a stop
+    torchrun --standalone --nproc-per-node=2 ddp_course/puzzles_ddp.py puzzles=200 --seed 7     # two
+    torchrun ... ddp_course/puzzles_ddp.py @mine.txt --run-dir runs/mine --resume auto          # go on after a stop
 
 Read it from `train` downwards. It differs from minigpt_ddp.py in what has to be agreed on: rank 0 builds the
 configuration for all, and a table that DDP never sees is kept equal by an optimizer of its own.
 """
 
-import json
 import math
+import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
-import tyro
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ddp_course.data import sudoku
-from ddp_course.data.puzzles import IGNORED, PuzzleBatches, Puzzles, guessed, make_sets
-from ddp_course.models.puzzle import PuzzleModel, PuzzleModelConfig
-from ddp_course.parallel import overrides, process_group
-from ddp_course.parallel.bucket_order import settle_bucket_order
-from ddp_course.parallel.command_line import run
-from ddp_course.parallel.distributed_state import DistributedState
-from ddp_course.parallel.optimizer import make_adamw
-from ddp_course.parallel.precision import parameter_dtype
-from ddp_course.parallel.process_group import World
-from ddp_course.parallel.progress import Progress
-from ddp_course.parallel.run_directory import CONFIG, open_run
-from ddp_course.parallel.schedule import is_due, warmup_cosine
-from ddp_course.parallel.sparse_embedding import SparseEmbedding, SparseSignSGD
-from ddp_course.parallel.stop_request import StopRequest
-from ddp_course.parallel.sync import assert_replicas_equal, from_rank_0, sum_over_ranks
-from ddp_course.parallel.training_state import TrainingState
+from ddp_course.data.puzzles import PuzzleBatches, Puzzles, fingerprint, guessed, make_sets, read_sets
+from ddp_course.data.windows import IGNORED
+from ddp_course.distributed import process_group
+from ddp_course.distributed.bucket_order import wrap
+from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignSGD
+from ddp_course.distributed.sync import assert_replicas_equal, from_rank_0, sum_over_ranks
+from ddp_course.models.puzzle import PuzzleModel, PuzzleModelConfig, halting_steps
+from ddp_course.training.command_line import run
+from ddp_course.training.distributed_state import DistributedState
+from ddp_course.training.memory import require_memory, training_bytes
+from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate, warmup_cosine
+from ddp_course.training.precision import HALF, autocast, parameter_dtype
+from ddp_course.training.progress import Progress
+from ddp_course.training.run_directory import RunDirectory, open_run
+from ddp_course.training.settings import RunSettings, check_ranges
+from ddp_course.training.stop_request import StopRequest
+from ddp_course.training.training_state import TrainingState
 
-IDENTITY = ("size", "puzzles", "disguises", "held_out", "fewest_clues", "most_clues", "width", "heads", "layers",
-            "embedding_width", "slow_steps", "fast_steps", "segments", "gradient", "batch", "precision", "seed",
-            "checkpoint")  # what a resumed run may not change
+IDENTITY = ("size", "puzzles", "boards_per_puzzle", "held_out", "fewest_clues", "most_clues", "width", "heads",
+            "layers", "embedding_width", "slow_steps", "fast_steps", "segments", "gradient", "boards_per_update",
+            "precision", "seed", "checkpoint")  # what a resumed run may not change
 
 
 @dataclass(frozen=True)
-class PuzzleTraining:
-    """What rank 0 reads for all ranks: the same values mean the same training run at any number of processes."""
+class PuzzleConfig(RunSettings):
+    """Train a puzzle model. Rank 0 reads these for all ranks, so they mean the same run at any number of processes."""
 
+    preset: Literal["laptop", "tiny"] = "laptop"
+    """A named set of values; every other flag changes it. tiny: seconds. laptop: a minute or two."""
+    steps: int = 400
+    learning_rate: float = 2e-3
+    """Peak learning rate of the model (AdamW), reached after the warm-up."""
+    warmup_steps: int = 30
+    weight_decay: float = 0.1
+    embedding_learning_rate: float = 1e-2
+    """Peak of the embedding's (sign-SGD), by which each number of a used row moves in an update; at the end a tenth."""
+    embedding_weight_decay: float = 0.1
+    """The embedding's own decay, on used rows only."""
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Of the matrix products and of the rows that are looked up; weights stay float32 (float64 for float64)."""
+    checkpoint_every: int = 100
+    checkpoint: Literal["plain", "distributed"] = "plain"
+    """Written by rank 0, or the tensors by all ranks together."""
+    run_name: str = ""
+    """What the run is called; empty: a random name, the same on all ranks. Without --run-dir it names the folder."""
+
+    data: str = ""
+    """A folder with train.csv and test.csv, columns question and answer; empty: sudokus are made from the seed."""
     size: int = 4
     """Digits, and cells in a row, of a sudoku: 4 or 9."""
     puzzles: int = 400
     """Puzzles to train on. Each has a row of its own in the embedding."""
-    disguises: int = 32
-    """Boards of each puzzle: itself, and others with digits, rows and columns changed about. They share its row."""
+    boards_per_puzzle: int = 32
+    """Boards of each puzzle: itself, and augmentations with digits, rows and columns exchanged. They share its row."""
     held_out: int = 200
-    """Puzzles that are never trained on, in no disguise."""
+    """Puzzles that are never trained on, nor any augmentation of them."""
     fewest_clues: int = 4
-    """Given cells of the hardest puzzles (9x9: about 28)."""
+    """Given cells of the hardest puzzles that are made (9x9: about 28)."""
     most_clues: int = 7
-    """Given cells of the easiest puzzles (9x9: about 45)."""
+    """Given cells of the easiest puzzles that are made (9x9: about 45)."""
+    boards_per_update: int = 64
+    """Boards of one update, over all ranks: the constant of the run."""
 
     width: int = 64
     """Units of a cell's state."""
     heads: int = 4
-    """Attention heads."""
+    """Attention heads per block."""
     layers: int = 1
-    """Blocks of a level."""
+    """Blocks per level."""
     embedding_width: int = 16
     """Numbers in a puzzle's row."""
     slow_steps: int = 2
@@ -77,109 +100,59 @@ class PuzzleTraining:
     gradient: Literal["one-step", "full"] = "one-step"
     """Through the last step of each level only, or through all steps of a segment."""
 
-    batch: int = 64
-    """Boards of one update, over all ranks: the constant of the run."""
-    steps: int = 400
-    """Updates in the whole run."""
-    lr: float = 2e-3
-    """Peak learning rate of the model (AdamW), reached after the warm-up; a tenth of it is left at the end."""
-    weight_decay: float = 0.1
-    """AdamW's decay, on matrices only."""
-    embedding_lr: float = 1e-2
-    """Peak learning rate of the embedding (sign-SGD): each number of a used row moves by this much in an update."""
-    embedding_weight_decay: float = 0.1
-    """The embedding's own decay, on used rows only."""
-    warmup_steps: int = 30
-    """Updates over which both learning rates rise from zero."""
-    gradient_clip: float = 1.0
-    """Largest norm of the model's joint gradient; 0 turns clipping off."""
-    precision: Literal["float32", "float64"] = "float32"
-    """Of weights and arithmetic."""
-    seed: int = 1
-    """Decides the puzzles, the initial weights and the order of the boards."""
-
-    run_name: str = ""
-    """What the run is called; empty: a random name, the same on all ranks."""
-    run_dir: str = ""
-    """Where the run is written; empty: runs/RUN_NAME."""
-    resume: str = "no"
-    """no, auto (the newest valid checkpoint of run_dir), or the path of a checkpoint."""
-    log_every: int = 10
-    """Updates between entries in metrics.jsonl."""
-    validate_every: int = 50
-    """Updates between validations; the last one always validates. 0: only then."""
-    checkpoint_every: int = 100
-    """Updates between checkpoints; the last one always saves one. 0: only then."""
-    checkpoint: Literal["plain", "distributed"] = "plain"
-    """Written by rank 0, or the tensors by all ranks together."""
-    keep_checkpoints: int = 2
-    """How many of the newest checkpoints stay; 0 keeps all."""
-    max_seconds: float | None = None
-    """Stop, with a checkpoint, after this many seconds of training."""
-
     def __post_init__(self) -> None:
-        counts = ("puzzles", "disguises", "held_out", "width", "heads", "layers", "embedding_width", "slow_steps",
-                  "fast_steps", "segments", "batch", "steps", "log_every")  # fmt: skip
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("lr", "weight_decay", "embedding_lr", "embedding_weight_decay", "warmup_steps", "gradient_clip",
-                     "validate_every", "checkpoint_every", "keep_checkpoints"):  # fmt: skip
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
-        if self.max_seconds is not None and not self.max_seconds > 0:
-            raise ValueError(f"max_seconds must be above 0, not {self.max_seconds}")
+        super().__post_init__()
+        check_ranges(
+            self,
+            at_least_1=("puzzles", "boards_per_puzzle", "held_out", "boards_per_update", "width", "heads", "layers",
+                        "embedding_width", "slow_steps", "fast_steps", "segments"),
+            at_least_0=("embedding_learning_rate", "embedding_weight_decay"),
+        )  # fmt: skip
         if set(self.run_name) & set("/\\"):
-            raise ValueError(f"run_name must be a name, not a path like {self.run_name!r}; that is for run_dir")
-        if self.resume == "auto" and not self.run_dir:
-            raise ValueError("resume=auto needs run_dir=, the folder of the run that should go on")
+            raise ValueError(f"--run-name must be a name, not a path like {self.run_name!r}; that is for --run-dir")
         if self.width % self.heads:
-            raise ValueError(f"width={self.width} does not divide into heads={self.heads} of equal size")
+            raise ValueError(f"--width {self.width} does not divide into --heads {self.heads} of equal size")
         if self.size not in sudoku.SIZES:
-            raise ValueError(f"size must be one of {', '.join(map(str, sudoku.SIZES))}, not {self.size}")
+            raise ValueError(f"--size must be one of {', '.join(map(str, sudoku.SIZES))}, not {self.size}")
         if not 0 <= self.fewest_clues <= self.most_clues < self.size**2:
             raise ValueError(
-                f"fewest_clues={self.fewest_clues} and most_clues={self.most_clues} must be a range within "
+                f"--fewest-clues {self.fewest_clues} and --most-clues {self.most_clues} must be a range within "
                 f"0 to {self.size**2 - 1}, so that a cell is left to find"
             )
-        if not 0 <= self.seed < 2**64:
-            raise ValueError(f"seed must be a whole number from 0 to 2**64 - 1, not {self.seed}")
 
 
-@dataclass(frozen=True)
-class CommandLine:
-    """Train a puzzle model: key=value, as often as needed."""
-
-    settings: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Changes to the settings, as key=value."""
-    file: str = ""
-    """A file of such settings, one a line; the command line counts more."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train. Every rank reads this and the next for itself: before it, ranks cannot talk."""
-    timeout_seconds: float = 120
-    """How long a collective may wait for the other ranks before the job fails."""
+PRESETS = {
+    "laptop": PuzzleConfig(),
+    "tiny": PuzzleConfig(
+        preset="tiny", puzzles=30, boards_per_puzzle=2, held_out=11, boards_per_update=14, width=16, heads=2,
+        embedding_width=4, steps=20, warmup_steps=2, log_every=1, validate_every=10, checkpoint_every=10,
+    ),
+}  # fmt: skip
 
 
-def train(command: CommandLine) -> None:
-    """One rank's part of the run. Returns when the last step is done, or when a stop was asked for."""
-    world = process_group.start(command.timeout_seconds, command.device)
-    # One rank reads files, settings and the dice; what it cannot read ends all ranks with its sentence.
-    config = from_rank_0(world, lambda: configure(command))
-    run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="puzzles")
-    puzzles, held_out = from_rank_0(world, lambda: make_sets(
-        config.seed, config.size, config.puzzles, config.disguises, config.held_out,
-        (config.fewest_clues, config.most_clues),
-    ))  # fmt: skip
+def train(config: PuzzleConfig) -> int:
+    """One rank\'s part of the run, to the last step or until a stop was asked for; returns the exit code."""
+    world = process_group.start(config.timeout_seconds, config.device)
+    wanted = config.run_dir or (f"runs/{config.run_name}" if config.run_name and config.resume == "no" else "")
+    run_directory, checkpoint = open_run(world, wanted, config.resume, kind="puzzles")
+    config = from_rank_0(world, lambda: named(config, run_directory))
+    shape, dtype = model_shape(config), parameter_dtype(config.precision)
+    boards = (config.puzzles * config.boards_per_puzzle + config.held_out) * config.size**2 if not config.data else 0
+    table = (config.puzzles + 1) * config.embedding_width * dtype.itemsize
+    update = -(-config.boards_per_update // world.size) * bytes_per_board(shape)
+    need = training_bytes(least_parameters(shape), dtype) + 2 * boards + table + update
+    require_memory(world, "this training run", need)
+    puzzles, held_out = from_rank_0(world, lambda: sets(config))
 
     process_group.seed_shared(config.seed)
-    dtype = parameter_dtype(config.precision)
-    model = PuzzleModel(model_shape(config)).to(world.device, dtype)
+    model = PuzzleModel(shape).to(world.device, dtype)
     # Row 0 belongs to no puzzle: it stays zero, and is what a puzzle gets that was never trained on.
-    embedding = SparseEmbedding(config.puzzles + 1, config.embedding_width, std=0.0, dtype=dtype).to(world.device)
-    optimizer = make_adamw(model, config.lr, config.weight_decay)
-    embedding_optimizer = SparseSignSGD(embedding, world, config.embedding_lr, config.embedding_weight_decay)
+    embedding = SparseEmbedding(config.puzzles + 1, config.embedding_width, std=0.0, dtype=dtype,
+                                cast_to=HALF.get(config.precision)).to(world.device)  # fmt: skip
+    optimizer = make_adamw(model, config.learning_rate, config.weight_decay)
+    embedding_optimizer = SparseSignSGD(embedding, world, config.embedding_learning_rate, config.embedding_weight_decay)
 
-    identity = {name: getattr(config, name) for name in IDENTITY}
+    identity = {name: getattr(config, name) for name in IDENTITY} | {"boards": fingerprint(puzzles, held_out)}
     if config.checkpoint == "distributed":  # the sign-SGD remembers nothing but its rate, which the step decides
         state = DistributedState(nn.ModuleDict({"model": model, "embedding": embedding}), optimizer, identity)
     else:
@@ -188,42 +161,37 @@ def train(command: CommandLine) -> None:
         state = TrainingState(parts, identity)
     step = state.restore(world, checkpoint) if checkpoint else 0
     if step >= config.steps:
-        world.say(f"nothing left to do: step {step} of {config.steps} is done; steps= takes the run further")
-        return
-    settings = asdict(config) | {"world_size": world.size}
-    run_directory.begin(step, settings)
+        world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
+        return 0
+    settings = run_directory.begin(step, asdict(config) | {"world_size": world.size})
 
     # The model alone is wrapped: DDP would reduce, or broadcast, the whole table in every update.
-    replica = model if world.size == 1 else DistributedDataParallel(model, gradient_as_bucket_view=True)
-    if world.size > 1:
-        cells = torch.zeros(1, config.size**2, dtype=torch.int64, device=world.device)
-        settle_bucket_order(replica, cells, embedding.table[:1], cells)
+    cells = torch.zeros(1, config.size**2, dtype=torch.int64, device=world.device)
+    with autocast(config.precision, world.device):
+        replica = wrap(world, model, cells, embedding.table[:1], cells)
 
     world.say(
         f"{config.run_name}: {len(puzzles):,} boards of {config.puzzles:,} puzzles, {len(held_out):,} held out; "
-        f"{sum(p.numel() for p in model.parameters()):,} parameters, a table of {embedding.table.numel():,} numbers\n"
-        f"{config.batch} boards an update over {world.size} rank(s), {config.precision} on {world.device}; "
+        f"{sum(p.numel() for p in model.parameters()):,} parameters, a table of {embedding.table.numel():,} numbers; "
+        f"{config.precision} on {world.device}\n{config.boards_per_update} boards per update, {world.size} rank(s); "
         f"filled in at random, {guessed(held_out, config.seed):.3f} of the held-out puzzles come out right"
     )
-    progress = Progress(
-        run_directory, first_step=step, last_step=config.steps, per_update=config.batch, unit="boards",
-        log_every=config.log_every,
-    )  # fmt: skip
-    stop_request = StopRequest(world, config.max_seconds)
-    batches = iter(PuzzleBatches(
-        puzzles, batch_size=config.batch, rank=world.rank, world_size=world.size, seed=config.seed, start=step
-    ))  # fmt: skip
+    progress = Progress(run_directory, config, first_step=step, per_update=config.boards_per_update, unit="boards")
+    stop_request = StopRequest(world, config)
+    batches = iter(PuzzleBatches(puzzles, batch_size=config.boards_per_update, rank=world.rank, world_size=world.size,
+                                 seed=config.seed, start=step))  # fmt: skip
     stopping = False
     while step < config.steps and not stopping:
-        for chosen, peak in ((optimizer, config.lr), (embedding_optimizer, config.embedding_lr)):
-            learning_rate = warmup_cosine(step, config.steps, config.warmup_steps, peak, peak / 10)
-            for group in chosen.param_groups:
-                group["lr"] = learning_rate
+        learning_rate, peak = config.learning_rate_at(step), config.embedding_learning_rate
+        embedding_learning_rate = warmup_cosine(step, config.steps, config.warmup_steps, peak, final=peak / 10)
+        set_learning_rate(optimizer, learning_rate)
+        set_learning_rate(embedding_optimizer, embedding_learning_rate)
         clues, targets, ids, _ = (part.to(world.device) for part in next(batches))
-        # How many cells there are to find is known only when all ranks have counted theirs.
+        # The loss is a mean over the empty cells of the global batch, so all ranks add up theirs first.
         [cells] = sum_over_ranks(world, (targets != IGNORED).sum())
-        loss = replica(clues, embedding(ids), targets)
-        (loss * (world.size / cells)).backward()  # DDP divides by the world size; a sign takes no notice
+        with autocast(config.precision, world.device):
+            loss = replica(clues, embedding(ids), targets)
+        (loss * (world.size / cells)).backward()  # DDP divides by the world size; the sign-SGD does not need it
         gradient_norm = clip_grad_norm_(model.parameters(), config.gradient_clip or math.inf)
         optimizer.step()
         embedding_optimizer.step()  # gathers the rows that any rank has used: a collective, like DDP's backward
@@ -231,43 +199,45 @@ def train(command: CommandLine) -> None:
         embedding_optimizer.zero_grad()
         step += 1
 
-        loss_sum, ranks_asked = sum_over_ranks(world, loss.detach(), stop_request.asked())
+        total, ranks_asked = sum_over_ranks(world, loss.detach(), stop_request.asked())
         stopping = ranks_asked > 0
-        progress.step(step, loss=loss_sum / cells, grad_norm=gradient_norm.item(), lr=optimizer.param_groups[0]["lr"],
-                      embedding_lr=embedding_optimizer.param_groups[0]["lr"])  # fmt: skip
+        progress.step(step, loss, loss=total / cells, grad_norm=gradient_norm.item(), learning_rate=learning_rate,
+                      embedding_learning_rate=embedding_learning_rate)  # fmt: skip
         with progress.paused():
-            if stopping:  # before anything else: who asked may not wait for a validation
+            # Saved first: who asked the run to stop may not wait for a validation.
+            if stopping or is_due(step, config.checkpoint_every, config.steps):
                 state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
             if is_due(step, config.validate_every, config.steps):
-                progress.validation(step, **evaluate(model, embedding, held_out, config.batch, world))
-            if is_due(step, config.checkpoint_every, config.steps) and not stopping:
-                state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
+                progress.validation(step, **evaluate(model, embedding, held_out, config, world))
     progress.close()
 
     assert_replicas_equal(world, model)
     assert_replicas_equal(world, embedding, buffers=True)
     if stopping and step < config.steps:
-        world.say(f"stopped after step {step}: {stop_request.reason or 'another rank was asked to'}; "
-                  f"go on with run_dir={run_directory.path} resume=auto")  # fmt: skip
-    else:
-        world.say(f"first loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}; of the held-out "
-                  f"puzzles {progress.validated['exact']:.3f} solved, of their empty cells "
-                  f"{progress.validated['cell_accuracy']:.3f}\nrun directory: {run_directory.path}")  # fmt: skip
+        return stop_request.leave(step, run_directory.path)
+    world.say(f"first loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}; of the held-out "
+              f"puzzles {progress.validated['exact']:.3f} solved, of their empty cells "
+              f"{progress.validated['cell_accuracy']:.3f}\nrun directory: {run_directory.path}")  # fmt: skip
+    return 0
 
 
-def configure(command: CommandLine) -> PuzzleTraining:
-    """The configuration of the run, with a name. On one rank: another one would draw another name."""
-    config = overrides.read(PuzzleTraining, command.settings, command.file)
-    name = config.run_name or overrides.random_name("puzzles")
-    if config.resume == "no":
-        return replace(config, run_name=name, run_dir=config.run_dir or f"runs/{name}")
-    before = Path(config.run_dir or Path(config.resume).absolute().parent.parent) / CONFIG
-    if before.is_file() and not config.run_name:  # a run that goes on keeps its name
-        name = json.loads(before.read_text())["run_name"]
-    return replace(config, run_name=name)
+def named(config: PuzzleConfig, run_directory: RunDirectory) -> PuzzleConfig:
+    """The same with a name: a run that goes on keeps its own. On one rank: another one would draw another name."""
+    name = config.run_name or str(run_directory.before.get("run_name", ""))
+    if not name:  # not from the seed: two runs of one seed have two names
+        name = f"puzzles-{uuid.uuid4().hex[:6]}" if config.run_dir else run_directory.path.name
+    return replace(config, run_name=name, run_dir=str(run_directory.path))
 
 
-def model_shape(config: PuzzleTraining) -> PuzzleModelConfig:
+def sets(config: PuzzleConfig) -> tuple[Puzzles, Puzzles]:
+    """(To train on, held out). Called on one rank: the others need neither the folder nor the time."""
+    counts = config.size, config.puzzles, config.boards_per_puzzle, config.held_out
+    if config.data:
+        return read_sets(Path(config.data), config.seed, *counts)
+    return make_sets(config.seed, *counts, (config.fewest_clues, config.most_clues))
+
+
+def model_shape(config: PuzzleConfig) -> PuzzleModelConfig:
     return PuzzleModelConfig(
         size=config.size, width=config.width, heads=config.heads, layers=config.layers,
         puzzle_width=config.embedding_width, slow_steps=config.slow_steps, fast_steps=config.fast_steps,
@@ -275,25 +245,42 @@ def model_shape(config: PuzzleTraining) -> PuzzleModelConfig:
     )  # fmt: skip
 
 
+def least_parameters(shape: PuzzleModelConfig) -> int:
+    """A lower bound of the parameters of a PuzzleModel: the matrices of its blocks alone."""
+    return 12 * shape.layers * shape.width**2
+
+
+def bytes_per_board(shape: PuzzleModelConfig) -> int:
+    """A lower bound of what a board of an update takes: clues, targets, and what backward needs of each block."""
+    kept = 2 * shape.segments * shape.layers * 4 * shape.width  # numbers of at least two bytes, on two levels
+    return shape.size**2 * (8 + 8 + 2 * kept)
+
+
 @torch.no_grad()
-def evaluate(model: PuzzleModel, embedding: SparseEmbedding, puzzles: Puzzles, batch: int, world: World) -> dict:
-    """Mean loss of an empty cell, share of empty cells found, share of puzzles solved: the same on all ranks, and at
-    any number of them. Padding has no cell to find and is no puzzle. It runs the bare model: nothing here talks.
+def evaluate(model: PuzzleModel, embedding: SparseEmbedding, puzzles: Puzzles, config: PuzzleConfig,
+             world: World) -> dict[str, float]:  # fmt: skip
+    """Mean loss of an empty cell, share of empty cells found, share of puzzles solved, mean number of segments after
+    which an answer is final: the same on all ranks, and at any number of them. Padding has no cell to find and is no
+    puzzle. It runs the bare model, not the DDP wrapper.
     """
     model.eval(), embedding.eval()
-    loss_sum = found = cells = solved = count = 0.0
-    for clues, targets, ids, real in PuzzleBatches(puzzles, batch_size=batch, rank=world.rank, world_size=world.size):
-        clues, targets, vectors = clues.to(world.device), targets.to(world.device), embedding(ids.to(world.device))
-        logits, asked = model(clues, vectors), targets != IGNORED
-        loss_sum += nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum").item()
+    sums = torch.zeros(6, dtype=torch.float64)
+    for clues, targets, ids, real in PuzzleBatches(puzzles, batch_size=config.boards_per_update, rank=world.rank,
+                                                   world_size=world.size):  # fmt: skip
+        clues, targets, ids, real = (part.to(world.device) for part in (clues, targets, ids, real))
+        with autocast(config.precision, world.device):
+            answers = model.answers(clues, embedding(ids))
+        logits, asked = answers[-1], targets != IGNORED
         right = (logits.argmax(-1) == targets) | ~asked
-        found, cells = found + (right & asked).sum().item(), cells + asked.sum().item()
-        solved, count = solved + right.cpu()[real].all(dim=1).sum().item(), count + real.sum().item()
+        sums += torch.tensor([
+            nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"), asked.sum(),
+            (right & asked).sum(), right[real].all(dim=1).sum(), halting_steps(answers, asked)[real].sum(), real.sum(),
+        ], dtype=torch.float64)  # fmt: skip
     model.train(), embedding.train()
-    loss_sum, found, cells, solved, count = sum_over_ranks(world, loss_sum, found, cells, solved, count)
-    return {"loss": loss_sum / cells, "cell_accuracy": found / cells, "exact": solved / count}
+    loss_sum, cells, found, solved, halted, count = sum_over_ranks(world, *sums)
+    return {"loss": loss_sum / cells, "cell_accuracy": found / cells, "exact": solved / count,
+            "halting_steps": halted / count}  # fmt: skip
 
 
 if __name__ == "__main__":
-    CommandLine.__doc__ = f"{CommandLine.__doc__}\n\n{overrides.listing(PuzzleTraining)}"
-    run(train, {"default": CommandLine()})
+    run(train, PRESETS, on_rank_0=True)

@@ -10,12 +10,12 @@ import platform
 import re
 import sysconfig
 import urllib.request
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from ddp_course.atomic_file import replacing
 from ddp_course.data.text_files import (
     BLOCK,
     TextFile,
@@ -24,9 +24,11 @@ from ddp_course.data.text_files import (
     input_errors,
     line_start_near,
     look_at,
+    look_inside,
     pieces,
 )
 from ddp_course.errors import InputError
+from ddp_course.run_folder import is_run
 
 STDLIB = "stdlib"
 FEW_FILES = 20  # from this many files on, whole files are held out for validation; below, the end of each
@@ -100,8 +102,9 @@ class Corpus:
 def load(data: str, cache: Path | None = None) -> Corpus:
     """Find the corpus that `data` means: "stdlib", a name in DOWNLOADS, or else the path of a file or folder.
 
-    A name always wins; for a folder that is called like one, write "./stdlib". Hidden files, and files that
-    are not UTF-8 text, are left out of a folder. `cache` is where downloads go (default: cache_folder()).
+    A name always wins; for a folder that is called like one, write "./stdlib". Hidden files, files that are not
+    UTF-8 text, and the folders of runs, which change while they train, are left out of a folder. `cache` is where
+    downloads go (default: cache_folder()).
     Raises InputError if there is no such corpus, or if it is empty, not text, unreadable or cannot be
     downloaded.
     """
@@ -110,8 +113,8 @@ def load(data: str, cache: Path | None = None) -> Corpus:
         root = Path(sysconfig.get_paths()["stdlib"])
         files = files_below(
             root,
-            keep_file=lambda name: name.endswith(".py"),
-            keep_folder=lambda name: not LEFT_OUT.fullmatch(name),
+            keep_file=lambda path: path.name.endswith(".py"),
+            keep_folder=lambda path: not LEFT_OUT.fullmatch(path.name),
         )
         return _with_text(STDLIB, root, files, salt=f"Python {platform.python_version()}")
     if data in DOWNLOADS:
@@ -121,11 +124,13 @@ def load(data: str, cache: Path | None = None) -> Corpus:
     if not data or not os.path.exists(path):
         names = ", ".join([STDLIB, *DOWNLOADS])
         raise InputError(f'no corpus "{data}": it is neither a file or folder that exists nor one of {names}')
-    root = Path(path).resolve()
+    with input_errors(Path(path)):
+        root = Path(path).resolve()
     if root.is_dir():
-        files = files_below(root)
+        files = files_below(root, keep_folder=lambda path: not is_run(path))
     elif root.is_file():
-        files = tuple(file for file in [look_at(root)] if file.size)
+        with input_errors(root):
+            files = tuple(file for file in [look_inside(root)] if file.size)
     else:
         raise InputError(f"{root} is neither a file nor a folder: a corpus is read from files of text")
     return _with_text(root.name or "data", root, files)
@@ -185,25 +190,20 @@ def _downloaded(name: str, download: Download, cache: Path) -> Path:
         with input_errors(path), open(path, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() == download.sha256:
                 return path
-    # Only complete, checked content ever bears the final name, also if two processes download at once.
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
         digest = hashlib.sha256()
-        with urllib.request.urlopen(download.url, timeout=30) as response, open(partial, "xb") as file:
+        with urllib.request.urlopen(download.url, timeout=30) as response, replacing(path, "wb") as file:
             while block := response.read(BLOCK):
                 digest.update(block)
                 file.write(block)
-        if digest.hexdigest() != download.sha256:
-            raise InputError(
-                f"the download of {name} from {download.url} has the wrong checksum: "
-                f"expected {download.sha256}, found {digest.hexdigest()}"
-            )
-        os.replace(partial, path)
+            if digest.hexdigest() != download.sha256:  # only checked content ever bears the final name
+                raise InputError(
+                    f"the download of {name} from {download.url} has the wrong checksum: "
+                    f"expected {download.sha256}, found {digest.hexdigest()}"
+                )
     except (OSError, http.client.HTTPException) as error:  # URLError, HTTPError and time-outs are OSErrors
         raise InputError(
             f"the download of {name} from {download.url} failed ({error}): "
             f"check the network, or pass the path of a text file instead"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
     return path

@@ -5,7 +5,6 @@ come from a file or are computed here, and are divided by their mean over the tr
 """
 
 import hashlib
-import json
 import math
 import re
 from collections import Counter
@@ -17,8 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ddp_course.data.text_files import input_errors
 from ddp_course.errors import InputError
+from ddp_course.json_file import read_object
 
 Mode = Literal["none", "mean", "sum"]
 KEPT = frozenset("and as assert class def del elif else except for from if import in is lambda not or raise return "
@@ -72,13 +71,9 @@ def read_weights(path: Path) -> dict[str, float]:
                 raise InputError(f"{path}: {key[:16]} occurs twice, with weights {found[key[:16]]} and {weight}")
         return found
 
-    try:
-        with input_errors(path):
-            found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=entries)
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict) or not found:
-        raise InputError(f"{path}: expected a JSON object with md5 and weight, found {str(found)[:40]}")
+    found = read_object(path, object_pairs_hook=entries)
+    if not found:
+        raise InputError(f"{path}: expected a JSON object with md5 and weight, found an empty one")
     return found
 
 
@@ -105,12 +100,12 @@ def look_up(prompts: Sequence[str], weights: Mapping[str, float], most_misses: f
 def factors(weights: Tensor, mode: Mode, cap: float | None, *, total_weight: float, pairs: int) -> Tensor:
     """What the loss of each of these pairs is multiplied by; the sum of the products over `pairs` is the joint loss.
 
-    weights: of this rank's pairs. total_weight, pairs: sums over the joint batch, of all ranks. Then the factors, and
-    with them the gradient, are those of one process with the joint batch; with sums of its own, each rank would
+    weights: of this rank's pairs. total_weight, pairs: sums over the global batch, of all ranks. Then the factors, and
+    with them the gradient, are those of one process with the global batch; with sums of its own, each rank would
     give its pairs another importance.
 
     none: 1. The weights are not used.
-    mean: weight * pairs / total_weight. The weighted mean of the joint batch: it forgets how heavy the batch is.
+    mean: weight * pairs / total_weight. The weighted mean of the global batch: it forgets how heavy the batch is.
     sum:  weight. A batch of heavy pairs takes a larger step, so over many updates each pair of the data counts in
           proportion to its weight; with `mean`, a heavy pair among heavy pairs counts less.
     cap:  the largest factor, after all this: no pair counts more than that many average pairs. What is cut off is

@@ -10,21 +10,25 @@ import hashlib
 import json
 import os
 import random
-import uuid
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from ddp_course.atomic_file import replacing
 from ddp_course.data.breakage import blocks, broken
-from ddp_course.data.corpora import Corpus, cache_folder, load, make_folder
+from ddp_course.data.corpora import FEW_FILES, STDLIB, Corpus, cache_folder, load, make_folder
+from ddp_course.data.python_code import is_code
 from ddp_course.data.text_files import input_errors
 from ddp_course.data.windows import window_starts
 from ddp_course.errors import InputError
+from ddp_course.json_file import parse
 
 TRAIN, VALIDATION = "train.jsonl", "validation.jsonl"
 PAIRS_A_FILE = 16  # at most, while there are files enough
 HELD_OUT = 20  # of a single JSONL file, the pairs of every 20th prompt validate
-VERSION = 1  # of what is made from a corpus; another one makes cached pairs stale
+LONGEST_LINE = 16 << 20  # bytes
+NOTHING: Mapping[str, object] = {}
+VERSION = 2  # of what is made from a corpus; another one makes cached pairs stale
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ def read_pairs(path: Path) -> list[Pair]:
     """Read a JSONL file. Raises InputError, with the number of the line, for the first that is not a pair."""
     pairs = []
     with input_errors(path), open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
             try:
                 pairs.append(_pair(line))
             except ValueError as error:
@@ -53,15 +57,11 @@ def read_pairs(path: Path) -> list[Pair]:
 
 def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
     """Write a JSONL file, whole or not at all. Raises InputError if that is not possible."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
+        with replacing(path) as file:
             file.writelines(json.dumps(asdict(pair)) + "\n" for pair in pairs)
-        os.replace(temporary, path)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def make_pairs(documents: Iterable[str], count: int, seed: int, a_file: int = PAIRS_A_FILE) -> Iterator[Pair]:
@@ -78,20 +78,40 @@ def make_pairs(documents: Iterable[str], count: int, seed: int, a_file: int = PA
             return
 
 
-def prepare_pairs(data: str, train: int, validation: int, seed: int, say: Callable[[str], None] = print) -> Path:
+def prepare_pairs(data: str, train: int, validation: int, seed: int, say: Callable[[str], None] = print,
+                  before: Mapping[str, object] = NOTHING) -> Path:  # fmt: skip
     """The folder with train.jsonl and validation.jsonl for `data`; call it on one rank, the others read the result.
 
     data: "stdlib", or a file or folder of Python code: `train` and `validation` pairs are made from it, of different
-    files, and cached. Or a JSONL file: the pairs of every 20th prompt (by its hash, so that one prompt is never on
-    both sides) validate. Or a folder that holds train.jsonl and validation.jsonl already.
+    files, and cached. Or a file of JSON lines: the pairs of every 20th prompt (by its hash, so that one prompt is never
+    on both sides) validate. Or a folder that holds train.jsonl and validation.jsonl already. Which of them a file is
+    its content decides, unless it is called .jsonl; one that is neither is an error.
+    `before`: the settings of a run that goes on, with the folder it has read as "pairs_folder"; while that is there, it
+    is what the run reads again.
     Raises InputError if there are no such pairs.
     """
-    given = Path(data).expanduser()
-    if (given / TRAIN).is_file() and (given / VALIDATION).is_file():
+    asked = {"pairs": data, "train_pairs": train, "validation_pairs": validation, "seed": seed}
+    if {name: before.get(name) for name in asked} == asked and (read := before.get("pairs_folder")):
+        if _files_of(Path(str(read))) == {TRAIN, VALIDATION}:
+            return Path(str(read))
+        say(f"the pairs that this run began with are gone from {read}: reading {data} anew")
+    given = Path(os.path.expanduser(data))
+    there = _files_of(given)
+    if there == {TRAIN, VALIDATION}:
         return given
-    if given.suffix == ".jsonl":
+    if there:
+        [missing] = {TRAIN, VALIDATION} - there
+        raise InputError(f"{given} holds {min(there)} but no {missing}; pairs in a folder need both, or give the file")
+    if given.suffix == ".jsonl" or (os.path.isfile(given) and _looks_like_json(given)):
         return _split(given)
     corpus = load(data)
+    if data != STDLIB:
+        corpus = replace(corpus, files=tuple(file for file in corpus.files if is_code(file.path)))
+        if not corpus.files:
+            raise InputError(
+                f"no pairs can be made from {data}: it holds no Python code; give some, or a file of JSON lines, each "
+                f"with prompt, chosen and rejected"
+            )
     wanted = f"{VERSION} {corpus.fingerprint} {train} {validation} {seed}"
     folder = cache_folder() / "pairs" / hashlib.sha256(wanted.encode()).hexdigest()[:16]
     if not (folder / VALIDATION).exists():
@@ -100,7 +120,7 @@ def prepare_pairs(data: str, train: int, validation: int, seed: int, say: Callab
         for name, split, count in ((TRAIN, "train", train), (VALIDATION, "val", validation)):
             pairs = _spread(corpus, split, count, seed)
             if not pairs:
-                raise InputError(f"no pairs can be made from {data}: it holds too little Python code to {split} on")
+                raise InputError(f"no pairs can be made from {data}: it holds too little Python code for {name}")
             write_pairs(folder / name, pairs)
     return folder
 
@@ -121,15 +141,22 @@ def pairs_of_update(seed: int, update: int, count: int, total: int) -> list[int]
     return window_starts(seed, update, count, total, context=0).tolist()
 
 
+def _files_of(folder: Path) -> set[str]:
+    """Which of the two files of pairs lie in a folder."""
+    return {name for name in (TRAIN, VALIDATION) if os.path.isfile(folder / name)}
+
+
+def _looks_like_json(path: Path) -> bool:
+    """Whether the first thing in a file is an object or a list of JSON; as Python code it would begin otherwise."""
+    with input_errors(path), open(path, "rb") as file:
+        return file.read(1 << 16).lstrip()[:1] in (b"{", b"[") and not is_code(path)
+
+
 def _pair(line: bytes) -> Pair:
     """The pair on a line. Raises ValueError with what is wrong."""
-    try:
-        found = json.loads(line)
-    except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8") from None
-    except ValueError as error:
-        shown = line.decode("utf-8", errors="replace").strip()[:40]
-        raise ValueError(f"expected a JSON object, found {shown!r} ({error})") from None
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"it has more than {LONGEST_LINE >> 20} MB, expected one pair")
+    found = parse(line)
     if not isinstance(found, dict):
         raise ValueError(f"expected a JSON object with prompt, chosen and rejected, found {type(found).__name__}")
     for name in ("prompt", "chosen", "rejected"):
@@ -153,6 +180,8 @@ def _spread(corpus: Corpus, split: str, count: int, seed: int) -> list[Pair]:
     """`count` pairs from files all over the corpus, without reading more of them closely than needed."""
     files = max(1, len(corpus.text_files) * (1 if split == "train" else 0.05))
     share = 1.5 * count / (PAIRS_A_FILE * files)  # some files give fewer
+    if files < FEW_FILES:  # so few that chance could leave out all of them
+        share = 1.0
     chosen = (
         text
         for number, text in enumerate(corpus.documents(split))

@@ -1,12 +1,14 @@
-"""Which puzzles a rank reads: one shared order, sliced by rank. At any world size the joint batch is the same.
+"""Which puzzles a rank reads: one shared order, sliced by rank. At any world size the global batch is the same.
 
-Each puzzle has an id, and its disguises share it. Ids count from 1; a puzzle that is not trained on has id 0.
+Each puzzle has an id, and its augmentations share it. Ids count from 1; a puzzle that is not trained on has id 0.
 """
 
+import hashlib
 import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +17,10 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ddp_course.data import sudoku
+from ddp_course.data.puzzle_files import read_unlike
+from ddp_course.data.windows import IGNORED
 from ddp_course.errors import InputError
 
-IGNORED = -100  # the target that torch's cross-entropy leaves out by default
 NOBODY = 0  # the id of puzzles that have no row of their own
 
 
@@ -34,7 +37,7 @@ class Puzzles:
 
 
 class Batch(NamedTuple):
-    """A rank's share of a joint batch, padded to the length that all ranks have. All int64 but `real`.
+    """A rank's share of a global batch, padded to the length that all ranks have. All int64 but `real`.
 
     clues (rows, cells): digits, 0 where empty. targets (rows, cells): digit - 1 where a model has to find it, -100
     where it is given or the row is padding. ids (rows,). real (rows,) of bool: False for padding.
@@ -46,33 +49,50 @@ class Batch(NamedTuple):
     real: Tensor
 
 
-def make_sets(seed: int, size: int, puzzles: int, disguises: int, held_out: int,
+def make_sets(seed: int, size: int, puzzles: int, boards_per_puzzle: int, held_out: int,
               clues: tuple[int, int]) -> tuple[Puzzles, Puzzles]:  # fmt: skip
-    """(to train on, held out): sudokus made from `seed`, none of which is another one in disguise.
+    """(to train on, held out): sudokus made from `seed`, none of which is an augmentation of another.
 
-    `puzzles` are trained on, each as it is and in further random disguises, `disguises` boards in all; they share the
+    `puzzles` are trained on, each as it is and in random augmentations, `boards_per_puzzle` in all, which share the
     puzzle's id. The held-out ones have id 0 and depend on `held_out` and the seed alone.
     """
     made = sudoku.make_unlike(seed, size, held_out + puzzles, *clues)
+    return augmented(seed, made[held_out:], boards_per_puzzle), unseen(made[:held_out])
+
+
+def read_sets(folder: Path, seed: int, size: int, puzzles: int, boards_per_puzzle: int,
+              held_out: int) -> tuple[Puzzles, Puzzles]:  # fmt: skip
+    """The same from a folder with train.csv and test.csv (see `puzzle_files`)."""
+    train, test = read_unlike(folder, seed, size, puzzles, held_out)
+    return augmented(seed, train, boards_per_puzzle), unseen(test)
+
+
+def augmented(seed: int, pairs: list[tuple[sudoku.Board, sudoku.Board]], boards_per_puzzle: int) -> Puzzles:
+    """Each puzzle as it is and in random augmentations, `boards_per_puzzle` boards in all; the ids count from 1."""
     boards, ids = [], []
-    for number, (puzzle, solution) in enumerate(made[held_out:], start=1):
-        chance = random.Random(f"disguises of puzzle {number} of seed {seed}")
-        others = (sudoku.disguise(puzzle, solution, chance) for _ in range(disguises - 1))
+    for number, (puzzle, solution) in enumerate(pairs, start=1):
+        rng = random.Random(f"augmentations of puzzle {number} of seed {seed}")
+        others = (sudoku.augment(puzzle, solution, rng) for _ in range(boards_per_puzzle - 1))
         boards += [(puzzle, solution), *others]
-        ids += [number] * disguises
-    return _arrays(boards, ids), _arrays(made[:held_out], [NOBODY] * held_out)
+        ids += [number] * boards_per_puzzle
+    return _arrays(boards, ids)
+
+
+def unseen(pairs: list[tuple[sudoku.Board, sudoku.Board]]) -> Puzzles:
+    """Puzzles that are not trained on, so they have no id of their own."""
+    return _arrays(pairs, [NOBODY] * len(pairs))
 
 
 class PuzzleBatches(IterableDataset):
-    """One rank's share of every joint batch, from batch number `start` on, as `Batch`es of equal length on all ranks.
+    """One rank's share of every global batch, from batch number `start` on, as `Batch`es of equal length on all ranks.
 
     With a `seed` the batches never end: each epoch takes all boards once, in an order of its own, and its last batch
-    may be short. Without one it is a single pass in the given order, for evaluation. A joint batch holds up to
+    may be short. Without one it is a single pass in the given order, for evaluation. A global batch holds up to
     `batch_size` boards; rank r takes the r-th of `world_size` equal slices. Where they do not divide, or the batch is
     short, slices are filled up with rows that have nothing to find. The batch number is all that a resumed run needs,
-    at any number of ranks: the joint batches are a function of (seed, number) alone.
+    at any number of ranks: the global batches are a function of (seed, number) alone.
 
-    A padded row repeats the first board of its joint batch. So a padded row looks up a row of the embedding that is
+    A padded row repeats the first board of its global batch. So a padded row looks up a row of the embedding that is
     used in this update anyway, and which rows an update touches does not depend on the number of ranks.
 
     Use it as it is, or in DataLoader(..., batch_size=None, num_workers=...).
@@ -104,8 +124,8 @@ class PuzzleBatches(IterableDataset):
         for number in numbers:
             yield self._batch(number)
 
-    def joint(self, number: int) -> np.ndarray:
-        """The boards of joint batch `number` (from 0), as indices into the puzzles: the same on every rank."""
+    def global_batch(self, number: int) -> np.ndarray:
+        """The boards of global batch `number` (from 0), as indices into the puzzles: the same on every rank."""
         epoch, place = divmod(number, self.per_epoch)
         return self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
 
@@ -118,9 +138,9 @@ class PuzzleBatches(IterableDataset):
         return self._drawn[1]
 
     def _batch(self, number: int) -> Batch:
-        joint = self.joint(number)
-        mine = joint[self.rank * self.rows : (self.rank + 1) * self.rows]  # empty where it starts behind the end
-        padded = np.concatenate([mine, np.full(self.rows - len(mine), joint[0])])
+        boards = self.global_batch(number)
+        mine = boards[self.rank * self.rows : (self.rank + 1) * self.rows]  # empty where it starts behind the end
+        padded = np.concatenate([mine, np.full(self.rows - len(mine), boards[0])])
         real = np.arange(self.rows) < len(mine)
         clues = self.puzzles.clues[padded].astype(np.int64)
         targets = self.puzzles.solutions[padded].astype(np.int64) - 1
@@ -128,11 +148,17 @@ class PuzzleBatches(IterableDataset):
         return Batch(*map(torch.from_numpy, (clues, targets, self.puzzles.ids[padded], real)))
 
 
+def fingerprint(*sets: Puzzles) -> str:
+    """Which boards these are, in 16 characters."""
+    parts = [array.tobytes() for puzzles in sets for array in (puzzles.clues, puzzles.solutions, puzzles.ids)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+
 def guessed(puzzles: Puzzles, seed: int, tries: int = 10) -> float:
     """The share of puzzles that come out right if each empty cell gets a random digit that its clues allow."""
-    chance, right = random.Random(f"guesses of seed {seed}"), 0
+    rng, right = random.Random(f"guesses of seed {seed}"), 0
     for clues, solution in zip(puzzles.clues.tolist(), puzzles.solutions.tolist(), strict=True):
-        right += sum(sudoku.fill_at_random(tuple(clues), chance) == tuple(solution) for _ in range(tries))
+        right += sum(sudoku.fill_at_random(tuple(clues), rng) == tuple(solution) for _ in range(tries))
     return right / (tries * len(puzzles))
 
 

@@ -1,6 +1,6 @@
 """Files of tokens or text as one endless, shuffled stream of batches, dealt out to ranks and their loader workers.
 
-What the joint batch of all ranks holds is a pure function of (files, seed, position in the stream). The numbers of
+What the global batch of all ranks holds is a pure function of (files, seed, position in the stream). The numbers of
 ranks and of loader workers decide only who reads which part of it. So the position is one number, it is all that a
 resumed run needs, and that run may have another number of ranks, of workers, or another batch size.
 """

@@ -7,19 +7,22 @@ from a `random.Random` that the caller seeds, and only from its `random()`, whic
 import hashlib
 import math
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from ddp_course.errors import InputError
 
 Board = tuple[int, ...]
 SIZES = (4, 9)  # digits, and cells in a row
+MOST_4X4 = 2 * 2**16  # two solved boards, of which all others are augmentations, and the sets of cells to give
+SECONDS_BETWEEN_REPORTS = 5
 
 
-def solutions(board: Sequence[int], limit: int = 2, chance: random.Random | None = None) -> list[Board]:
+def solutions(board: Sequence[int], limit: int = 2, rng: random.Random | None = None) -> list[Board]:
     """Up to `limit` solutions of a board; none if its clues contradict each other.
 
-    Search with backtracking, always in the cell with the fewest digits left. With `chance`, digits are tried in random
+    Search with backtracking, always in the cell with the fewest digits left. With `rng`, digits are tried in random
     order: the first solution of an empty board is then a random grid.
     """
     size = size_of(board)
@@ -36,7 +39,7 @@ def solutions(board: Sequence[int], limit: int = 2, chance: random.Random | None
             return
         cell = min(empty, key=lambda one: _candidates(free, size, one).bit_count())
         empty.remove(cell)
-        for digit in _shuffled(range(1, size + 1), chance) if chance else range(1, size + 1):
+        for digit in _shuffled(range(1, size + 1), rng) if rng else range(1, size + 1):
             if len(found) < limit and _place(free, size, cell, 1 << digit - 1):
                 cells[cell] = digit
                 search()
@@ -47,7 +50,7 @@ def solutions(board: Sequence[int], limit: int = 2, chance: random.Random | None
     return found
 
 
-def make(chance: random.Random, size: int, clues: int) -> tuple[Board, Board]:
+def make(rng: random.Random, size: int, clues: int) -> tuple[Board, Board]:
     """A random puzzle with exactly one solution, and that solution.
 
     Cells are emptied in random order as long as the solution stays the only one, until `clues` are left. Some orders
@@ -55,9 +58,9 @@ def make(chance: random.Random, size: int, clues: int) -> tuple[Board, Board]:
     """
     if size not in SIZES:
         raise InputError(f"a sudoku of size {size} was asked for, expected one of {', '.join(map(str, SIZES))}")
-    [solution] = solutions((0,) * size**2, 1, chance)
+    [solution] = solutions((0,) * size**2, 1, rng)
     puzzle, left = list(solution), size**2
-    for cell in _shuffled(range(size**2), chance):
+    for cell in _shuffled(range(size**2), rng):
         if left <= clues:
             break
         puzzle[cell] = 0
@@ -68,49 +71,57 @@ def make(chance: random.Random, size: int, clues: int) -> tuple[Board, Board]:
     return tuple(puzzle), solution
 
 
-def make_unlike(seed: int, size: int, count: int, fewest: int, most: int) -> list[tuple[Board, Board]]:
-    """`count` pairs (puzzle, solution), no two of them the same puzzle in disguise; `fewest` to `most` clues are aimed
-    at. Puzzle k does not depend on `count`. Raises InputError if no more can be found.
+def make_unlike(seed: int, size: int, count: int, fewest: int, most: int,
+                say: Callable[[str], object] = print) -> list[tuple[Board, Board]]:  # fmt: skip
+    """`count` pairs (puzzle, solution), none of them an augmentation of another; `fewest` to `most` clues are aimed
+    at. Puzzle k does not depend on `count`. `say` hears every few seconds how many there are. Raises InputError if
+    there are not so many, or if no more can be found.
     """
+    if size == 4 and count > MOST_4X4:
+        raise InputError(f"{count} sudokus of size 4 were asked for; there are fewer than {MOST_4X4:,} of them")
+    reported = time.monotonic()
     seen: set[str] = set()
     made: list[tuple[Board, Board]] = []
     number = missed = 0
     while len(made) < count:
-        chance = random.Random(f"puzzle {number} of seed {seed}")
-        puzzle, solution = make(chance, size, fewest + int(chance.random() * (most - fewest + 1)))
+        rng = random.Random(f"puzzle {number} of seed {seed}")
+        puzzle, solution = make(rng, size, fewest + int(rng.random() * (most - fewest + 1)))
         number += 1
         missed += 1
         if (key := fingerprint(puzzle, solution)) not in seen:
             seen.add(key)
             made.append((puzzle, solution))
             missed = 0
+        if time.monotonic() - reported > SECONDS_BETWEEN_REPORTS:
+            reported = time.monotonic()
+            say(f"made {len(made):,} of {count:,} sudokus, {missed:,} tries since the last new one")
         if missed > 1000:
             raise InputError(
                 f"{count} sudokus of size {size} with {fewest} to {most} clues were asked for, but after {len(made)} "
-                f"the last {missed} were all known ones in disguise: ask for fewer, or for a wider range of clues"
+                f"the last {missed} were all augmentations of known ones: ask for fewer, or for a wider range of clues"
             )
     return made
 
 
-def disguise(puzzle: Board, solution: Board, chance: random.Random) -> tuple[Board, Board]:
+def augment(puzzle: Board, solution: Board, rng: random.Random) -> tuple[Board, Board]:
     """The same puzzle with other digits, rows and columns in another order within what the rules allow, perhaps
-    transposed. What was its solution is still, in the same disguise, its only one.
+    transposed. Its solution, augmented alike, is still its only one.
     """
     size = size_of(puzzle)
     box = math.isqrt(size)
 
     def order() -> list[int]:  # bands change places, and rows within a band: a box stays a box
-        bands = _shuffled(range(box), chance)
-        return [band * box + row for band in bands for row in _shuffled(range(box), chance)]
+        bands = _shuffled(range(box), rng)
+        return [band * box + row for band in bands for row in _shuffled(range(box), rng)]
 
-    rows, columns, turned = order(), order(), chance.random() < 0.5
-    digits = [0, *_shuffled(range(1, size + 1), chance)]
+    rows, columns, turned = order(), order(), rng.random() < 0.5
+    digits = [0, *_shuffled(range(1, size + 1), rng)]
     cells = [column * size + row if turned else row * size + column for row in rows for column in columns]
     return tuple(digits[puzzle[cell]] for cell in cells), tuple(digits[solution[cell]] for cell in cells)
 
 
 def fingerprint(puzzle: Board, solution: Board) -> str:
-    """The same text for a puzzle and all its disguises. Different puzzles mostly differ, but may share one.
+    """The same text for a puzzle and all its augmentations. Different puzzles mostly differ, but may share one.
 
     So who keeps one puzzle for each fingerprint never holds the same one twice. A cell's colour is at first whether it
     is given. Then, a few times, each cell looks at the colours in its row, column and box and at those of the cells
@@ -138,7 +149,7 @@ def is_solved(board: Sequence[int]) -> bool:
     return 0 not in board and len(solutions(board, 1)) == 1
 
 
-def fill_at_random(puzzle: Board, chance: random.Random) -> Board:
+def fill_at_random(puzzle: Board, rng: random.Random) -> Board:
     """A guess for each empty cell: one of the digits that no clue in its row, column or box has. What a model has to
     beat to have learned anything.
     """
@@ -151,7 +162,7 @@ def fill_at_random(puzzle: Board, chance: random.Random) -> Board:
     for cell, digit in enumerate(puzzle):
         if not digit:
             left = [one for one in range(1, size + 1) if _candidates(free, size, cell) >> one - 1 & 1]
-            guess[cell] = left[int(chance.random() * len(left))]
+            guess[cell] = left[int(rng.random() * len(left))]
     return tuple(guess)
 
 
@@ -200,8 +211,8 @@ def _take_back(free: list[list[int]], size: int, cell: int, bit: int) -> None:
         unit[index] ^= bit
 
 
-def _shuffled(items: Sequence[int], chance: random.Random) -> list[int]:
-    return sorted(items, key=lambda _: chance.random())
+def _shuffled(items: Sequence[int], rng: random.Random) -> list[int]:
+    return sorted(items, key=lambda _: rng.random())
 
 
 def _hash(*parts: str) -> str:

@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddp_course.errors import InputError
@@ -38,12 +38,21 @@ def look_at(path: Path) -> TextFile:
     return TextFile(path, status.st_size, status.st_mtime_ns)
 
 
+def look_inside(path: Path) -> TextFile:
+    """The same, by what can be read where the size is given as 0: files of /proc say 0. Raises OSError."""
+    found = look_at(path)
+    if found.size:
+        return found
+    with open(path, "rb") as file:
+        return replace(found, size=sum(map(len, iter(lambda: file.read(BLOCK), b""))))
+
+
 def files_below(
-    root: Path, keep_file: Callable[[str], bool] = bool, keep_folder: Callable[[str], bool] = bool
+    root: Path, keep_file: Callable[[Path], bool] = bool, keep_folder: Callable[[Path], bool] = bool
 ) -> tuple[TextFile, ...]:
     """All files below a folder that are neither empty nor hidden, sorted by relative path.
 
-    `keep_file` and `keep_folder` see a name and say whether it belongs. Raises InputError if anything is
+    `keep_file` and `keep_folder` see a path and say whether it belongs. Raises InputError if anything is
     unreadable.
     """
 
@@ -53,9 +62,9 @@ def files_below(
     found = []
     with input_errors(root):
         for folder, subfolders, names in os.walk(root, onerror=fail):
-            subfolders[:] = [name for name in subfolders if not name.startswith(".") and keep_folder(name)]
-            paths = [Path(folder, name) for name in names if not name.startswith(".") and keep_file(name)]
-            found += [look_at(path) for path in paths if path.is_file()]
+            subfolders[:] = [one for one in subfolders if not one.startswith(".") and keep_folder(Path(folder, one))]
+            paths = [Path(folder, name) for name in names if not name.startswith(".")]
+            found += [look_at(path) for path in paths if keep_file(path) and path.is_file()]
     found.sort(key=lambda file: file.path.relative_to(root).as_posix())
     return tuple(file for file in found if file.size)
 

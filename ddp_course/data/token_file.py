@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -19,14 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ddp_course.data import corpora, tokenizer
+from ddp_course.data import corpora, shards, tokenizer
 from ddp_course.errors import InputError
+from ddp_course.json_file import read_object
 
 FORMAT = 1  # part of the folder's hash: raise it when the way to split, tokenize or write changes
 TRAINING_BYTES = 32_000_000  # of text that train a tokenizer; more changes the merges little and takes long
 SECONDS_BETWEEN_REPORTS = 10
 DAY = 86_400  # seconds
 Say = Callable[[str], object]
+NOTHING: Mapping[str, object] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +37,8 @@ class Tokens:
 
     folder: Path
     meta: dict
-    train: np.memmap
-    val: np.memmap
+    train: np.memmap | shards.Shards
+    val: np.memmap | shards.Shards
 
     @cached_property
     def tokenizer(self) -> tokenizer.Tokenizer:
@@ -55,22 +57,43 @@ def prepare(
     vocab_size: int | None = None,
     cache: Path | None = None,
     say: Say = print,
+    before: Mapping[str, object] = NOTHING,
 ) -> Path:
     """On one rank: make sure that a corpus's token files exist and are undamaged; return their folder.
 
-    `data` is as in corpora.load, `tokenizer_name` and `vocab_size` as in tokenizer.build. A tokenizer is
+    `before`: the settings of a run that goes on, with the folder it has read as "token_file". While that is there and
+    undamaged, it is what the run reads again, whatever has become of the corpus meanwhile.
+    `data` is as in corpora.load, `tokenizer_name` and `vocab_size` as in tokenizer.build; or `tokenizer_name` is the
+    folder of an existing one (tokenizer.existing), whose vocabulary `vocab_size` may not contradict. A tokenizer is
     trained on the training split only, and of a corpus above 48 MB on every k-th document, about 32 MB in
-    all. Each call streams the checksums; files that do not match are built again. `say` gets a line for what
-    takes long, and else nothing. Two processes may build at the same time. Raises InputError as corpora.load
-    and tokenizer.build do, and if a split has no text.
+    all. Each call streams the checksums; files that do not match are built again. A folder of tokens (shards.find) is
+    taken as it is, with an existing tokenizer or "bytes": read once, and again when a size or time has changed. `say`
+    gets a line for what takes long, and else nothing. Two processes may build at the same time. Raises InputError as
+    corpora.load, shards.describe and tokenizer.build do, and if a split has no text.
     """
-    vocab_size = tokenizer.check(tokenizer_name, vocab_size)
+    if tokenizer_name in tokenizer.BUILT:
+        vocab_size = tokenizer.check(tokenizer_name, vocab_size)
+    asked = {"data": data, "tokenizer": tokenizer_name, "vocab_size": vocab_size}
+    known = {name: before.get(name) for name in asked}
+    if known | {"vocab_size": known["vocab_size"] or vocab_size} == asked and (read := before.get("token_file")):
+        if (damage := _damage(Path(str(read)))) is None:
+            return Path(str(read))
+        say(f"the token files that this run began with are gone ({damage}): reading {data} anew")
     cache = Path(cache) if cache else corpora.cache_folder()
+    which = tokenizer_name
+    chosen = None if tokenizer_name in tokenizer.BUILT else _existing(tokenizer_name, vocab_size)
+    if found := shards.find(Path(os.path.abspath(os.path.expanduser(data)))):
+        try:
+            return _prepare_shards(found, chosen or tokenizer_name, cache, say)
+        except OSError as error:
+            raise _cannot_write(cache / "tokens", error) from error
+    if chosen:
+        which, tokenizer_name, vocab_size = chosen.fingerprint, chosen.name, chosen.vocab_size
     corpus = corpora.load(data, cache)
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", corpus.name)[:40]
     # Where the text lies is part of the hash: folders can differ though names, sizes and times agree.
     root = os.fsencode(corpus.root).hex()
-    key = _sha256([FORMAT, corpus.fingerprint, root, tokenizer_name, vocab_size])[:12]
+    key = _sha256([FORMAT, corpus.fingerprint, root, which, vocab_size])[:12]
     folder = corpora.make_folder(cache / "tokens") / f"{name}-{tokenizer_name}-{key}"
     if folder.exists():
         if (damage := _damage(folder)) is None:
@@ -80,10 +103,49 @@ def prepare(
     building = folder.with_name(f".{folder.name}.building-{uuid.uuid4().hex}")
     try:
         building.mkdir()
-        _build(corpus, tokenizer_name, vocab_size, building, say)
+        _build(corpus, tokenizer_name, vocab_size, building, say, chosen)
         _publish(building, folder)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
+    return folder
+
+
+def _cannot_write(folder: Path, error: OSError) -> InputError:
+    """What is left once reading has told its own errors: a full disk, most of all."""
+    return InputError(
+        f"cannot write the token files {folder} ({error.strerror or error}): set DDP_COURSE_CACHE to another folder"
+    )
+
+
+def _existing(folder: str, vocab_size: int | None) -> tokenizer.Tokenizer:
+    chosen = tokenizer.existing(folder)
+    if vocab_size not in (None, chosen.vocab_size):
+        raise InputError(
+            f"the tokenizer {folder} has {chosen.vocab_size} tokens, not {vocab_size}: give --vocab-size None"
+        )
+    return chosen
+
+
+def _prepare_shards(found: dict[str, list[Path]], chosen: tokenizer.Tokenizer | str, cache: Path, say: Say) -> Path:
+    """A folder with nothing but meta.json, which says where the shards are and what is in them."""
+    data = found["train"][0].parent
+    if chosen == "bytes":
+        chosen = tokenizer.build("bytes", [])
+    if isinstance(chosen, str):
+        raise InputError(
+            f"{data} holds tokens, not text: give the folder of the tokenizer that made them as --tokenizer"
+        )
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", data.name)[:40]
+    folder = corpora.make_folder(cache / "tokens") / f"{name}-shards-{shards.which(found, chosen)}"
+    if not (folder / "meta.json").exists():
+        say(f"reading the shards in {data}: {sum(map(len, found.values()))} files")
+        meta = {"format": FORMAT, "corpus": data.name} | shards.describe(found, chosen)
+        folder.mkdir(exist_ok=True)
+        unfinished = folder / f".meta.{uuid.uuid4().hex}"
+        unfinished.write_text(json.dumps(meta | {"sha256": _sha256(meta)}))
+        os.replace(unfinished, folder / "meta.json")
     return folder
 
 
@@ -94,12 +156,9 @@ def open_tokens(folder: Path) -> Tokens:
     """
     folder = Path(folder)
     try:
-        meta = json.loads((folder / "meta.json").read_text())
-        train, val = (
-            np.memmap(folder / f"{split}.bin", meta["dtype"], "r", shape=(meta["splits"][split]["tokens"],))
-            for split in ("train", "val")
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        meta = read_object(folder / "meta.json")
+        train, val = (_mapped(folder, split, meta) for split in ("train", "val"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
         raise InputError(
             f"no usable token files in {folder} ({error}): prepare them on this machine, "
             f"or set DDP_COURSE_CACHE to a folder that all machines share"
@@ -107,14 +166,24 @@ def open_tokens(folder: Path) -> Tokens:
     return Tokens(folder, meta, train, val)
 
 
-def _build(corpus: corpora.Corpus, name: str, vocab_size: int, folder: Path, say: Say) -> None:
-    """Write the three files."""
+def _mapped(folder: Path, split: str, meta: dict) -> np.memmap | shards.Shards:
+    about = meta["splits"][split]
+    if "files" in about:
+        return shards.Shards(about["files"], meta["dtype"])
+    return np.memmap(folder / f"{split}.bin", meta["dtype"], "r", shape=(about["tokens"],))
+
+
+def _build(
+    corpus: corpora.Corpus, name: str, vocab_size: int, folder: Path, say: Say, chosen: tokenizer.Tokenizer | None
+) -> None:
+    """Write the three files, with the tokenizer `chosen`, or with one that is trained first."""
     size = sum(file.size for file in corpus.text_files)
     say(f"building the token files of {corpus.name} with the tokenizer {name}: {size / 1e6:.1f} MB of text")
     start = time.monotonic()
     every = max(1, round(size / TRAINING_BYTES))
-    chosen = tokenizer.build(name, islice(corpus.documents("train"), 0, None, every), vocab_size)
-    if name != "bytes":
+    if trained := chosen is None:
+        chosen = tokenizer.build(name, islice(corpus.documents("train"), 0, None, every), vocab_size)
+    if trained and name != "bytes":
         say(f"training the tokenizer {name}: {chosen.vocab_size} ids, {time.monotonic() - start:.1f} s")
     start = time.monotonic()
     dtype = np.dtype("<u4" if chosen.vocab_size > 65_535 else "<u2")
@@ -182,16 +251,19 @@ def _publish(building: Path, folder: Path) -> None:
 def _damage(folder: Path) -> str | None:
     """What is wrong with a folder of token files, or None. Streams the files; memory stays constant."""
     try:
-        meta = json.loads((folder / "meta.json").read_text())
+        meta = read_object(folder / "meta.json")
         expected = meta.pop("sha256")
         if _sha256(meta) != expected:
             return "meta.json does not match its checksum"
         for split, counts in meta["splits"].items():
-            with open(folder / f"{split}.bin", "rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.sha256()
+            for name in counts.get("files", [folder / f"{split}.bin"]):
+                with open(name, "rb") as file:
+                    hashlib.file_digest(file, lambda digest=digest: digest)
+            found = digest.hexdigest()
             if found != counts["sha256"]:
                 return f"{split}.bin has checksum {found[:12]}, expected {counts['sha256'][:12]}"
-    except OSError as error:
+    except (OSError, InputError) as error:
         return str(error)
     except (ValueError, KeyError, AttributeError, TypeError):
         return "meta.json is not readable"

@@ -1,6 +1,6 @@
-"""Text to token ids and back: bytes, or byte-pair encoding by Hugging Face `tokenizers` or by `rustbpe`.
+"""Text to token ids and back: bytes, byte-pair encoding by Hugging Face `tokenizers` or `rustbpe`, or an existing one.
 
-All three are lossless: every text without NUL comes back exactly. End of text is an id of its own that no
+The first three are lossless: every text without NUL comes back exactly. End of text is an id of its own that no
 text encodes to, whatever it contains. The libraries are imported when first needed: a run on bytes loads none
 of them.
 """
@@ -11,8 +11,10 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from pathlib import Path
 
 from ddp_course.errors import InputError
+from ddp_course.json_file import read_object
 
 DEFAULT_VOCAB_SIZE = {"bytes": 256, "bpe": 4096, "rustbpe": 4096}
 SMALLEST_VOCAB_SIZE = 257  # of a byte-pair encoding: the 256 bytes and end of text
@@ -137,7 +139,42 @@ class RustBytePairTokenizer(Tokenizer):
         return library.encode_ordinary
 
 
-KINDS = {kind.name: kind for kind in (ByteTokenizer, BytePairTokenizer, RustBytePairTokenizer)}
+class ExistingTokenizer(Tokenizer):
+    """Any tokenizer of Hugging Face `tokenizers`, as its tokenizer.json says. `existing` reads one from its folder.
+
+    Not every one of them gives back each text exactly. The letters of a special token in a text stay letters.
+    """
+
+    name = "huggingface"
+
+    @cached_property
+    def _library(self):
+        library = _import_tokenizers().Tokenizer.from_str(json.dumps(self._state["tokenizer"]))
+        library.no_padding()
+        library.no_truncation()
+        library.encode_special_tokens = True
+        return library
+
+    @property
+    def vocab_size(self) -> int:
+        return max(self._library.get_vocab(with_added_tokens=True).values()) + 1
+
+    @property
+    def end_of_text(self) -> int:
+        return self._state["end_of_text"]
+
+    @cached_property
+    def _encode(self) -> Callable[[str], list[int]]:
+        return lambda text: self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        known = [token for token in map(int, ids) if self._library.id_to_token(token) is not None]
+        return self._library.decode(known, skip_special_tokens=False)
+
+
+BUILT = {kind.name: kind for kind in (ByteTokenizer, BytePairTokenizer, RustBytePairTokenizer)}
+KINDS = BUILT | {ExistingTokenizer.name: ExistingTokenizer}
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # of a text, where no tokenizer_config.json says it
 
 
 def check(name: str, vocab_size: int | None = None) -> int:
@@ -145,8 +182,8 @@ def check(name: str, vocab_size: int | None = None) -> int:
 
     Raises InputError for an unknown name, a size the tokenizer cannot have, or a missing package.
     """
-    if name not in KINDS:
-        raise InputError(f'no tokenizer "{name}": the names are {", ".join(KINDS)}')
+    if name not in BUILT:
+        raise InputError(f'no tokenizer "{name}": the names are {", ".join(BUILT)}, or the folder of an existing one')
     if name == "rustbpe":
         missing = [package for package in ("rustbpe", "tiktoken") if not _installed(package)]
         if missing:
@@ -198,8 +235,38 @@ def build(name: str, documents: Iterable[str], vocab_size: int | None = None) ->
 
 def from_state(state: dict) -> Tokenizer:
     """The tokenizer that `state()` described. Raises InputError for an unknown name or a missing package."""
-    check(state["name"])
+    if state["name"] not in KINDS:
+        raise InputError(f'no tokenizer "{state["name"]}": the names are {", ".join(KINDS)}')
+    if state["name"] in BUILT:
+        check(state["name"])
     return KINDS[state["name"]](state)
+
+
+def existing(where: str | Path) -> ExistingTokenizer:
+    """The tokenizer in a folder (or file) of Hugging Face's: tokenizer.json, and tokenizer_config.json if there is one.
+
+    Its end of text is the eos_token that tokenizer_config.json names, else the first of ENDS that it knows.
+    Raises InputError if it is not there, cannot be read, or has no end of text.
+    """
+    where = Path(where).expanduser()
+    if not where.exists():
+        check(str(where))
+    file = where / "tokenizer.json" if where.is_dir() else where
+    try:
+        state = read_object(file)
+        library = _import_tokenizers().Tokenizer.from_str(json.dumps(state))
+    except InputError:
+        raise
+    except Exception as error:  # the library raises bare Exceptions
+        raise InputError(f"{file} is not a tokenizer of Hugging Face's: {error}") from None
+    settings = file.with_name("tokenizer_config.json")
+    named = read_object(settings).get("eos_token") if settings.exists() else None
+    named = named.get("content") if isinstance(named, dict) else named
+    for end in [named] if named else ENDS:
+        if (number := library.token_to_id(end)) is not None:
+            return ExistingTokenizer({"name": ExistingTokenizer.name, "tokenizer": state, "end_of_text": number})
+    missing = named or ", ".join(ENDS)
+    raise InputError(f"the tokenizer {file} has no token that ends a text: it does not know {missing}")
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Which tokens a rank reads: a pure function of (seed, update, window), whatever the number of processes.
 
 A window of `context` tokens is an input; the same window one token later is its target. One, two or four
-processes share out the same windows of an update, so they train on the same joint batch, and the step number
+processes share out the same windows of an update, so they train on the same global batch, and the step number
 is all that a resumed run needs to go on where it stopped.
 """
 

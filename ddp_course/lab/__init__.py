@@ -1,1 +1,1 @@
-"""What a notebook uses: the launcher, the figures, predictions and checks. Never imported inside a rank."""
+"""What only a notebook shows: this machine, predictions, figures, tables and shown source. Never imported in a rank."""

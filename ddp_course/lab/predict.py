@@ -3,7 +3,10 @@
 import html
 import math
 
+from ddp_course.lab.progress import note as note_progress
 from ddp_course.lab.quantity import format_number, is_number, plain, quantity
+
+NOTHING_SAID = "not predicted"
 
 _predictions: dict[str, "Prediction"] = {}  # by question, so that running a cell again does not add a row
 
@@ -15,18 +18,27 @@ class Prediction:
         self.question, self.said, self.unit = question, plain(said), unit
         self.measured, self.note, self.revealed = None, "", False
 
+    def answer(self) -> str:
+        """What the reader said, with its unit."""
+        return NOTHING_SAID if self.said is None else quantity(self.said, self.unit)
+
     def reveal(self, measured, note: str = "") -> None:
         """Print what was said beside what was measured, and how far off it was; `note` is added in the end.
 
         measured: a number (also a one-element tensor or array), string or bool. The last call counts.
         """
         self.measured, self.note, self.revealed = plain(measured), note, True
-        parts = [f"you said {quantity(self.said, self.unit)}", f"measured {quantity(self.measured, self.unit)}"]
-        print(" · ".join([*parts, self.gap(), *([note] if note else [])]))
+        found = quantity(self.measured, self.unit)
+        note_progress("measured", question=self.question, said=self.answer(), measured=found)
+        said = NOTHING_SAID if self.said is None else f"you said {self.answer()}"
+        parts = [said, f"measured {found}", self.gap(), note]
+        print(" · ".join(part for part in parts if part))
 
     def gap(self) -> str:
-        """How far the prediction was off, in words: as a factor for numbers of one sign."""
+        """How far the prediction was off, in words: as a factor for numbers of one sign. "" if there was none."""
         said, measured = self.said, self.measured
+        if said is None:
+            return ""
         if said == measured:
             return "as predicted"
         if not all(is_number(one) and math.isfinite(one) for one in (said, measured)):
@@ -37,16 +49,19 @@ class Prediction:
         return "within 1 %" if factor < 1.01 else f"off by a factor of {format_number(float(factor))}"
 
     def __repr__(self) -> str:
-        return f"{self.question}: you said {quantity(self.said, self.unit)}"
+        return f"{self.question}: {NOTHING_SAID if self.said is None else f'you said {self.answer()}'}"
 
 
-def predict(question: str, default, unit: str = "") -> Prediction:
-    """Record a prediction: the reader changes `default` to their own answer before running the cell.
+def predict(question: str, default=None, unit: str = "") -> Prediction:
+    """Record a prediction: the reader puts their own answer in the place of None before running the cell.
 
-    default: a number (in `unit`), string or bool.
+    default: a number (in `unit`), string or bool; None: nothing was predicted, and the notebook runs on.
     """
     prediction = _predictions[question] = Prediction(question, default, unit)
-    print(f"{question}\nyour prediction: {quantity(prediction.said, unit)} (change default= in this cell, then run on)")
+    note_progress("predicted", question=question, said=prediction.answer())
+    wanted = f" in {unit}" if unit else ""
+    unanswered = f"{NOTHING_SAID}: write your answer{wanted} after default=, run this cell again, then run on"
+    print(question, unanswered if default is None else f"your prediction: {prediction.answer()}", sep="\n")
     return prediction
 
 
@@ -58,7 +73,7 @@ class Scoreboard:
         for one in predictions:
             measured = quantity(one.measured, one.unit) if one.revealed else "not yet"
             self.rows.append(
-                (one.question, quantity(one.said, one.unit), measured, one.gap() if one.revealed else "")
+                (one.question, one.answer(), measured, one.gap() if one.revealed else "")
             )
 
     def __repr__(self) -> str:
@@ -78,5 +93,9 @@ class Scoreboard:
 
 
 def scoreboard() -> Scoreboard:
-    """All predictions so far, in the order they were made; put it last in a cell to see the table."""
+    """All predictions so far, in the order they were made; put it last in a cell to see the table.
+
+    It is the last cell of a lesson: the start page then calls the notebook finished.
+    """
+    note_progress("finished")
     return Scoreboard(list(_predictions.values()))

@@ -5,18 +5,18 @@ from dataclasses import replace
 import torch
 
 from ddp_course.data.windows import IGNORED
+from ddp_course.distributed.process_group import World
 from ddp_course.ladder.comparison import Comparison, Rung, adamw, alone, batches, ddp, together, weights
-from ddp_course.ladder.setting import Batch, Setting, joint_batch
+from ddp_course.ladder.setting import Batch, Setting, global_batch
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import DIVIDED, REORDERED, divided, reordered
-from ddp_course.parallel.process_group import World
 
 CLIP = 0.05  # of the gradient's norm; far below what these models have, so that it always cuts
 
 
 def plain(setting: Setting, world: World) -> Comparison:
     """Nothing but the wrapper. Each rank starts from weights of its own, until rank 0's are broadcast."""
-    joint, mine = batches(setting), build(replace(setting, seed=setting.seed + world.rank))
+    joint, mine = batches(setting), build(replace(setting, seed=(setting.seed + world.rank) % 2**64))
     return Comparison(together(setting, world, ddp(mine), joint), alone(build(setting), joint))
 
 
@@ -42,21 +42,21 @@ def ragged(setting: Setting, world: World) -> Comparison:
 
 
 def shortened(setting: Setting, update: int) -> Batch:
-    """A joint batch whose windows end early; what is missing in the targets does not count."""
-    inputs, targets = joint_batch(setting, update)
+    """A global batch whose windows end early; what is missing in the targets does not count."""
+    inputs, targets = global_batch(setting, update)
     lengths = 1 + (torch.arange(setting.windows) * 5 + update) % setting.context
     beyond = torch.arange(setting.context) >= lengths[:, None]
     return inputs, targets.masked_fill(beyond, IGNORED)
 
 
 def uneven(setting: Setting, world: World) -> Comparison:
-    """Every third joint batch has 3 windows: 2 + 1 on two ranks, and of four ranks one has none."""
-    joint = [joint_batch(setting, update, 3 if update % 3 == 2 else None) for update in range(setting.steps)]
+    """Every third global batch has 3 windows: 2 + 1 on two ranks, and of four ranks one has none."""
+    joint = [global_batch(setting, update, 3 if update % 3 == 2 else None) for update in range(setting.steps)]
     return Comparison(together(setting, world, ddp(build(setting)), joint), alone(build(setting), joint))
 
 
 def clipping(setting: Setting, world: World) -> Comparison:
-    """The norm is cut after the all-reduce, so every rank cuts the joint gradient by the same factor."""
+    """The norm is cut after the all-reduce, so every rank cuts the gradient of the global batch by the same factor."""
     joint = batches(setting)
     several = together(setting, world, ddp(build(setting)), joint, clip=CLIP)
     uncut = alone(build(setting), joint)

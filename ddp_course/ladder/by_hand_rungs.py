@@ -2,12 +2,12 @@
 
 from torch import nn
 
+from ddp_course.distributed.by_hand import BucketedDataParallel, FlatDataParallel, OverlappedDataParallel
+from ddp_course.distributed.process_group import World
 from ddp_course.ladder.comparison import Comparison, Rung, alone, batches, together
 from ddp_course.ladder.setting import Setting
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import REORDERED, reordered
-from ddp_course.parallel.by_hand import BucketedDataParallel, FlatDataParallel, OverlappedDataParallel
-from ddp_course.parallel.process_group import World
 
 BUCKET_MEGABYTES = 0.004  # several buckets also for the smallest model
 

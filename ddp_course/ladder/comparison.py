@@ -1,4 +1,4 @@
-"""How a rung is measured: one process on the joint batch, several on their shares, and the gap between their weights.
+"""How a rung is measured: one process on the global batch, several on their shares, and the gap between their weights.
 
 `alone` is the reference and knows nothing of ranks. `together` is what a training loop on several processes does.
 A rung is a function of (setting, world) that returns a Comparison of the two; `rung` puts it on the ladder.
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from ddp_course.ladder.setting import Batch, Setting, joint_batch, share, target_count
-from ddp_course.parallel.process_group import World
-from ddp_course.parallel.sync import sum_over_ranks
+from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sync import sum_over_ranks
+from ddp_course.ladder.setting import Batch, Setting, global_batch, share, target_count
 
 Weights = dict[str, Tensor]
 EQUAL, BOUNDED, DIFFERENT = "equal", "bounded", "different"
@@ -60,12 +60,12 @@ def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def batches(setting: Setting) -> list[Batch]:
-    """The joint batch of every update."""
-    return [joint_batch(setting, update) for update in range(setting.steps)]
+    """The global batch of every update."""
+    return [global_batch(setting, update) for update in range(setting.steps)]
 
 
 def alone(model: nn.Module, joint: Iterable[Batch], optimizer=sgd, clip: float | None = None) -> list[Weights]:
-    """One process trains `model` on whole joint batches; returns its weights before and after each update."""
+    """One process trains `model` on whole global batches; returns its weights before and after each update."""
     optimizer, history = optimizer(p for p in model.parameters() if p.requires_grad), [weights(model)]
     for inputs, targets in joint:
         optimizer.zero_grad()
@@ -81,7 +81,7 @@ def together(
     setting: Setting, world: World, replica: nn.Module, joint: Iterable[Batch],
     optimizer=sgd, clip: float | None = None, accumulate: int = 1, read: Callable[[nn.Module], Weights] | None = None,
 ) -> list[Weights]:  # fmt: skip
-    """Each rank trains its replica on its share of each joint batch, in `accumulate` parts; returns as `alone`.
+    """Each rank trains its replica on its share of each global batch, in `accumulate` parts; returns as `alone`.
 
     read: how to copy the weights out of the replica, if `weights` cannot.
     """
@@ -98,7 +98,7 @@ def one_update(
     setting: Setting, world: World, replica: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, tokens: float,
     clip: float | None = None, accumulate: int = 1,
 ) -> None:  # fmt: skip
-    """One optimizer step on this rank's share of a joint batch of `tokens` targets. Here the faults are made."""
+    """One optimizer step on this rank's share of a global batch of `tokens` targets. Here the faults are made."""
     mine = share(batch, 0 if setting.fault == "same_share" else world.rank, world.size)
     for part in range(accumulate):
         inputs, targets = share(mine, part, accumulate)

@@ -5,11 +5,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
+from ddp_course.distributed.process_group import World
 from ddp_course.ladder.comparison import BOUNDED, Comparison, Rung, alone, batches, ddp, sgd, together, weights
 from ddp_course.ladder.setting import Batch, Setting, share, target_count
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import rounded_to
-from ddp_course.parallel.process_group import World
 
 OVERFLOW = 2  # the update whose loss the last window's owner multiplies by too much
 

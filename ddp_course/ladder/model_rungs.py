@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ddp_course.distributed.process_group import World, seed_rank, seed_shared
 from ddp_course.ladder.comparison import (
     DIFFERENT,
     Comparison,
@@ -18,7 +19,6 @@ from ddp_course.ladder.comparison import (
 from ddp_course.ladder.setting import Setting, share, target_count
 from ddp_course.ladder.subjects import Branches, build
 from ddp_course.ladder.tolerance import REORDERED, reordered
-from ddp_course.parallel.process_group import World, seed_rank, seed_shared
 
 DROPOUT = 0.2
 
@@ -49,7 +49,7 @@ def branches(setting: Setting) -> nn.Module:
 
 
 def batch_norm(setting: Setting, world: World) -> Comparison:
-    """Each rank normalises by the mean and spread of its own share: another function than on the joint batch."""
+    """Each rank normalises by the mean and spread of its own share: another function than on the global batch."""
     joint = batches(setting)
     several = together(setting, world, ddp(build(setting, norm="batch")), joint)
     refusal = ""

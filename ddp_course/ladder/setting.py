@@ -1,4 +1,4 @@
-"""What all rungs share: sizes, the seed, the joint batches, and how a rank takes its share of one."""
+"""What all rungs share: sizes, the seed, the global batches, and how a rank takes its share of one."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,22 +20,22 @@ Fault = Literal["none", "no_all_reduce", "sum_for_mean", "same_share"]
 class Setting:
     """One climb: its model, its sizes, its seed. Counts in units, tokens, windows, updates."""
 
-    model: Literal["minigpt", "perceptron", "recurrent"] = "minigpt"
+    model: Literal["minigpt", "mlp", "recurrent"] = "minigpt"
     seed: int = 1
     layers: int = 2
     width: int = 16
     context: int = 8
-    windows: int = 16  # of a joint batch
+    windows: int = 16  # of a global batch
     steps: int = 6
     fault: Fault = "none"
 
     @property
     def tokens(self) -> int:
-        """Tokens of a full joint batch."""
+        """Tokens of a full global batch."""
         return self.windows * self.context
 
 
-def joint_batch(setting: Setting, update: int, windows: int | None = None) -> Batch:
+def global_batch(setting: Setting, update: int, windows: int | None = None) -> Batch:
     """Inputs and targets of one update, (windows, context) of int64, the same on every rank and at any world size."""
     text = np.random.default_rng(setting.seed).integers(VOCABULARY, size=CORPUS)
     count = setting.windows if windows is None else windows
@@ -45,7 +45,7 @@ def joint_batch(setting: Setting, update: int, windows: int | None = None) -> Ba
 
 
 def share(batch: Batch, rank: int, ranks: int) -> Batch:
-    """This rank's rows of a joint batch. Shares differ by one row where the rows do not divide, and can be empty."""
+    """This rank's rows of a global batch. Shares differ by one row where the rows do not divide, and can be empty."""
     inputs, targets = batch
     return inputs.tensor_split(ranks)[rank], targets.tensor_split(ranks)[rank]
 

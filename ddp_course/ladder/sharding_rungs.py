@@ -4,12 +4,12 @@ import torch
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
+from ddp_course.distributed.by_hand import ShardedOptimizer, full_state_dict, fully_shard_by_hand
+from ddp_course.distributed.process_group import World
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, adamw, alone, batches, ddp, together
 from ddp_course.ladder.setting import Setting
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import DIVIDED, REORDERED, divided, reordered
-from ddp_course.parallel.by_hand import ShardedOptimizer, full_state_dict, fully_shard_by_hand
-from ddp_course.parallel.process_group import World
 
 
 def zero_1(setting: Setting, world: World) -> Comparison:

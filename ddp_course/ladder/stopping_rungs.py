@@ -8,6 +8,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from ddp_course.distributed.bucket_order import settle_bucket_order
+from ddp_course.distributed.process_group import World, seed_rank
+from ddp_course.distributed.sync import from_rank_0
 from ddp_course.ladder.comparison import (
     Comparison,
     Rung,
@@ -20,14 +23,11 @@ from ddp_course.ladder.comparison import (
     sgd,
     weights,
 )  # fmt: skip
-from ddp_course.ladder.setting import Setting, joint_batch, target_count
+from ddp_course.ladder.setting import Setting, global_batch, target_count
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import REORDERED, reordered
-from ddp_course.parallel import checkpoint
-from ddp_course.parallel.bucket_order import settle_bucket_order
-from ddp_course.parallel.process_group import World, seed_rank
-from ddp_course.parallel.sync import from_rank_0
-from ddp_course.parallel.training_state import TrainingState
+from ddp_course.training import checkpoint
+from ddp_course.training.training_state import TrainingState
 
 DROPOUT = 0.2
 
@@ -77,9 +77,9 @@ def leg(
     history, team = [weights(model)], World(world.rank, world.local_rank, ranks or world.size, world.device)
     if world.rank < team.size:
         replica = ddp(model, process_group=group)
-        settle_bucket_order(replica, *joint_batch(setting, 0))
+        settle_bucket_order(replica, *global_batch(setting, 0))
         for update in updates:
-            joint = joint_batch(setting, update)
+            joint = global_batch(setting, update)
             one_update(setting, team, replica, optimizer, joint, target_count(joint))
             history.append(weights(model))
     state.save(world, folder, updates.stop, {}, keep=0)

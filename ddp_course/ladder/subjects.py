@@ -8,20 +8,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ddp_course.data.windows import IGNORED
 from ddp_course.ladder.setting import VOCABULARY, Setting
-from ddp_course.models.minigpt import IGNORED, MiniGPT, MiniGPTConfig
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 
 
 def build(setting: Setting, dtype: torch.dtype = torch.float64, **changes) -> nn.Module:
     """A model of the setting's kind with the setting's seed: equal weights, whoever calls, however often.
 
-    changes: `dropout`, `activation_checkpointing`; for the perceptron also `norm` ("batch", "group").
+    changes: `dropout`, `activation_checkpointing`; for the MLP also `norm` ("batch", "group").
     """
     torch.manual_seed(setting.seed)
     if setting.model == "minigpt" and "norm" not in changes:
         shape = MiniGPTConfig(VOCABULARY, setting.context, setting.layers, 2, setting.width, **changes)
         return MiniGPT(shape).to(dtype)
-    return TokenModel(setting, Recurrent if setting.model == "recurrent" else Perceptron, **changes).to(dtype)
+    return TokenModel(setting, Recurrent if setting.model == "recurrent" else MLP, **changes).to(dtype)
 
 
 class TokenModel(nn.Module):
@@ -32,7 +33,7 @@ class TokenModel(nn.Module):
         super().__init__()
         self.dropout, self.activation_checkpointing = dropout, activation_checkpointing
         self.token_embedding = nn.Embedding(VOCABULARY, setting.width)
-        self.blocks = nn.ModuleList((Perceptron if norm else block)(setting.width, norm) for _ in range(setting.layers))
+        self.blocks = nn.ModuleList((MLP if norm else block)(setting.width, norm) for _ in range(setting.layers))
         self.output = nn.Linear(setting.width, VOCABULARY, bias=False)
         nn.init.normal_(self.output.weight, std=0.3)
         self.token_embedding.weight = self.output.weight
@@ -46,7 +47,7 @@ class TokenModel(nn.Module):
         return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
-class Perceptron(nn.Module):
+class MLP(nn.Module):
     """Two layers; between them a norm over the batch, over groups of units, or none."""
 
     def __init__(self, width: int, norm: str = "") -> None:
@@ -78,7 +79,7 @@ class Branches(nn.Module):
     def __init__(self, setting: Setting) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, setting.width)
-        self.branches = nn.ModuleList(Perceptron(setting.width) for _ in range(3))
+        self.branches = nn.ModuleList(MLP(setting.width) for _ in range(3))
         self.output = nn.Linear(setting.width, VOCABULARY)
 
     def forward(self, tokens: Tensor, targets: Tensor, branch: int) -> Tensor:

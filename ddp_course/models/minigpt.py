@@ -4,7 +4,8 @@ Radford et al., "Language Models are Unsupervised Multitask Learners" (2019): pr
 positions, GELU, input embedding tied to the output layer, residual projections scaled down with depth.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-IGNORED = -100  # a target with this value adds nothing to the loss: torch's own default
+LOSS_TOKENS = 1024  # whose logits are held at a time
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
         batch, length, width = x.shape
         shape = (batch, length, 3, self.heads, width // self.heads)
-        query, key, value = self.query_key_value(x).view(shape).permute(2, 0, 3, 1, 4)
+        query, key, value = (part.transpose(1, 2) for part in self.query_key_value(x).view(shape).unbind(2))
         if past is None:
             dropout = self.dropout if self.training else 0.0
             y = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
@@ -64,27 +65,27 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a two-layer perceptron; each reads a normalised stream and adds to it."""
+    """Attention, then a two-layer MLP; each reads a normalised stream and adds to it."""
 
     def __init__(self, config: MiniGPTConfig) -> None:
         super().__init__()
         self.dropout = config.dropout
         self.attention_norm = nn.LayerNorm(config.width)
         self.attention = Attention(config)
-        self.perceptron_norm = nn.LayerNorm(config.width)
+        self.mlp_norm = nn.LayerNorm(config.width)
         self.expand = nn.Linear(config.width, 4 * config.width)
         self.projection = nn.Linear(4 * config.width, config.width)
 
     def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), past)
-        y = self.projection(F.gelu(self.expand(self.perceptron_norm(x))))
+        y = self.projection(F.gelu(self.expand(self.mlp_norm(x))))
         return x + F.dropout(y, self.dropout, self.training)
 
 
 class MiniGPT(nn.Module):
     """`model(tokens)` gives logits; `model(tokens, targets)` gives the *summed* loss over the targets.
 
-    A sum, not a mean: sums of micro-batches and of ranks add up to the sum of the joint batch, whatever their
+    A sum, not a mean: sums of micro-batches and of ranks add up to the sum of the global batch, whatever their
     sizes. Whoever calls divides once, by the number of tokens in the whole update.
     """
 
@@ -126,12 +127,11 @@ class MiniGPT(nn.Module):
         x = self.final_norm(x)
         if targets is None:
             return self.output(x)
-        # Window by window: the logits of one window stay in the cache, those of all windows are the largest tensor
-        # of the whole step.
-        losses = [
-            F.cross_entropy(self.output(window), target, ignore_index=IGNORED, reduction="sum")
-            for window, target in zip(x, targets, strict=True)
-        ]
+        # In pieces: the logits of all tokens would be the largest tensor of the whole step. Each piece adds a gradient
+        # of the size of the output layer, so many small ones would cost more than they save. Targets of -100 (torch's
+        # own default) add nothing.
+        pieces = zip(x.flatten(0, 1).split(LOSS_TOKENS), targets.flatten().split(LOSS_TOKENS), strict=True)
+        losses = [F.cross_entropy(self.output(piece), target, reduction="sum") for piece, target in pieces]
         return torch.stack(losses).sum()
 
 
@@ -179,3 +179,23 @@ def flops_per_token(config: MiniGPTConfig) -> int:
     matrix_weights = config.layers * 12 * config.width**2 + config.vocab_size * config.width
     attention = config.layers * 4 * config.context * config.width
     return 3 * (2 * matrix_weights + attention)
+
+
+def activation_bytes(config: MiniGPTConfig, micro_batch_size: int) -> int:
+    """A lower bound of what the forward pass of a micro-batch keeps for the backward pass, in 16 bits a number."""
+    per_token = 4 * config.layers * config.width if not config.activation_checkpointing else config.width
+    return 2 * micro_batch_size * config.context * (per_token + 2 * config.vocab_size)
+
+
+def piece_of_a_step(config: MiniGPTConfig, micro_batch_size: int, device: torch.device) -> Callable[[], Tensor]:
+    """A trial to time: the loss of a model with one layer of `config` and that layer's share of the vocabulary.
+
+    With its backward pass it takes about 1 / layers of a training step, and the layers and the output take their parts
+    of it as they do there. On about 1024 tokens if a micro-batch has more. Random numbers are left as they were.
+    """
+    windows = min(micro_batch_size, 1 + 1024 // config.context)
+    share = replace(config, layers=1, dropout=0.0, vocab_size=-(-config.vocab_size // config.layers))
+    with torch.random.fork_rng(devices=[]):
+        model, tokens = MiniGPT(share).to(device), torch.randint(share.vocab_size, (windows, config.context))
+    tokens = tokens.to(device)
+    return lambda: model(tokens, tokens)

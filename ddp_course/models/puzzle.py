@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-IGNORED = -100  # a target with this value adds nothing to the loss: torch's own default
-
 
 @dataclass(frozen=True)
 class PuzzleModelConfig:
@@ -39,7 +37,7 @@ class PuzzleModelConfig:
 
 
 class Block(nn.Module):
-    """Attention over all cells, then a perceptron; normalised after each, so that a state cannot grow over steps."""
+    """Attention over all cells, then an MLP; normalised after each, so that a state cannot grow over steps."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -75,7 +73,7 @@ class Level(nn.Module):
 class PuzzleModel(nn.Module):
     """`model(clues, vectors)` gives logits; `model(clues, vectors, targets)` the *summed* loss over the targets.
 
-    A sum, for the reason that MiniGPT has: sums of ranks add up to the sum of the joint batch. With several segments
+    A sum, for the reason that MiniGPT has: sums of ranks add up to the sum of the global batch. With several segments
     it is the mean of their sums. `vectors` (batch, puzzle_width) come from an embedding outside of this module, which
     DDP must not see; they are one more place for attention to look at, beside the cells.
     """
@@ -101,18 +99,25 @@ class PuzzleModel(nn.Module):
         Returns logits (batch, cells, size) after the last segment, or a scalar loss sum. `segments` lets it think
         longer, or less long, than it was built to.
         """
+        answers = self.answers(clues, vectors, segments)
+        if targets is None:
+            return answers[-1]
+        # Targets of -100 (torch's own default) add nothing.
+        losses = [F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") for logits in answers]
+        return torch.stack(losses).mean()
+
+    def answers(self, clues: Tensor, vectors: Tensor, segments: int | None = None) -> list[Tensor]:
+        """The logits (batch, cells, size) after each segment, in full precision also under autocast."""
         cells = self.digit(clues) + sum(
             table(place) for table, place in zip(self.place, self.places, strict=True)
         )
         told = torch.cat([self.puzzle(vectors)[:, None], cells], dim=1)
-        slow, fast, losses = torch.zeros_like(told), torch.zeros_like(told), []
+        slow, fast, answers = torch.zeros_like(told), torch.zeros_like(told), []
         for _ in range(segments or self.config.segments):
             slow, fast = self.think(slow.detach(), fast.detach(), told)
             logits = self.output(slow[:, 1:])
-            if targets is not None:
-                losses.append(F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED,
-                                              reduction="sum"))  # fmt: skip
-        return logits if targets is None else torch.stack(losses).mean()
+            answers.append(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+        return answers
 
     def think(self, slow: Tensor, fast: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
         """One segment: the fast level takes `fast_steps` for each step of the slow one."""
@@ -124,6 +129,16 @@ class PuzzleModel(nn.Module):
                     slow = self.slow(slow, fast)
         fast = self.fast(fast, slow + told)
         return self.slow(slow, fast), fast
+
+
+def halting_steps(answers: list[Tensor], asked: Tensor) -> Tensor:
+    """After how many segments the answer to each board is final: none of its later ones is another, (batch,) of int64.
+
+    answers: the logits of each segment. asked: (batch, cells) of bool, the cells that are to be found.
+    """
+    digits = torch.stack([logits.argmax(-1) for logits in answers])  # (segments, batch, cells)
+    final = ((digits == digits[-1]) | ~asked).all(dim=2)
+    return len(answers) + 1 - final.flip(0).cumprod(0).sum(0)
 
 
 def normalise(x: Tensor) -> Tensor:

@@ -1,14 +1,15 @@
-"""Sampling with a key-value cache: a new token costs one token's work, not the whole text's.
+"""Sampling with a key-value cache: a new token costs one token's work, not the whole text's. And without, for others.
 
 In a causal model the keys and values of a token depend on nothing that comes later. Kept, they need not be computed
 again: each step sends only the newest token of every text through the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPT
 
 
@@ -112,8 +113,48 @@ def sample(
     return [_until(text[length:], end_of_text) for text, length in zip(texts, lengths, strict=True)]
 
 
+@torch.no_grad()
+def sample_without_cache(
+    logits_of: Callable[[Tensor], Tensor],
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    *,
+    device: torch.device,
+    rows: int,
+    temperature: float = 1.0,
+    end_of_text: int | None = None,
+    generator: torch.Generator | None = None,
+) -> list[list[int]]:
+    """As `sample`, for any causal model, of which nothing is known but tokens (n, length) -> logits (n, length, vocab).
+
+    Every new token costs a pass over the whole text, `rows` texts at a time: about as many times the work of `sample`
+    as a text has tokens. Texts that have ended are not read any more. Prompts are not empty, and with their new tokens
+    not longer than the model can read.
+    """
+    texts, ends = [list(prompt) for prompt in prompts], [len(prompt) for prompt in prompts]
+    going_on = list(range(len(texts)))
+    for _ in range(new_tokens):
+        if not going_on:
+            break
+        last = []
+        for first in range(0, len(going_on), rows):
+            part = [texts[row] for row in going_on[first : first + rows]]
+            tokens, _ = _padded(part, device)
+            last.append(logits_of(tokens)[torch.arange(len(part)), [len(text) - 1 for text in part]])
+        drawn = _draw(torch.cat(last).float() / temperature, None, generator).tolist()
+        for row, token in zip(going_on, drawn, strict=True):
+            texts[row].append(token)
+        going_on = [row for row, token in zip(going_on, drawn, strict=True) if token != end_of_text]
+    return [text[end:] for text, end in zip(texts, ends, strict=True)]
+
+
 def _draw(logits: Tensor, top_k: int | None, generator: torch.Generator | None) -> Tensor:
-    """One token a row, by its probability. logits: (rows, vocabulary); returns (rows,) of int64."""
+    """One token a row, by its probability. logits: (rows, vocabulary); returns (rows,) of int64.
+
+    Raises InputError if they are not finite: nothing can be drawn then.
+    """
+    if not logits.isfinite().all():
+        raise InputError("the model has diverged: its logits are not finite, so no token can be drawn from them")
     if top_k is None:
         return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
     best = logits.topk(min(top_k, logits.shape[-1]))

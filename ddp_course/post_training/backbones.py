@@ -10,17 +10,20 @@ transformers and nanochat are imported when one of theirs is asked for, and not 
 
 import hashlib
 import json
+import os
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddp_course.errors import InputError
-from ddp_course.models.reward import FrozenBackbone
-from ddp_course.parallel import checkpoint
+from ddp_course.models.minigpt import MiniGPT
+from ddp_course.models.reward import FrozenBackbone, Read
 from ddp_course.post_training.pretrained import load_pretrained
+from ddp_course.training import checkpoint
 
 KINDS = "minigpt:PATH, hf:FOLDER_OR_NAME or nanochat:SOURCE"
 
@@ -30,7 +33,8 @@ class Backbone:
     """A frozen model on the CPU, and how text becomes its tokens.
 
     encode: token ids of a text, nothing added. begin: the id that stands before every prompt, so that also the first
-    token of an empty one follows something. tokenizer_state: plain JSON types, saved with the head.
+    token of an empty one follows something. tokenizer_state: plain JSON types, saved with the head. tokenizer: as its
+    library made it.
     """
 
     name: str
@@ -38,6 +42,7 @@ class Backbone:
     encode: Callable[[str], list[int]]
     begin: int
     tokenizer_state: dict
+    tokenizer: object
 
 
 def fingerprint(backbone: Backbone) -> str:
@@ -52,17 +57,17 @@ def fingerprint(backbone: Backbone) -> str:
     return digest.hexdigest()[:16]
 
 
-def prepare_backbone(name: str) -> str:
+def prepare_backbone(name: str, *, fetch: bool = True) -> str:
     """The name with everything settled that may differ between ranks; call it on one rank, the others use its result.
 
     A run directory becomes the newest valid checkpoint in it, a folder its full path, and a model of the Hugging Face
-    hub is downloaded, once, into a folder that all ranks of this machine can read.
-    Raises InputError for a name of another form, or for what is not there.
+    hub is downloaded, once, into a folder that all ranks of this machine can read. `fetch=False` downloads nothing:
+    for a name that no user typed. Raises InputError for a name of another form, or for what is not there.
     """
     kind, where = _parts(name)
     if kind == "minigpt":
         path = Path(where).absolute()
-        if (path / "checkpoints").is_dir():
+        if os.path.isdir(path / "checkpoints"):
             path = checkpoint.newest_valid(path) or path
         if found := checkpoint.problem(path):
             raise InputError(f"cannot load the backbone {name}: {found}")
@@ -71,6 +76,11 @@ def prepare_backbone(name: str) -> str:
         _transformers(name)
         if Path(where).is_dir():
             return f"hf:{Path(where).absolute()}"
+        if not fetch:
+            raise InputError(
+                f"the backbone {name} is no folder of this machine, and is not downloaded on the word of a checkpoint: "
+                f"name it yourself, by --backbone or --reward-backbone"
+            )
         from huggingface_hub import snapshot_download
 
         try:
@@ -81,13 +91,19 @@ def prepare_backbone(name: str) -> str:
 
 
 def load_backbone(name: str) -> Backbone:
-    """The backbone that `name` means, frozen and in eval mode.
+    """The backbone that `name` means, frozen and in eval mode. Nothing is downloaded: `prepare_backbone` does that.
 
-    Raises InputError for a name of another form, a package that is not installed, or whatever the loader complained of.
+    Raises InputError for a name of another form, a package that is not installed, whatever the loader complained of,
+    or a model that looks to the right, whose features would depend on the padding.
     """
-    name = prepare_backbone(name)
+    name = prepare_backbone(name, fetch=False)
     kind, where = _parts(name)
-    return {"minigpt": _minigpt, "hf": _huggingface, "nanochat": _nanochat}[kind](name, where)
+    backbone = {"minigpt": _minigpt, "hf": _huggingface, "nanochat": _nanochat}[kind](name, where)
+    try:
+        backbone.model.assert_causal()
+    except InputError as error:
+        raise InputError(f"cannot use the backbone {name}: {error}") from None
+    return backbone
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -99,10 +115,46 @@ def _parts(name: str) -> tuple[str, str]:
 
 def _minigpt(name: str, where: str) -> Backbone:
     pretrained = load_pretrained(where)
-    model, tokenizer = pretrained.model, pretrained.tokenizer
-    output, model.output = model.output, nn.Identity()  # without its last layer it returns what that layer would read
-    frozen = FrozenBackbone(model, model, output, model.config.width, model.config.context)
-    return Backbone(f"minigpt:{pretrained.source}", frozen, tokenizer.encode, tokenizer.end_of_text, tokenizer.state())
+    tokenizer, frozen = pretrained.tokenizer, frozen_minigpt(pretrained.model)
+    name = f"minigpt:{pretrained.source}"
+    return Backbone(name, frozen, tokenizer.encode, tokenizer.end_of_text, tokenizer.state(), tokenizer)
+
+
+def frozen_minigpt(model: MiniGPT) -> FrozenBackbone:
+    """The model, whose last layer is taken out of it: without that it returns what the layer would read."""
+    output, model.output = model.output, nn.Identity()
+
+    def read(tokens: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
+        states = model(tokens)
+        return states, output(states[row, column])
+
+    return FrozenBackbone(model, output, read, model.config.width, model.config.context)
+
+
+def read_through(logits_of: Callable[[Tensor], Tensor], output: nn.Module) -> Read:
+    """Read by the model's own forward pass, in which the last layer is given nothing but the wanted places.
+
+    Many models do something to what their last layer gives (Gemma 2 caps it, Cohere and Granite scale it), so the
+    logits are taken from the model and not from the layer. Raises InputError if the model does not call the layer.
+    """
+
+    def read(tokens: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
+        states: list[Tensor] = []
+
+        def only_there(layer: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+            states.append(inputs[0])
+            return (inputs[0][row, column][None],)
+
+        handle = output.register_forward_pre_hook(only_there)
+        try:
+            logits = logits_of(tokens)
+        finally:
+            handle.remove()
+        if len(states) != 1 or logits.shape[:-1] != (1, len(row)):
+            raise InputError("its last layer is not called once for each token, with all that it reads")
+        return states[0], logits[0]
+
+    return read
 
 
 def _huggingface(name: str, where: str) -> Backbone:
@@ -113,27 +165,41 @@ def _huggingface(name: str, where: str) -> Backbone:
         raise InputError(f"cannot load the backbone {name}: it has no tokenizer.json, its tokenizer in one file")
     import tokenizers
 
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # its warnings would come from every rank
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        transformers.utils.logging.disable_progress_bar()
-        model = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
+        config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=True)
+        if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+            raise InputError(f"cannot load the backbone {name}: a {config.model_type} is no causal language model")
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            where, config=config, dtype=torch.float32, local_files_only=True
+        )
+    except InputError:
+        raise
     except Exception as error:  # these libraries raise nearly everything, and their message is the one that helps
         raise _cannot_load(name, error) from error
-    known, config = model.get_input_embeddings().num_embeddings, model.config
+    known, output, config = model.get_input_embeddings().num_embeddings, model.get_output_embeddings(), model.config
+    config = config.get_text_config()
+    if output is None:
+        raise InputError(f"cannot load the backbone {name}: it has no last layer that gives logits")
     if tokenizer.get_vocab_size() > known:
         raise InputError(
             f"the tokenizer of {name} is another model's: it has {tokenizer.get_vocab_size()} tokens, "
             f"the model knows {known}"
         )
     begin = next((one for one in (config.bos_token_id, config.eos_token_id) if isinstance(one, int) and one < known), 0)
-
-    def states(tokens: torch.Tensor) -> torch.Tensor:
-        return model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
-
-    output, context = model.get_output_embeddings(), getattr(config, "max_position_embeddings", None) or 2048
-    frozen = FrozenBackbone(model, states, output, config.hidden_size, context)
+    read = read_through(lambda tokens: model(input_ids=tokens, use_cache=False).logits, output)
+    sizes = (getattr(config, size, None) for size in ("max_position_embeddings", "max_seq_len"))
+    context = next((size for size in sizes if isinstance(size, int) and size > 0), 2048)
+    # Not config.hidden_size: OPT-350m projects its states to half of it first.
+    frozen = FrozenBackbone(model, output, read, output.weight.shape[1], context)
     state = {"name": "huggingface", "tokenizer": json.loads(tokenizer.to_str())}
-    return Backbone(name, frozen, lambda text: tokenizer.encode(text, add_special_tokens=False).ids, begin, state)
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    return Backbone(name, frozen, encode, begin, state, tokenizer)
 
 
 def _nanochat(name: str, where: str) -> Backbone:
@@ -148,17 +214,11 @@ def _nanochat(name: str, where: str) -> Backbone:
         )
     except Exception as error:
         raise _cannot_load(name, error) from error
-    read: list[torch.Tensor] = []
-    model.lm_head.register_forward_pre_hook(lambda layer, inputs: read.append(inputs[0]))
-
-    def states(tokens: torch.Tensor) -> torch.Tensor:
-        read.clear()
-        model(tokens)
-        return read.pop()
-
-    frozen = FrozenBackbone(model, states, model.lm_head, model.config.n_embd, model.config.sequence_len)
+    frozen = FrozenBackbone(
+        model, model.lm_head, read_through(model, model.lm_head), model.config.n_embd, model.config.sequence_len
+    )
     state = {"name": "nanochat", "vocab_size": tokenizer.get_vocab_size()}
-    return Backbone(name, frozen, tokenizer.encode, tokenizer.get_bos_token_id(), state)
+    return Backbone(name, frozen, tokenizer.encode, tokenizer.get_bos_token_id(), state, tokenizer)
 
 
 def _transformers(name: str):
@@ -170,5 +230,5 @@ def _transformers(name: str):
 
 
 def _cannot_load(name: str, error: Exception) -> InputError:
-    reason = " ".join(str(error).split())
+    reason = textwrap.shorten(str(error), 400, placeholder=" ...")
     return InputError(f"cannot load the backbone {name}: {type(error).__name__}: {reason}")

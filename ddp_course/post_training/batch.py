@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ddp_course.parallel.process_group import World
-from ddp_course.parallel.sync import sum_over_ranks
+from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sync import sum_over_ranks
 from ddp_course.post_training.grpo import kl_estimate, mean_over_tokens
 
 
@@ -53,7 +53,7 @@ def padded(
 
 
 def describe(batch: Batch, distinct: int, world: World) -> dict[str, float]:
-    """What the joint batch of all ranks is like (collective): sums and counts are reduced, then divided.
+    """What the global batch of all ranks is like (collective): sums and counts are reduced, then divided.
 
     `sequences`, `tokens`: how many. Means over the sequences: reward, length (in tokens), distinct (the share of
     different completions, by group). Means over the tokens: kl (to the reference), entropy. Margins: the mean of what
@@ -72,7 +72,7 @@ def describe(batch: Batch, distinct: int, world: World) -> dict[str, float]:
         of_side = {"count": chosen, "r": batch.rewards, "lp": log_probs, "kl": moved}
         sums |= {f"{side} {name}": values.where(chosen, 0).sum() for name, values in of_side.items()}
     total = dict(zip(sums, sum_over_ranks(world, *sums.values()), strict=True))
-    sequences, tokens = total["sequences"], total["tokens"]
+    sequences, tokens = total["sequences"], max(1, total["tokens"])
     described = {
         "sequences": sequences, "tokens": tokens, "reward": total["reward"] / sequences, "length": tokens / sequences,
         "distinct": total["distinct"] / sequences, "kl": total["kl"] / tokens, "entropy": total["entropy"] / tokens,

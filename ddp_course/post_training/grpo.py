@@ -1,11 +1,16 @@
-"""The formulas of GRPO: Shao et al., "DeepSeekMath" (2024), section 4.1. No model, no ranks, tensors only.
+"""The formulas of GRPO: Shao et al., "DeepSeekMath" (2024), section 4.1; and what steers its KL penalty. No model, no
+ranks, tensors only.
 
 A sequence has `length` tokens, of which `length - 1` are predicted. `counted` marks the predictions that belong to the
 completion; prompts and padding count nowhere.
 """
 
+import math
+
 import torch
 from torch import Tensor
+
+LOWEST_BETA, HIGHEST_BETA = 1e-6, 1e3  # below, the penalty is lost in rounding; above, it is all of the loss
 
 
 def group_advantages(rewards: Tensor) -> Tensor:
@@ -58,8 +63,40 @@ def grpo_loss(
     The paper takes the mean of each completion first; dividing by all tokens instead gives every token the same
     weight, however long its completion (Yu et al., "DAPO", 2025, section 3.3).
     """
+    # Masked before the exponential, not after it: where a prompt's token is 90 nats away the exponential is infinite,
+    # and in backward the mask's 0 times infinity is NaN, for all weights.
+    log_probs, old, reference = (values.where(counted, 0) for values in (log_probs, old, reference))
     ratio = (log_probs - old).exp()
     advantages = advantages[:, None]
     free, bounded = ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages
     loss = beta * kl_estimate(log_probs, reference) - torch.minimum(free, bounded)
     return loss.where(counted, 0).sum(), ((bounded < free) & counted).sum()
+
+
+class AdaptiveBeta:
+    """The KL penalty's weight. It grows while the policy is farther from the reference than `target`, else it shrinks.
+
+    A proportional controller, as in Ziegler et al., "Fine-tuning language models from human preferences" (2019),
+    section 2.2, whose gain is 0.1. `target` is in nats per token; 0 keeps the weight as it is.
+    A weight that follows stays within LOWEST_BETA and HIGHEST_BETA, whatever the gain: below 0 it would pay for
+    distance, and from 0 no factor leads back. A weight of 0 at the start stays 0.
+
+    It is state: `value` depends on every KL it was told. So all ranks must tell it the same number, the mean over
+    the global batch, or they train on different losses; and a checkpoint has to hold it.
+    """
+
+    def __init__(self, value: float, target: float, gain: float) -> None:
+        self.value = value
+        self._target, self._gain = target, gain
+
+    def update(self, kl: float) -> None:
+        """`kl`: mean over the tokens of *all* ranks, in nats. One that is NaN says nothing and changes nothing."""
+        if self._target and self.value and not math.isnan(kl):
+            error = min(max(kl / self._target - 1, -0.2), 0.2)
+            self.value = min(max(self.value * (1 + self._gain * error), LOWEST_BETA), HIGHEST_BETA)
+
+    def state_dict(self) -> dict[str, float]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.value = state["value"]

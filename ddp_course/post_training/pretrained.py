@@ -1,12 +1,13 @@
 """A pre-trained MiniGPT with its tokenizer, read from a checkpoint of the trainer."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_course.data import tokenizer
 from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.parallel import checkpoint
+from ddp_course.training import checkpoint
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,19 @@ def load_pretrained(path: str | Path) -> Pretrained:
     Raises InputError if there is none, if it is damaged, or if another script wrote it.
     """
     path = Path(path)
-    if (path / "checkpoints").is_dir():
+    if os.path.isdir(path / "checkpoints"):
         path = checkpoint.newest_valid(path) or path
     state = checkpoint.load(path, "read a model from")
-    config = state.get("config", {})
-    missing = {"layers", "heads", "width", "context", "tokenizer_state"} - config.keys()
-    if missing or "model" not in state:
-        raise InputError(f"{path} is not a checkpoint of minigpt_ddp: it has no {min(missing, default='model')!r}")
-    chosen = tokenizer.from_state(config["tokenizer_state"])
-    shape = {name: config[name] for name in ("context", "layers", "heads", "width")}
-    model = MiniGPT(MiniGPTConfig(vocab_size=chosen.vocab_size, **shape))
-    model.load_state_dict(state["model"])
-    return Pretrained(model.eval(), chosen, path)
+    with checkpoint.contents_of(path, "minigpt_ddp", "read a model from"):
+        config = state.get("config", {})
+        missing = {"layers", "heads", "width", "context", "tokenizer_state"} - config.keys()
+        if missing or "model" not in state:
+            raise InputError(
+                f"{path} is not a checkpoint of minigpt_ddp or grpo_ddp but {checkpoint.script_of(state)}: it has no "
+                f"{min(missing, default='model')!r}"
+            )
+        chosen = tokenizer.from_state(config["tokenizer_state"])
+        shape = {name: config[name] for name in ("context", "layers", "heads", "width")}
+        model = MiniGPT(MiniGPTConfig(vocab_size=chosen.vocab_size, **shape))
+        model.load_state_dict(state["model"])
+        return Pretrained(model.eval(), chosen, path)

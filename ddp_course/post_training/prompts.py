@@ -1,25 +1,36 @@
 """What the model is asked to go on with: the first lines of real functions, and which of them in which update."""
 
+import hashlib
+import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import numpy as np
 
-from ddp_course.data.corpora import Corpus
+from ddp_course.atomic_file import replacing
+from ddp_course.data.corpora import Corpus, cache_folder, make_folder
+from ddp_course.data.pairs import Pair
+from ddp_course.data.python_code import syntax_tree
 from ddp_course.data.tokenizer import Tokenizer
 from ddp_course.errors import InputError
-from ddp_course.post_training.rewards import syntax_tree
+from ddp_course.json_file import read_object
 
+MOST_AFTER = 4096  # characters that are kept of what follows a header
 HEADER = re.compile(r"^[ \t]*((?:async )?def \w+\(.*\)(?: *-> *[^:\n]+)?:)[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts to train on, and prompts that are held out: from other files, and none of them among the first."""
+    """Prompts to train on, and prompts that are held out: from other files, and none of them among the first.
+
+    real: what stands in the corpus after each held-out prompt, to be judged as what a model writes is.
+    """
 
     train: list[str]
     held_out: list[str]
+    real: list[str] = field(default_factory=list)
 
 
 def collect(corpus: Corpus, tokenizer: Tokenizer, longest: int, held_out: int) -> Prompts:
@@ -29,9 +40,10 @@ def collect(corpus: Corpus, tokenizer: Tokenizer, longest: int, held_out: int) -
     together with the indentation that follows. `held_out` headers come from the validation split, spread evenly.
     Raises InputError if a split has none.
     """
-    train = _headers(corpus.documents("train"), tokenizer, longest)
+    train = list(_headers(corpus.documents("train"), tokenizer, longest))
     known = set(train)
-    others = [header for header in _headers(corpus.documents("val"), tokenizer, longest) if header not in known]
+    after = _headers(corpus.documents("val"), tokenizer, longest)
+    others = [header for header in after if header not in known]
     for kind, found in (("training", train), ("validation", others)):
         if not found:
             raise InputError(
@@ -39,16 +51,64 @@ def collect(corpus: Corpus, tokenizer: Tokenizer, longest: int, held_out: int) -
                 f"of at most {longest} tokens: choose a folder with more Python files"
             )
     step = max(1, len(others) // held_out)
-    return Prompts(train, others[::step][:held_out])
+    chosen = others[::step][:held_out]
+    return Prompts(train, chosen, [after[header] for header in chosen])
 
 
-def _headers(documents: Iterable[str], tokenizer: Tokenizer, longest: int) -> list[str]:
-    found = dict.fromkeys(match[1] for text in documents for match in HEADER.finditer(text))
-    return [
-        header
-        for header in found
+def _headers(documents: Iterable[str], tokenizer: Tokenizer, longest: int) -> dict[str, str]:
+    """Header -> what stands after it, where it stands first."""
+    found: dict[str, str] = {}
+    for text in documents:
+        for match in HEADER.finditer(text):
+            if match[1] not in found:
+                found[match[1]] = _after(text, match)
+    return {
+        header: after
+        for header, after in found.items()
         if len(tokenizer.encode(header)) <= longest and syntax_tree(f"{header}\n    pass\n") is not None
-    ]
+    }
+
+
+def _after(text: str, header: re.Match) -> str:
+    """The lines after a header, as far to the left as the header is in a prompt: at most MOST_AFTER characters.
+
+    They end where the block ends that the header stands in.
+    """
+    indentation = header[0][: len(header[0]) - len(header[0].lstrip())]
+    lines = []
+    for line in text[header.end() : header.end() + MOST_AFTER].splitlines(keepends=True):
+        if line.strip() and not line.startswith(indentation):
+            break
+        lines.append(line.removeprefix(indentation))
+    return "".join(lines)
+
+
+def keep(prompts: Prompts, pairs: Sequence[Pair]) -> Path:
+    """Write what a run learns from into the cache, for the same run when it goes on; returns the file.
+
+    Raises InputError if that is not possible.
+    """
+    text = json.dumps(asdict(prompts) | {"pairs": [asdict(pair) for pair in pairs]})
+    path = make_folder(cache_folder() / "prompts") / f"{_digest(text)}.json"
+    try:
+        with replacing(path) as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    return path
+
+
+def read_kept(path: Path) -> tuple[Prompts, list[Pair]]:
+    """What `keep` has written. Raises InputError if it is gone, or is no longer what was written."""
+    found = read_object(path)
+    if _digest(json.dumps(found)) != path.stem:
+        raise InputError(f"{path} is damaged: its content does not match its name")
+    prompts = Prompts(found["train"], found["held_out"], found.get("real", []))  # earlier files have none
+    return prompts, [Pair(**pair) for pair in found["pairs"]]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def prompts_of(prompts: list[str], *, seed: int, update: int, count: int) -> list[str]:

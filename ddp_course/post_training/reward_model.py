@@ -1,5 +1,7 @@
 """A reward model that scores text: a frozen backbone, its tokenizer, and a head trained by reward_ddp."""
 
+import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,9 +10,10 @@ from torch import Tensor, nn
 
 from ddp_course.errors import InputError
 from ddp_course.models.reward import RewardHead, feature_count
-from ddp_course.parallel import checkpoint
-from ddp_course.parallel.precision import autocast
 from ddp_course.post_training.backbones import Backbone, fingerprint, load_backbone
+from ddp_course.training import checkpoint
+from ddp_course.training.best_checkpoint import best_valid
+from ddp_course.training.precision import autocast
 
 
 class RewardModel(nn.Module):
@@ -50,6 +53,11 @@ class RewardModel(nn.Module):
         """Rewards of the completions, (n,) of float32 on the model's device: higher is better."""
         return self.head(self.features(prompts, completions)).float()
 
+    def fingerprint(self) -> str:
+        """16 hex digits that differ between heads with other weights; the head's checkpoint knows its backbone."""
+        weights = (tensor.float().cpu().numpy().tobytes() for tensor in self.head.state_dict().values())
+        return hashlib.sha256(b"".join(weights)).hexdigest()[:16]
+
     def tokens(self, prompt: str, completion: str) -> tuple[list[int], int]:
         """The tokens of both, and where the completion starts.
 
@@ -74,20 +82,30 @@ def padded(texts: Sequence[tuple[list[int], int]], device: torch.device) -> tupl
 
 
 def load_reward_model(path: str | Path, device: torch.device | str = "cpu", backbone: str = "") -> RewardModel:
-    """Read a checkpoint of reward_ddp, or the newest valid one of a run directory of it: frozen, in eval mode.
+    """Read a checkpoint of reward_ddp, or of a run directory of it the best one, if that is whole, or else the newest.
 
-    The backbone is loaded from where it was when the head was trained, or from `backbone` if it has moved; one with
-    other weights or another tokenizer is refused, since the head would read something it has never seen.
-    Raises InputError.
+    It is frozen and in eval mode.
+
+    The backbone is loaded from where it was when the head was trained, or from `backbone` if it has moved; what the
+    checkpoint names is only looked for on this machine, never downloaded. One with other weights or another tokenizer
+    is refused, since the head would read something it has never seen. Raises InputError.
     """
     path = Path(path)
-    if (path / "checkpoints").is_dir():
-        path = checkpoint.newest_valid(path) or path
+    if os.path.isdir(path / "checkpoints"):
+        path = best_valid(path) or checkpoint.newest_valid(path) or path
     state = checkpoint.load(path, "read a reward model from")
+    with checkpoint.contents_of(path, "reward_ddp", "read a reward model from"):
+        return _from_state(path, state, backbone).requires_grad_(False).eval().to(device)
+
+
+def _from_state(path: Path, state: dict, backbone: str) -> RewardModel:
     config, identity = state.get("config", {}), state.get("identity", {})
     missing = {"backbone", "head_width", "max_tokens", "micro_batch_size"} - config.keys()
     if missing or "head" not in state:
-        raise InputError(f"{path} is not a checkpoint of reward_ddp: it has no {min(missing, default='head')!r}")
+        raise InputError(
+            f"{path} is not a checkpoint of reward_ddp but {checkpoint.script_of(state)}: it has no "
+            f"{min(missing, default='head')!r}"
+        )
     base = load_backbone(backbone or config["backbone"])
     if fingerprint(base) != identity.get("backbone"):
         raise InputError(
@@ -96,7 +114,6 @@ def load_reward_model(path: str | Path, device: torch.device | str = "cpu", back
         )
     head = RewardHead(feature_count(base.model.width), config["head_width"])
     head.load_state_dict(state["head"])
-    model = RewardModel(
+    return RewardModel(
         base, head.float(), max_tokens=config["max_tokens"], micro_batch_size=config["micro_batch_size"]
     )
-    return model.requires_grad_(False).eval().to(device)

@@ -1,11 +1,12 @@
 """A verifiable reward: is what the model wrote Python? It is parsed, and never executed."""
 
 import ast
-import warnings
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from ddp_course.data.python_code import syntax_tree
 
 
 def parses(prompt: str, completion: str, min_statements: int = 1) -> bool:
@@ -25,21 +26,6 @@ def parses(prompt: str, completion: str, min_statements: int = 1) -> bool:
         for node in ast.walk(tree)
     )
     return new >= min_statements
-
-
-def syntax_tree(text: str) -> ast.Module | None:
-    """What `text` says, as far as grammar goes; None if it is not Python. Nothing in it is run, imported or looked up.
-
-    A model can write anything: NUL bytes, a thousand open brackets, escapes that Python warns of. Whatever the
-    parser raises means "not Python".
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)  # what invalid escapes raise before Python 3.12
-            return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def _is_bare_constant(node: ast.stmt) -> bool:

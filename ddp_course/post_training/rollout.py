@@ -1,4 +1,4 @@
-"""What a rank does on its own in an update: let the policy write, have it rewarded, ask policy and reference about it.
+"""What a rank does on its own in an update: sample completions, reward them, take log-probabilities of both models.
 
 Nothing here knows of other ranks.
 """
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from ddp_course.data.pairs import Pair
-from ddp_course.data.tokenizer import Tokenizer
+from ddp_course.models import sampling
 from ddp_course.models.minigpt import MiniGPT
-from ddp_course.models.sampling import sample
-from ddp_course.parallel.precision import autocast
 from ddp_course.post_training.batch import Batch, padded
 from ddp_course.post_training.grpo import group_advantages, mean_over_tokens, token_log_probs
 from ddp_course.post_training.pairwise_objective import pairwise_advantages
+from ddp_course.post_training.policies import ForeignModel, Words
+from ddp_course.training.precision import autocast
 
 
 class Reward(Protocol):
@@ -29,32 +29,52 @@ class Reward(Protocol):
 
 @dataclass(frozen=True)
 class Players:
-    """The policy that learns, the frozen reference it started from, who rewards them, and how they sample."""
+    """The policy that learns, the frozen reference it started from, who rewards them, and how they sample.
 
-    policy: MiniGPT
-    reference: MiniGPT
+    begin: tokens that stand before every prompt; the policies of other libraries have learnt to expect one.
+    """
+
+    policy: MiniGPT | ForeignModel
+    reference: MiniGPT | ForeignModel
     reward: Reward
-    tokenizer: Tokenizer
+    tokenizer: Words
     new_tokens: int
     temperature: float
     micro_batch_size: int
     precision: str
+    begin: Sequence[int] = ()
 
     @property
     def device(self) -> torch.device:
-        return self.policy.token_embedding.weight.device
+        return next(self.policy.parameters()).device
 
-    def write(self, model: MiniGPT, prompts: Sequence[Sequence[int]], seed: int | None = None) -> list[list[int]]:
-        """A completion for each prompt, in tokens, drawn by the rank's own generator or by one made from `seed`."""
+    @property
+    def room(self) -> int:
+        """Tokens that a prompt can have, so that its completion fits into the model's context."""
+        return self.policy.config.context - self.new_tokens - len(self.begin)
+
+    def encode(self, prompt: str) -> list[int]:
+        """What the models read of a prompt, in tokens: its end, as far as there is room. Never empty."""
+        return [*self.begin, *self.tokenizer.encode(prompt)[-self.room :]] or [self.tokenizer.end_of_text]
+
+    def sample(self, model: MiniGPT | ForeignModel, prompts: Sequence[Sequence[int]],
+               seed: int | None = None) -> list[list[int]]:  # fmt: skip
+        """A completion for each prompt, in tokens, drawn by the rank's own generator or by one made from `seed`.
+
+        A MiniGPT keeps keys and values; another library's model is asked for its logits of the whole text each time,
+        which is slower and knows nothing of how that library keeps them.
+        """
         generator = None if seed is None else torch.Generator(self.device).manual_seed(seed)
+        how = {"temperature": self.temperature, "end_of_text": self.tokenizer.end_of_text, "generator": generator}
         with autocast(self.precision, self.device):
-            return sample(
-                model, prompts, self.new_tokens, temperature=self.temperature,
-                end_of_text=self.tokenizer.end_of_text, generator=generator,
-            )  # fmt: skip
+            if isinstance(model, MiniGPT):
+                return sampling.sample(model, prompts, self.new_tokens, **how)
+            return sampling.sample_without_cache(
+                model, prompts, self.new_tokens, device=self.device, rows=self.micro_batch_size, **how
+            )
 
-    def read(self, prompt: str, completion: Sequence[int]) -> tuple[str, str]:
-        """Prompt and completion as text, parted after a line break, as in the pairs that a reward model learns from.
+    def decode(self, prompt: str, completion: Sequence[int]) -> tuple[str, str]:
+        """Prompt and completion as text, split after a line break, as in the pairs that a reward model learns from.
 
         A completion that has come to the end of the text has finished its last line.
         """
@@ -63,7 +83,7 @@ class Players:
         return (prompt + "\n", text[1:]) if text.startswith("\n") else (prompt, text)
 
     @torch.no_grad()
-    def judge(self, model: MiniGPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probabilities(self, model: MiniGPT | ForeignModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """`token_log_probs` of a model for all sequences, without gradients, a micro-batch at a time."""
         parts = tokens.split(self.micro_batch_size)
         with autocast(self.precision, self.device):
@@ -78,9 +98,9 @@ def sample_groups(players: Players, prompts: Sequence[str], group_size: int) -> 
     Also returns how many completions were different from all earlier ones of their group.
     """
     prompts = [prompt for prompt in prompts for _ in range(group_size)]
-    ids = [players.tokenizer.encode(prompt) for prompt in prompts]
-    completions = players.write(players.policy, ids)
-    texts = [players.read(*both) for both in zip(prompts, completions, strict=True)]
+    ids = [players.encode(prompt) for prompt in prompts]
+    completions = players.sample(players.policy, ids)
+    texts = [players.decode(*both) for both in zip(prompts, completions, strict=True)]
     rewards = players.reward.score(*zip(*texts, strict=True)).to(players.device)
     advantages = group_advantages(rewards.view(-1, group_size)).flatten()
     groups = [texts[first : first + group_size] for first in range(0, len(texts), group_size)]
@@ -89,8 +109,7 @@ def sample_groups(players: Players, prompts: Sequence[str], group_size: int) -> 
 
 def take_pairs(players: Players, pairs: Sequence[Pair], beta: float) -> tuple[Batch, int]:
     """The answers of each pair, chosen first, with the weights of the pairwise objective. Nothing is sampled."""
-    room = players.policy.config.context - players.new_tokens
-    prompts = [players.tokenizer.encode(pair.prompt)[-room:] for pair in pairs for _ in range(2)]
+    prompts = [players.encode(pair.prompt) for pair in pairs for _ in range(2)]
     answers = [(pair.prompt, answer) for pair in pairs for answer in (pair.chosen, pair.rejected)]
     completions = [players.tokenizer.encode(answer)[: players.new_tokens] for _, answer in answers]
     rewards = players.reward.score(*zip(*answers, strict=True)).to(players.device)
@@ -102,18 +121,23 @@ def take_pairs(players: Players, pairs: Sequence[Pair], beta: float) -> tuple[Ba
     return batch, len(answers)
 
 
-def reward_sum(players: Players, model: MiniGPT, prompts: Sequence[str], seed: int) -> float:
-    """The rewards, added up, of one completion for each prompt. The same `seed` draws the same random numbers."""
-    if not prompts:
-        return 0.0
-    completions = players.write(model, [players.tokenizer.encode(prompt) for prompt in prompts], seed)
-    texts = [players.read(*both) for both in zip(prompts, completions, strict=True)]
-    return players.reward.score(*zip(*texts, strict=True)).sum().item()
+def write(players: Players, model: MiniGPT | ForeignModel, prompts: Sequence[str], seed: int) -> list[tuple[str, str]]:
+    """Each prompt with one completion, as text. The same `seed` draws the same random numbers."""
+    completions = players.sample(model, [players.encode(prompt) for prompt in prompts], seed) if prompts else []
+    return [players.decode(*both) for both in zip(prompts, completions, strict=True)]
+
+
+def cut_off(players: Players, prompts: Sequence[str], real: Sequence[str]) -> list[tuple[str, str]]:
+    """Each prompt with its real completion, cut off after as many tokens as a model may write."""
+    return [
+        players.decode(prompt, players.tokenizer.encode(text)[: players.new_tokens])
+        for prompt, text in zip(prompts, real, strict=True)
+    ]
 
 
 def _batch(players: Players, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], rewards: Tensor,
            advantages: Tensor) -> Batch:  # fmt: skip
     tokens, counted = padded(prompts, completions, players.device)
-    old, entropy = players.judge(players.policy, tokens)
-    reference, _ = players.judge(players.reference, tokens)
+    old, entropy = players.log_probabilities(players.policy, tokens)
+    reference, _ = players.log_probabilities(players.reference, tokens)
     return Batch(tokens, counted, old, reference, entropy, rewards, advantages.to(old.dtype), advantages.sign())

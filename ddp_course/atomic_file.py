@@ -1,0 +1,42 @@
+"""A file is replaced whole or not at all, whatever ends the process that writes it."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def replacing(path: Path, mode: str = "w") -> Iterator[IO]:
+    """Yields an open file whose content becomes `path` when the block ends, and is dropped when it raises.
+
+    `mode` is "w" (UTF-8) or "wb". Afterwards the content and its name are on the disk. Raises OSError if the disk is
+    full or the folder cannot be written.
+    """
+    # A name of its own for each writer: two processes, also in two containers with equal pids, may write at once.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(temporary, mode, **({} if "b" in mode else {"encoding": "utf-8", "newline": "\n"})) as file:
+            yield file
+            flush_to_disk(file)
+        os.replace(temporary, path)
+        flush_folder_to_disk(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def flush_to_disk(file: IO) -> None:
+    """What was written to `file` survives a power cut."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def flush_folder_to_disk(folder: Path) -> None:
+    """Without this a power cut may forget a rename although the file's bytes are safe."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Runs the notebooks, stores their outputs, and derives the exercises from the solutions."""

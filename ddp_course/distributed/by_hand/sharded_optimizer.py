@@ -1,0 +1,73 @@
+"""ZeRO stage 1 by hand: every rank has all gradients, but keeps the optimizer's state for a share of the parameters."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ddp_course.distributed.by_hand.broadcast import broadcast_tensors
+
+
+class ShardedOptimizer(Optimizer):
+    """Any torch optimizer, with its state divided among the ranks. The steps are those of the whole optimizer.
+
+        optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
+
+    A parameter belongs to one rank, which updates it and broadcasts the result; so any optimizer that looks at one
+    parameter at a time works unchanged. Ranks hold about the same number of elements (a tensor is never divided,
+    so a large embedding can be one rank's whole share). Gradients must already be equal on all ranks.
+    `state` and `state_dict()` hold this rank's share; `load_state_dict()` takes such a share or a whole state and
+    keeps this rank's part. Learning-rate schedulers, parameter groups and `add_param_group` work as always.
+    Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020).
+    """
+
+    def __init__(self, parameters, optimizer_class: type[Optimizer], **options) -> None:
+        self._class, self._options = optimizer_class, options
+        self._own: Optimizer | None = None  # the real optimizer, of this rank's share
+        self._owner: dict[Tensor, int] = {}
+        self._load = [0] * dist.get_world_size()  # elements whose state each rank keeps
+        super().__init__(parameters, dict(options))
+        self.defaults = dict(self._own.defaults)
+        self.state = self._own.state
+
+    def add_param_group(self, param_group: dict) -> None:
+        super().add_param_group(param_group)  # checks it, and fills in the options
+        group = self.param_groups[-1]
+        # The largest first, each to the rank that has least: the loads end up close, and the same on every rank.
+        for parameter in sorted(group["params"], key=Tensor.numel, reverse=True):
+            self._owner[parameter] = rank = self._load.index(min(self._load))
+            self._load[rank] += parameter.numel() if parameter.requires_grad else 0
+        own = {**group, "params": self._share(group["params"])}
+        if self._own is None:
+            self._own = self._class([own], **self._options)
+        else:
+            self._own.add_param_group(own)
+        # What the class adds by itself (betas, eps...) is visible here too, for schedulers and for the reader.
+        group.update({name: value for name, value in self._own.param_groups[-1].items() if name != "params"})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Update this rank's share, then take every other share from its owner. Call it on every rank."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group, own in zip(self.param_groups, self._own.param_groups, strict=True):
+            own.update({name: value for name, value in group.items() if name != "params"})  # a scheduler's new lr
+        if any(group["params"] for group in self._own.param_groups):
+            self._own.step()
+        updated = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        broadcast_tensors(updated, [self._owner[parameter] for parameter in updated])
+        return loss
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        super().load_state_dict(state_dict)
+        rank = dist.get_rank()
+        for parameter in [p for p in self.state if self._owner.get(p, rank) != rank]:
+            del self.state[parameter]
+        self._own.state = self.state  # loading made a new dict
+
+    def _share(self, parameters: list[Tensor]) -> list[Tensor]:
+        return [parameter for parameter in parameters if self._owner[parameter] == dist.get_rank()]

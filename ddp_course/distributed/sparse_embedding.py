@@ -1,0 +1,99 @@
+"""An embedding table of which a step sends, reads and writes only the rows that it used."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_course.distributed.process_group import World
+
+
+class SparseEmbedding(nn.Module):
+    """A table of `rows` vectors of `width` numbers, one for each id, trained without a gradient of its own size.
+
+    `forward(ids)`, ids of shape (batch,), returns (batch, width). In training mode the rows are a new leaf of
+    autograd: its gradient has the size of the batch, and `SparseSignSGD` fetches it from here.
+    cast_to: the type of what `forward` returns, such as bfloat16. The table and its gradients keep their own: a sum of
+    many small gradients would be lost in 8 bits.
+
+    Keep it outside the module that DDP wraps, and hand its result to that module. The table is a buffer, because
+    a parameter would be reduced in full; and inside DDP a buffer would be broadcast in full, in every forward pass.
+    Build it on every rank from the same seed; rows start with the standard deviation `std`.
+    """
+
+    def __init__(self, rows: int, width: int, std: float = 0.02, dtype: torch.dtype | None = None,
+                 cast_to: torch.dtype | None = None) -> None:  # fmt: skip
+        super().__init__()
+        self.cast_to = cast_to
+        self.register_buffer("table", torch.randn(rows, width, dtype=dtype) * std)
+        self.used: list[tuple[Tensor, Tensor]] = []  # (ids, their vectors) since the last step
+
+    def forward(self, ids: Tensor) -> Tensor:
+        vectors = self.table[ids]
+        if self.training and torch.is_grad_enabled():
+            vectors.requires_grad_()
+            self.used.append((ids, vectors))
+        return vectors.to(self.cast_to or vectors.dtype)
+
+
+class SparseSignSGD(torch.optim.Optimizer):
+    """Sign-SGD with decoupled weight decay, on the rows of a `SparseEmbedding` that any rank has used.
+
+    The gradients of all ranks for the same row are added up, the sign is taken once, and every rank applies the
+    same update: row <- row * (1 - lr * weight_decay) - lr * sign(sum). So the replicas stay equal to the last bit,
+    and a step equals that of one process on the global batch. The sign forgets the size of a gradient: a loss that
+    is a sum, or a mean, or scaled by the number of ranks gives the same step.
+    Ranks may have used different numbers of rows, or none. `step()` is a collective: call it on every rank.
+
+    The update is that of the sparse embedding of Wang et al., "Hierarchical Reasoning Model" (2025); signSGD:
+    Bernstein et al. (2018).
+    """
+
+    def __init__(self, embedding: SparseEmbedding, world: World, lr: float, weight_decay: float = 0.0) -> None:
+        super().__init__([embedding.table], {"lr": lr, "weight_decay": weight_decay})
+        self.embedding, self.world = embedding, world
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        ids, gradients = gather_rows(self.world, *self._own_gradients())
+        rows, place = ids.unique(return_inverse=True)
+        summed = gradients.new_zeros(len(rows), gradients.shape[1])
+        if summed.is_cuda:  # where index_add_ adds in any order: a sum near zero would have another sign on each rank
+            summed.index_put_((place,), gradients, accumulate=True)
+        else:
+            summed.index_add_(0, place, gradients)
+        group, table = self.param_groups[0], self.embedding.table
+        kept = table[rows].mul_(1 - group["lr"] * group["weight_decay"])
+        table[rows] = kept.add_(summed.sign(), alpha=-group["lr"])
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget which rows were used. Call it after each step, like every optimizer's."""
+        self.embedding.used.clear()
+
+    def _own_gradients(self) -> tuple[Tensor, Tensor]:
+        """This rank's ids and gradients; a forward pass that no backward followed adds nothing."""
+        used = [(ids, vectors.grad) for ids, vectors in self.embedding.used if vectors.grad is not None]
+        table = self.embedding.table
+        no_ids = torch.empty(0, dtype=torch.int64, device=table.device)
+        return (torch.cat([no_ids, *(ids for ids, _ in used)]),
+                torch.cat([table.new_empty(0, table.shape[1]), *(gradient for _, gradient in used)]))  # fmt: skip
+
+
+def gather_rows(world: World, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Every rank's ids (n,) and rows (n, width), one after the other in the order of the ranks; n may differ.
+
+    all_gather wants equal shapes, so the shorter ones travel with padding: world size x the largest n.
+    """
+    if world.size == 1:
+        return ids, rows
+    mine = torch.tensor([len(ids)], device=rows.device)
+    counts = [torch.empty_like(mine) for _ in range(world.size)]
+    dist.all_gather(counts, mine)
+    counts = [int(count) for count in counts]
+    gathered = []
+    for part in (ids, rows):
+        padded = part.new_zeros(max(counts), *part.shape[1:])
+        padded[: len(part)] = part
+        received = [torch.empty_like(padded) for _ in range(world.size)]
+        dist.all_gather(received, padded)
+        gathered.append(torch.cat([one[:count] for one, count in zip(received, counts, strict=True)]))
+    return gathered[0], gathered[1]

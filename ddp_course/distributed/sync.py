@@ -1,0 +1,162 @@
+"""Agreement between ranks: one decision for all, exact sums, and proof that replicas are equal."""
+
+import contextlib
+import hashlib
+import itertools
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_course.distributed.process_group import World
+from ddp_course.distributed.rendezvous import launcher_is_gone, told_if_the_store_is_lost
+from ddp_course.errors import InputError
+
+T = TypeVar("T")
+SHORTEST_SILENCE = 10  # seconds without a sign of life that a busy machine may cause
+_turns = itertools.count()  # of from_rank_0, which every rank calls equally often
+
+
+class ReplicasDiffer(RuntimeError):
+    """Ranks that should hold the same values do not."""
+
+
+class RankSilent(RuntimeError):
+    """A rank that the others wait for neither finishes nor fails."""
+
+
+def from_rank_0(world: World, make: Callable[[], T]) -> T:
+    """Run `make` on rank 0 and return its (picklable) result on every rank.
+
+    Raises on *every* rank if `make` raised or its result cannot be pickled: nobody waits for a result that will never
+    come. An InputError keeps its message everywhere; for another exception rank 0 keeps the original with its
+    traceback. `make` may take longer than a collective may wait: until it is done, rank 0 gives a sign of life from
+    time to time, and the others raise RankSilent once that has been missing for as long as a collective may wait.
+    """
+    turn = f"from_rank_0/{next(_turns)}"
+    failure: Exception | None = None
+    if world.is_main:
+        with _signs_of_life(world.store, turn):
+            try:
+                message = pickle.dumps((make(), None))
+            except Exception as error:
+                failure, message = error, pickle.dumps((None, str(error) or type(error).__name__))
+        if world.store:
+            with told_if_the_store_is_lost():
+                world.store.set(turn, "done")
+    else:
+        message = b""
+        if world.store:
+            with told_if_the_store_is_lost():
+                _wait_for_rank_0(world, world.store, turn)
+    box = [message]
+    dist.broadcast_object_list(box, src=0, device=world.device)
+    if failure is not None:
+        raise failure
+    result, error_text = pickle.loads(box[0])
+    if error_text is not None:
+        raise InputError(error_text)
+    return result
+
+
+@contextlib.contextmanager
+def _signs_of_life(store: dist.Store | None, turn: str) -> Iterator[None]:
+    """Count up in the store while the block runs, from a thread: what freezes the process stops the count."""
+    if store is None:
+        yield
+        return
+    done = threading.Event()
+    pause = min(5, store.timeout.total_seconds() / 10)
+
+    def count() -> None:
+        while not done.wait(pause):
+            store.add(f"{turn}/alive", 1)
+
+    thread = threading.Thread(target=count, name="signs of life", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _wait_for_rank_0(world: World, store: dist.Store, turn: str) -> None:
+    """Return once rank 0 has set `turn`. Raises RankSilent if it neither does nor counts on."""
+    pause, seen, limit = 0.001, 0, max(SHORTEST_SILENCE, store.timeout.total_seconds())
+    since = time.monotonic()
+    while not store.check([turn]):
+        if launcher_is_gone(world.launcher):
+            raise InputError(f"rank {world.rank} ends: its launcher has ended while it waited for rank 0")
+        if (count := store.add(f"{turn}/alive", 0)) != seen:
+            seen, since = count, time.monotonic()
+        if time.monotonic() - since > limit:
+            raise RankSilent(
+                f"rank 0 has given no sign of life for {limit:g} s, in which the others waited for what it prepares: "
+                f"its process is stopped or its machine does not answer"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, 0.2)
+
+
+def sum_over_ranks(world: World, *values: float | Tensor) -> list[float]:
+    """The sum of each value over all ranks, in float64 and in one all-reduce.
+
+    For a mean, pass the sum and the count and divide: a mean of per-rank means is wrong as soon as one rank
+    holds fewer items.
+    """
+    as_sum = {"dtype": torch.float64, "device": world.device}  # a Python float would become float32 otherwise
+    totals = torch.stack([torch.as_tensor(value, **as_sum).detach() for value in values])
+    dist.all_reduce(totals)
+    return totals.tolist()
+
+
+def assert_same_value(world: World, name: str, value: object) -> None:
+    """Raise ReplicasDiffer on every rank unless all ranks hold the same (picklable) `value`."""
+    values: list[object] = [None] * world.size
+    dist.all_gather_object(values, value)
+    for rank, other in enumerate(values):
+        if other != values[0]:
+            raise ReplicasDiffer(f"{name} differs: rank 0 has {values[0]!r}, rank {rank} has {other!r}")
+
+
+def assert_replicas_equal(world: World, module: nn.Module, *, buffers: bool = False) -> None:
+    """Raise ReplicasDiffer on every rank unless all ranks hold bit-equal parameters.
+
+    The message names the first tensor and the first rank that differ, and by how much. `buffers=True` compares
+    them as well; leave it off where they differ by design (the running statistics of BatchNorm).
+    Only 8 bytes a tensor travel; the tensor itself only if it differs.
+    """
+    tensors = dict(module.named_parameters())
+    if buffers:
+        tensors |= dict(module.named_buffers())
+    assert_same_value(world, "the list of tensors", [(name, tuple(t.shape)) for name, t in tensors.items()])
+    mine = torch.tensor([_fingerprint(t) for t in tensors.values()], dtype=torch.int64, device=world.device)
+    everyones = [torch.empty_like(mine) for _ in range(world.size)]
+    dist.all_gather(everyones, mine)
+    different = torch.stack([other != everyones[0] for other in everyones])  # (ranks, tensors)
+    if not different.any():
+        return
+    index = int(different.any(dim=0).nonzero()[0])
+    rank = int(different[:, index].nonzero()[0])
+    name, tensor = list(tensors.items())[index]
+    reference = tensor.detach().clone().contiguous()
+    dist.broadcast(reference, src=0)
+    gap = (tensor.detach() - reference).abs().max().to(torch.float64)
+    gaps = [torch.empty_like(gap) for _ in range(world.size)]
+    dist.all_gather(gaps, gap)
+    raise ReplicasDiffer(
+        f"replicas differ: {name} on rank {rank} is up to {gaps[rank].item():.3g} from rank 0's "
+        f"({int(different.any(dim=0).sum())} of {len(tensors)} tensors differ)"
+    )
+
+
+def _fingerprint(tensor: Tensor) -> int:
+    """64 bits of a hash over the tensor's bytes."""
+    data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)

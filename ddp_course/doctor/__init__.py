@@ -1,0 +1,1 @@
+"""Explains a job that hangs or dies: which rank, which collective, which line; `python -m ddp_course.doctor`."""

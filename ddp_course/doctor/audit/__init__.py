@@ -1,0 +1,52 @@
+"""Runs inside each rank of `doctor check`: writes down what the script does with torch, and changes nothing of it.
+
+Standard library, and torch once the script has imported it. One file of JSON lines for each rank, PID.audit in the
+doctor's folder. What it reads of a tensor is a checksum and a few values, never a random number.
+"""
+
+import atexit
+import sys
+
+from . import data, files, process, training
+from .log import Log
+
+
+def start(folder):
+    """Begins to write down into `folder`; torch is watched from the moment at which it has been imported."""
+    log = Log(folder)
+    files.watch_files(log)
+    if "torch" in sys.modules:
+        _watch_torch(log)
+    else:
+        sys.meta_path.insert(0, _AfterTorch(lambda: _watch_torch(log)))
+    atexit.register(log.end)
+    return log
+
+
+def _watch_torch(log):
+    for watch in (process.watch_process, training.watch_training, data.watch_loaders, files.watch_saves):
+        log.quietly(watch, log)
+
+
+class _AfterTorch:
+    """Finds torch as ever, and calls `then` when it has been imported."""
+
+    def __init__(self, then):
+        self.then = then
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+        spec = next((one for one in found if one is not None), None)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_watch(module):
+            execute(module)
+            self.then()
+
+        spec.loader.exec_module = execute_and_watch
+        return spec

@@ -1,0 +1,117 @@
+"""Watches DataLoaders: which indices each rank drew, and a checksum of every sample that came of them."""
+
+import functools
+import zlib
+
+from .log import checksum, where
+
+INDICES = 100_000  # are written down in all
+ROWS = 512  # samples of a batch
+
+
+def watch_loaders(log):
+    from torch.utils.data import dataloader
+
+    loaders = _Loaders(log)
+    iterator = dataloader._BaseDataLoaderIter
+    iterator.__init__ = log.watched(iterator.__init__, lambda args, kwargs: loaders.begin(args[0], args[1]))
+    iterator._reset = log.watched(iterator._reset, loaders.again)
+    iterator._next_index = log.watched(iterator._next_index, loaders.next_index)
+    iterator.__next__ = loaders.delivers(iterator.__next__)
+
+
+class _Loaders:
+    def __init__(self, log):
+        self.log = log
+        self.numbers, self.epochs = {}, {}  # by the id of a loader, which is kept so that no other gets it
+        self.kept, self.written = [], 0
+
+    def begin(self, iterator, loader):
+        import torch
+
+        if id(loader) not in self.numbers:
+            self.kept.append(loader)
+        number = self.numbers.setdefault(id(loader), len(self.numbers))
+        epoch = self.epochs[number] = self.epochs.get(number, -1) + 1
+        iterator._ddp_course_epoch = (number, epoch)
+        sampler = _innermost(getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None))
+        self.log.event(
+            "epoch",
+            loader=number,
+            epoch=epoch,
+            frames=where(),
+            gradients=torch.is_grad_enabled(),
+            batch_size=loader.batch_size,
+            sampler=type(sampler).__name__,
+            distributed=isinstance(sampler, torch.utils.data.DistributedSampler),
+            shuffles=bool(getattr(sampler, "shuffle", isinstance(sampler, torch.utils.data.RandomSampler))),
+            drop_last=bool(getattr(sampler, "drop_last", False)),
+            size=_size(loader.dataset),
+        )
+
+    def again(self, args, kwargs):
+        first = args[2] if len(args) > 2 else kwargs.get("first_iter", False)
+        if not first:
+            self.begin(args[0], args[1])
+
+    def next_index(self, args, kwargs):
+        return lambda drawn: self.draws(args[0], drawn)
+
+    def draws(self, iterator, drawn):
+        number, epoch = iterator._ddp_course_epoch
+        drawn = drawn if isinstance(drawn, list | tuple) else [drawn]
+        self.written += len(drawn)
+        if self.written <= INDICES and all(isinstance(one, int) for one in drawn):
+            self.log.event("indices", most=INDICES, loader=number, epoch=epoch, indices=list(drawn))
+
+    def delivers(self, function):
+        @functools.wraps(function)
+        def delivers(iterator):
+            try:
+                batch = function(iterator)
+            except StopIteration:
+                self.log.quietly(self.exhausted, iterator)
+                raise
+            self.log.quietly(self.batch, iterator, batch)
+            return batch
+
+        return delivers
+
+    def exhausted(self, iterator):
+        number, epoch = iterator._ddp_course_epoch
+        self.log.event("exhausted", loader=number, epoch=epoch)
+
+    def batch(self, iterator, batch):
+        import torch
+
+        number, epoch = iterator._ddp_course_epoch
+        self.log.event("batch", loader=number, epoch=epoch, gradients=torch.is_grad_enabled(), rows=_rows(batch))
+
+
+def _innermost(*samplers):
+    """The sampler that draws, below those that make batches of it."""
+    for one in samplers:
+        while hasattr(one, "sampler") or hasattr(one, "batch_sampler"):
+            one = getattr(one, "sampler", None) or getattr(one, "batch_sampler", None)
+        if one is not None:
+            return one
+    return None
+
+
+def _size(dataset):
+    try:
+        return len(dataset)
+    except TypeError:
+        return None
+
+
+def _rows(batch):
+    """A checksum of each sample over all tensors of the batch; None if they have no common first dimension."""
+    import torch
+
+    parts = list(batch.values()) if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else [batch]
+    tensors = [one for one in parts if isinstance(one, torch.Tensor) and one.dim()]
+    sizes = {len(one) for one in tensors}
+    if len(sizes) != 1 or not 0 < min(sizes) <= ROWS:
+        return None
+    return [zlib.crc32(repr([checksum(one[row]) for one in tensors]).encode()) for row in range(sizes.pop())]

@@ -1,0 +1,127 @@
+"""Watches files that are written, checkpoints, and the numbers that are printed."""
+
+import builtins
+import os
+import re
+import sys
+import threading
+
+from .log import caller, kind_of, where
+
+NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e[+-]?\d+)?(?![\w.])")
+WRITES = ("torch", "numpy", "safetensors", "pandas")  # packages that write a file where the script says so
+
+
+def watch_files(log):
+    """Through Python's audit hooks, which see every open() and os.rename, and print."""
+    state = threading.local()
+
+    def hook(event, args):
+        if event not in ("open", "os.rename") or log.off() or getattr(state, "inside", False):
+            return
+        state.inside = True
+        try:
+            if event == "open":
+                _opened(log, *args)
+            else:
+                log.quietly(_renamed, log, args)
+        finally:
+            state.inside = False
+
+    def prints(args, kwargs):
+        if kwargs.get("file") in (None, sys.stdout):
+            text = " ".join(str(one) for one in args if isinstance(one, str | int | float))
+            if numbers := NUMBER.findall(text):
+                log.event("print", frames=where(), numbers=numbers[:20])
+
+    sys.addaudithook(hook)
+    builtins.print = log.watched(builtins.print, prints)
+
+
+def _opened(log, path, mode, flags):
+    if isinstance(path, int) or path is None:
+        return
+    if mode is None:
+        writes = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not flags & os.O_APPEND
+    else:
+        writes = "w" in mode or "x" in mode
+    if writes:
+        log.quietly(_written, log, path)
+
+
+def _written(log, path):
+    path = os.path.abspath(os.fsdecode(path))
+    if path.startswith(("/dev/", "/proc/", "/sys/")) or path.endswith((".pyc", ".lock")) or "__pycache__" in path:
+        return
+    if _asked_for_by_the_script():
+        log.event("open", path=os.path.realpath(path), frames=where())
+
+
+def _asked_for_by_the_script():
+    """Did the reader's own code open it, by itself or through Python's library or a package that writes arrays?"""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        kind = kind_of(file)
+        if kind == "own":
+            return True
+        if "importlib" in file or kind == "package" and not any(f"-packages/{name}/" in file for name in WRITES):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _renamed(log, args):
+    place = where()
+    if place and all(isinstance(one, str | bytes | os.PathLike) for one in args[:2]):
+        source, target = (os.path.realpath(os.fsdecode(one)) for one in args[:2])
+        log.event("rename", source=source, target=target, frames=place)
+
+
+def watch_saves(log):
+    import torch
+
+    def saves(args, kwargs):
+        file = args[1] if len(args) > 1 else kwargs.get("f")
+        name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
+        if not isinstance(name, str | os.PathLike):
+            return None
+        path, place = os.path.realpath(os.fspath(name)), where()
+        direct = isinstance(file, str | os.PathLike)
+        before = os.path.exists(path) and os.path.getsize(path) > 0
+
+        def then(_):
+            log.event("save", path=path, frames=place, before=before, loads=_loads(path) if direct else None)
+
+        return then
+
+    def loads(args, kwargs):
+        file = args[0] if args else kwargs.get("f")
+        if isinstance(file, str | os.PathLike):
+            log.event("load", path=os.path.realpath(os.fspath(file)), frames=where())
+
+    def item(args, kwargs):
+        if torch.is_grad_enabled() or args[0].numel() != 1 or caller("torch/_tensor.py") != "own":
+            return None
+        return lambda value: log.event("item", value=float(value)) if isinstance(value, int | float) else None
+
+    torch.save = torch.serialization.save = log.watched(torch.save, saves)
+    torch.load = torch.serialization.load = log.watched(torch.load, loads)
+    torch.Tensor.item = log.watched(torch.Tensor.item, item)
+    torch.Tensor.__float__ = log.watched(torch.Tensor.__float__, item)
+
+
+def _loads(path):
+    """True, or why `torch.load` with its default, weights_only=True, refuses what was saved."""
+    import pickle
+
+    import torch
+
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        found = re.search(r"(?:GLOBAL|global) (\S+)", str(error))
+        return found[1] if found else "what it holds"
+    except Exception as error:
+        return repr(error)[:200]
+    return True

@@ -1,0 +1,145 @@
+"""The file of one rank's events, where in the script each happened, and how a function is watched."""
+
+import ctypes
+import functools
+import json
+import os
+import sys
+import sysconfig
+import threading
+import zlib
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RECORDER = os.path.join(os.path.dirname(HERE), "recorder.py")
+LIBRARIES = tuple(
+    {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+MOST = 3000  # events of a kind, unless said otherwise
+SAMPLES = 6  # values of a tensor
+
+
+class Log:
+    """Appends events to PID.audit. Nothing is written by a process that this one has forked."""
+
+    def __init__(self, folder):
+        self.pid = os.getpid()
+        self.file = os.open(os.path.join(folder, f"{self.pid}.audit"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.counts, self.inside, self.ended = {}, threading.local(), False
+        self.event("start", rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))
+
+    def event(self, kind, most=MOST, **facts):
+        """Writes one event; those above `most` of a kind are only counted."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if self.counts[kind] <= most and os.getpid() == self.pid:
+            os.write(self.file, (json.dumps({"event": kind, **facts}) + "\n").encode())
+
+    def end(self):
+        if not self.ended:
+            self.ended = True
+            self.event("end", counts=self.counts)
+
+    def off(self):
+        """Is this a moment at which nothing is to be seen: in what the audit itself calls, or in a forked process?"""
+        return getattr(self.inside, "looking", False) or os.getpid() != self.pid
+
+    def quietly(self, look, *args):
+        """`look(*args)`; the script must not notice if that fails, and what it calls is not watched."""
+        if self.off():
+            return None
+        self.inside.looking = True
+        try:
+            return look(*args)
+        except Exception as error:
+            self.event("audit failed", most=20, text=f"{getattr(look, '__qualname__', look)}: {error!r}")
+            return None
+        finally:
+            self.inside.looking = False
+
+    def watched(self, function, look):
+        """`function`, with `look(args, kwargs)` before it; what that returns is called with the result, if anything."""
+
+        @functools.wraps(function)
+        def watched(*args, **kwargs):
+            if self.off():
+                return function(*args, **kwargs)
+            then = self.quietly(look, args, kwargs)
+            result = function(*args, **kwargs)
+            if then is not None:
+                self.quietly(then, result)
+            return result
+
+        return watched
+
+
+@functools.cache
+def kind_of(file):
+    """Whose code a file holds: "own" (the reader's), "torch", "library" (Python's, an installed one) or "audit"."""
+    if file.startswith("<") or not file.endswith((".py", ".ipynb")):
+        return "library"
+    path = os.path.realpath(file)
+    if path.startswith(HERE + os.sep) or path == RECORDER:
+        return "audit"
+    if "-packages/" in path:
+        return "torch" if "-packages/torch/" in path else "package"
+    return "library" if path.startswith(LIBRARIES) else "own"
+
+
+def where(most=4):
+    """[[file, line, function], ...] of the reader's own code, from the innermost frame out."""
+    frame, found = sys._getframe(1), []
+    while frame is not None and len(found) < most:
+        name = frame.f_code.co_filename
+        if kind_of(name) == "own":
+            found.append([os.path.abspath(name), frame.f_lineno, frame.f_code.co_name])
+        frame = frame.f_back
+    return found
+
+
+def caller(through="torch/"):
+    """Whose code called what is watched: "own", "torch", "package" or "library"; files `through` are left out."""
+    frame = sys._getframe(1)
+    while frame is not None and (
+        kind_of(frame.f_code.co_filename) == "audit" or f"-packages/{through}" in frame.f_code.co_filename
+    ):
+        frame = frame.f_back
+    return "own" if frame is None else kind_of(frame.f_code.co_filename)
+
+
+def checksum(tensor):
+    """Of its bytes; None for what is no plain dense tensor (sharded, sparse, on the meta device)."""
+    import torch
+
+    if not _is_plain(tensor):
+        return None
+    with torch.no_grad():
+        flat = tensor.detach().contiguous().reshape(-1).cpu()
+    return zlib.crc32(ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())) if flat.numel() else 0
+
+
+def some_values(tensor):
+    """A few of its values, always from the same places; None for what is no plain dense tensor."""
+    import torch
+
+    if tensor is None or not _is_plain(tensor):
+        return None
+    with torch.no_grad():
+        flat = tensor.detach().reshape(-1)
+        return flat[:: max(1, flat.numel() // SAMPLES)][:SAMPLES].double().tolist()
+
+
+def sums(tensor):
+    """[sum, sum of magnitudes], which rounding hardly changes."""
+    import torch
+
+    if not _is_plain(tensor):
+        return None
+    with torch.no_grad():
+        wide = tensor.detach().double()
+        return [wide.sum().item(), wide.abs().sum().item()]
+
+
+def _is_plain(tensor):
+    import torch
+
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    return plain and tensor.layout == torch.strided and tensor.device.type != "meta"

@@ -1,0 +1,246 @@
+"""Watches gradients and updates: what each rank computed, what became of it, and what the optimizer made of that.
+
+The gradient of a parameter is looked at when autograd has added to it, before DDP or the script sends it, and once
+more before it is clipped or the optimizer uses it.
+"""
+
+import functools
+import threading
+import weakref
+import zlib
+
+from .log import checksum, some_values, sums, where
+from .loss import loss_kind
+
+UPDATES = 40  # of each optimizer are looked at whole
+CALLS = 400  # of models
+
+
+def watch_training(log):
+    import torch
+    from torch.optim import optimizer
+
+    state = _Training(log)
+    log.is_gradient = state.is_gradient
+    optimizer.Optimizer.add_param_group = log.watched(optimizer.Optimizer.add_param_group, state.new_parameters)
+    optimizer.register_optimizer_step_pre_hook(lambda *given: log.quietly(state.before_step, *given))
+    optimizer.register_optimizer_step_post_hook(lambda *given: log.quietly(state.after_step, *given))
+    clipping = torch.nn.utils.clip_grad
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        clips = state.clips(getattr(clipping, name))
+        setattr(clipping, name, clips)
+        setattr(torch.nn.utils, name, clips)
+    torch.autograd.backward = state.backward(torch.autograd.backward)
+    ddp = torch.nn.parallel.DistributedDataParallel
+    ddp.__init__ = log.watched(ddp.__init__, state.wraps)
+    torch.nn.Module.__call__ = state.calls(torch.nn.Module.__call__)
+    torch.nn.functional.dropout = state.drops(torch.nn.functional.dropout)
+
+
+class _Training:
+    def __init__(self, log):
+        from torch.nn.modules.dropout import _DropoutNd
+        from torch.utils.weak import WeakIdKeyDictionary
+
+        self.log, self.dropouts = log, _DropoutNd
+        self.optimizers = weakref.WeakKeyDictionary()  # its number, its frames and its updates so far
+        self.local, self.at_clip = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+        self.watched, self.wrapped = WeakIdKeyDictionary(), weakref.WeakKeyDictionary()
+        self.addresses = {}  # of gradients
+        self.pending, self.stepping = {}, []
+        self.thread = threading.local()  # depth of module calls, and whether a backward pass runs
+
+    def is_gradient(self, tensor):
+        """Is it a parameter's gradient, or as large as all of them together?"""
+        total = sum(one.numel() for one in self.watched if one.requires_grad)
+        return tensor.data_ptr() in self.addresses or tensor.numel() == total > 1
+
+    def watch(self, parameters):
+        for one in parameters:
+            if one.requires_grad and one.is_leaf and one not in self.watched:
+                self.watched[one] = one.register_post_accumulate_grad_hook(
+                    lambda parameter: self.log.quietly(self.accumulated, parameter)
+                )
+
+    def accumulated(self, parameter):
+        if parameter.grad is not None:
+            self.local[parameter] = some_values(parameter.grad)
+            self.addresses[parameter.grad.data_ptr()] = True
+
+    def new_parameters(self, args, kwargs):
+        optimizer, place = args[0], where()
+
+        def then(_):
+            self.optimizers.setdefault(optimizer, [len(self.optimizers), place, 0])
+            self.watch(one for group in optimizer.param_groups for one in group["params"])
+
+        return then
+
+    def before_step(self, optimizer, args, kwargs):
+        number, place, done = self.optimizers.setdefault(optimizer, [len(self.optimizers), where(), 0])
+        self.optimizers[optimizer][2] += 1
+        if number in self.stepping:  # its last step raised an error
+            del self.stepping[self.stepping.index(number) :]
+        self.stepping.append(number)
+        if len(self.stepping) > 1:
+            return  # one that another uses, such as ZeroRedundancyOptimizer's for its share of the parameters
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        if not done:
+            self.log.event(
+                "optimizer",
+                number=number,
+                frames=place,
+                name=type(optimizer).__name__,
+                shapes=[list(one.shape) for one in parameters],
+                trains=[one.requires_grad for one in parameters],
+            )
+        if done >= UPDATES:
+            return
+        gradients = [one.grad for one in parameters]
+        self.pending[number] = {
+            "optimizer": number,
+            "frames": where(),
+            "closure": bool(args[1:] or kwargs),
+            "before": [checksum(one) for one in parameters],
+            "has": [one is not None for one in gradients],
+            "gradients": [None if one is None else checksum(one) for one in gradients],
+            "local": [self.local.get(one) for one in parameters],
+            "used": [self.at_clip.get(one) or some_values(one.grad) for one in parameters],
+            "clipped": any(one in self.at_clip for one in parameters),
+            "rates": [float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
+        }
+        for one in parameters:
+            self.at_clip.pop(one, None)
+            self.local.pop(one, None)
+
+    def after_step(self, optimizer, args, kwargs):
+        number = self.optimizers[optimizer][0]
+        while self.stepping and self.stepping.pop() != number:
+            pass
+        facts = self.pending.pop(number, None)
+        if facts is not None:
+            parameters = [one for group in optimizer.param_groups for one in group["params"]]
+            facts["after"] = [checksum(one) for one in parameters]
+            facts["sums"] = [sums(one) for one in parameters]
+            self.log.event("update", **facts)
+
+    def clips(self, function):
+        @functools.wraps(function)
+        def clips(parameters, *args, **kwargs):
+            import torch
+
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            self.log.quietly(self.look_before_clipping, parameters)
+            return function(parameters, *args, **kwargs)
+
+        return clips
+
+    def look_before_clipping(self, parameters):
+        self.log.event("clip", frames=where())
+        for one in parameters:
+            if one.grad is not None and one not in self.at_clip:
+                self.at_clip[one] = some_values(one.grad)
+
+    def backward(self, function):
+        @functools.wraps(function)
+        def backward(tensors, *args, **kwargs):
+            self.log.quietly(self.look_before_backward, tensors)
+            self.thread.backward = True
+            try:
+                return function(tensors, *args, **kwargs)
+            finally:
+                self.thread.backward = False
+
+        return backward
+
+    def look_before_backward(self, tensors):
+        import torch
+
+        one = tensors if isinstance(tensors, torch.Tensor) else list(tensors)[0]
+        kind, factor = loss_kind(one.grad_fn)
+        value = one.detach().item() if one.numel() == 1 else None
+        self.log.event("backward", frames=where(), value=value, loss=kind, factor=factor)
+
+    def wraps(self, args, kwargs):
+        place = where()
+        given = {name: kwargs[name] for name in ("broadcast_buffers", "find_unused_parameters") if name in kwargs}
+
+        def then(_):
+            model = args[0]
+            self.wrapped[model.module] = len(self.wrapped)
+            self.watch(model.parameters())
+            self.log.event("ddp", frames=place, **given)
+
+        return then
+
+    def calls(self, function):
+        """The outermost call of a model is looked at, and the one within DDP, which has its buffers by then."""
+        import torch
+
+        thread, compiling = self.thread, torch.compiler.is_compiling
+
+        @functools.wraps(function)
+        def calls(module, *args, **kwargs):
+            if compiling():
+                return function(module, *args, **kwargs)
+            depth = getattr(thread, "depth", 0)
+            if (depth == 0 or module in self.wrapped) and not getattr(thread, "backward", False):
+                self.log.quietly(self.look_at_call, module, depth, args, kwargs)
+            thread.depth = depth + 1
+            try:
+                return function(module, *args, **kwargs)
+            finally:
+                thread.depth = depth
+
+        return calls
+
+    def look_at_call(self, module, depth, args, kwargs):
+        import torch
+
+        if next(module.parameters(), None) is None or self.log.counts.get("call", 0) >= CALLS:
+            return
+        ddp = isinstance(module, torch.nn.parallel.DistributedDataParallel)
+        facts = {
+            "ddp": ddp,
+            "inner": depth > 0,
+            "frames": where(),
+            "train": module.training,
+            "gradients": torch.is_grad_enabled(),
+            "model": type(module).__name__,
+        }
+        facts["drops"] = any(isinstance(one, self.dropouts) and one.training and one.p > 0 for one in module.modules())
+        facts["sends"] = module.require_backward_grad_sync if ddp else None
+        if depth == 0:
+            tensors = [one for one in [*args, *kwargs.values()] if isinstance(one, torch.Tensor)]
+            sums = [checksum(one) for one in tensors]
+            facts["inputs"] = zlib.crc32(repr(sums).encode()) if sums and None not in sums else None
+            facts["constant"] = all(bool((one == one.reshape(-1)[:1]).all()) for one in tensors if one.numel())
+        if not ddp and module.training and torch.is_grad_enabled():
+            persistent = module.state_dict()
+            facts["buffers"] = {
+                name: checksum(one)
+                for name, one in module.named_buffers()
+                if one.is_floating_point() and name in persistent
+            }
+        self.log.event("call", **facts)
+
+    def drops(self, function):
+        import torch
+
+        compiling, thread = torch.compiler.is_compiling, self.thread
+
+        @functools.wraps(function)
+        def drops(input, p=0.5, training=True, inplace=False):
+            if not compiling() and training and 0 < p < 1 and not getattr(thread, "backward", False):
+                self.log.quietly(self.look_at_dropout, input)
+            return function(input, p, training, inplace)
+
+        return drops
+
+    def look_at_dropout(self, input):
+        import torch
+
+        if self.log.counts.get("dropout", 0) < 100 and torch.is_grad_enabled():
+            gpu = input.device.type == "cuda"
+            state = torch.cuda.get_rng_state(input.device) if gpu else torch.get_rng_state()
+            self.log.event("dropout", frames=where(), state=checksum(state), shape=list(input.shape))

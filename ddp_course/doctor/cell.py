@@ -1,0 +1,26 @@
+"""The doctor in a notebook cell: the command that it stands for, and the page."""
+
+import contextlib
+import io
+import shlex
+
+from ddp_course.doctor.diagnosis import diagnose
+from ddp_course.doctor.page import page
+from ddp_course.doctor.seen import Job
+from ddp_course.doctor.verdict import Verdict
+from ddp_course.doctor.watch import run_and_watch
+
+
+def doctor_run(script, *arguments, nproc: int = 2, show: bool = True) -> tuple[Job, Verdict]:
+    """Runs `script` on `nproc` ranks under the doctor; returns what was seen of the job, and the verdict.
+
+    show: print the page; otherwise the verdict alone. What the ranks print is not shown.
+    Raises InputError if there is no such script.
+    """
+    words = [str(script), *map(str, arguments)]
+    print("python -m ddp_course.doctor run --nproc", nproc, shlex.join(words), flush=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        job = run_and_watch(words[0], words[1:], nproc)
+    verdict = diagnose(job)
+    print(page(job, verdict) if show else f"VERDICT: {verdict.sentence}.")
+    return job, verdict

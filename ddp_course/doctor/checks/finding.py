@@ -1,0 +1,67 @@
+"""One line of the checklist, and what is said of each kind of failure."""
+
+from dataclasses import dataclass
+
+from ddp_course.doctor.history import Frame
+
+TITLES = {
+    "replicas": "replicas equal after every update",
+    "averaged": "gradients averaged over the ranks",
+    "once": "gradients sent once per update",
+    "unused": "every parameter used",
+    "buffers": "buffers equal on all ranks",
+    "samples": "each rank reads its own samples",
+    "reshuffled": "reshuffled in every epoch",
+    "dropout": "dropout masks differ between ranks",
+    "validation": "validation reads each sample once",
+    "metrics": "metrics reduced over the ranks",
+    "writers": "one writer per file",
+    "atomic": "checkpoints written atomically",
+    "loadable": "checkpoints load with weights_only=True",
+    "resume": "a second start goes on where the first ended",
+    "exit": "process group destroyed at the end",
+    "timeout": "a timeout chosen",
+    "threads": "threads x processes within the cores",
+}
+CATALOGUE = {  # entries of the failure catalogue: what it is called, and where people met it
+    "C1": "unused parameter; its error comes one step late",
+    "K1": "torn checkpoint (Lightning#19970)",
+    "K2": "ranks race on a path (pytorch#194614)",
+    "K4": "default of weights_only (torch 2.6)",
+    "F2": "end without a clean-up (pytorch#190489)",
+    "H2": "a hang lasts until the timeout",
+    "P1": "accumulation without no_sync (nanochat#33)",
+    "P3": "too many threads (pytorch#22260)",
+    "S1": "no set_epoch (pytorch#31771)",
+    "S2": "padding bias (pytorch#25162)",
+    "S4": "ranks shard differently (accelerate#4204)",
+    "S9": "clipped before the sync (tt-metal#17672)",
+    "S11": "the model called past its DDP wrapper (icefall#226)",
+    "S12": "replicas apart",
+    "S13": "per-rank seeds without a broadcast (tutorials#973)",
+    "S14": "BatchNorm buffers",
+    "S15": "same dropout mask on all ranks",
+    "S16": "a parameter that only some ranks use (pytorch#69031)",
+    "S20": "metric of rank 0 only (Lightning#2398)",
+    "S23": "gradient summed: effective learning rate",
+    "S18": "resume is not exact (accelerate#4195)",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """status: "ok", "wrong", "note" (true, but not wrong in every script) or "unknown" (cannot be decided).
+
+    frames are the reader's own, innermost first; entry is a key of CATALOGUE.
+    """
+
+    check: str
+    status: str
+    text: str
+    frames: tuple[Frame, ...] = ()
+    entry: str = ""
+    cure: str = ""
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.check]

@@ -1,0 +1,61 @@
+"""How the job begins and ends, and how many threads it computes with."""
+
+from ddp_course.doctor.audited import Seen
+from ddp_course.doctor.checks.finding import Finding
+
+
+def clean_exit(seen: Seen) -> Finding:
+    begin = seen.first("group begins")
+    if begin is None:
+        return Finding("exit", "unknown", "the script made no process group")
+    if not seen.whole:
+        return Finding("exit", "unknown", "the script did not come to its end")
+    left = [rank for rank, audit in seen.audits.items() if audit.of("group begins") and not audit.of("group ends")]
+    if not left:
+        return Finding("exit", "ok", "destroyed on every rank")
+    if begin["by"] != "own":
+        return Finding("exit", "unknown", "a library made the group, and may clear it away itself")
+    return Finding(
+        "exit",
+        "wrong",
+        f"rank{'s' * (len(left) > 1)} {', '.join(map(str, left))} never called destroy_process_group",
+        begin["frames"],
+        "F2",
+        "End with dist.destroy_process_group(), after the model and the optimizer are gone.",
+    )
+
+
+def timeout(seen: Seen) -> Finding:
+    begin = seen.first("group begins")
+    if begin is None or begin["by"] != "own":
+        return Finding("timeout", "unknown", "the script itself made no process group")
+    if begin["timeout"]:
+        return Finding("timeout", "ok", "passed to init_process_group")
+    return Finding(
+        "timeout",
+        "note",
+        "a hang lasts for torch's default: 30 minutes (gloo), 10 (NCCL)",
+        begin["frames"],
+        "H2",
+        "Pass timeout=timedelta(minutes=...) to init_process_group.",
+    )
+
+
+def threads(seen: Seen) -> Finding:
+    ends = [one for found in seen.of("group begins", "group ends").values() for one in found]
+    asked = [one for found in seen.of("threads").values() for one in found]
+    most = max([one["threads"] for one in ends] + [one["number"] for one in asked], default=None)
+    if most is None:
+        return Finding("threads", "unknown", "the script made no process group")
+    text = f"{most} thread{'s' * (most > 1)} x {seen.world} processes, {seen.cores} cores"
+    if most <= 1 or most * seen.world <= seen.cores:
+        return Finding("threads", "ok", text)
+    frames = next((one["frames"] for one in asked if one["number"] == most), ends[0]["frames"] if ends else ())
+    return Finding(
+        "threads",
+        "wrong",
+        text,
+        frames,
+        "P3",
+        "Give each process cores / processes threads: OMP_NUM_THREADS, or torch.set_num_threads.",
+    )

@@ -1,0 +1,40 @@
+"""From what was seen of a job to a verdict: which rank, which collective, which line. No process is touched here.
+
+The first difference in the ranks' collectives counts, not the last; an error that only says that a peer is gone is a
+symptom, any other is a cause.
+"""
+
+from ddp_course.doctor.ended import after_the_end, by_error
+from ddp_course.doctor.parted import parted
+from ddp_course.doctor.seen import Job, Rank
+from ddp_course.doctor.still import never_met, nobody_works, stopped, waits_for_another
+from ddp_course.doctor.verdict import Verdict, stands
+
+
+def diagnose(job: Job) -> Verdict:
+    """The verdict on a job that hangs, failed or ended."""
+    if job.ended in ("well", "failed"):
+        return after_the_end(job)
+    for look in (_raised, stopped, parted, never_met, waits_for_another, nobody_works):
+        if verdict := look(job):
+            return verdict
+    waits = [one for one in job.ranks.values() if one.waits_for_peers()]
+    works = [one for one in job.ranks.values() if one.state == "computing" and one not in waits]
+    if waits and works:
+        sentence = f"rank {waits[0].rank} {stands(waits[0])}; rank {works[0].rank} {stands(works[0])}: slow, or in a "
+        return Verdict("running", (), sentence + "loop without an end")
+    return Verdict("running", (), "the ranks are at work, and no rank waits for one that will not come")
+
+
+def _raised(job: Job) -> Verdict | None:
+    """An error on one rank, whose process does not come to its end, is the cause of what the others wait for."""
+    causes = {rank: one for rank, one in job.ranks.items() if one.error and not one.error.symptom}
+    return by_error(job, causes) if causes else None
+
+
+def while_it_works(waits: Rank, works: Rank, seconds: float) -> str:
+    """A line for a job in which one rank waits long for another that computes: slow, or in a loop without an end."""
+    return (
+        f"rank {waits.rank} has waited {seconds:.0f} s, {stands(waits).removeprefix('stands ')}; rank {works.rank} "
+        f"{stands(works)}: slow, or in a loop without an end (Ctrl-C shows the page and ends the job)"
+    )

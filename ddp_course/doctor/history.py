@@ -1,0 +1,136 @@
+"""Flight recorder dumps as plain records: which collectives a rank has started, in which order, from which line.
+
+gloo and NCCL write the same fields. A dump comes from the doctor's recorder (JSON), from `TORCH_FR_DUMP_TEMP_FILE`
+of NCCL (a pickle) or from torch's debug server (JSON).
+"""
+
+import io
+import json
+import os
+import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddp_course.doctor.audit.log import LIBRARIES
+from ddp_course.errors import InputError
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One level of a Python stack."""
+
+    file: str
+    line: int
+    function: str
+
+    def is_own(self) -> bool:
+        """Is it the reader's own code, rather than Python's, torch's or another installed package's?"""
+        if self.file.startswith("<") or "/site-packages/" in self.file or "/dist-packages/" in self.file:
+            return False
+        # The C++ part of torch: sources that are not here
+        return self.file.endswith((".py", ".ipynb")) and not os.path.realpath(self.file).startswith(LIBRARIES)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective that a rank has started.
+
+    number   its number in its group, as torch counts; gloo also counts point-to-point messages there
+    group    name of the process group; "0" is the default one
+    name     such as "all_reduce"
+    sizes    of the inputs, one tuple a tensor; dtypes beside them
+    stack    frames from the innermost out
+    """
+
+    number: int
+    group: str
+    name: str
+    sizes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    stack: tuple[Frame, ...]
+
+    @property
+    def own(self) -> tuple[Frame, ...]:
+        """The frames of the reader's own code; if there is none, of whatever is not torch's."""
+        return own_frames(self.stack)
+
+    @property
+    def lines(self) -> tuple[tuple[str, int], ...]:
+        return tuple((frame.file, frame.line) for frame in self.own)
+
+
+def own_frames(stack) -> tuple[Frame, ...]:
+    """The frames of the reader's own code; if there is none, the innermost of an installed package but torch."""
+    own = tuple(frame for frame in stack if frame.is_own())
+    installed = [frame for frame in stack if "-packages/" in frame.file and "/torch/" not in frame.file]
+    return own or tuple(installed[:1])
+
+
+@dataclass(frozen=True)
+class History:
+    """What one rank has started: by group, in order; `newest` of all groups.
+
+    groups   group -> its ranks, as far as the dump says so
+    whole    whether it goes back to the first collective; the recorder keeps the newest 2,000 entries
+    """
+
+    collectives: dict[str, tuple[Collective, ...]] = field(default_factory=dict)
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    newest: Collective | None = None
+    whole: bool = True
+
+
+class _PlainData(pickle.Unpickler):
+    """A dump holds dictionaries, lists, text and numbers; whatever else a pickle may start is refused."""
+
+    def find_class(self, module, name):
+        raise pickle.UnpicklingError(f"a flight recorder dump needs no {module}.{name}")
+
+
+def read(path: str | os.PathLike) -> History:
+    """A dump file, JSON or pickle. Raises InputError if it is neither."""
+    content = Path(path).read_bytes()
+    try:
+        if content.lstrip()[:1] == b"{":
+            return parse(json.loads(content))
+        return parse(_PlainData(io.BytesIO(content)).load())
+    except (ValueError, KeyError, TypeError, EOFError, IndexError, AttributeError, pickle.UnpicklingError) as error:
+        raise InputError(
+            f"{os.fspath(path)!r} is no flight recorder dump ({error}); a file that torch's flight recorder "
+            "wrote is needed, as pickle or JSON."
+        ) from error
+
+
+def parse(dump: dict) -> History:
+    """A dump that is already a dictionary."""
+    found: dict[str, list[Collective]] = {}
+    newest, first_record = None, None
+    for entry in dump.get("entries", []):
+        if first_record is None:
+            first_record = entry["record_id"]
+        if entry.get("is_p2p") or "coalesced" == _name(entry):
+            continue
+        one = Collective(
+            number=int(entry["collective_seq_id"]),
+            group=str(entry["process_group"][0]),
+            name=_name(entry),
+            sizes=tuple(tuple(int(size) for size in one) for one in entry.get("input_sizes", [])),
+            dtypes=tuple(entry.get("input_dtypes", [])),
+            stack=tuple(
+                Frame(frame["filename"], int(frame["line"]), frame["name"]) for frame in entry.get("frames", [])
+            ),
+        )
+        found.setdefault(one.group, []).append(one)
+        newest = one
+    groups = {
+        str(config["name"]): tuple(json.loads(config["ranks"]))
+        for config in dump.get("pg_config", {}).values()
+        if config.get("name") and config.get("ranks")
+    }
+    by_group = {group: tuple(ones) for group, ones in found.items()}
+    return History(by_group, groups, newest, whole=not first_record)
+
+
+def _name(entry) -> str:
+    """nccl:all_reduce and gloo:all_reduce are both all_reduce; _all_gather_base is all_gather_base."""
+    return entry["profiling_name"].partition(":")[2].partition(" ")[0].lstrip("_") or entry["profiling_name"]

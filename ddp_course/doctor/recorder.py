@@ -1,0 +1,240 @@
+"""Runs inside each rank, beside the script: writes down what the doctor can read when the rank is gone.
+
+Standard library only, and never the first to import torch. In the doctor's folder, by pid:
+
+    PID.status    JSON, replaced up to twenty times a second: time, the main thread's stack, the exception that it
+                  handles, and for each process group the numbers of the last collective started and finished
+    PID.history   JSON, replaced when it has grown: torch's flight recorder, with the Python stack of each collective
+    PID.events    JSON lines: start, an exception that nobody caught, sys.exit and os._exit with their line, end
+    PID.fatal     text of faulthandler: the stacks at SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL
+"""
+
+import atexit
+import builtins
+import contextlib
+import faulthandler
+import importlib
+import json
+import os
+import pickle
+import sys
+import threading
+import time
+
+POLL = 0.05  # seconds between two looks
+SHARE = 0.05  # of the time, at most, is spent on writing a file while it grows
+QUIET = 0.3  # seconds without a new collective after which it is written in any case
+DEEPEST = 60  # frames of a stack
+
+
+def start(folder):
+    """Begins to record this process into `folder`."""
+    recorder = Recorder(folder)
+    ids = {name: int(os.environ[name.upper()]) for name in ("rank", "local_rank")}
+    recorder.event("start", pid=os.getpid(), main_thread=recorder.main_thread, **ids)
+    faulthandler.enable(recorder.fatal, all_threads=True)
+    _note_exits(recorder)
+    thread = threading.Thread(target=recorder.watch, name="ddp_course doctor", daemon=True)
+    atexit.register(recorder.end, thread)
+    thread.start()
+
+
+class Recorder:
+    def __init__(self, folder):
+        self.pid = os.getpid()
+        self.path = os.path.join(folder, str(self.pid))
+        self.fatal = open(self.path + ".fatal", "w")  # stays open: faulthandler writes to it when all else is lost
+        self.main_thread = threading.main_thread().ident
+        self.stopping = threading.Event()
+        self.groups = {}  # name -> name and ranks; kept when the group is destroyed
+        self.stack, self.progress, self.moved = [], {}, 0.0
+        self.written, self.settled, self.next_history = {}, True, 0.0
+
+    def event(self, kind, **facts):
+        """Appends one line to PID.events; nothing in a process that this one has forked."""
+        if os.getpid() != self.pid:
+            return
+        line = json.dumps({"event": kind, "time": time.time(), **facts}) + "\n"
+        file = os.open(self.path + ".events", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+
+    def watch(self):
+        while not self.stopping.wait(POLL):
+            try:
+                self.look()
+            except Exception as error:  # a rank must not notice that it is watched
+                self.event("recorder failed", text=repr(error))
+                return
+
+    def look(self, last=False):
+        """Writes the status if it changed, and the history if it has grown."""
+        progress = self.read_progress()
+        if progress != self.progress:
+            self.moved = time.monotonic()
+        stack = _stack(sys._current_frames().get(self.main_thread))
+        if last or any(file == __file__ for file, _, _ in stack):  # it ends, and stands in here
+            stack = self.stack if progress == self.progress else []
+        if (stack, progress) != (self.stack, self.progress):
+            self.stack, self.progress = stack, progress
+            handled = _handled(self.main_thread)
+            handled = handled and _first_of_chain(handled)
+            self.replace(".status", {"time": time.time(), "stack": stack, "progress": progress, "handled": handled})
+        quiet = time.monotonic() - self.moved > QUIET
+        grown = progress != self.written or not self.settled
+        if progress and (last or (grown and (quiet or time.monotonic() >= self.next_history))):
+            begin = time.thread_time()
+            self.write_history()
+            # torch counts a collective before it notes it, so once more when all is quiet
+            self.written, self.settled = progress, quiet
+            self.next_history = time.monotonic() + (time.thread_time() - begin) / SHARE
+
+    def last_look(self):
+        """What may still be missing, when this process is about to end."""
+        try:
+            self.look(last=True)
+        except Exception as error:
+            self.event("recorder failed", text=repr(error))
+
+    def end(self, thread):
+        if os.getpid() != self.pid:
+            return
+        self.stopping.set()
+        thread.join(2)
+        self.last_look()
+        self.event("end")
+
+    def read_progress(self):
+        """{group: [last started, last finished]} of all process groups; {} as long as there is none."""
+        found = {}
+        for dump in _dumps():
+            for name, one in pickle.loads(dump(False, False, False)).get("pg_status", {}).items():
+                numbers = [int(one["last_enqueued_collective"]), int(one["last_completed_collective"])]
+                found[str(name)] = max(found.get(str(name), numbers), numbers)
+        return found
+
+    def write_history(self):
+        with _inductor_unloaded():
+            dumps = [pickle.loads(dump(True, True, False)) for dump in _dumps()]
+        whole = {"entries": [entry for dump in dumps for entry in dump.get("entries", [])]}
+        world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+        if world is not None:
+            for group, ranks in list(world.pg_group_ranks.items()):
+                name = world.pg_names.get(group)
+                if name is not None:
+                    self.groups[str(name)] = {"name": str(name), "ranks": str(sorted(ranks))}
+        whole["pg_config"] = self.groups  # gloo leaves it empty: what NCCL would say
+        self.replace(".history", whole)
+
+    def replace(self, suffix, content):
+        """Writes JSON so that a reader sees the old or the new file, whole."""
+        if os.getpid() != self.pid:
+            return
+        new = f"{self.path}{suffix}.{threading.get_ident()}.new"
+        with open(new, "w") as file:
+            json.dump(content, file)
+        os.replace(new, self.path + suffix)
+
+
+def _dumps():
+    """torch's functions that dump a flight recorder, once the script has imported torch.distributed; else none.
+
+    gloo's is called _dump_fr_trace. Where torch was built with NCCL, that has a recorder of its own.
+    """
+    if not hasattr(sys.modules.get("torch.distributed.distributed_c10d"), "init_process_group"):
+        return []
+    bindings = sys.modules.get("torch._C._distributed_c10d")
+    names = ("_dump_fr_trace", "_dump_nccl_trace")
+    return [getattr(bindings, name) for name in names if hasattr(bindings, name)]
+
+
+class _Inductor:
+    """Stands for torch._inductor as long as nobody has asked for it; who asks now gets the real one."""
+
+    def __getattr__(self, name):
+        if name == "codecache":
+            raise AttributeError(name)
+        return getattr(importlib.import_module("torch._inductor"), name)
+
+
+@contextlib.contextmanager
+def _inductor_unloaded():
+    """For a stack, torch looks whether it has compiled code, and would import torch._inductor for it: a second of CPU
+    time, in the middle of what the script imports itself."""
+    torch = sys.modules["torch"]
+    stand_in = None if "_inductor" in vars(torch) or "torch._inductor" in sys.modules else _Inductor()
+    if stand_in:
+        torch._inductor = stand_in
+    try:
+        yield
+    finally:
+        if stand_in and vars(torch).get("_inductor") is stand_in:
+            del torch._inductor
+
+
+def _handled(thread):
+    """The exception in whose `except` or `finally` a thread stands."""
+    error = sys._current_exceptions().get(thread)
+    return error[1] if isinstance(error, tuple) else error  # Python 3.11 gives type, exception and traceback
+
+
+def _stack(frame):
+    """[[file, line, function], ...] from the innermost frame out."""
+    found = []
+    while frame is not None and len(found) < DEEPEST:
+        found.append([frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name])
+        frame = frame.f_back
+    return found
+
+
+def _note_exits(recorder):
+    """Notes who leaves, and from where, without changing what happens."""
+    former_hook, former_exit, former_os_exit = sys.excepthook, sys.exit, os._exit
+
+    def excepthook(kind, error, traceback):
+        try:
+            recorder.event("exception", **_first_of_chain(error))
+            recorder.last_look()  # torchrun may end this rank before it gets to its own end
+        finally:
+            former_hook(kind, error, traceback)
+
+    def thread_hook(args, former=threading.excepthook):
+        try:
+            if args.exc_value is not None:
+                recorder.event("exception in a thread", **_first_of_chain(args.exc_value))
+        finally:
+            former(args)
+
+    def leave(status=None):
+        stack = [frame for frame in _stack(sys._getframe(1)) if frame[0] != __file__]
+        recorder.event("sys.exit", status=repr(status), stack=stack)
+        former_exit(status)
+
+    def leave_at_once(status):
+        if os.getpid() == recorder.pid:
+            recorder.event("os._exit", status=repr(status), stack=_stack(sys._getframe(1)))
+            recorder.last_look()
+        former_os_exit(status)
+
+    def quit_builtin(code=None):
+        leave(code)
+
+    sys.excepthook, threading.excepthook, sys.exit, os._exit = excepthook, thread_hook, leave, leave_at_once
+    builtins.exit = builtins.quit = quit_builtin
+
+
+def _first_of_chain(error):
+    """Of an exception and those that led to it, the first: its type, text and stack, innermost first."""
+    while True:
+        earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if earlier is None:
+            break
+        error = earlier
+    stack, traceback = [], error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        stack.insert(0, [code.co_filename, traceback.tb_lineno, code.co_name])
+        traceback = traceback.tb_next
+    return {"type": type(error).__name__, "text": str(error), "stack": stack[:DEEPEST]}

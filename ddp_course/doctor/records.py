@@ -1,0 +1,91 @@
+"""Reads what the recorder left in the doctor's folder into `Rank`s."""
+
+import json
+import re
+from pathlib import Path
+
+from ddp_course.doctor import history
+from ddp_course.doctor.history import Frame
+from ddp_course.doctor.seen import Error, Rank
+from ddp_course.errors import InputError
+from ddp_course.launcher.first_failure import is_symptom
+
+
+def read(folder: Path) -> dict[int, Rank]:
+    """By rank, of each the process that was started last. `state` and `exit_code` are not in the records."""
+    found: dict[int, tuple[float, Rank]] = {}
+    for path in folder.glob("*.events"):
+        events = _events(path)
+        if not events or events[0]["event"] != "start":
+            continue
+        one = _rank(path, events)
+        if one.rank not in found or found[one.rank][0] < events[0]["time"]:
+            found[one.rank] = (events[0]["time"], one)
+    return {rank: found[rank][1] for rank in sorted(found)}
+
+
+def progress(folder: Path) -> dict[str, object]:
+    """What tells whether anything moves: {file: progress of its rank}, cheap to read."""
+    found = {}
+    for path in folder.glob("*.status"):
+        try:
+            found[path.name] = json.loads(path.read_text())["progress"]
+        except (OSError, ValueError):
+            continue  # replaced just now
+    return found
+
+
+def _events(path: Path) -> list[dict]:
+    found = []
+    for line in path.read_text().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break  # it died while writing
+    return found
+
+
+def _rank(path: Path, events: list[dict]) -> Rank:
+    one = Rank(rank=events[0]["rank"], pid=events[0]["pid"])
+    try:
+        status = json.loads(path.with_suffix(".status").read_text())
+        one.stack = _frames(status["stack"])
+        one.progress = {group: tuple(numbers) for group, numbers in status["progress"].items()}
+        one.handled = _error(status["handled"], status["time"]) if status["handled"] else None
+    except (OSError, ValueError):
+        pass  # it never came that far
+    try:
+        one.history = history.read(path.with_suffix(".history"))
+    except (OSError, InputError):
+        pass
+    one.recorded = True
+    for event in events:
+        if event["event"] in ("exception", "exception in a thread") and one.error is None:
+            one.error = _error(event, event["time"])
+        elif event["event"] in ("sys.exit", "os._exit"):
+            status = event["status"].strip("'\"")
+            one.left = (f"{event['event']}({status if status != 'None' else ''})", _frames(event["stack"]))
+        elif event["event"] == "recorder failed":
+            one.notes.append(f"the recorder inside this rank gave up: {event['text']}")
+    fatal = _fatal_stack(path.with_suffix(".fatal"), events[0]["main_thread"])
+    one.stack = fatal or one.stack
+    return one
+
+
+def _error(noted: dict, when: float) -> Error:
+    text = f"{noted['type']}: {noted['text']}"
+    return Error(text, when, is_symptom(text), _frames(noted["stack"]))
+
+
+def _frames(stack) -> tuple[Frame, ...]:
+    return tuple(Frame(file, line, function) for file, line, function in stack)
+
+
+def _fatal_stack(path: Path, main_thread: int) -> tuple[Frame, ...]:
+    """The main thread's frames from what faulthandler wrote as the process died; () if it wrote nothing."""
+    text = path.read_text(errors="replace") if path.exists() else ""
+    section = re.search(rf"hread 0x0*{main_thread:x} .*?:\n((?:  File .*\n)+)", text)
+    if section is None:
+        return ()
+    lines = re.findall(r'  File "(.*)", line (\d+) in (.*)', section[1])
+    return tuple(Frame(file, int(line), function) for file, line, function in lines)

@@ -1,0 +1,116 @@
+"""What the doctor saw of a job, as plain data: the input of the diagnosis and of the page."""
+
+from dataclasses import dataclass, field
+
+from ddp_course.doctor.history import Collective, Frame, History, own_frames
+
+ONLY_ASKS = ("get_", "is_")  # dist.get_rank() and the like wait for nobody
+
+
+@dataclass(frozen=True)
+class Error:
+    """An error that a rank printed or died of. `when` is in seconds since the epoch; None if unknown.
+
+    symptom: it only says that a peer is gone or did not come.
+    """
+
+    text: str
+    when: float | None = None
+    symptom: bool = False
+    stack: tuple[Frame, ...] = ()
+
+
+@dataclass
+class Rank:
+    """One rank.
+
+    state      "ended", "computing", "waiting" (no CPU time), "stopped" (SIGSTOP)
+    exit_code  negative: a signal; None: unknown, or still running
+    stack      innermost first, of now or of the last look before it ended; `stack_problem` says why it is empty
+    progress   {group: (number of the last collective started, of the last finished)}
+    handled    the exception in whose `except` or `finally` it stands
+    left       where it called sys.exit or os._exit, if it did, and how: ("sys.exit(3)", stack)
+    sleeps     for how many seconds more it has asked to sleep; None: it does not, or nobody says
+    variables  local variables, {"function.variable": text}, where they were asked for
+    """
+
+    rank: int
+    pid: int | None = None
+    state: str = "ended"
+    exit_code: int | None = None
+    stack: tuple[Frame, ...] = ()
+    stack_problem: str | None = None
+    history: History = field(default_factory=History)
+    recorded: bool = False
+    progress: dict[str, tuple[int, int]] = field(default_factory=dict)
+    error: Error | None = None
+    handled: Error | None = None
+    left: tuple[str, tuple[Frame, ...]] | None = None
+    sleeps: float | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    last_lines: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def own(self) -> tuple[Frame, ...]:
+        return own_frames(self.stack)
+
+    @property
+    def met(self) -> bool:
+        """Has it started a collective? False also where there is no record."""
+        return bool(self.progress or self.history.collectives)
+
+    @property
+    def running(self) -> bool:
+        return self.state != "ended"
+
+    def call(self) -> str | None:
+        """The function of torch.distributed that the rank stands in, as its script calls it; None if in none.
+
+        The outermost one below the reader's own code: `all_reduce`, not its wrapper; "backward" where DDP's
+        all-reduces run.
+        """
+        below = []
+        for frame in self.stack:
+            if frame.is_own():
+                break
+            below.append(frame)
+        for frame in reversed(below):
+            if "/torch/distributed/" in frame.file and frame.function not in ("wrapper", "inner", "<module>"):
+                return None if frame.function.startswith(ONLY_ASKS) else frame.function
+            if "/torch/" in frame.file and frame.function in ("backward", "_pre_forward"):
+                return frame.function
+        return None
+
+    def pending(self) -> list[Collective]:
+        """The collectives that it has started and that have not finished."""
+        found = []
+        for group, (started, finished) in self.progress.items():
+            if started > finished:
+                found += [one for one in self.history.collectives.get(group, ()) if one.number > finished]
+        return found
+
+    def waits_for_peers(self) -> bool:
+        """In a backward pass a rank waits only if it uses no CPU time: the pass itself is work."""
+        call = self.call()
+        return self.running and bool(self.pending() or call and (call != "backward" or self.state == "waiting"))
+
+
+@dataclass
+class Job:
+    """A job at the moment of the diagnosis.
+
+    ended   "hang", "failed", "well", "now" (attached to), "time" (the doctor's own limit) or "interrupt"
+    quiet   seconds since anything had moved
+    first, first_text   whom the launcher's reading of the logs blames, and how it says so
+    """
+
+    ranks: dict[int, Rank]
+    world_size: int
+    ended: str
+    exit_code: int | None = None
+    seconds: float = 0.0
+    quiet: float = 0.0
+    first: int | None = None
+    first_text: str = ""
+    launcher_text: str = ""

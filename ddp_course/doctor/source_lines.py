@@ -1,0 +1,129 @@
+"""What a line of the reader's script says, and under which condition it stands: from the source, never run."""
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+# An `if` about these decides by rank, which is what makes one rank miss a collective.
+ABOUT_RANK = re.compile(r"rank|is_main|main_process|is_zero|master|primary|chief|leader|coordinator|writer", re.I)
+
+
+@functools.cache
+def _source(file: str) -> tuple[list[str], ast.Module | None]:
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return [], None
+    try:
+        return text.splitlines(), ast.parse(text)
+    except SyntaxError:
+        return text.splitlines(), None
+
+
+def text_at(file: str, line: int) -> str:
+    """The stripped text of a line; of a statement over several lines the one it starts with; "" if unknown."""
+    lines, tree = _source(file)
+    if tree is not None:
+        inside = [
+            node.lineno
+            for node in ast.walk(tree)
+            if isinstance(node, ast.stmt) and not hasattr(node, "body") and node.lineno <= line <= node.end_lineno
+        ]
+        line = max(inside, default=line)
+    return lines[line - 1].partition("  #")[0].strip() if 0 < line <= len(lines) else ""
+
+
+def conditions(file: str, line: int) -> list[str]:
+    """In words, what decides whether a line is reached, the nearest first: "under `if rank == 0`".
+
+    Looks at the `if`s, `and`s and conditional expressions around it, at an earlier `if ...: return`, `continue` or
+    `break` of the same block, and at the loops, all within the same function.
+    """
+    _, tree = _source(file)
+    if tree is None:
+        return []
+    return list(_around(tree, line))
+
+
+def decisive(frames) -> str:
+    """The condition around these frames (innermost first) that most likely splits the ranks; "" if there is none.
+
+    One that speaks of the rank comes first, from the inside out; else any `if` around the innermost frame, or around
+    the call of a function that has none, else the loop it stands in.
+    """
+    found = [condition for frame in frames for condition in conditions(frame.file, frame.line)]
+    about = [one for one in found if ABOUT_RANK.search(one) and not one.startswith("in the loop")]
+    if about:
+        return about[0]
+    nearest = conditions(frames[0].file, frames[0].line) if frames else []
+    caller = conditions(frames[1].file, frames[1].line) if len(frames) > 1 and not nearest else []
+    deciding = [one for one in [*nearest, *caller] if not one.startswith("in the loop")]
+    return (deciding or nearest or [""])[0]
+
+
+def speaks_of_rank(condition: str) -> bool:
+    return bool(ABOUT_RANK.search(condition)) and not condition.startswith("in the loop")
+
+
+def loop_around(file: str, line: int) -> tuple[int, int]:
+    """First and last line of the innermost loop around a line; (0, -1) if there is none."""
+    _, tree = _source(file)
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)] if tree else []
+    around = [(node.lineno, node.end_lineno) for node in loops if node.lineno < line <= node.end_lineno]
+    return max(around, default=(0, -1))
+
+
+def _around(tree: ast.AST, line: int):
+    path = []
+    node = tree
+    while node is not None:
+        path.append(node)
+        node = next((child for child in ast.iter_child_nodes(node) if _covers(child, line)), None)
+    for above, below in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
+        if isinstance(below, ast.stmt):
+            yield from _left_before(above, below)
+        if isinstance(above, ast.If) and below is not above.test:
+            test = _short(above.test)
+            if "__name__" not in test:
+                yield f"under the `else` of `if {test}`" if below in above.orelse else f"under `if {test}`"
+        elif isinstance(above, ast.IfExp | ast.BoolOp):
+            yield f"under `{_short(above)}`"
+        elif isinstance(above, ast.ExceptHandler):
+            yield f"in `except {_short(above.type)}`" if above.type else "in `except`"
+        elif isinstance(above, ast.While) and below in above.body:
+            yield f"in the loop `while {_short(above.test)}`"
+        elif isinstance(above, ast.For) and below in above.body:
+            yield f"in the loop `for {_short(above.target)} in {_short(above.iter)}`"
+        elif isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return
+
+
+def _covers(node: ast.AST, line: int) -> bool:
+    if not hasattr(node, "lineno"):  # arguments, operators; a handler and a `with` item have children that have one
+        return any(_covers(child, line) for child in ast.iter_child_nodes(node))
+    return node.lineno <= line <= node.end_lineno
+
+
+def _left_before(block: ast.AST, statement: ast.stmt):
+    """`if rank != 0: return` earlier in the block that `statement` stands in."""
+    for name in ("body", "orelse", "finalbody"):
+        siblings = getattr(block, name, None)
+        if not isinstance(siblings, list) or statement not in siblings:
+            continue
+        for earlier in reversed(siblings[: siblings.index(statement)]):
+            if isinstance(earlier, ast.If) and not earlier.orelse and _leaves(earlier.body[-1]):
+                leaving = f"if {_short(earlier.test)}: {_short(earlier.body[-1])}"
+                yield f"after `{leaving}` at line {earlier.lineno}"
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Return | ast.Continue | ast.Break | ast.Raise):
+        return True
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func) in ("sys.exit", "exit", "quit", "os._exit")
+
+
+def _short(node: ast.AST, width: int = 80) -> str:
+    text = ast.unparse(node)
+    return text if len(text) <= width else text[:width] + "..."

@@ -1,0 +1,85 @@
+"""Where a process stands now: its Python stack, read from outside with py-spy, and whether it works at all."""
+
+import json
+import os
+import platform
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+from ddp_course.doctor.history import Frame
+
+LONGEST = 20  # seconds for py-spy
+
+
+def py_spy() -> str | None:
+    """The program that came with this Python, else the one on the PATH."""
+    beside = [Path(sys.executable).with_name("py-spy"), Path(sysconfig.get_path("scripts"), "py-spy")]
+    return next((str(path) for path in beside if path.exists()), shutil.which("py-spy"))
+
+
+def stack_of(
+    pid: int, local_variables: bool = False, stopped: bool = False
+) -> tuple[tuple[Frame, ...], dict[str, str], str | None]:
+    """The main thread's frames of process `pid`, innermost first; its local variables; what is wrong, if anything.
+
+    The variables are those of all frames, as text: {"function.variable": value}; {} unless asked for. What is wrong
+    is one sentence, and the frames are then (). `stopped`: the process is, and must not be stopped and continued.
+    """
+    program = py_spy()
+    if program is None:
+        return (), {}, "py-spy is not installed, so no stack could be read; install it with: pip install py-spy"
+    command = [program, "dump", "--json", "--pid", str(pid), *(["--locals"] if local_variables else [])]
+    command += ["--nonblocking"] if stopped else []
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return (), {}, f"py-spy got no answer from process {pid} within {LONGEST} s"
+    if run.returncode:
+        return (), {}, _refusal(pid, run.stderr)
+    try:
+        threads = json.loads(run.stdout)
+        main = next((thread for thread in threads if thread["thread_name"] == "MainThread"), threads[0])
+    except (ValueError, IndexError, KeyError):
+        return (), {}, f"py-spy found no Python thread in process {pid}"
+    frames, variables = [], {}
+    for frame in main["frames"]:
+        function = frame["name"].rpartition(".")[2]  # newer versions say Class.function
+        frames.append(Frame(frame["filename"], int(frame["line"]), function))
+        for one in frame.get("locals") or ():
+            variables.setdefault(f"{function}.{one['name']}", str(one.get("repr")))
+    return tuple(frames), variables, None
+
+
+def sleeps_for(pid: int) -> float | None:
+    """For how many seconds more the main thread of `pid` has asked to sleep; None if it does not, or nobody says.
+
+    Linux only: what time.sleep has asked the kernel for is a moment in the process's memory.
+    """
+    number = {"x86_64": 230, "aarch64": 115}.get(platform.machine())  # of clock_nanosleep
+    try:
+        call = Path(f"/proc/{pid}/syscall").read_text().split()
+        if number is None or call[0] != str(number):
+            return None
+        with open(f"/proc/{pid}/mem", "rb") as memory:
+            memory.seek(int(call[3], 16))
+            seconds, nanoseconds = struct.unpack("qq", memory.read(16))
+    except (OSError, ValueError, IndexError, struct.error):
+        return None
+    until = seconds + nanoseconds / 1e9
+    absolute = int(call[2], 16) & 1  # TIMER_ABSTIME; without it, the seconds it asked for
+    return max(0.0, until - time.monotonic() if absolute else until)
+
+
+def _refusal(pid: int, message: str) -> str:
+    if "denied" in message.lower() or "permission" in message.lower() or "not permitted" in message.lower():
+        cure = "run the doctor as root"
+        if sys.platform == "linux":
+            cure += " (or, in a container, with the capability SYS_PTRACE)"
+        return f"py-spy may not read process {pid} as user {os.getuid()}; {cure} to see its stack"
+    last = message.strip().splitlines()[-1] if message.strip() else "no reason given"
+    return f"py-spy could not read process {pid}: {last}"

@@ -1,0 +1,101 @@
+"""Why a job stands still, where the ranks' collectives do not tell it: who is stopped, absent, or waits for whom."""
+
+from ddp_course.doctor import source_lines, words
+from ddp_course.doctor.seen import Job, Rank
+from ddp_course.doctor.verdict import CURES, Verdict, innermost, stands, waiting_elsewhere
+
+
+def stopped(job: Job) -> Verdict | None:
+    stopped = tuple(rank for rank, one in job.ranks.items() if one.state == "stopped")
+    if not stopped:
+        return None
+    names, one = words.ranks(stopped), job.ranks[stopped[0]]
+    sentence = f"{names} {words.verb(stopped, 'is', 'are')} stopped (SIGSTOP, or Ctrl-Z), {stands(one)}"
+    return Verdict(
+        "stopped", stopped, sentence + waiting_elsewhere(job, stopped), innermost(one.own), f"kill -CONT {one.pid}"
+    )
+
+
+def never_met(job: Job) -> Verdict | None:
+    waiting = {rank: one for rank, one in job.ranks.items() if one.running and one.call() == "init_process_group"}
+    if not waiting or any(one.met for one in job.ranks.values()):
+        return None
+    others = tuple(rank for rank in job.ranks if rank not in waiting)
+    first = next(iter(waiting.values()))
+    started = f"{words.ranks(waiting)} called {words.at(first.own)}{words.condition(first.own)}"
+    if others:
+        sentence = f"{words.ranks(others)} never called init_process_group, which {started}; "
+        sentence += f"{words.ranks(others[:1])} {stands(job.ranks[others[0]])}"
+        return Verdict("init", others, sentence, innermost(first.own), CURES["init"])
+    asked = {name: [one.variables.get(f"init_process_group.{name}") for one in waiting.values()]
+             for name in ("world_size", "rank")}  # fmt: skip
+    sizes = {int(one) for one in asked["world_size"] if one and one.isdigit()} - {job.world_size}
+    own = [int(one) for one in asked["rank"] if one and one.isdigit()]
+    sentence = f"the ranks never met: {words.ranks(waiting)} {words.verb(waiting, 'waits', 'wait')} in "
+    sentence += f"init_process_group {words.at(first.own)}"
+    if sizes:
+        sentence += f", which was given world_size={max(sizes)}, while {job.world_size} ranks were started"
+    elif len(own) > 1 and len(set(own)) < len(own):
+        sentence += f", which was given rank={own[0]} on {len(own)} of them"
+    return Verdict("init", tuple(waiting), sentence, innermost(first.own), CURES["init"])
+
+
+def waits_for_another(job: Job) -> Verdict | None:
+    waiting = {rank: one for rank, one in job.ranks.items() if one.waits_for_peers()}
+    if not waiting:
+        return None
+    others = tuple(rank for rank, one in job.ranks.items() if rank not in waiting)
+    if any(job.ranks[rank].state == "computing" for rank in others):
+        return None
+    first = next(iter(waiting.values()))
+    if not others:
+        return _all_wait(waiting)
+    sentence = (
+        f"{words.ranks(others)} never answered {_call(first)}, which {words.ranks(waiting)} called "
+        f"{words.at(first.own)}{words.condition(first.own)}; {words.ranks(others[:1])} {stands(job.ranks[others[0]])}"
+    )
+    return Verdict("missing", others, sentence, innermost(first.own), CURES["missing"])
+
+
+def _all_wait(waiting: dict[int, Rank]) -> Verdict:
+    """Every rank stands in a call that waits for the others: at one line, or at several."""
+    by_place: dict[tuple, list[int]] = {}
+    for rank, one in waiting.items():
+        by_place.setdefault(tuple((frame.file, frame.line) for frame in one.own), []).append(rank)
+    first = next(iter(waiting.values()))
+    if len(by_place) == 1:
+        sentence = f"every rank waits in {_call(first)} {words.at(first.own)}"
+        if not first.recorded and "recv" not in _call(first):
+            sentence += "; that they do not meet there means that one missed a collective before"
+        return Verdict("all wait", tuple(waiting), f"every rank waits for another: {sentence}", innermost(first.own))
+    groups = list(by_place.values())
+    hangs_on_rank = [source_lines.speaks_of_rank(source_lines.decisive(waiting[ranks[0]].own)) for ranks in groups]
+    if sum(hangs_on_rank) == 1:
+        here = groups[hangs_on_rank.index(True)]
+        elsewhere = tuple(rank for rank in waiting if rank not in here)
+        one, other = waiting[here[0]], waiting[elsewhere[0]]
+        sentence = (
+            f"{words.ranks(elsewhere)} {words.verb(elsewhere, 'is', 'are')} not in {_call(one)}, in which "
+            f"{words.ranks(here)} waits {words.at(one.own)}{words.condition(one.own)}; {words.ranks(elsewhere[:1])} "
+            f"waits in {_call(other)} {words.at(other.own)}"
+        )
+        return Verdict("missing", elsewhere, sentence, innermost(one.own), CURES["missing"])
+    text = ", ".join(
+        f"{words.ranks(ranks)} in {_call(waiting[ranks[0]])} {words.at(waiting[ranks[0]].own)}"
+        f"{words.condition(waiting[ranks[0]].own)}" for ranks in groups
+    )  # fmt: skip
+    return Verdict("all wait", tuple(waiting), f"every rank waits for another: {text}", innermost(first.own))
+
+
+def _call(one: Rank) -> str:
+    """all-reduce, backward, new-group; of DDP's own steps, such as its _pre_forward, without the underscore."""
+    return (one.call() or "a collective").lstrip("_").replace("_", "-")
+
+
+def nobody_works(job: Job) -> Verdict | None:
+    idle = {rank: one for rank, one in job.ranks.items() if one.state == "waiting"}
+    if not idle or any(one.state == "computing" for one in job.ranks.values()):
+        return None
+    text = "; ".join(f"{words.ranks([rank])} {stands(one)}" for rank, one in idle.items())
+    first = next(iter(idle.values()))
+    return Verdict("idle", tuple(idle), f"no rank waits for another, and none works: {text}", innermost(first.own))

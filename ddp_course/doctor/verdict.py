@@ -1,0 +1,97 @@
+"""A verdict, and the sentences that all verdicts are made of."""
+
+import re
+from dataclasses import dataclass
+
+from ddp_course.doctor import words
+from ddp_course.doctor.alignment import Difference
+from ddp_course.doctor.history import Frame
+from ddp_course.doctor.seen import Job, Rank
+
+CURES = {
+    "missing": "Every rank must start the same collectives in the same order: take it out of what only some ranks do.",
+    "uneven": "Give every rank the same number of batches (drop_last, a sampler that pads), or use DDP's join().",
+    "unlike": "The tensors of one collective need one size and dtype on all ranks; pad them, or gather objects.",
+    "order": "Start the collectives in one place, in one order.",
+    "init": "Every rank of the job has to call init_process_group, with its own rank and the same world size.",
+    "unused": "Pass find_unused_parameters=True to DistributedDataParallel, or use every parameter in every step.",
+    "models": "Build the same model on every rank; only then wrap it.",
+    "port": "Start with `torchrun --standalone`, which takes a free port, or end the other job.",
+    "at exit": "Drop the DDP wrapper and the optimizer before dist.destroy_process_group(), best inside a function.",
+    "memory": "SIGKILL often comes from the system when memory runs out: see `dmesg` or the scheduler's log.",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is wrong. `ranks` are to blame, `frame` is the line to look at, `sentence` says it all in one."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    sentence: str
+    frame: Frame | None = None
+    cure: str = ""
+
+    @property
+    def alarm(self) -> bool:
+        return self.kind != "well"
+
+
+def innermost(frames) -> Frame | None:
+    return frames[0] if frames else None
+
+
+def stands(one: Rank) -> str:
+    """What a rank does now, or where it was when it ended: "stands in `next(loader)` at train.py:35"."""
+    if one.running:
+        if not one.own:
+            return f"stands where no stack could be read{': ' + one.stack_problem if one.stack_problem else ''}"
+        does = "is at work" if one.state == "computing" and not one.waits_for_peers() else "stands"
+        return f"{does} in {words.code_at(one.own[0])}{words.sleep(one.sleeps)}"
+    if one.left and one.exit_code is not None and one.exit_code >= 0:
+        call, stack = one.left
+        own = [frame for frame in stack if frame.is_own()]
+        text = f"left with {call}" + (f" {words.at(own)}{words.condition(own)}" if own else "")
+        return text
+    own = [frame for frame in one.error.stack if frame.is_own()] if one.error else []
+    own = own or one.own
+    seen = f"was last seen in {words.code_at(own[0])}" if own else "left no trace of where it stood"
+    if not own and (last := one.history.newest):
+        seen = f"was last seen after {words.collective(last)} {words.at(last.own)}"
+    if one.exit_code == 0:
+        return f"had ended with exit code 0, and {seen}"
+    return f"ended with exit code {one.exit_code}, and {seen}" if (one.exit_code or 0) > 0 and not one.error else seen
+
+
+def waiting_elsewhere(job: Job, culprits) -> str:
+    for rank, one in job.ranks.items():
+        if rank not in culprits and one.own and one.waits_for_peers():
+            return f"; rank {rank} waits in {words.code_at(one.own[0])}"
+    return ""
+
+
+def only_lost_contact(job: Job, *culprits: int) -> str:
+    victims = [rank for rank, one in job.ranks.items() if rank not in culprits and one.error and one.error.symptom]
+    if not victims:
+        return ""
+    stack = [each for each in job.ranks[victims[0]].error.stack if each.is_own()]
+    where = f" {words.at(stack)}" if stack else ""
+    return f"; {words.ranks(victims)} only lost contact{where}"
+
+
+def in_group(found: Difference, always: bool = False) -> str:
+    return f" of group {found.group!r}" if always or found.group != "0" else ""
+
+
+def error_at(frame: Frame | None) -> str:
+    return f"in {words.code_at(frame)}" if frame else "at an unknown line"
+
+
+def shortened(text: str, width: int = 200) -> str:
+    first = re.sub(r"\[/\S+\.cc:\d+\] ", "", text.strip().partition("\n")[0])
+    return first if len(first) <= width else first[:width] + "..."
+
+
+def last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it printed nothing"

@@ -1,0 +1,79 @@
+"""How the doctor speaks of ranks, collectives and lines."""
+
+import os
+import re
+
+from ddp_course.doctor import source_lines
+from ddp_course.doctor.history import LIBRARIES, Collective, Frame
+
+DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
+          "Int": "int32", "Short": "int16", "Byte": "uint8", "Char": "int8", "Bool": "bool"}  # fmt: skip
+
+
+def ranks(which) -> str:
+    """rank 1; ranks 1 and 2; ranks 0, 1 and 2."""
+    names = [str(one) for one in sorted(which)]
+    if len(names) == 1:
+        return f"rank {names[0]}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def verb(which, one: str, several: str) -> str:
+    return one if len(list(which)) == 1 else several
+
+
+def collective(one: Collective) -> str:
+    """all-reduce 5"""
+    return f"{one.name.replace('_', '-')} {one.number}"
+
+
+def tensors(one: Collective) -> str:
+    """[4] float32; of more than two tensors their number."""
+    if not one.sizes:
+        return "no tensor"
+    names = [DTYPES.get(dtype, dtype) for dtype in one.dtypes] or [""]
+    if len(one.sizes) > 2:
+        return f"{len(one.sizes)} tensors of {names[0]}"
+    parts = [f"{list(sizes)} {name}" for sizes, name in zip(one.sizes, names * len(one.sizes), strict=False)]
+    return " and ".join(parts).strip()
+
+
+def place(frame: Frame) -> str:
+    """train.py:41, the path as short as it can be found from here; of a library torch/autograd/graph.py:979."""
+    installed = re.search(r"/(?:site|dist)-packages/(.+)", frame.file)
+    if installed:
+        return f"{installed[1]}:{frame.line}"
+    for folder in LIBRARIES:
+        if os.path.realpath(frame.file).startswith(folder):
+            return f"{os.path.realpath(frame.file).removeprefix(folder)}:{frame.line}"
+    path = os.path.relpath(frame.file) if os.path.isabs(frame.file) else frame.file
+    return f"{frame.file if path.startswith('../..') else path}:{frame.line}"
+
+
+def at(frames) -> str:
+    """at train.py:41 (called from line 90); "at an unknown line" where no stack is known."""
+    if not frames:
+        return "at an unknown line"
+    text = f"at {place(frames[0])}"
+    callers = [frame for frame in frames[1:] if frame.function != frames[0].function]
+    if not callers:
+        return text
+    from_where = f"line {callers[0].line}" if callers[0].file == frames[0].file else place(callers[0])
+    return f"{text} (called from {from_where})"
+
+
+def code_at(frame: Frame) -> str:
+    """`loss.backward()` at train.py:41"""
+    text = source_lines.text_at(frame.file, frame.line)
+    return f"`{text}` at {place(frame)}" if text else f"{frame.function}() at {place(frame)}"
+
+
+def sleep(seconds: float | None) -> str:
+    """ " (for 994 s more)" of a long sleep, with its blank before; "" otherwise."""
+    return f" (for {seconds:.0f} s more)" if seconds and seconds >= 2 else ""
+
+
+def condition(frames) -> str:
+    """ " under `if rank == 0`", with its blank before; "" if there is none."""
+    found = source_lines.decisive(frames)
+    return f" {found}" if found else ""

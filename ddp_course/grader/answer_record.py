@@ -1,0 +1,75 @@
+"""What a grading saw: the record of each job, and each call of the answer's function over all ranks."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddp_course.grader.harness.job import Call, Ending, Job, LogsOf
+from ddp_course.grader.harness.notes import Operation, RankRecord, read_rank
+
+__all__ = ["Call", "Case", "Job", "JobRecord", "LogsOf", "Operation", "RankRecord", "cases", "read_record", "where"]
+
+
+@dataclass
+class JobRecord:
+    """What the ranks of one job did.
+
+    started      false if an earlier job had failed or the time was used up
+    finished     false also if the answer killed the process that runs the ranks
+    stood_still  ended because nothing moved any more
+    """
+
+    job: Job
+    ranks: list[RankRecord]
+    started: bool = False
+    finished: bool = False
+    stood_still: bool = False
+    collectives: list[list[str]] = field(default_factory=list)  # by rank, such as "all_reduce, line 12"
+
+
+@dataclass
+class Case:
+    """One call of the answer's function, seen over all ranks: every list is by rank."""
+
+    given: str
+    args: list[tuple]
+    results: list
+    after: list[list]  # the tensors among the arguments, after the call
+    operations: list[list[Operation]]
+
+    @property
+    def world(self) -> int:
+        return len(self.args)
+
+    @property
+    def where(self) -> str:
+        """How a sentence about this case begins."""
+        return where(self.world, self.given)
+
+
+def where(world: int, given: str = "") -> str:
+    """ "with 3 ranks (rank 1 has no values): " """
+    return f"with {world} rank{'s' * (world > 1)}{f' ({given})' if given else ''}: "
+
+
+def cases(records: list[JobRecord]) -> Iterator[Case]:
+    """Every call in jobs that ran to their end, in order."""
+    for record in records:
+        for number, call in enumerate(record.job.calls):
+            results = [rank.results[number] for rank in record.ranks]
+            after = [rank.after[number] for rank in record.ranks]
+            operations = [rank.operations[number] for rank in record.ranks]
+            yield Case(call.given, call.args, results, after, operations)
+
+
+def read_record(folder: Path, job: Job) -> JobRecord:
+    """The record of a job from what its ranks left in `folder`; also of one that came to a sudden end."""
+    ranks = [read_rank(folder, rank) for rank in range(job.world)]
+    ended = folder / "ended.json"
+    if not ended.exists():
+        return JobRecord(job, ranks, started=folder.exists())
+    ending = Ending(**json.loads(ended.read_text()))
+    for rank, (record, code) in enumerate(zip(ranks, ending.exit_codes, strict=True)):
+        record.exit_code, record.ended_by_grader = code, rank in ending.ended_by_grader
+    return JobRecord(job, ranks, True, True, ending.stood_still, ending.collectives)

@@ -1,0 +1,111 @@
+"""Grade the answer to an exercise question by running it on several ranks and looking at what it does.
+
+In a notebook      check("02.1")   grades answers/02_1.py        hint("02.1")   one more hint at each call
+In a shell         python -m ddp_course.grader.check 02.1 path/to/answer.py        --hint 2   the second hint
+Exit codes         0 passed, 1 wrong, 2 not attempted, 3 crashed, 64 the command was wrong
+"""
+
+import argparse
+import importlib
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from ddp_course.errors import InputError
+from ddp_course.grader import questions
+from ddp_course.grader.judge import grade
+from ddp_course.grader.verdict import Hint, NotPassed, Verdict
+from ddp_course.lab.progress import note
+
+QUESTIONS = Path(questions.__file__).parent
+STRICT_VARIABLE = "DDP_COURSE_STRICT"
+BAD_COMMAND = 64  # as in sysexits.h; argparse's own 2 means "not attempted" here
+
+_hints_given: dict[str, int] = {}
+
+
+def check(name: str, path: str | Path | None = None, *, strict: bool | None = None) -> Verdict:
+    """Grade the answer to question `name`, such as "02.1"; `path` is answers/02_1.py unless given.
+
+    Takes a few seconds, at most about twenty (more where other programs have the cores), whatever the answer does;
+    nothing it starts survives.
+    strict: raise NotPassed unless the answer passed; None: only if the variable DDP_COURSE_STRICT is set.
+    Raises InputError for a question that does not exist.
+    """
+    question = load(name)
+    path = Path(path) if path else Path("answers") / f"{name.replace('.', '_')}.py"
+    [verdict] = grade([(name, question, path)])
+    note("checked", question=name, state=verdict.state)
+    strict = bool(os.environ.get(STRICT_VARIABLE)) if strict is None else strict
+    if strict and not verdict.passed:
+        raise NotPassed(verdict)
+    return verdict
+
+
+def hint(name: str) -> Hint:
+    """The next hint to question `name`; once all are given, the last one again."""
+    hints = load(name).HINTS
+    _hints_given[name] = min(_hints_given.get(name, 0) + 1, len(hints))
+    return Hint(hints[_hints_given[name] - 1], _hints_given[name], len(hints))
+
+
+def given(name: str, folder: str | Path = "scripts") -> Path:
+    """Write the script that question `name` is about into `folder` and return its path there."""
+    question = load(name)
+    if not hasattr(question, "GIVEN"):
+        raise InputError(f"question {name} comes without a script")
+    target = Path(folder) / f"{name.replace('.', '_')}_given.py"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(question.GIVEN, target)
+    return target
+
+
+def names() -> list[str]:
+    """Every question there is, in order: "02.1", ..."""
+    return [f"{path.name[1:3]}.{path.name[4:]}" for path in sorted(QUESTIONS.glob("q[0-9][0-9]_*"))]
+
+
+def load(name: str) -> ModuleType:
+    """The checks of question `name`; see questions/__init__.py for what it holds."""
+    if not re.fullmatch(r"\d\d\.\d+", name) or name not in names():
+        raise InputError(f"there is no question {name!r}; there are {', '.join(names())}")
+    return importlib.import_module(f"{questions.__name__}.q{name.replace('.', '_')}.checks")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message):
+            self.print_usage(sys.stderr)
+            self.exit(BAD_COMMAND, f"{message}\n")
+
+    parser = Parser(
+        prog="python -m ddp_course.grader.check",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("question", help="such as 02.1")
+    parser.add_argument("answer", nargs="?", type=Path, help="the file to grade; default: answers/02_1.py")
+    parser.add_argument("--hint", nargs="?", type=int, const=1, metavar="N", help="show hint N (1 if left out) instead")
+    options = parser.parse_args(arguments)
+    try:
+        if options.hint is not None:
+            hints = load(options.question).HINTS
+            if not 1 <= options.hint <= len(hints):
+                raise InputError(f"question {options.question} has hints 1 to {len(hints)}, not {options.hint}")
+            print(Hint(hints[options.hint - 1], options.hint, len(hints)))
+            return 0
+        verdict = check(options.question, options.answer, strict=False)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return BAD_COMMAND
+    print(verdict)
+    return verdict.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

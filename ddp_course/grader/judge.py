@@ -1,0 +1,196 @@
+"""From what the ranks did to a verdict: first what is wrong with any answer, then the question's own checks.
+
+An answer that raises, hangs, dies or is a stub is told so here, with rank, line and the call in which it happened.
+"""
+
+import ast
+import re
+import signal
+from pathlib import Path
+from types import ModuleType
+
+from ddp_course.grader.answer_record import JobRecord, RankRecord, where
+from ddp_course.grader.answer_run import run_answers
+from ddp_course.grader.verdict import CRASHED, NOT_ATTEMPTED, PASSED, WRONG, Verdict, Wrong, last_lines
+from ddp_course.launcher.first_failure import SYMPTOMS
+
+SENDS = ("send", "recv")
+
+
+def grade(questions: list[tuple[str, ModuleType, Path]]) -> list[Verdict]:
+    """Verdicts on several answers, each (id, question module, path), with one start of the harness for all."""
+    at_once = [_not_attempted(name, question, path) for name, question, path in questions]
+    to_run = [(path, question.JOBS) for known, (_, question, path) in zip(at_once, questions, strict=True) if not known]
+    records = iter(run_answers(to_run) if to_run else [])
+    return [
+        known or _verdict(name, question, path, next(records))
+        for known, (name, question, path) in zip(at_once, questions, strict=True)
+    ]
+
+
+def _not_attempted(name: str, question: ModuleType, path: Path) -> Verdict | None:
+    """The verdict where nothing has to run: no file, or all that the first job's function does is raise as a stub."""
+    if not path.is_file():
+        look = "the cell that writes it: run it first"
+        return Verdict(name, NOT_ATTEMPTED, f"there is no file {path}", look, "no file")
+    line = _stub_line(path, question.JOBS[0].function)
+    return Verdict(name, NOT_ATTEMPTED, _still_raises(path, line), check="stub") if line else None
+
+
+def _stub_line(path: Path, function: str | None) -> int | None:
+    """The line in which `function`, defined once in the file, raises NotImplementedError before anything else."""
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (SyntaxError, ValueError):
+        return None  # the run says what is wrong
+    stored = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    defined = [node for node in nodes if function in (getattr(node, "name", None), getattr(node, "asname", None))]
+    if len(defined) != 1 or not isinstance(defined[0], ast.FunctionDef) or function in stored:
+        return None
+    body = defined[0].body[1:] if ast.get_docstring(defined[0]) else defined[0].body
+    is_stub = body and isinstance(body[0], ast.Raise) and "NotImplementedError" in ast.dump(body[0])
+    return body[0].lineno if is_stub else None
+
+
+def _still_raises(path, line):
+    return f"{path.name}, line {line} still raises NotImplementedError"
+
+
+def _verdict(name: str, question: ModuleType, path: Path, records: list[JobRecord]) -> Verdict:
+    for record in records:
+        found = None if record.job.may_fail else trouble(record, path)
+        if found:
+            state, check, observed, look = found
+            printed = {rank: last_lines(one.stdout) for rank, one in enumerate(record.ranks) if one.stdout.strip()}
+            return Verdict(name, state, observed, look, check, printed=printed)
+    facts = []
+    for check in question.CHECKS:
+        try:
+            facts.append(check(records))
+        except Wrong as wrong:
+            look = nobody_waits(records) or wrong.look
+            return Verdict(name, WRONG, wrong.observed, look, check.__name__.replace("_", " "))
+    return Verdict(name, PASSED, facts=facts)
+
+
+def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None:
+    """(state, check, observed, look) if a rank of the job did not do what was asked to its end, else None."""
+    if not record.started:
+        return WRONG, "does not end", "the time was used up before all of it had run", "what takes long in your answer"
+    ranks = record.ranks
+    raised = [rank for rank, one in enumerate(ranks) if one.raised]
+    causes = [rank for rank in raised if not is_symptom(ranks[rank])]
+    stubs = [rank for rank in causes if ranks[rank].raised["not_implemented"]]
+    died = [rank for rank, one in enumerate(ranks) if _died(one)]
+    begin = place(record, (causes or died or raised or [0])[0])
+    if ranks[0].missing:
+        there = ", ".join(ranks[0].missing["there"]) or "no function"
+        observed = f"{answer.name} defines no function {ranks[0].missing['missing']}; it defines {there}"
+        return WRONG, "function missing", observed, "the name in the question"
+    if stubs:
+        return NOT_ATTEMPTED, "stub", _still_raises(answer, ranks[stubs[0]].raised["line"]), ""
+    if causes:
+        error = ranks[causes[0]].raised
+        text = _first_line(error["text"])
+        if "File too large" in text:
+            text += " (a rank may print or write 64 MB)"
+        observed = f"{begin}rank {causes[0]} raised {error['type']}: {text}"
+        look = f"{answer.name}, line {error['line']}: {error['code']}" if error["line"] else "the call itself"
+        return CRASHED, "raises", observed, look
+    if died:
+        code, last_words = ranks[died[0]].exit_code, ranks[died[0]].stderr.strip().splitlines()[-1:]
+        if code < 0:
+            said = f": {_first_line(last_words[0])}" if last_words else ""
+            killed = f"killed by {signal.Signals(-code).name}{last_operation(ranks[died[0]])}"
+            observed = f"{begin}rank {died[0]} was {killed}{said}"
+            return CRASHED, "dies", observed, "do all ranks of one operation agree about its size and dtype?"
+        observed = f"{begin}rank {died[0]} left with exit code {code} before it was done"
+        return CRASHED, "leaves early", observed, "what ends the process there (exit, os._exit)"
+    if not record.finished:
+        return CRASHED, "dies", f"{begin}the process that runs the ranks was killed", "what ends processes there"
+    if any(one.stuck or one.ended_by_grader for one in ranks):
+        how = "no end, and nothing moves" if record.stood_still else f"no end after {record.job.seconds:g} s"
+        return WRONG, "does not end", f"{begin}{how}: {waits(record)}", _look(record)
+    if raised:
+        observed = f"{begin}rank {raised[0]} lost contact: {waits(record)}"
+        return WRONG, "loses contact", observed, _look(record)
+    for rank, one in enumerate(ranks):
+        if one.changed:
+            where = f"line {one.changed[0]} of {answer.name}"
+            observed = f"{begin}rank {rank} changed a tensor before it had waited for the send of it in {where}"
+            return WRONG, "changes what it sends", observed, "what isend returns: its wait() comes before the change"
+    return None
+
+
+def nobody_waits(records: list[JobRecord]) -> str:
+    """Where to look if a result was not waited for, or too late, which explains whatever is wrong with it; else ""."""
+    for record in records:
+        for rank, one in enumerate(record.ranks) if not record.job.may_fail else ():
+            for op, line in one.not_waited_for:
+                return f"line {line}: it only starts {op}, and rank {rank} never calls wait() on what it returns"
+            for op, line, reading in one.read_early:
+                return (
+                    f"line {reading}: it reads what {op} (line {line}) has only started to receive; wait() comes first"
+                )
+    return ""
+
+
+def is_symptom(one: RankRecord) -> bool:
+    """Whether what the rank raised only says that another one did not come, or is gone."""
+    return bool(one.raised) and any(symptom in one.raised["text"] for symptom in SYMPTOMS)
+
+
+def place(record: JobRecord, rank: int) -> str:
+    """How a sentence about the call that `rank` was in begins."""
+    done, calls = len(record.ranks[rank].results), record.job.calls
+    return where(record.job.world, calls[done].given if done < len(calls) else "")
+
+
+def waits(record: JobRecord) -> str:
+    """Where each rank was when nothing moved any more."""
+    texts = []
+    for rank, one in enumerate(record.ranks):
+        line = one.raised["line"] if one.raised else one.line
+        last = one.operations[-1][-1] if one.operations[-1] else None
+        if one.ended or (one.left == 0 and not one.stuck):
+            texts.append(f"rank {rank} had finished")
+        elif len(one.results) == len(record.job.calls) and record.job.function:
+            texts.append(f"rank {rank} had returned")
+        elif line is None:
+            texts.append(f"rank {rank} was in no line of the answer")
+        elif last and last.line == line:
+            texts.append(f"rank {rank} was{last_operation(one)}")
+        else:
+            texts.append(f"rank {rank} was in line {line}")
+    return ", ".join(texts)
+
+
+def last_operation(one: RankRecord) -> str:
+    """ " in send to rank 1 (line 12)": the collective, send or recv that the rank started last; "" if none."""
+    if not one.operations[-1]:
+        return ""
+    last = one.operations[-1][-1]
+    peer = "" if last.peer is None else f" {'to' if last.op == 'send' else 'from'} rank {last.peer}"
+    return f" in {last.op}{peer} (line {last.line})"
+
+
+def _died(one):
+    """Whether the rank went of its own: by a signal, with an exit code, or before its work was done."""
+    explained = one.raised or one.stuck or one.ended_by_grader
+    return not explained and one.exit_code is not None and (one.exit_code != 0 or not one.ended)
+
+
+def _first_line(text):
+    """The first line of an error, without the place in gloo's source that it begins with."""
+    line = text.strip().partition("\n")[0]
+    return re.sub(r"^(what\(\):\s*)?(\[enforce fail at [^\]]*\]\s*)?", "", line)[:300]
+
+
+def _look(record):
+    """What to ask oneself about a run that stands still."""
+    waiting = [one.operations[-1][-1].op for one in record.ranks if one.operations[-1] and not one.ended]
+    if waiting and all(op in SENDS for op in waiting):
+        return "a send returns when its receiver takes part: who receives while all of them send?"
+    if waiting:
+        return "a collective waits for every rank of its group: which rank never comes to it, and why?"
+    return "the loop or wait in that line"

@@ -1,0 +1,123 @@
+"""03.1: gradients that are summed where they should be averaged; AdamW hides it, a detector must not."""
+
+from pathlib import Path
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.detector import Detector
+from ddp_course.grader.questions.q03_1 import given as given_script
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "the test passed with AdamW"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "AdamW divides each gradient by its own usual size. What does it make of gradients that are all twice too large? "
+    "A test that looks behind the optimizer cannot see that; what could one look at before it?",
+    "One backward is enough. make_model() gives equal models, so build two: one learns from batch(rank) and is "
+    "synchronized, the other from the batches of all ranks, joined. Then compare .grad with .grad, every parameter.",
+    "Floats that were added in another order differ in the last digits: allow 1e-9, not zero. A rank sees its own "
+    "gradients only, so all-reduce the largest gap with ReduceOp.MAX before you decide. The repair is one division.",
+]
+DRIVER = Path(__file__).parent / "driver.py"
+RIGHT = (
+    "the mean",
+    "each rank divides, then they add",
+    "the mean, in one message",
+    "reduced to rank 0, divided, broadcast",
+    "the mean, in new tensors",
+)
+BROKEN = (
+    "the sum",
+    "the sum, divided by the world size twice",
+    "nothing at all",
+    "rank 0's own gradients for all",
+    "the mean of the weights, biases left out",
+    "the mean, but the last weight left out",
+    "the mean on rank 0, the others keep their own",
+    "the mean, on rank 0 halved",
+    "the mean, 1 % too large",
+    "the mean, less 0.5 in every element",
+    "the mean times -1",
+    "the mean, but the last element of each gradient left out",
+    "the mean, the elements of each gradient in reverse",
+    "NaN in every element",
+)
+DETECTOR, REPAIRED = "gradients_are_right", "synchronize_gradients"
+TOLERANCE = 1e-5  # float32
+
+
+def job(world, function, *whats):
+    calls = tuple(Call([(what,)] * world, what) for what in whats)
+    # A detector may train: torch.optim loads torch._dynamo.
+    return Job(world, function, calls, seconds=6.0, driver=DRIVER, loads=("torch._dynamo",))
+
+
+DETECTIONS = 2
+JOBS = [
+    job(2, DETECTOR, *RIGHT, *BROKEN),
+    job(3, DETECTOR, *RIGHT[:2], *BROKEN),
+    job(3, REPAIRED, "own"),
+    job(1, REPAIRED, "own"),
+]
+
+
+def where_to_look(given):
+    if "-1" in given or "0.5" in given or "NaN" in given:
+        return "what your detector takes for a gap: work it out by hand for these gradients"
+    if "reverse" in given:
+        return "two unlike gradients can have one sum, and one norm: compare element by element"
+    if given == "the sum":
+        return "what your detector compares: weights behind AdamW, or the ranks among themselves, are equal here"
+    if "left out" in given:
+        return "which parameters are compared, and with what"
+    if "rank 0" in given:
+        return "on which rank you compare, and with what: all ranks can agree and all be wrong"
+    return "what the gradients are compared with, and how large a gap you allow"
+
+
+detector = Detector(DETECTOR, RIGHT, BROKEN, DETECTIONS)
+DETECTED = [
+    detector.agrees(
+        "each rank sees its own gradients: how do the others hear of what it found?",
+        f"all ranks come to the same verdict, on {len(RIGHT)} right and {len(BROKEN)} wrong versions",
+    ),
+    detector.passes(
+        "right versions pass",
+        "The detector returns True for every way to leave the mean in .grad.",
+        ", but that version is right",
+        lambda given: (
+            "when your detector takes hold of the tensors that it compares"
+            if "new tensors" in given
+            else "how exact the comparison is: a sum of floats depends on its order in the last digits"
+        ),
+        f"it lets {len(RIGHT)} right versions pass",
+    ),
+    detector.catches(
+        "wrong versions are caught",
+        "The detector returns False for every version that leaves anything else in .grad, on any rank.",
+        ", but that version is wrong",
+        where_to_look,
+        f"it catches {len(BROKEN)} wrong ones, the sum among them",
+    ),
+]
+
+
+def gradients_become_the_mean(records):
+    """synchronize_gradients leaves the mean over the ranks in every .grad, on every rank."""
+    for case in cases(records[DETECTIONS:]):
+        for rank, result in enumerate(case.results):
+            for name, times in result.items():
+                if times is None or not all(abs(one - 1) < TOLERANCE for one in times):
+                    mixed = times is not None and not times[1] - times[0] < TOLERANCE
+                    found = "None" if times is None else f"{times[0]:.3g} times the mean over the ranks"
+                    found = f"{times[0]:.3g} to {times[1]:.3g} times the mean, by element" if mixed else found
+                    raise Wrong(
+                        f"with {case.world} rank{'s' * (case.world > 1)}: after your {REPAIRED} the gradient of "
+                        f"{name} on rank {rank} is {found}",
+                        "whether each element comes back to its own place"
+                        if mixed
+                        else "what a sum has to be divided by, and how often",
+                    )
+    return "your synchronize_gradients leaves the mean, on 1 and 3 ranks, in float32 and float64"
+
+
+CHECKS = [*DETECTED, gradients_become_the_mean]

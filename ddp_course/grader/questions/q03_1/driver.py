@@ -1,0 +1,168 @@
+"""Inside a rank, for 03.1: hand the learner's detector right and wrong ways to average, and try the learner's own."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def drive(function, what):
+    """`function` is the learner's gradients_are_right or, for what="own", synchronize_gradients."""
+    return try_out(function) if what == "own" else function(VERSIONS[what])
+
+
+# ---- versions of synchronize_gradients(model) ---------------------------------------------------------------------
+
+
+def add(model, factor=1.0):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad *= factor
+
+
+def mean(model):
+    add(model, 1 / dist.get_world_size())
+
+
+def mean_of_shares(model):
+    for parameter in model.parameters():
+        parameter.grad /= dist.get_world_size()
+        dist.all_reduce(parameter.grad)
+
+
+def mean_in_one_message(model):
+    gradients = [parameter.grad for parameter in model.parameters()]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    pieces = (flat / dist.get_world_size()).split([gradient.numel() for gradient in gradients])
+    for gradient, piece in zip(gradients, pieces, strict=True):
+        gradient.copy_(piece.view_as(gradient))
+
+
+def mean_in_new_tensors(model):
+    for parameter in model.parameters():
+        gradient = parameter.grad.clone()
+        dist.all_reduce(gradient)
+        parameter.grad = gradient / dist.get_world_size()
+
+
+def mean_by_way_of_rank_0(model):
+    for parameter in model.parameters():
+        dist.reduce(parameter.grad, 0)
+        parameter.grad /= dist.get_world_size()
+        dist.broadcast(parameter.grad, 0)
+
+
+def divided_twice(model):
+    add(model, dist.get_world_size() ** -2)
+
+
+def nothing(model):
+    pass
+
+
+def of_rank_0(model):
+    for parameter in model.parameters():
+        dist.broadcast(parameter.grad, 0)
+
+
+def without_biases(model):
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+
+def without_the_last_weight(model):
+    weight = max(reversed(list(model.parameters())), key=torch.Tensor.dim)
+    own = weight.grad.clone()
+    mean(model)
+    weight.grad.copy_(own)
+
+
+def right_on_rank_0_only(model):
+    own = [parameter.grad.clone() for parameter in model.parameters()]
+    mean(model)
+    if dist.get_rank():
+        for parameter, gradient in zip(model.parameters(), own, strict=True):
+            parameter.grad.copy_(gradient)
+
+
+def right_on_the_others_only(model):
+    mean(model)
+    if dist.get_rank() == 0:
+        for parameter in model.parameters():
+            parameter.grad *= 0.5
+
+
+def a_percent_too_large(model):
+    add(model, 1.01 / dist.get_world_size())
+
+
+def shifted(model):
+    mean(model)
+    for parameter in model.parameters():
+        parameter.grad -= 0.5
+
+
+def turned_round(model):
+    add(model, -1 / dist.get_world_size())
+
+
+def without_the_last_element(model):
+    own = [parameter.grad.flatten()[-1].clone() for parameter in model.parameters()]
+    mean(model)
+    for parameter, element in zip(model.parameters(), own, strict=True):
+        if parameter.numel() > 1:  # the last one is not the first
+            parameter.grad.view(-1)[-1] = element
+
+
+def elements_turned_round(model):
+    mean(model)
+    for parameter in model.parameters():
+        parameter.grad.copy_(parameter.grad.flatten().flip(0).view_as(parameter))
+
+
+def not_a_number(model):
+    add(model, float("nan"))
+
+
+VERSIONS = {
+    "the mean": mean,
+    "each rank divides, then they add": mean_of_shares,
+    "the mean, in one message": mean_in_one_message,
+    "reduced to rank 0, divided, broadcast": mean_by_way_of_rank_0,
+    "the mean, in new tensors": mean_in_new_tensors,
+    "the sum": add,
+    "the sum, divided by the world size twice": divided_twice,
+    "nothing at all": nothing,
+    "rank 0's own gradients for all": of_rank_0,
+    "the mean of the weights, biases left out": without_biases,
+    "the mean, but the last weight left out": without_the_last_weight,
+    "the mean on rank 0, the others keep their own": right_on_rank_0_only,
+    "the mean, on rank 0 halved": right_on_the_others_only,
+    "the mean, 1 % too large": a_percent_too_large,
+    "the mean, less 0.5 in every element": shifted,
+    "the mean times -1": turned_round,
+    "the mean, but the last element of each gradient left out": without_the_last_element,
+    "the mean, the elements of each gradient in reverse": elements_turned_round,
+    "NaN in every element": not_a_number,
+}
+
+
+def try_out(synchronize):
+    """By name of a parameter: how many times the mean of the ranks' gradients is what the function leaves there, at
+    least and at most over the elements. Two models, and no two elements of one have the same gradient."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    mean_of_ranks = sum(2.0 + one for one in range(world)) / world
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)).to(dtype)
+        elements = torch.arange(1.0, 1 + sum(parameter.numel() for parameter in model.parameters()), dtype=dtype)
+        pieces = elements.split([parameter.numel() for parameter in model.parameters()])
+        for parameter, piece in zip(model.parameters(), pieces, strict=True):
+            parameter.grad = piece.view_as(parameter) * (2.0 + rank)
+        synchronize(model)
+        for (name, parameter), piece in zip(model.named_parameters(), pieces, strict=True):
+            times = None if parameter.grad is None else (parameter.grad.flatten() / (mean_of_ranks * piece)).double()
+            found[f"{name} ({str(dtype)[6:]})"] = None if times is None else [times.min().item(), times.max().item()]
+    return found

@@ -1,0 +1,144 @@
+"""Inside a rank, for 04.3: replicas that are equal or not for the learner's detector, and a training for the repair."""
+
+import copy
+import gc
+import hashlib
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+LEARNING_RATE = 0.1  # that of the script
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(6, 8).requires_grad_(False)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, inputs):
+        return self.head(torch.tanh(self.backbone(inputs)))
+
+
+def make_model():
+    model = Model().double()
+    values = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.uniform_(-1, 1, generator=values)
+    return model
+
+
+def batches(rank, count):
+    values = torch.Generator().manual_seed(rank)
+    inputs = torch.randn(count, 16, 6, dtype=torch.float64, generator=values)
+    return list(zip(inputs, inputs[..., :1].sin() + 0.5, strict=True))
+
+
+def add(name, amounts):
+    """A case: `amounts[rank]` is added to one element of the parameter, on the ranks that are named."""
+
+    def change(model, rank):
+        dict(model.named_parameters())[name].data.view(-1)[-1] += amounts.get(rank, 0.0)
+
+    return change
+
+
+def both(*changes):
+    def change(model, rank):
+        for one in changes:
+            one(model, rank)
+
+    return change
+
+
+def swap(model, rank):
+    if rank == 1:
+        model.head.weight.data = model.head.weight.data.flip(1)
+
+
+def zero(signs):
+    """A case: head.bias is zero, with the sign `signs[rank]`."""
+
+    def change(model, rank):
+        model.head.bias.data.copy_(torch.tensor([0.0 * signs.get(rank, 1.0)]))
+
+    return change
+
+
+def as_the_script_does(model, rank):
+    own_updates(model, batches(rank, 4))
+
+
+CASES = {  # given: what is done to the model of each rank
+    "all equal": lambda model, rank: None,
+    "the head of each rank trained alone": as_the_script_does,
+    "one element of head.bias, by 1e-12, on the last rank": lambda model, rank: add(
+        "head.bias", {dist.get_world_size() - 1: 1e-12}
+    )(model, rank),
+    "two elements of head.weight swapped on rank 1": swap,
+    "head.weight and head.bias on rank 1": both(add("head.weight", {1: 0.5}), add("head.bias", {1: 0.5})),
+    "the frozen backbone.weight on rank 1": add("backbone.weight", {1: 0.5}),
+    "head.weight is NaN on the last rank": lambda model, rank: add(
+        "head.weight", {dist.get_world_size() - 1: float("nan")}
+    )(model, rank),
+    "head.weight: rank 1 above, rank 2 as far below": add("head.weight", {1: 0.25, 2: -0.25}),
+    "head.weight of rank 0, the others agree": add("head.weight", {0: 0.5}),
+    "head.bias on rank 1, head.weight on rank 2": both(add("head.bias", {1: 0.5}), add("head.weight", {2: 0.5})),
+    "head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1": zero({1: -1.0}),
+}
+
+
+def drive(function, what):
+    """`function` is assert_replicas_equal or train; `what` a case, or a number of batches."""
+    rank, world, model = dist.get_rank(), dist.get_world_size(), make_model()
+    if isinstance(what, str):
+        CASES[what](model, rank)
+        before = bits_of(model)
+        raised, after = raised_by(function, model), bits_of(model)
+        return {"raised": raised, "changed": [name for name in before if after[name] != before[name]]}
+    alone = copy.deepcopy(model)
+    losses = function(model, batches(rank, what))
+    gc.collect()  # a DDP wrapper must not outlive the process group
+    own, joint = [], []
+    for ranks in zip(*(batches(one, what) for one in range(world)), strict=True):
+        own.append(loss_of(alone, *ranks[rank]).item())
+        joint += own_updates(alone, [[torch.cat(parts) for parts in zip(*ranks, strict=True)]])
+    right = dict(alone.named_parameters())
+    gaps = {name: (one - right[name]).abs().max().item() for name, one in model.named_parameters()}
+    if isinstance(losses, (list, tuple)) or torch.is_tensor(losses) and losses.dim() == 1:
+        losses = [float(one) if torch.is_tensor(one) and one.numel() == 1 else one for one in losses]
+    return {"gaps": gaps, "bits": bits_of(model), "losses": losses, "own": own, "joint": joint}
+
+
+def bits_of(model):
+    """{name of a parameter: a hash of its bits}"""
+    return {name: hashlib.sha256(one.detach().numpy().tobytes()).hexdigest() for name, one in model.named_parameters()}
+
+
+def raised_by(function, model):
+    try:
+        function(model)
+    except NotImplementedError:
+        raise  # a stub
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+    return None
+
+
+def own_updates(model, batches):
+    """Plain SGD on the head, without other ranks; returns the loss before each update."""
+    losses = []
+    for inputs, targets in batches:
+        model.zero_grad()
+        loss = loss_of(model, inputs, targets)
+        loss.backward()
+        losses.append(loss.item())
+        with torch.no_grad():
+            for parameter in model.head.parameters():
+                parameter -= LEARNING_RATE * parameter.grad
+    return losses
+
+
+def loss_of(model, inputs, targets):
+    return nn.functional.mse_loss(model(inputs), targets)

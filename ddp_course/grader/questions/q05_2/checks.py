@@ -1,0 +1,262 @@
+"""05.2: four consumers of random numbers, each with the right seed; and a function that counts what is wrong."""
+
+from pathlib import Path
+
+import torch
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.likeness import like_neighbours
+from ddp_course.grader.questions.q05_2 import given as given_script
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "two kinds of seed"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "Ask of each of the four: what would happen in training if two ranks drew the same? And what, if they did not?",
+    "Weights and the order of the samples are one thing that all ranks share: their seed must not know the rank. "
+    "Dropout and noise are each rank's own. Of the four, which change with the epoch?",
+    "Give each its own torch.Generator, seeded with a number made from all that it may depend on, such as "
+    'int.from_bytes(hashlib.sha256(repr(("dropout", seed, epoch, rank)).encode()).digest()[:8], "little"): '
+    "sums of seeds meet again elsewhere, hashes of tuples do not.",
+]
+SAMPLES = given_script.SAMPLES
+NAMES = ("weights", "samples", "dropout", "noise")
+FUNCTION = "count_faults"
+
+
+def draws(world, *, together=(), reader=None):
+    """Made-up draws of all ranks; ranks in `together` share all that should be their own."""
+    made = []
+    for rank in range(world):
+        own = torch.Generator().manual_seed(min(together) if rank in together else 1000 + rank)
+        mine = list(range(rank, SAMPLES, world)) if reader is None else reader(rank)
+        made.append({"weights": torch.arange(6.0), "samples": mine, "dropout": torch.rand(32, generator=own) < 0.5,
+                     "noise": torch.randn(6, generator=own)})  # fmt: skip
+    return made
+
+
+def with_weights(made, rank, value):
+    made[rank] = made[rank] | {"weights": made[rank]["weights"].clone()}
+    made[rank]["weights"][3] = value
+    return made
+
+
+def one_mask(made, first, second):
+    made[second] = made[second] | {"dropout": made[first]["dropout"]}
+    return made
+
+
+def of_the_broken_script(seed, world):
+    with torch.random.fork_rng(devices=[]):
+        return [given_script.draw(seed, 0, rank, world) for rank in range(world)]
+
+
+MADE_UP = [
+    ("nothing is wrong", draws(3)),
+    ("one rank, nothing is wrong", draws(1)),
+    ("rank 2 starts with one other weight", with_weights(draws(3), 2, -1.0)),
+    ("ranks 1 and 3 draw alike", draws(4, together=(1, 3))),
+    ("all ranks draw alike", draws(4, together=(0, 1, 2, 3))),
+    ("every rank reads everything", draws(3, reader=lambda rank: list(range(SAMPLES)))),
+    ("sample 0 is read by all, some by nobody", draws(3, reader=lambda rank: [0, 10 + rank, 20 + rank])),
+    ("rank 1 reads a sample twice itself", draws(2, reader=lambda rank: [0, 1] if rank == 0 else [2, 2])),
+    ("rank 0 alone starts with other weights", with_weights(draws(4), 0, -1.0)),
+    ("ranks 1 and 2 draw the same mask, and each its own noise", one_mask(draws(3), 1, 2)),
+    ("a weight of rank 1 is off in its last bit", with_weights(draws(3), 1, 3.0000002)),
+    ("the broken script, 2 ranks", of_the_broken_script(0, 2)),
+    ("the broken script, 4 ranks", of_the_broken_script(5, 4)),
+]
+FEWER = 40  # samples, for a count that is not that of the script
+COUNTED = [Call([(made, SAMPLES)], given) for given, made in MADE_UP]
+COUNTED.append(Call([(draws(3, reader=lambda rank: [rank, rank + 3]), FEWER)], f"{FEWER} samples, 6 are read"))
+COUNT = Job(1, function=FUNCTION, calls=tuple(COUNTED))
+SETTINGS = [(1, 0), (1, 1), (2, 0), (1, 0)]  # (seed, epoch); the last asks for the first again
+
+
+# (seed, epoch, rank) of 12 ranks, all played by one: written side by side or with a digit each, they meet.
+FAR = [(1, 0, 0), (1, 0, 10), (1, 1, 0), (1, 1, 1), (1, 1, 11), (1, 10, 0), (1, 11, 0), (1, 11, 1), (2, 0, 0),
+       (11, 1, 0), (11, 1, 1)]  # fmt: skip
+
+
+def draw_job(world):
+    calls = [Call([(s, e, rank, world) for rank in range(world)], f"seed {s}, epoch {e}") for s, e in SETTINGS]
+    return Job(world, function="draw", calls=tuple(calls))
+
+
+WORLDS = (4, 3, 2, 1)
+PLAYED = Job(1, "draw", tuple(Call([(*far, 12)], "seed {}, epoch {}, rank {} of 12".format(*far)) for far in FAR))
+JOBS = [COUNT, *map(draw_job, WORLDS), PLAYED]
+
+
+def the_counts_are_right(records):
+    """count_faults counts right in made-up draws and in those of the broken script."""
+    for case in cases(records[:1]):
+        [result], right = case.results, count_faults(*case.args[0])
+        if result != right:
+            wrong = [name for name in right if not isinstance(result, dict) or result.get(name) != right[name]]
+            name = (wrong or sorted(set(result) - set(right)))[0]
+            found = result.get(name) if isinstance(result, dict) else result
+            raise Wrong(
+                f"{case.given}: {FUNCTION} said {name!r}: {found!r}, not {right.get(name)!r}",
+                MEANING.get(name, "the keys of the result are those in the question"),
+            )
+    return f"{FUNCTION} counts right; of the broken script on 4 ranks: {count_faults(MADE_UP[-1][1], SAMPLES)}"
+
+
+def every_draw_is_complete(records):
+    """draw returns what it returned before: four things of the right kind."""
+    for case, seed_epoch, rank, result in drawn(records):
+        del seed_epoch
+        kinds = {"weights": (6,), "dropout": (32,), "noise": (6,)}
+        whole = isinstance(result, dict) and set(result) == set(NAMES) and isinstance(result["samples"], list)
+        whole = whole and all(isinstance(sample, int) for sample in result["samples"])
+        if not whole or any(not torch.is_tensor(result[n]) or result[n].shape != shape for n, shape in kinds.items()):
+            found = {name: kind(value) for name, value in result.items()} if isinstance(result, dict) else result
+            raise Wrong(f"{case.where}rank {rank} drew {str(found)[:250]}", "what draw returned before, key by key")
+        if len(result["weights"].unique()) < 6 or not 4 <= result["dropout"].sum() <= 28:
+            raise Wrong(
+                f"{case.where}rank {rank} drew weights {result['weights'].tolist()} and a dropout mask with "
+                f"{int(result['dropout'].sum())} of 32",
+                "only the seeds have to change: all four are still drawn at random",
+            )
+        mine = result["samples"]
+        if len(mine) == SAMPLES and like_neighbours(mine, sorted(mine)):
+            raise Wrong(
+                f"{case.where}rank {rank} reads the samples {mine[:6]} ... : not in a random order",
+                "only the seeds have to change: the order is still drawn at random",
+            )
+    return "all four are drawn, as before"
+
+
+def what_is_shared_is_equal(records):
+    """Weights are equal on all ranks, in all epochs and world sizes; the samples are dealt out once each."""
+    weights = {}
+    for case, (seed, _), rank, result in drawn(records):
+        first = weights.setdefault(seed, result["weights"])
+        if not torch.equal(first, result["weights"]):
+            raise Wrong(
+                f"{case.where}rank {rank} starts with weights {shown(result['weights'])}, "
+                f"where another rank, epoch or world size with this seed has {shown(first)}",
+                "what may the seed of the weights depend on, and what not?",
+            )
+    for case in cases(records[1:-1]):
+        counts = count_faults(case.results, SAMPLES)
+        if counts["read again"] or counts["never read"]:
+            raise Wrong(
+                f"{case.where}{counts['read again']} readings are of samples that were read before, and "
+                f"{counts['never read']} of {SAMPLES} samples are read by nobody",
+                "ranks take slices: of one order or of several?",
+            )
+        sizes = {len(result["samples"]) for result in case.results}
+        if max(sizes) - min(sizes) > 1:
+            raise Wrong(f"{case.where}the ranks read {sorted(sizes)} samples", "how the order is sliced")
+    return "with one seed all ranks start with the same weights, and every sample is read once"
+
+
+def what_is_a_ranks_own_differs(records):
+    """Dropout masks and noise differ between ranks."""
+    for case in cases(records[1:-1]):
+        counts = count_faults(case.results, SAMPLES)
+        for name in ("dropout", "noise"):
+            if counts[name]:
+                raise Wrong(
+                    f"{case.where}{counts[name]} rank(s) drew the same {name} as a rank before",
+                    f"what the seed of the {name} has to know",
+                )
+    return "each rank draws its own dropout mask and its own noise"
+
+
+def epochs_differ_and_runs_repeat(records):
+    """Order, dropout and noise change with the epoch; the same seed and epoch give the same again."""
+    for record in records[1:-1]:
+        first, next_epoch, _, again = list(cases([record]))
+        for rank, (one, other, same) in enumerate(zip(first.results, next_epoch.results, again.results, strict=True)):
+            for name in ("samples", "dropout", "noise"):
+                if equal(one[name], other[name]):
+                    raise Wrong(
+                        f"with {first.world} ranks: rank {rank} drew the same {name} in epoch 0 and in epoch 1",
+                        "what changes from epoch to epoch in your seeds?",
+                    )
+            for name in NAMES:
+                if not equal(one[name], same[name]):
+                    raise Wrong(
+                        f"with {first.world} ranks: seed 1, epoch 0 was drawn twice, and rank {rank} got other {name}",
+                        "a generator that goes on from where it was makes a draw depend on the draws before",
+                    )
+    return "another epoch draws anew, and a repeated one draws the same"
+
+
+def seeds_do_not_meet(records):
+    """Seeds differ in the weights, (seed, epoch) pairs in the order too, and with the rank in dropout and noise."""
+    seen = {}
+    for case, (seed, epoch), rank, result in drawn(records):
+        who = (seed, epoch, rank)
+        order = tuple(map(tuple, (one["samples"] for one in case.results)))
+        pieces = {
+            "weights": (who[:1], tuple(result["weights"].tolist())),
+            "dropout mask": (who, tuple(result["dropout"].tolist())),
+            "noise": (who, tuple(result["noise"].tolist())),
+            "order": (who[:2], (case.world, order)),
+        }
+        for name, (key, value) in pieces.items():
+            before = seen.setdefault((name, value), key)
+            if before != key:
+                words = ("seed", "epoch", "rank")
+                places = [", ".join(f"{w} {n}" for w, n in zip(words, k, strict=False)) for k in (before, key)]
+                raise Wrong(
+                    f"{places[0]} and {places[1]} drew the same {name}",
+                    "does all that differs there reach the seed, and can each part still be told from the others?",
+                )
+    return "neighbouring seeds, epochs and ranks have nothing in common"
+
+
+CHECKS = [
+    the_counts_are_right,
+    every_draw_is_complete,
+    what_is_shared_is_equal,
+    what_is_a_ranks_own_differs,
+    epochs_differ_and_runs_repeat,
+    seeds_do_not_meet,
+]
+MEANING = {
+    "read again": "readings in all, less the different samples among them",
+    "never read": "samples from 0 on that occur in no rank's list",
+    "weights": "the ranks whose weights are not those of rank 0: how many?",
+    "dropout": "the ranks whose mask a rank before them has already: how many?",
+    "noise": "the ranks whose noise a rank before them has already: how many?",
+}
+
+
+def count_faults(made, samples):
+    """What the learner's function of this name has to return."""
+    read = [sample for one in made for sample in one["samples"]]
+    faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
+    faults["weights"] = sum(not torch.equal(one["weights"], made[0]["weights"]) for one in made)
+    for name in ("dropout", "noise"):
+        faults[name] = len(made) - len({tuple(one[name].tolist()) for one in made})
+    return faults
+
+
+def drawn(records):
+    """(case, (seed, epoch), rank, what the rank drew) for every draw."""
+    for record in records[1:]:
+        for case in cases([record]):
+            for (seed, epoch, rank, _), result in zip(case.args, case.results, strict=True):
+                yield case, (seed, epoch), rank, result
+
+
+def equal(one, other):
+    return torch.equal(one, other) if torch.is_tensor(one) else one == other
+
+
+def kind(value):
+    """What a value is, in few words."""
+    if torch.is_tensor(value):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, list):
+        return f"a list of {len(value)}" + (f", the first a {type(value[0]).__name__}" if value else "")
+    return repr(value)[:20]
+
+
+def shown(tensor):
+    return "[" + ", ".join(f"{value:.2f}" for value in tensor.tolist()[:3]) + ", ...]"

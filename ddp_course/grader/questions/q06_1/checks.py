@@ -1,0 +1,131 @@
+"""06.1: a flag that is set one line too late; a detector that sees replicas part, whatever the reason."""
+
+from pathlib import Path
+
+import torch
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.detector import Detector, called_once
+from ddp_course.grader.questions.q06_1 import driver
+from ddp_course.grader.questions.q06_1 import given as given_script
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "one line too late"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "In which pass does DDP decide whether the coming backward will talk? The flag is read there, once. What does it "
+    "hold in micro-step 1, and what in micro-step 5?",
+    "replicas_agree: the module, the optimizer and the micro-batches are yours to make: the module equal on all ranks, "
+    "the micro-batches not, or nothing can part. Several micro-batches an update. Afterwards all-gather the weights.",
+    "Compare what you gathered with rank 0's, every parameter, on every rank: all ranks hold the same list then, and "
+    "come to the same answer. A repair that needs no flag: no_sync() around forward and backward unless it is the "
+    "last micro-batch of the update.",
+]
+DRIVER = Path(driver.__file__)
+DETECTOR, REPAIRED = "replicas_agree", "train"
+RIGHT = (
+    "no_sync around both passes",
+    "the flag set before the forward",
+    "only the forward under no_sync",
+    "every micro-batch talks",
+    "averages by hand before each step",
+)
+BROKEN = (
+    "the flag set after the forward",
+    "no rank ever talks",
+    "talks in the first micro-batch of an update",
+    "rank 1 ends with two numbers exchanged",
+    "the last rank ends 1e-6 away, in one number",
+)
+CLOSE = 1e-10  # float64: the order of the sums shifts the weights by about 1e-16
+SMALL = 64  # bytes an update that are not gradients
+
+
+def job(world, function, *arguments, seconds=6.0):
+    calls = tuple(Call([one] * world, str(one[0])) for one in arguments)
+    return Job(world, function, calls, seconds=seconds, driver=DRIVER, loads=("torch._dynamo",))
+
+
+DETECT = [job(3, DETECTOR, *((what, torch.zeros(1)) for what in RIGHT + BROKEN))]
+TRAIN = [
+    job(2, REPAIRED, *(("own", *sizes, "SGD") for sizes in ((1, 4), (2, 4), (3, 4), (3, 1)))),
+    # AdamW is not linear: averaged weights are not those of the averaged gradient.
+    job(4, REPAIRED, ("own", 3, 2, "SGD"), ("own", 3, 2, "AdamW")),
+]
+JOBS = [*DETECT, *TRAIN]
+
+
+detector = Detector(DETECTOR, RIGHT, BROKEN)
+DETECTED = [
+    detector.agrees("what a rank knows of the others when it decides: an all-gather leaves the same on every rank"),
+    detector.passes(
+        "sound loops pass",
+        "The detector returns True for every loop that leaves equal weights on all ranks.",
+        ", but the weights are equal on all ranks",
+        "what your detector compares: weights of different ranks, or something else? Is the module that it makes the "
+        "same on all ranks before the training?",
+        f"the detector lets {len(RIGHT)} sound loops pass",
+    ),
+    detector.catches(
+        "parting replicas are seen",
+        "The detector returns False for every loop that leaves different weights on two ranks.",
+        ", but that loop leaves other weights on another rank",
+        lambda given: (
+            "how exactly the weights are compared, and all of them on all ranks?"
+            if "ends" in given
+            else "what the ranks read, and how many micro-batches an update has: equal data cannot part replicas"
+        ),
+        f"and sees replicas part in {len(BROKEN)} others, that of the given script among them",
+    ),
+]
+
+
+def the_global_batch_is_learned(records):
+    """After every update each rank holds the weights of one process that takes the global batch."""
+    for case in cases(records[len(DETECT) :]):
+        _, updates, accumulate, optimizer = case.args[0]
+        right = driver.alone(case.world, updates, accumulate, optimizer)
+        where = f"with {case.world} ranks, {updates} update(s) of {accumulate} micro-batch(es), {optimizer}: "
+        gaps = [(result - right).abs().max().item() for result in case.results]
+        rank = max(range(case.world), key=lambda one: gaps[one])
+        if not gaps[rank] < CLOSE:
+            apart = not all(torch.equal(result, case.results[0]) for result in case.results)
+            raise Wrong(
+                f"{where}rank {rank} is {gaps[rank]:.1e} from one process on the global batch"
+                f"{', and the ranks differ' if apart else '; the ranks agree with each other'}",
+                "is the flag in place before the forward, and does the last micro-batch of the update talk?"
+                if apart
+                else "the divisor of the loss, and when the gradients are set to zero"
+                if optimizer == "SGD"
+                else "with SGD it was right. What does each rank's optimizer make of the gradient that it is given?",
+            )
+    return "your loop equals one process on the global batch after 1, 2 and 3 updates, on 2 and 4 ranks"
+
+
+def gradients_travel_once_an_update(records):
+    """A rank hands each gradient over once an update, not once a micro-batch."""
+    size = driver.alone(1, 1, 1, "SGD").numel() * 8
+    for case in cases(records[len(DETECT) :]):
+        _, updates, accumulate, _ = case.args[0]
+        for rank, mine in enumerate(case.operations):
+            sent = sum(one.bytes for one in mine if one.op not in ("broadcast", "barrier") and one.bytes >= 8)
+            started = sum(one.op == "all_reduce" for one in mine)
+            if case.world > 1 and sent > updates * (size + SMALL):
+                raise Wrong(
+                    f"with {case.world} ranks: in {updates} updates of {accumulate} micro-batches rank {rank} started "
+                    f"{started} all-reduces and handed over {sent:,} bytes; the gradients have {size:,}",
+                    "which micro-batches talk? Only the last of an update needs to",
+                )
+    return "and its gradients travel once an update"
+
+
+it_is_called_once = called_once(
+    "it_is_called_once",
+    DETECTOR,
+    "train",
+    len(DETECT),
+    "what it leaves behind when it has run: one call is enough to look at that",
+)
+
+
+CHECKS = [*DETECTED, it_is_called_once, the_global_batch_is_learned, gradients_travel_once_an_update]

@@ -1,0 +1,135 @@
+"""Inside a rank, for 06.2: hand the learner's detector loops with and without leftovers, and try the learner's own."""
+
+import contextlib
+import gc
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_course.grader.harness.counted import counted
+
+RATE = 0.1
+
+
+def drive(function, what, *arguments):
+    """`function` is the learner's update_sizes or, for what="own", train."""
+    try:
+        if what == "own":
+            return try_out(function, *arguments)
+        *sizes, calls = arguments
+        return function(counted(VERSIONS[what], calls), *sizes)
+    finally:
+        gc.collect()  # a wrapper that outlives its group can abort the process
+
+
+# ---- versions of train(module, optimizer, epochs, accumulate) -----------------------------------------------------
+
+
+class Loop:
+    """A loop over epochs.
+
+    rest: the micro-batches that fill no update are "lost", "kept" for the first update of the next epoch, a "short"
+    update of their own, or part of a "long" last one. divisor: "full": accumulate; "there": the number that the
+    update really has; "none". early: gradients become zero before an update's first backward, not after its step.
+    """
+
+    def __init__(self, rest, divisor="full", early=False):
+        self.rest, self.divisor, self.early = rest, divisor, early
+
+    def __call__(self, module, optimizer, epochs, accumulate):
+        model = DistributedDataParallel(module)
+        for batches in self.updates(epochs, accumulate):
+            if self.early:
+                optimizer.zero_grad()
+            for number, inputs in enumerate(batches, start=1):
+                with model.no_sync() if number < len(batches) else contextlib.nullcontext():
+                    (model(inputs) / self.parts(batches, accumulate)).backward()
+            optimizer.step()
+            if not self.early:
+                optimizer.zero_grad()
+
+    def updates(self, epochs, accumulate):
+        """The micro-batches of each update, in order."""
+        kept = []
+        for micro_batches in epochs:
+            full = len(micro_batches) // accumulate * accumulate
+            groups = [micro_batches[first : first + accumulate] for first in range(0, full, accumulate)]
+            left = micro_batches[full:]
+            if self.rest == "kept":
+                groups[:1] = [kept + groups[0]] if groups else []
+                kept = left if groups else kept + left
+            elif self.rest == "long" and groups:
+                groups[-1] = groups[-1] + left
+            elif self.rest != "lost" and left:
+                groups.append(left)
+            yield from groups
+
+    def parts(self, batches, accumulate):
+        return {"full": accumulate, "there": len(batches), "none": 1}[self.divisor]
+
+    def sizes(self, epochs, micro_batches, accumulate):
+        """What update_sizes has to return for this loop."""
+        updates = self.updates([[0] * micro_batches] * epochs, accumulate)
+        return [len(batches) / self.parts(batches, accumulate) for batches in updates]
+
+
+VERSIONS = {
+    "throws the rest of an epoch away": Loop("lost"),
+    "adds the rest to the next epoch": Loop("kept"),
+    "a short last update, divided by what is there": Loop("short", "there"),
+    "the same, with zero_grad before the first backward": Loop("short", "there", early=True),
+    "a short last update, divided as if it were full": Loop("short"),
+    "a long last update, divided as if it were not": Loop("long"),
+    "no division at all": Loop("short", "none"),
+}
+
+
+# ---- the learner's own loop ----------------------------------------------------------------------------------------
+
+
+class Model(nn.Module):
+    """Two layers; returns the mean squared error on a micro-batch (rows, 4) whose last column is the target."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4).double(), nn.Linear(4, 1).double()
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.linspace(-0.6, 0.7, parameter.numel()).view_as(parameter))
+
+    def forward(self, rows):
+        return (self.second(self.first(rows[:, :3]).tanh()).squeeze(-1) - rows[:, 3]).square().mean()
+
+
+def data(rank, counts):
+    numbers = torch.Generator().manual_seed(70 + rank)
+    return [list(torch.randn(count, 5, 4, dtype=torch.float64, generator=numbers)) for count in counts]
+
+
+def weights(module):
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+
+
+def try_out(train, counts, accumulate, optimizer):
+    """The weights after epochs of `counts` micro-batches, as one flat tensor. `optimizer`: "SGD" or "AdamW"."""
+    module = Model()
+    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
+    train(module, optimizer, data(dist.get_rank(), counts), accumulate)
+    return weights(module)
+
+
+def alone(world, counts, accumulate, optimizer, way=None):
+    """What try_out has to give: one process that takes the micro-batches of all ranks. `way`: a Loop's parts."""
+    way, module = way or Loop("short", "there"), Model()
+    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
+    joint = [
+        [torch.cat(batches) for batches in zip(*epoch, strict=True)]
+        for epoch in zip(*(data(rank, counts) for rank in range(world)), strict=True)
+    ]
+    for batches in way.updates(joint, accumulate):
+        optimizer.zero_grad()
+        (sum(module(batch) for batch in batches) / way.parts(batches, accumulate)).backward()
+        optimizer.step()
+    return weights(module)

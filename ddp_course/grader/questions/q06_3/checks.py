@@ -1,0 +1,176 @@
+"""06.3: the mean over all tokens of ragged micro-batches on all ranks; a test that sees every other mean."""
+
+import math
+from pathlib import Path
+
+import torch
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.detector import Detector, called_once
+from ddp_course.grader.gradient_checks import assert_shaped_like
+from ddp_course.grader.likeness import Mistake, recognised
+from ddp_course.grader.questions.q06_3 import driver
+from ddp_course.grader.questions.q06_3 import given as given_script
+from ddp_course.grader.returned import number
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "one divisor for all"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "Of 38 targets in one update, 3 are in a micro-batch of their own. What share of the gradient do these 3 decide "
+    "in the given function, and what share should they?",
+    'F.cross_entropy(..., reduction="sum") adds up and divides by nothing, and is 0 where there is nothing to add. '
+    "One number of targets, over all micro-batches and ranks, can then divide everything. DDP divides by the world "
+    "size on its own; what undoes that?",
+    "is_token_mean: micro-batches with different numbers of targets, on one rank and between ranks. Every rank can "
+    "make those of all ranks, so every rank can compute the mean in one process and compare: the loss and each "
+    "gradient. Let the ranks agree on the answer with an all-reduce (MIN).",
+]
+DRIVER = Path(driver.__file__)
+DETECTOR, REPAIRED = "is_token_mean", "loss_and_gradients"
+RIGHT = ("the mean over all tokens", "the same, computed by every rank")
+BROKEN = tuple(what for what in driver.VERSIONS if what not in RIGHT)
+CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
+BY_MICRO_BATCH = "what each micro-batch is divided by: is it the same number for all of them, on every rank?"
+BY_DDP = "what DDP does with the gradients on its own, and how often you divide by the number of ranks"
+
+
+def job(world, function, *calls):
+    return Job(
+        world,
+        function,
+        tuple(Call([arguments] * world, given) for given, *arguments in map(tuple, calls)),
+        seconds=6.0,
+        driver=DRIVER,
+        loads=("torch._dynamo",),
+    )
+
+
+def own(given, *lengths):
+    return given, "own", list(lengths)
+
+
+DETECT = [job(3, DETECTOR, *((what, what, torch.zeros(1)) for what in RIGHT + BROKEN))]
+TRAIN = [
+    job(
+        2,
+        REPAIRED,
+        own("equal lengths", [[4, 4], [4, 4]], [[4, 4], [4, 4]]),
+        own("ragged lengths", [[7, 7], [2, 1]], [[3, 1], [5, 6]]),
+        own("rank 1 has an empty micro-batch at its end", [[7, 2], [1, 5]], [[3, 1], []]),
+        own("rank 0 has an empty micro-batch at its start", [[], [1, 5]], [[3, 1], [6]]),
+        own("all targets of rank 0 are ignored", [[0, 0], [0]], [[7, 3], [1]]),
+    ),
+    job(3, REPAIRED, own("ragged lengths", [[7], [1], [2]], [[6, 5], [0], []], [[1], [1, 1], [7, 7]])),
+]
+JOBS = [*DETECT, *TRAIN]
+
+
+def blind_spot(given):
+    if "loss of" in given or "gradient of" in given:
+        return "what is compared: the loss and every gradient"
+    if "NaN" in given:
+        return "what your comparison says of NaN: it is neither larger nor smaller than anything"
+    if "thousand" in given:
+        return "how exact the comparison is, and which gradients it looks at"
+    if "rank 0" in given:
+        return "whose loss and gradients the common answer rests on"
+    return "the numbers of targets in your test: which two means are equal for them?"
+
+
+detector = Detector(DETECTOR, RIGHT, BROKEN)
+DETECTED = [
+    detector.agrees("how a rank hears what the others have found"),
+    detector.passes(
+        "exact means pass",
+        "The detector returns True where loss and gradients are those of the mean over all tokens.",
+        ", but that one is exact to rounding",
+        "what you compare with, and how exactly: sums in another order differ in the last digits",
+        f"the detector lets {len(RIGHT)} exact functions pass",
+    ),
+    detector.catches(
+        "other means are seen",
+        "The detector returns False where the loss or a gradient is another mean.",
+        lambda given: f", but that is {'no number' if 'NaN' in given else 'another mean'}",
+        blind_spot,
+        f"and sees that {len(BROKEN)} others are not, the given one among them",
+    ),
+]
+
+
+def the_loss_is_exact(records):
+    """loss_and_gradients returns the loss a token over all micro-batches and ranks, on every rank."""
+    for case in cases(records[len(DETECT) :]):
+        right, _ = expected(case)
+        for rank, (loss, _) in enumerate(case.results):
+            loss = number(loss)
+            if not isinstance(loss, int | float):
+                raise Wrong(
+                    f"{case.where}the loss on rank {rank} is {str(loss)[:60]!r}, not a number", "the value returned"
+                )
+            if not math.isclose(loss, right, rel_tol=CLOSE):
+                words, look = what_it_is(loss, right, case)
+                raise Wrong(
+                    f"{case.where}the loss on rank {rank} is {loss:.12g}; over all tokens it is {right:.12g}{words}",
+                    look,
+                )
+    return "your loss is the mean over all tokens to 1e-10, also with empty micro-batches and a rank without targets"
+
+
+def the_gradient_is_exact(records):
+    """The returned gradients are those of that loss, on every rank."""
+    for case in cases(records[len(DETECT) :]):
+        _, right = expected(case)
+        length = math.sqrt(sum(one.square().sum().item() for one in right))
+        for rank, (_, gradients) in enumerate(case.results):
+            assert_shaped_like(case, rank, gradients, right, "targets")
+            gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True)) / length
+            if not gap < CLOSE:
+                times = math.sqrt(sum(one.square().sum().item() for one in gradients)) / length
+                turned = not all(torch.allclose(a, times * b) for a, b in zip(gradients, right, strict=True))
+                raise Wrong(
+                    f"{case.where}the gradient on rank {rank} is off by {gap:.1e} of its length; it is {times:.4g} "
+                    f"times as long as that of the loss over all tokens",
+                    BY_MICRO_BATCH if turned else what_it_is(times, 1.0, case, BY_DDP)[1],
+                )
+    return "and so is its gradient, on 2 and 3 ranks"
+
+
+it_is_called_once = called_once(
+    "it_is_called_once",
+    DETECTOR,
+    "the function",
+    len(DETECT),
+    "what it leaves behind when it has run: one call is enough to look at that",
+)
+
+
+CHECKS = [*DETECTED, it_is_called_once, the_loss_is_exact, the_gradient_is_exact]
+
+
+def expected(case):
+    _, lengths = case.args[0]
+    batches = [batch for rank in range(case.world) for batch in driver.data(rank, lengths[rank])]
+    return driver.alone(driver.Model(), batches)
+
+
+def what_it_is(found, right, case, by_world="is a target counted twice there, or the number of ranks put in as well?"):
+    """The words behind a number that should be `right`, and where to look: by what the sum over all tokens must have
+    been divided to give it. by_world: where to look if the number of ranks is in the divisor, or a multiple of it."""
+    if math.isnan(found):
+        return "", "the mean over no targets at all is 0 / 0"
+    if math.isclose(found, right, rel_tol=1e-6):
+        return "", "the dtype in which the loss is added up"
+    lines = [length for lengths in case.args[0][1] for lengths in lengths for length in lengths]
+    targets, width = sum(lines), driver.data(0, [[1]])[0][1].shape[1]
+    divisors = {
+        width * len(lines): "which targets the divisor counts: those behind the end of a line are -100, and ignored",
+        targets * case.world: by_world,
+        targets / case.world: "are the targets of all ranks in the divisor?",
+    }
+    mistakes = [
+        Mistake(f"that sum divided by {number:g}, not by {targets} targets", right * targets / number, look)
+        for number, look in divisors.items()
+        if number != targets
+    ]
+    return recognised(found, mistakes, BY_MICRO_BATCH, rel_tol=1e-9)

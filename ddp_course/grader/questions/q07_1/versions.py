@@ -1,0 +1,61 @@
+"""Updates for 07.1, some right and some wrong. They are called inside the ranks, so nothing of ours is imported."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass
+class Update:
+    """`update` as in given.py, put together from its parts.
+
+    when     "scaled": clip before unscaling; "early": unscale, clip, then average; "late": average, unscale, clip
+    clip     "joint": one norm over all weights; "each": a norm for each tensor; "none"; "always": also make short
+             gradients as long as the limit; "rank 0": joint, on rank 0 alone; "sign": of the right length, but in
+             the direction of the signs; "nan": joint, and the last tensor's gradient becomes NaN
+    average  "mean" or "sum"
+    """
+
+    when: str = "late"
+    clip: str = "joint"
+    average: str = "mean"
+
+    def __call__(self, weights, optimizer, scaler, loss, limit):
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        if self.when == "early":
+            scaler.unscale_(optimizer)
+            norm = self._clip(weights, limit)
+        self._average(weights)
+        if self.when == "scaled":
+            norm = self._clip(weights, limit)
+        elif self.when == "limit scaled":  # unlike, but right
+            norm = self._clip(weights, limit * scaler.get_scale()) / scaler.get_scale()
+        elif self.when == "late":
+            scaler.unscale_(optimizer)
+            norm = self._clip(weights, limit)
+        scaler.step(optimizer)
+        scaler.update()
+        return norm
+
+    def _average(self, weights):
+        for weight in weights:
+            dist.all_reduce(weight.grad)
+            weight.grad /= dist.get_world_size() if self.average == "mean" else 1
+
+    def _clip(self, weights, limit):
+        norm = torch.cat([weight.grad.flatten() for weight in weights]).norm().item()
+        for weight in weights:
+            mine = weight.grad.norm().item() if self.clip == "each" else norm
+            longer = mine > limit or (self.clip == "always" and mine > 0)
+            if longer and self.clip != "none" and (self.clip != "rank 0" or dist.get_rank() == 0):
+                weight.grad *= limit / mine
+        if self.clip == "sign":
+            count = sum(weight.numel() for weight in weights)
+            for weight in weights:
+                weight.grad.copy_(weight.grad.sign() * min(norm, limit) / count**0.5)
+        if self.clip == "nan":
+            weights[-1].grad *= math.nan  # after unscale_: the scaler does not look again
+        return norm

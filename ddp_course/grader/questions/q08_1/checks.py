@@ -1,0 +1,236 @@
+"""08.1: an evaluation under `if rank == 0`: its three faces foretold, one detector for all three, and the repair."""
+
+import functools
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import torch
+
+from ddp_course.grader.answer_record import Call, Job, LogsOf, cases, where
+from ddp_course.grader.questions.q08_1 import given as given_script
+from ddp_course.grader.returned import numbers
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "one mistake, three faces"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "Count what each rank still has to do when rank 0 enters the evaluation. Where is rank 1 by then: in another "
+    "epoch, or at the end? And which calls of rank 0 talk, also those that do not look like it?",
+    "An abort needs two messages of different sizes that meet. Where nothing is sent but a barrier, each side waits. "
+    "With buffers, the first forward of the wrapper after a training step broadcasts them, in evaluation too.",
+    "not_on_all: go over the entries of all logs and keep those that at least one log lacks, with the ranks whose logs "
+    "have it. train: take the block out of the `if` (every rank has its own held-out points), append on every rank, "
+    "and leave only the print under `if rank == 0`. model.module spares the hidden broadcast.",
+]
+HANG_SECONDS = 1.2  # the broken runs need a fifth of that; then they wait
+REPORT = re.compile(r"held-out loss(.*)")  # to the end of the line; an epoch may be named before the loss
+LOSS = re.compile(r"\d*\.\d+(?:e[-+]?\d+)?|\bnan\b")
+FUNCTION = "not_on_all"
+
+DDP = ("torch._dynamo",)  # what its constructor loads
+VARIANTS = [(2, True), (1, True), (1, False)]  # epochs, buffers
+# What the three did when this was written. It stands in for a run that a busy machine did not get far enough.
+KNOWN = [("crash", "all_reduce"), ("hang", "broadcast"), ("hang", "all_reduce"), ("crash", "all_reduce")]
+NOT_SHOWN = (2, False)  # a fourth variant, which the exercise does not run
+
+
+def variant_call(world, *variants):
+    return tuple(
+        Call([(epochs, buffers)] * world, f"{epochs} epoch{'s' * (epochs > 1)}, buffers={buffers}")
+        for epochs, buffers in variants
+    )
+
+
+*BROKEN, FOURTH = [
+    Job(2, "train", variant_call(2, one), HANG_SECONDS, script=GIVEN, may_fail=True, loads=DDP)
+    for one in (*VARIANTS, NOT_SHOWN)
+]
+REPAIRED = [
+    Job(2, "train", variant_call(2, *VARIANTS), seconds=3.0, loads=DDP),
+    Job(3, "train", variant_call(3, VARIANTS[0]), seconds=3.0, loads=DDP),
+]
+ASKED = [Call([one], f"epochs={one[0]}, buffers={one[1]}") for one in (*VARIANTS, NOT_SHOWN)]
+FORETOLD = Job(1, "symptom", tuple(ASKED))
+
+A, B, C = "all_reduce, line 9", "barrier, line 12", "broadcast, line 15"
+MADE_UP = [
+    ("all equal", [[A, B], [A, B], [A, B]]),
+    ("nobody has started anything", [[], []]),
+    ("rank 0 alone called the all_reduce", [[C, A], [C, B]]),
+    ("rank 1 is one step behind, in the same lines", [[C, A, C, A], [C, A]]),
+    ("the same lines in another order", [[A, B], [B, A]]),
+    ("two of three ranks, twice", [[A, C, C], [A], [A, C, C]]),
+    ("the same operation in another line", [[A, "barrier, line 11"], [A, "barrier, line 12"]]),
+    ("one rank has started nothing", [[A, B], []]),
+    ("only the last rank", [[A], [A], [A, B]]),
+    ("lines 6 and 66", [["barrier, line 66"], ["barrier, line 66", "barrier, line 6"]]),
+]
+DETECT = Job(
+    1,
+    FUNCTION,
+    tuple(
+        Call([(logs,)], given)
+        for given, logs in [
+            *MADE_UP,
+            *((f"logs of the script, {one.calls[0].given}", LogsOf(one)) for one in BROKEN),
+            ("logs of your train on 3 ranks", LogsOf(REPAIRED[1])),
+        ]
+    ),
+)
+JOBS = [*BROKEN, *REPAIRED, FORETOLD, DETECT, FOURTH]
+
+
+def the_symptoms_are_foretold(records):
+    """symptom says of each variant how it ends, and in which collective rank 0 is then."""
+    for case, record, known in zip(cases([records[5]]), [*records[:3], records[7]], KNOWN, strict=True):
+        [result], right = case.results, seen(record) or known
+        said = tuple(result) if isinstance(result, list) else result
+        if said != right:
+            raise Wrong(
+                f"symptom({case.given}) returned {said!r}; the run on 2 ranks ended with {right!r}",
+                look_at_run(said, right),
+            )
+    return "the four variants end as you foretold: " + ", ".join(f"{how} in {what}" for how, what in KNOWN)
+
+
+def lonely_calls_are_found(records):
+    """not_on_all finds every collective that some rank never started, and nothing else."""
+    recorded = [record.collectives for record in (*records[:3], records[4])]
+    all_logs = [logs for _, logs in MADE_UP] + recorded
+    for case, logs in zip(cases([records[6]]), all_logs, strict=True):
+        [result], right = case.results, not_on_all(logs)
+        if result != right:
+            text = f"({logs})" if sum(map(len, logs)) < 9 else ""
+            raise Wrong(f"{case.given}: {FUNCTION}{text} returned {result!r}, not {right!r}", look_at(result, right))
+    return f"{FUNCTION} is right about made-up and real logs; of the first variant: {not_on_all(recorded[0])}"
+
+
+def every_rank_returns_the_losses(records):
+    """The repaired train returns, on every rank, the mean loss over all held-out points after each epoch."""
+    for case in cases(records[3:5]):
+        right = held_out_losses(case.args[0][0], case.world)
+        for rank, result in enumerate(case.results):
+            if not is_close(result, right):
+                raise Wrong(
+                    f"{case.where}rank {rank} returned {shown(result)}{likeness(result, right, case, rank)}; the mean "
+                    f"over all held-out points is {shown(right)}",
+                    "what is summed over the ranks, who takes part in it, and who appends to `losses`",
+                )
+    return "every rank returns the mean over all held-out points, on 2 and on 3 ranks, with and without buffers"
+
+
+def one_rank_reports(records):
+    """Each epoch's loss is printed once, by one rank, and it is the mean over all held-out points."""
+    for record in records[3:5]:
+        world = record.job.world
+        wanted = [loss for call in record.job.calls for loss in held_out_losses(call.args[0][0], world)]
+        printed = [printed_losses(one.stdout) for one in record.ranks]
+        if sorted(map(len, printed)) != [0] * (world - 1) + [len(wanted)]:
+            counts = ", ".join(f"rank {rank}: {len(mine)}" for rank, mine in enumerate(printed))
+            raise Wrong(
+                f"{where(world)}in {len(wanted)} epochs the held-out loss was printed {sum(map(len, printed))} "
+                f"times ({counts})",
+                "which line of the block concerns rank 0 alone?",
+            )
+        [(rank, mine)] = [(rank, mine) for rank, mine in enumerate(printed) if mine]
+        for text, right in zip(mine, wanted, strict=True):
+            if not is_rounded(text, right):
+                raise Wrong(
+                    f"{where(world)}rank {rank} printed a held-out loss of {text}; the mean over all held-out points "
+                    f"is {right:.5f}",
+                    "which points are in the number that is printed",
+                )
+    return "one rank prints the loss, once an epoch"
+
+
+CHECKS = [the_symptoms_are_foretold, lonely_calls_are_found, every_rank_returns_the_losses, one_rank_reports]
+
+
+def seen(record):
+    """(crash or hang, the last collective of rank 0) of a broken run; None if it was ended before it got there."""
+    if not record.started or not record.ranks[0].operations[-1]:
+        return None
+    last = record.ranks[0].operations[-1][-1]
+    if any(one.exit_code is not None and one.exit_code < 0 and not one.ended_by_grader for one in record.ranks):
+        return "crash", last.op
+    alone = not_on_all(record.collectives)
+    return ("hang", last.op) if f"{last.op}, line {last.line}" in alone and len(alone) > 1 else None
+
+
+def not_on_all(logs):
+    """What the learner's function of this name has to return."""
+    entries = dict.fromkeys(entry for log in logs for entry in log)
+    found = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
+    return {entry: ranks for entry, ranks in found.items() if len(ranks) < len(logs)}
+
+
+@functools.cache
+def held_out_losses(epochs, world):
+    """What one process gets: it trains on the global batches of `world` ranks and evaluates on all points."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = given_script.Line()
+    x, y = given_script.points(12, seed=2)
+    held_out_x, held_out_y = given_script.points(7, seed=3)
+    losses = []
+    for _ in range(epochs):
+        for batch in torch.arange(len(x)).split(2 * world):
+            loss = (model(x[batch]) - y[batch]).square().mean()
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():  # SGD by hand: torch.optim would load the compiler, for seconds
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter -= 0.1 * gradient
+        losses.append((model(held_out_x) - held_out_y).square().mean().item())
+    return losses
+
+
+def is_close(result, right, tolerance=1e-4):
+    found = numbers(result)
+    if found is None or len(found) != len(right):
+        return False
+    return all(abs(a / b - 1) < tolerance for a, b in zip(found, right, strict=True))
+
+
+def printed_losses(output):
+    """The number behind each `held-out loss`, as it was printed."""
+    return [found[0] for rest in REPORT.findall(output) if (found := LOSS.findall(rest))]
+
+
+def is_rounded(text, right):
+    """Whether the printed number is `right`, to as many digits as were printed."""
+    printed = Decimal(text)
+    if not printed.is_finite():
+        return False
+    last_digit = 10.0 ** printed.as_tuple().exponent
+    return abs(float(printed) - right) <= 0.51 * last_digit + 1e-4 * right
+
+
+def shown(result):
+    found = numbers(result)
+    return repr(result) if found is None else f"[{', '.join(f'{one:.5f}' for one in found)}]"
+
+
+def likeness(result, right, case, rank):
+    if not result:
+        return ""
+    others = [r for r, one in enumerate(case.results) if is_close(one, right)]
+    return f", while rank {others[0]} is right" if others and rank not in others else ""
+
+
+def look_at_run(said, right):
+    if not (isinstance(said, tuple) and len(said) == 2):
+        return 'the return value: two texts, such as ("hang", "barrier")'
+    if said[0] != right[0]:
+        return "what rank 1 does next while rank 0 evaluates: does it send anything, and of what size?"
+    return "the calls of rank 0 inside the `if`, in order: which is the first that talks, and does anybody answer it?"
+
+
+def look_at(result, right):
+    if not isinstance(result, dict):
+        return "the return value: a dict {entry: [ranks that started it]}, empty if there is nothing to report"
+    if set(result) - set(right):
+        return "an entry that is in every log is none to report, however often and in whatever order it is there"
+    if set(right) - set(result):
+        return "every entry counts that at least one rank never started, whichever rank that is"
+    return "the ranks of an entry: those whose log has it, in order, each once"

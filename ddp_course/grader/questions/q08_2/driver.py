@@ -1,0 +1,63 @@
+"""Inside a rank, for 08.2: hand the learner's detector right and wrong evaluations, and losses to the learner's own."""
+
+import runpy
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+
+
+def drive(function, what, samples, batch_size, losses=None):
+    """`function` is the learner's weights; or, for what="own", evaluate: what it returned, and the lists of samples
+    that it asked loss_of for."""
+    if what != "own":
+        return function(EVALUATIONS[what], samples, batch_size)
+    losses, asked = torch.tensor(losses, dtype=torch.float64), []
+
+    def loss_of(indices):
+        asked.append([int(index) for index in indices])
+        return losses[asked[-1]]
+
+    return {"returned": function(loss_of, samples, batch_size), "asked": asked}
+
+
+def exact(loss_of, samples, batch_size):
+    """Every sample once, whatever the number of ranks."""
+    return _sum_by_count(loss_of, range(dist.get_rank(), samples, dist.get_world_size()), batch_size)
+
+
+def padded(loss_of, samples, batch_size):
+    """Sums and counts are right, but the sampler repeats samples until all ranks have as many."""
+    return _sum_by_count(loss_of, list(DistributedSampler(range(samples), shuffle=False)), batch_size)
+
+
+def last_batch_dropped(loss_of, samples, batch_size):
+    """Every rank leaves its short last batch out."""
+    mine = list(range(dist.get_rank(), samples, dist.get_world_size()))
+    return _sum_by_count(loss_of, mine[: len(mine) // batch_size * batch_size], batch_size)
+
+
+def only_rank_0(loss_of, samples, batch_size):
+    """The samples of rank 0 speak for all."""
+    mean = loss_of(list(range(0, samples, dist.get_world_size()))).mean()
+    dist.broadcast(mean, src=0)
+    return mean.item()
+
+
+def _sum_by_count(loss_of, mine, batch_size):
+    total = torch.zeros(2, dtype=torch.float64)
+    for first in range(0, len(mine), batch_size):
+        losses = loss_of(list(mine[first : first + batch_size]))
+        total += torch.stack([losses.sum(), torch.tensor(float(len(losses)))])
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()
+
+
+EVALUATIONS = {
+    "the broken evaluate": runpy.run_path(str(Path(__file__).with_name("given.py")))["evaluate"],
+    "an exact one": exact,
+    "one that pads": padded,
+    "one that drops the last batch": last_batch_dropped,
+    "one that asks rank 0 alone": only_rank_0,
+}

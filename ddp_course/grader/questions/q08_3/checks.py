@@ -1,0 +1,202 @@
+"""08.3: metrics that are reduced and not used, half-reduced, or None: whose numbers are in a number, and the repair."""
+
+import math
+from numbers import Real
+from pathlib import Path
+
+import torch
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.messages import assert_few_collectives
+from ddp_course.grader.questions.q08_3 import given as given_script
+from ddp_course.grader.returned import number
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "whose numbers are in the log?"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "`dist.reduce` changes its tensor in place. Which variable holds the sum afterwards, on which rank? And which "
+    "variable does the return line read?",
+    "The other ranks need a result too, or they must not use one. After an all_reduce everybody has the same sums, and "
+    "sums divide by the sum of the counts. In which order does a dict hand out its values, on every rank?",
+    "who_is_in: try every subset of the ranks (itertools.combinations, or the bits of a number) and compare its sum "
+    "with `found` by math.isclose. evaluate: names = sorted(sums); one float64 tensor with float(sums[name]) for each "
+    "name, and the count; all_reduce; divide.",
+]
+RELATIVE_ERROR = 1e-9
+MOST_OPERATIONS, SMALL_MESSAGE = 2, 8192  # collectives; bytes of a rank
+SECONDS = 2.5
+DRIVER = Path(__file__).parent / "driver.py"
+
+SUBSETS = [
+    ("the 300", [100.0, 200.0], 300.0, [0, 1]),
+    ("rank 1's own number", [50.0, 400.0], 400.0, [1]),
+    ("three of four", [1.0, 10.0, 100.0, 1000.0], 1101.0, [0, 2, 3]),
+    ("all of five", [1.0, 2.0, 4.0, 8.0, 16.0], 31.0, [0, 1, 2, 3, 4]),
+    ("no sum of these", [1.0, 10.0, 100.0], 12.0, None),
+    ("rounded on the way", [0.1, 0.2, 0.4], 0.30000001192092896, [0, 1]),
+    ("a negative number", [3.0, -3.5, 10.0], 6.5, [1, 2]),
+    ("one rank", [2.5], 2.5, [0]),
+    ("the mean of both, which is no sum", [50.0, 400.0], 225.0, None),
+    ("nobody's", [7.0, 8.0], 0.0, []),
+    ("large numbers, rounded on the way", [400000.7, 50.1, 7.0], 400050.8125, [0, 1]),
+]
+ASKED = Job(1, "who_is_in", tuple(Call([(values, found)], given) for given, values, found, _ in SUBSETS), SECONDS)
+
+
+def call(given, *ranks):
+    return Call([(dict(sums), count) for sums, count in ranks], given)
+
+
+OF_THE_SCRIPT = list(zip(given_script.SUMS, given_script.COUNTS, strict=True))
+REPAIRED = [
+    Job(
+        2,
+        "evaluate",
+        (
+            call("the numbers of the script", *OF_THE_SCRIPT[:2]),
+            call("rank 1 lists its metrics in another order", ({"a": 1.0, "b": 20.0}, 1), ({"b": 40.0, "a": 5.0}, 2)),
+            call("30 million and 1, minus 30 million", ({"loss": 3e7 + 1}, 3), ({"loss": -3e7}, 2)),
+            call("one-element tensors and integers", ({"loss": torch.tensor(6.0), "correct": 3}, 4),
+                 ({"loss": torch.tensor([3.0]), "correct": 1}, 2)),
+            call("a metric is called count", ({"loss": 3.0, "count": 5.0}, 2), ({"loss": 4.5, "count": 7.0}, 3)),
+            call("rank 0's loss is nan", ({"loss": math.nan, "correct": 1.0}, 2), ({"loss": 2.0, "correct": 2.0}, 2)),
+        ),
+        SECONDS,
+        driver=DRIVER,
+    ),
+    Job(3, "evaluate", (
+        call("the numbers of the script", *OF_THE_SCRIPT),
+        call("rank 0 has no samples", ({"loss": 0.0}, 0), ({"loss": 3.0}, 2), ({"loss": 9.0}, 1)),
+    ), SECONDS, driver=DRIVER),
+    Job(1, "evaluate", (call("one rank", ({"loss": 3.0, "correct": 1.0}, 4)),), SECONDS, driver=DRIVER),
+]  # fmt: skip
+JOBS = [ASKED, *REPAIRED]
+
+
+def the_ranks_in_a_number_are_found(records):
+    """who_is_in names the ranks whose numbers add up to the one that was found."""
+    for case, (given, values, found, right) in zip(cases(records[:1]), SUBSETS, strict=True):
+        [result] = case.results
+        if result != right:
+            ordered = isinstance(result, list) and right and sorted(result, key=str) == right
+            raise Wrong(
+                f"{given}: who_is_in({values}, {found}) returned {result!r}, not {right!r}",
+                "the order of the ranks in the list"
+                if ordered
+                else "every subset of the ranks is a candidate, also the empty one; floats rarely add up to the last "
+                "bit",
+            )
+    return f"who_is_in explains {len(SUBSETS)} numbers, the 300 among them"
+
+
+def every_rank_has_the_metrics(records):
+    """evaluate returns, on every rank, a dict with the same names and one number for each."""
+    for case in cases(records[1:]):
+        for rank, result in enumerate(returned(case)):
+            names = set(case.args[rank][0])
+            if not isinstance(result, dict) or set(result) != names:
+                found = "a dict with " + ", ".join(map(str, result)) if isinstance(result, dict) else repr(result)
+                raise Wrong(
+                    f"{case.where}rank {rank} returned {found}; a dict with {' and '.join(sorted(names))} is expected",
+                    f"the line that returns, on rank {rank}",
+                )
+            for name, value in result.items():
+                if not isinstance(number(value), Real):
+                    raise Wrong(
+                        f"{case.where}on rank {rank}, {name} is {value!r}", "a mean is one number: .item() or .tolist()"
+                    )
+    return "every rank gets a dict with all metrics"
+
+
+def the_means_are_exact(records):
+    """Each number is the mean over the samples of all ranks, whatever the order of the dict."""
+    for case in cases(records[1:]):
+        for rank, result in enumerate(returned(case)):
+            for name in sorted(result):
+                right, value = expected(case, name), number(result[name])
+                same = math.isnan(value) if math.isnan(right) else math.isclose(value, right, rel_tol=RELATIVE_ERROR)
+                if not same:
+                    raise Wrong(
+                        f"{case.where}on rank {rank}, {name} is {value!r}{likeness(case, rank, name, value)}; over the "
+                        f"samples of all ranks it is {right!r}",
+                        advice(case, rank, name, value),
+                    )
+    return "each is the mean over the samples of all ranks, on 1, 2 and 3 ranks; a nan stays visible"
+
+
+def one_message_is_enough(records):
+    """The metrics travel together: at most two collectives, and few bytes."""
+    started = assert_few_collectives(
+        cases(records[1:]), MOST_OPERATIONS, SMALL_MESSAGE, "all numbers fit into one tensor"
+    )
+    return f"{started} for all metrics together"
+
+
+def what_it_is_handed_stays(records):
+    """evaluate leaves the dict that it is handed, and the tensors in it, as they were."""
+    for case in cases(records[1:]):
+        for rank, result in enumerate(case.results):
+            if result["after"] != result["before"]:
+                raise Wrong(
+                    f"{case.where}rank {rank} handed over {shown(result['before'])}, and holds "
+                    f"{shown(result['after'])} afterwards",
+                    "which of your lines writes into `sums`, or into a tensor that is in it?",
+                )
+    return "what it is handed stays as it is"
+
+
+CHECKS = [
+    the_ranks_in_a_number_are_found,
+    every_rank_has_the_metrics,
+    the_means_are_exact,
+    what_it_is_handed_stays,
+    one_message_is_enough,
+]
+
+
+def returned(case):
+    """What the learner's evaluate returned, by rank."""
+    return [result["returned"] for result in case.results]
+
+
+def shown(sums):
+    return "{" + ", ".join(f"{name}: {value}" for name, value in sums.items()) + "}"
+
+
+def expected(case, name):
+    total = math.fsum(number(sums[name]) for sums, _ in case.args)
+    return total / sum(count for _, count in case.args)
+
+
+def own(case, rank, name):
+    sums, count = case.args[rank]
+    return number(sums[name]) / count if count else math.nan
+
+
+def likeness(case, rank, name, value):
+    """What a wrong number looks like, in words that can be put behind it."""
+    total = math.fsum(number(sums[name]) for sums, _ in case.args)
+    of_means = math.fsum(own(case, r, name) for r in range(case.world)) / case.world
+    for text, like in (
+        ("its own mean", own(case, rank, name)),
+        ("the sum, not the mean", total),
+        ("the mean of the ranks' means", of_means),
+        ("the sum over all ranks by its own count", total / case.args[rank][1] if case.args[rank][1] else math.nan),
+    ):
+        if math.isclose(value, like, rel_tol=1e-6) and not math.isclose(value, expected(case, name), rel_tol=1e-6):
+            return f", {text}"
+    right = [r for r, one in enumerate(returned(case)) if math.isclose(number(one[name]), expected(case, name))]
+    return f", while rank {right[0]} is right" if right and rank not in right else ""
+
+
+def advice(case, rank, name, value):
+    if "order" in case.given:
+        return "in which order the values are put into the tensor: a dict keeps the order in which it was filled"
+    if "million" in case.given:
+        return "the dtype of what is added: float32 cannot tell 30,000,001 from 30,000,000"
+    if "nan" in case.given:
+        return "a nan that is left out of a sum is a problem that nobody sees"
+    if "while" in likeness(case, rank, name, value):
+        return "which ranks have the result after the operation you chose? A reduce leaves it on one"
+    return "which variable the returned numbers come from, and what they are divided by"

@@ -1,0 +1,8 @@
+"""Inside a rank, for 08.3: call the learner's evaluate, and look at the dict that it was handed."""
+
+
+def drive(evaluate, sums, count):
+    """What evaluate returned, and the dict before and after, as text: nan is equal to nan there."""
+    before = {name: repr(value) for name, value in sums.items()}
+    result = evaluate(sums, count)
+    return {"returned": result, "before": before, "after": {name: repr(value) for name, value in sums.items()}}

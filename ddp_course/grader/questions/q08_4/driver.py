@@ -1,0 +1,67 @@
+"""Inside a rank, for 08.4: let the learner's evaluate work on a model that notes how it is used."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ddp_course.data.windows import IGNORED
+
+VOCABULARY = 16
+PARTS = ("the model", "its dropout", "its frozen part", "its block", "the dropout in its block")
+
+
+def drive(evaluate, lengths, batch_size, training):
+    """What evaluate returned, the modes of the model before and after it, whether gradients are recorded after it, and
+    every forward pass; and what else of the model and the samples is as it was."""
+    model = Model()
+    model.train(training)
+    model.frozen.eval()
+    model.table.grad = torch.ones_like(model.table)  # somebody accumulates
+    before, samples = modes(model), texts(lengths)
+    result = evaluate(model, samples, batch_size)
+    seen = {"before": before, "after": modes(model), "gradients_after": torch.is_grad_enabled()}
+    seen["trains"] = model.table.requires_grad
+    seen["gradient_stays"] = model.table.grad is not None and bool((model.table.grad == 1).all())
+    seen["samples_stay"] = [one.tolist() for one in samples] == [one.tolist() for one in texts(lengths)]
+    torch.set_grad_enabled(True)  # for the next call
+    return {"result": result, "forwards": model.forwards, **seen}
+
+
+class SharedNotes(list):
+    """A list that a copy of the model shares with it: who evaluates a copy is seen, too."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class Model(nn.Module):
+    """Next-token losses of a causal model: model(inputs, targets) is their sum over all targets but -100.
+
+    What it predicts at a position depends on all tokens of the row up to there.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(2 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(5)))
+        self.dropout = nn.Dropout(0.5)
+        self.frozen = nn.Dropout(0.5)  # somebody set it to eval mode, where it has to stay
+        self.block = nn.Sequential(nn.Dropout(0.5))
+        self.forwards = SharedNotes()
+
+    def forward(self, inputs, targets):
+        rows = int((targets != IGNORED).any(dim=1).sum())
+        self.forwards.append({"rows": rows, "gradients": torch.is_grad_enabled() and self.table.requires_grad})
+        seen = self.table[inputs].cumsum(dim=1) / torch.arange(1, inputs.shape[1] + 1)[:, None]
+        logits = self.block(self.frozen(self.dropout(seen)))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+def modes(model):
+    """Whether each of PARTS is in training mode."""
+    return [part.training for part in (model, model.dropout, model.frozen, model.block, model.block[0])]
+
+
+def texts(lengths):
+    """Samples of these lengths: int64 of shape (length,), the same on every rank."""
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randint(VOCABULARY, (length,), generator=generator) for length in lengths]

@@ -1,0 +1,229 @@
+"""Inside a rank, for 09.1: saves for the answer's check, right ones, broken ones, and the answer's own, examined.
+
+Each is a function save(folder, step, state), called on every rank. The broken ones are broken every time: where a
+race decides in real life, here the wrong rank wins.
+"""
+
+import io
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections import OrderedDict
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+SLOW = 0.1  # seconds that a slow write takes
+
+
+def drive(check_save, name):
+    """What the answer's check says about the save called `name`, and whether it tried it; "own" is the answer's."""
+    own = sys.modules["answer"].save
+    seen = examine(own) if name == "own" else None
+    folder = f"checks/{name}"
+    save = Save(name, own, Path(folder).resolve())
+    verdict = check_save(save, folder)
+    return {"verdict": verdict, "calls": save.calls, "seen": seen, "folder": folder, "elsewhere": save.elsewhere}
+
+
+class Save:
+    """The save called `name`, one of the methods below.
+
+    elsewhere   the folders that it was handed which are neither `place` nor below it
+    """
+
+    def __init__(self, name, own, place):
+        self.name, self.answers, self.place, self.calls, self.elsewhere = name, own, place, 0, []
+
+    def __call__(self, folder, step, state):
+        self.calls += 1
+        if not Path(folder).resolve().is_relative_to(self.place):
+            self.elsewhere.append(str(folder))
+        getattr(self, self.name)(Path(folder), step, state)
+
+    # ---- right ----
+
+    def step_names(self, folder, step, state):
+        if dist.get_rank() == 0:
+            _write(folder, f"step_{step:06d}.pt", state)
+        dist.barrier()
+
+    def slow_disk(self, folder, step, state):
+        if dist.get_rank() == 0:
+            time.sleep(SLOW)
+            _write(folder, f"{step}.pt", state)
+        dist.barrier()
+
+    def random_names(self, folder, step, state):
+        if dist.get_rank() == 0:
+            _write(folder, f"model_{uuid.uuid4()}.pt", state)
+        dist.barrier()
+
+    # ---- broken ----
+
+    def given(self, folder, step, state):
+        """Every rank, named by the second."""
+        _write(folder, f"model_{self._second()}.pt", state)
+
+    def by_the_second(self, folder, step, state):
+        """Rank 0 alone, and all wait, but two saves of one second have one name."""
+        if dist.get_rank() == 0:
+            _write(folder, f"model_{self._second()}.pt", state)
+        dist.barrier()
+
+    def every_rank(self, folder, step, state):
+        """Named by the step, written by all ranks, the last one wins."""
+        time.sleep(0.03 * dist.get_rank())
+        _write(folder, f"step_{step:06d}.pt", state)
+        dist.barrier()
+
+    def nobody_waits(self, folder, step, state):
+        """The other ranks are gone before rank 0 has written."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if dist.get_rank() == 0:
+            time.sleep(SLOW)
+            _write(folder, f"step_{step:06d}.pt", state)
+
+    def one_name(self, folder, step, state):
+        """Each save replaces the one before."""
+        if dist.get_rank() == 0:
+            _write(folder, "newest.pt", state)
+        dist.barrier()
+
+    def torn(self, folder, step, state):
+        """One file a save, of which half is missing."""
+        if dist.get_rank() == 0:
+            path = _write(folder, f"step_{step:06d}.pt", state)
+            os.truncate(path, path.stat().st_size // 2)
+        dist.barrier()
+
+    def copies(self, folder, step, state):
+        """From the second save on, two files a save: a copy of the one before, too."""
+        if dist.get_rank() == 0:
+            for path in folder.glob("*.pt"):
+                shutil.copy(path, path.with_suffix(".copy"))
+            _write(folder, f"step_{step:06d}.pt", state)
+        dist.barrier()
+
+    def keeps_two(self, folder, step, state):
+        """Removes all but the two newest files."""
+        if dist.get_rank() == 0:
+            _write(folder, f"step_{step:06d}.pt", state)
+            for path in sorted(folder.glob("*.pt"))[:-2]:
+                path.unlink()
+        dist.barrier()
+
+    def rewrites(self, folder, step, state):
+        """Puts the new state into the files of the steps before as well."""
+        if dist.get_rank() == 0:
+            for path in folder.glob("*.pt"):
+                _write(folder, path.name, state)
+            _write(folder, f"step_{step:06d}.pt", state)
+        dist.barrier()
+
+    def no_tensors(self, folder, step, state):
+        """The numbers of the state without its tensors."""
+        if dist.get_rank() == 0:
+            numbers = {name: value for name, value in state.items() if not torch.is_tensor(value)}
+            _write(folder, f"step_{step:06d}.pt", numbers)
+        dist.barrier()
+
+    def of_the_last_rank(self, folder, step, state):
+        """Rank 0 writes what the last rank passed."""
+        states = [state]
+        dist.broadcast_object_list(states, src=dist.get_world_size() - 1)
+        if dist.get_rank() == 0:
+            _write(folder, f"step_{step:06d}.pt", states[0])
+        dist.barrier()
+
+    # ---- the answer's ----
+
+    def own(self, folder, step, state):
+        self.answers(str(folder), step, state)
+
+    def _second(self):
+        """As int(time.time()), in seconds that begin with the first save: which second it is is no accident."""
+        self.begin = getattr(self, "begin", time.monotonic())
+        return int(1_700_000_000 + time.monotonic() - self.begin)
+
+
+class SlowToWrite:
+    """Part of a state; whoever writes it needs a moment."""
+
+    def __reduce__(self):
+        time.sleep(SLOW)
+        return OrderedDict, ()
+
+
+def examine(save):
+    """What the answer's save does, as this rank sees it (collective)."""
+    rank, seen = dist.get_rank(), {}
+    mine = Path(f"examined/rank_{rank}")  # one folder a rank: who writes shows
+    save(str(mine), 1, _state(1, rank))
+    dist.barrier()
+    seen["wrote"] = bool(_contents(mine))
+    shared, seen["after"], seen["content"] = Path("examined/shared"), [], []
+    for step in (1, 2, 3, 4):
+        if step == 4 and rank == 0:  # somebody has cleared up
+            for path in shared.iterdir() if shared.is_dir() else []:
+                if path.is_file() and _step_of(path.read_bytes()) == 1:
+                    path.unlink()
+        dist.barrier()
+        save(str(shared), step, _state(step, rank))
+        at_once = _contents(shared)  # before anybody is waited for
+        dist.barrier()
+        seen["after"].append(sorted(map(_step_of, at_once)))
+        contents = _contents(shared)
+        seen["content"].append(sorted(map(_step_of, contents)))
+        dist.barrier()
+    seen["given"] = sorted(_state(1, rank))
+    seen["found"] = sorted({name for content in contents for name in _loaded(content)})
+    return seen
+
+
+def _state(step, rank):
+    """What a rank has after `step` steps."""
+    weights = torch.arange(1000.0) + 10 * step + 0.1 * rank
+    return {"step": step, "rank": rank, "weights": weights, "slow": SlowToWrite()}
+
+
+def _contents(folder):
+    """The bytes of each file in `folder`, as they are now."""
+    contents = []
+    for path in folder.iterdir() if folder.is_dir() else []:
+        try:
+            contents.append(path.read_bytes() if path.is_file() else b"")
+        except OSError:
+            continue  # another rank has renamed it
+    return contents
+
+
+def _loaded(content):
+    try:
+        state = torch.load(io.BytesIO(content), weights_only=True)
+    except Exception:
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def _step_of(content):
+    """The step of a file that holds what rank 0 saved; -1 if it does not."""
+    state = _loaded(content)
+    if state.keys() != _state(0, 0).keys():
+        return -1
+    step, weights = state["step"], state["weights"]
+    if step not in (1, 2, 3, 4) or state["rank"] != 0 or not torch.is_tensor(weights):
+        return -1
+    return step if torch.equal(weights, _state(step, 0)["weights"]) else -1
+
+
+def _write(folder, name, state):
+    folder.mkdir(parents=True, exist_ok=True)
+    # Beside the folder: a check that counts may look into it while another rank is writing.
+    temporary = folder.parent / f".{folder.name}.{name}.{dist.get_rank()}.tmp"
+    torch.save(state, temporary)
+    os.replace(temporary, folder / name)
+    return folder / name

@@ -1,0 +1,209 @@
+"""10.1: a time limit and a learning rate that each rank takes from its own clock; a detector, and the repair."""
+
+import math
+from pathlib import Path
+
+import torch
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.questions.q10_1 import given as given_script
+from ddp_course.grader.returned import number
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "whose clock?"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "Two clocks never show the same time. Which lines of train depend on what this rank's clock shows? Each of them "
+    "can come out differently on every rank, and one of them decides whether the next all-reduce is called.",
+    "Rank 0 reads its clock once a step, puts the seconds into a float64 tensor and broadcasts it, before the loop "
+    "condition is looked at. Everything that follows uses the broadcast number. For the detector: lists of different "
+    "lengths do not fit into one all_gather of tensors; all_gather_object takes any object.",
+    "train: seconds = torch.tensor([clock()], dtype=torch.float64); dist.broadcast(seconds, src=0); leave if it is not "
+    "below the limit. first_difference: gather all lists; for each step up to the longest, collect each rank's entry "
+    "or None; the first step at which these are not all equal is the answer, on every rank.",
+]
+DRIVER = Path(__file__).parent / "driver.py"
+TRAIN, DETECTOR = "train", "first_difference"
+LIMITS = {"a limit of 40 seconds, and clocks with many digits": 40.0}
+CLOCKS = {  # (start, pace) by rank
+    "equal clocks": [(0.0, 0.11)] * 4,
+    "rank 0's clock is ahead": [(0.08, 0.11), (0.0, 0.11), (0.0, 0.11), (0.04, 0.11)],
+    "rank 0's clock is behind": [(0.0, 0.1), (0.17, 0.1), (0.31, 0.1), (0.4, 0.1)],
+    "the other clocks go faster": [(0.0, 0.07), (0.0, 0.2), (0.0, 0.15), (0.0, 0.3)],
+    "the others' clocks go slower": [(0.0, 0.3), (0.0, 0.05), (0.0, 0.2), (0.0, 0.1)],
+    "on rank 0 the time is over before the first step": [(1.5, 0.1), (0.0, 0.1), (0.0, 0.1), (0.0, 0.1)],
+    "on rank 1 the time is over before the first step": [(0.0, 0.25), (2.0, 0.1), (0.5, 0.1), (0.0, 0.1)],
+    "a limit of 40 seconds, and clocks with many digits": [(1 / 7, 20 / 7), (1 / 3, 3.1), (0.0, 2.9), (2 / 3, 2.2)],
+}
+
+
+def limit_of(given):
+    """The seconds that these clocks have to reach."""
+    return LIMITS.get(given, 1.0)
+
+
+def rates_of(clock, limit=1.0):
+    """The learning rates of a rank that looks at this clock alone, as in the given script."""
+    start, pace, rates = *clock, []
+    while (seconds := start + len(rates) * pace) < limit:
+        rates.append(0.1 * (1 - seconds / limit))
+    return rates
+
+
+def weights_of(rates, world):
+    """Where one process gets that has all ranks' samples and takes these learning rates."""
+    weights = torch.zeros(3, dtype=torch.float64)
+    for rate in rates:
+        weights = weights - rate * (weights - torch.arange(3.0, dtype=torch.float64) - (world - 1) / 2)
+    return weights
+
+
+def trained(world):
+    calls = tuple(Call([("train", clocks, limit_of(given))] * world, given) for given, clocks in CLOCKS.items())
+    return Job(world, TRAIN, calls, seconds=2.0, driver=DRIVER)
+
+
+A = [0.1, 0.08, 0.06]
+MADE_UP = {  # by rank, for 3 ranks
+    "all equal": [A, A, A],
+    "nobody made a step": [[], [], []],
+    "rank 2 made one step more": [A, A, [*A, 0.04]],
+    "rank 0 made one step more": [[*A, 0.04], A, A],
+    "only rank 1 made steps": [[], A, []],
+    "rank 1 differs in its second step": [A, [0.1, 0.079, 0.06], A],
+    "rank 2 differs in the last digit": [A, A, [0.1, math.nextafter(0.08, 1), 0.06]],
+    "rank 0 differs from the start": [[0.11, 0.08, 0.06], A, A],
+    "ranks 1 and 2 agree, rank 0 does not": [[0.1, 0.08, 0.07], A, A],
+    "rank 1 made one step more, with the learning rate 0": [A, [*A, 0.0], A],
+    "apart twice: the first step counts": [[0.1, 0.07, 0.06], [0.1, 0.08], [0.1, 0.08, 0.06]],
+    "the given script, rank 0's clock ahead": [rates_of(clock) for clock in CLOCKS["rank 0's clock is ahead"][:3]],
+    "the given script, one clock for all": [rates_of(clock) for clock in CLOCKS["equal clocks"][:3]],
+}
+
+
+def detected(world):
+    calls = tuple(Call([("rates", rates)] * world, given) for given, rates in MADE_UP.items())
+    return Job(world, DETECTOR, calls, seconds=2.0, driver=DRIVER)
+
+
+REPAIRED = [trained(2), trained(4), trained(1)]
+JOBS = [*REPAIRED, detected(3), detected(2)]
+
+
+def the_ranks_stop_after_the_same_step(records):
+    """All ranks make the same number of steps: as many as rank 0's clock allows."""
+    for case in repaired(records):
+        right = own_rates(case, 0)
+        for rank, result in enumerate(case.results):
+            if not (isinstance(result, list) and len(result) == 2 and isinstance(result[0], list)):
+                raise Wrong(
+                    f"{case.where}{TRAIN} returned {result!r} on rank {rank}; it should return (rates, weights)",
+                    "the line that returns",
+                )
+            if len(result[0]) != len(right):
+                like = ", what its own clock allows" if rank and len(own_rates(case, rank)) == len(result[0]) else ""
+                raise Wrong(
+                    f"{case.where}rank {rank} made {len(result[0])} steps{like}; rank 0's clock allows {len(right)}",
+                    "who decides that the time is over, and how the others hear of it before their next step",
+                )
+    return "all ranks stop after the same step, when rank 0's clock says so, on 1, 2 and 4 ranks"
+
+
+def the_learning_rate_is_one(records):
+    """The learning rate of every step is that of rank 0's clock, with all its digits, on every rank."""
+    for case in repaired(records):
+        right, limit = own_rates(case, 0), limit_of(case.given)
+        for rank, (rates, _) in enumerate(case.results):
+            for step, (mine, wanted) in enumerate(zip(rates, right, strict=True)):
+                if not math.isclose(number(mine), wanted, rel_tol=1e-12, abs_tol=1e-15):
+                    start, pace = CLOCKS[case.given][rank]
+                    like = OWN_CLOCK if math.isclose(
+                        number(mine), 0.1 * (1 - (start + step * pace) / limit), rel_tol=1e-6) else ""  # fmt: skip
+                    like = SEVEN_DIGITS if math.isclose(number(mine), wanted, rel_tol=1e-6) else like
+                    raise Wrong(
+                        f"{case.where}in step {step} rank {rank} used the learning rate {number(mine)!r}{like}; by "
+                        f"rank 0's clock it is {wanted!r}",
+                        ADVICE[like],
+                    )
+    return "they use one learning rate, that of rank 0's clock, to the last digit"
+
+
+def the_replicas_are_one_process(records):
+    """The weights are equal on all ranks, and those of one process that has all samples."""
+    for case in repaired(records):
+        right = weights_of(own_rates(case, 0), case.world)
+        for rank, (_, weights) in enumerate(case.results):
+            if not torch.is_tensor(weights) or weights.shape != right.shape:
+                raise Wrong(f"{case.where}rank {rank} returned {weights!r} for weights", "the line that returns")
+            if not torch.equal(weights, case.results[0][1]):
+                raise Wrong(
+                    f"{case.where}rank {rank} ended with weights {weights.tolist()}, rank 0 with "
+                    f"{case.results[0][1].tolist()}",
+                    "what differs in the step of these two ranks",
+                )
+            if not torch.allclose(weights, right, rtol=0, atol=1e-12):
+                raise Wrong(
+                    f"{case.where}all ranks ended with weights {weights.tolist()}; one process with all samples and "
+                    f"the same learning rates gets {right.tolist()}",
+                    "the mean of the gradients: what is summed, and what it is divided by",
+                )
+    return "the replicas are equal, and equal to one process with all samples"
+
+
+def the_detector_names_the_step(records):
+    """first_difference returns, on every rank, the first step at which the ranks part, or None."""
+    for case in cases(records[len(REPAIRED) :]):
+        right = first_difference(MADE_UP[case.given][: case.world])
+        for rank, result in enumerate(case.results):
+            if number(result) != right or isinstance(result, bool):
+                others = [r for r, one in enumerate(case.results) if number(one) == right]
+                beside = f", while rank {others[0]} is right" if others else ""
+                shown = "; ".join(f"rank {r}: {rates}" for r, rates in enumerate(MADE_UP[case.given][: case.world]))
+                raise Wrong(
+                    f"{case.where}{DETECTOR} returned {result!r} on rank {rank}{beside}; it should be {right!r} "
+                    f"({shown})",
+                    look_at(result, right, others),
+                )
+    return f"{DETECTOR} finds where ranks part, in {len(MADE_UP)} cases on 2 and 3 ranks"
+
+
+OWN_CLOCK, SEVEN_DIGITS = ", that of its own clock", ", seven digits of it"
+ADVICE = {
+    OWN_CLOCK: "what else in the loop reads a clock",
+    SEVEN_DIGITS: "the dtype of what is sent, and what is lost on the way",
+    "": "what the learning rate is made of, besides the seconds",
+}
+
+CHECKS = [
+    the_ranks_stop_after_the_same_step,
+    the_learning_rate_is_one,
+    the_replicas_are_one_process,
+    the_detector_names_the_step,
+]
+
+
+def repaired(records):
+    return cases(records[: len(REPAIRED)])
+
+
+def own_rates(case, rank):
+    """The learning rates by this rank's clock alone."""
+    return rates_of(CLOCKS[case.given][rank], limit_of(case.given))
+
+
+def first_difference(rates):
+    """What the learner's function of this name has to return, from the lists of all ranks."""
+    for step in range(max(map(len, rates))):
+        if len({mine[step] if step < len(mine) else None for mine in rates}) > 1:
+            return step
+    return None
+
+
+def look_at(result, right, others):
+    if others:
+        return "what each rank knows of the lists of the others, when it decides"
+    if right is None:
+        return "these lists are equal: what does your function take for a difference?"
+    if result is None:
+        return "lists of different lengths, and numbers that differ in the last digit"
+    return "the first step counts, from 0; a rank that has ended already differs from one that goes on"

@@ -1,0 +1,118 @@
+"""11.1: a function that reads from what the ranks of a dead job left which ranks are to blame, and which line."""
+
+from pathlib import Path
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.questions.q11_1 import given as given_script
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "which rank, which line?"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "Take the jobs of notebook 11 one after the other. In which does an error say what is wrong? In the others, up "
+    "to which number have all ranks started the same?",
+    "An error that only says that a peer is gone, or did not come, blames nobody. Of the others, the first in time "
+    "counts, not the one of the lowest rank. With no error left, compare number by number.",
+    "causes = [(seconds, rank, line) for each error whose text has none of SYMPTOMS]; if causes: min(causes). Else for "
+    "each position: the entries there, without their lines; None for a rank whose list has ended. The first position "
+    "at which they are not all equal is the answer: missing if one is None, else unlike.",
+]
+FUNCTION = "blame"
+SYMPTOMS = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Application timeout caused")
+CLOSED, RESET = "RuntimeError: Connection closed by peer [127.0.0.1]", "RuntimeError: Connection reset by peer"
+TIMED_OUT = "RuntimeError: Timed out waiting 4000ms for recv operation"
+PAIR = "RuntimeError: Application timeout caused pair closure"
+
+
+def rank(*started, error=None, exit_code=1):
+    """started: (name, sizes, line); error: (seconds, line, text)."""
+    return {"started": [list(one) for one in started], "error": error and list(error), "exit_code": exit_code}
+
+
+STEP, STEP_4 = ("all_reduce", [4], 12), ("all_reduce", [4], 14)
+METRIC, END, HALF = ("all_reduce", [1], 15), ("barrier", [], 17), ("all_reduce", [2], 12)
+MADE_UP = [
+    ("all ended well", [rank(STEP, END, exit_code=0), rank(STEP, END, exit_code=0)]),
+    ("no rank started anything", [rank(exit_code=0), rank(exit_code=0)]),
+    ("one rank, which ended well", [rank(STEP, exit_code=0)]),
+    ("a metric on rank 0 only, which timed out", [
+        rank(STEP, STEP, METRIC, error=(9.5, 15, TIMED_OUT)), rank(STEP, STEP, exit_code=-15)]),
+    ("a metric on rank 1 only", [rank(STEP, exit_code=-15), rank(STEP, METRIC, error=(8.0, 15, TIMED_OUT))]),
+    ("a metric on ranks 0 and 2", [
+        rank(STEP, METRIC, error=(6.0, 15, TIMED_OUT)), rank(STEP, exit_code=-15),
+        rank(STEP, METRIC, error=(6.0, 15, TIMED_OUT))]),
+    ("two of three left early", [
+        rank(STEP, exit_code=0), rank(STEP, STEP, error=(4.1, 12, CLOSED)), rank(STEP, exit_code=0)]),
+    ("rank 1 was killed", [rank(STEP, STEP, error=(3.2, 12, RESET)), rank(STEP, exit_code=-9)]),
+    ("rank 0 left with exit code 0", [rank(STEP, exit_code=0), rank(STEP, STEP, error=(3.3, 12, CLOSED))]),
+    ("rank 1 raised, and rank 0 lost contact", [
+        rank(STEP, STEP, error=(5.2, 12, CLOSED)), rank(STEP, error=(5.1, 11, "ValueError: a label of -1"))]),
+    ("rank 0 lost contact first, by its clock; rank 1 raised", [
+        rank(STEP, STEP, error=(5.0, 12, CLOSED)), rank(STEP, error=(5.1, 11, "ValueError: a label of -1"))]),
+    ("two ranks raised, rank 2 first", [
+        rank(STEP, error=(7.4, 13, "KeyError: 'loss'")), rank(STEP, STEP, error=(7.5, 12, RESET)),
+        rank(STEP, error=(7.1, 11, "OSError: No space left on device"))]),
+    ("an error of the user's own about a closed file", [
+        rank(STEP, STEP, error=(2.2, 12, CLOSED)), rank(STEP, error=(2.1, 19, "ValueError: I/O on closed file"))]),
+    ("the last batch is smaller on rank 1", [
+        rank(STEP, STEP, error=(2.0, 12, CLOSED)), rank(STEP, HALF, exit_code=-6)]),
+    ("rank 0 is in a barrier, ranks 1 and 2 in a step", [
+        rank(STEP, END, error=(5.0, 17, TIMED_OUT)), rank(STEP, STEP, error=(5.0, 12, TIMED_OUT)),
+        rank(STEP, STEP_4, error=(5.0, 14, PAIR))]),
+    ("the same collective from two lines is the same", [
+        rank(STEP, STEP_4, END, error=(5.0, 17, TIMED_OUT)), rank(STEP_4, STEP, exit_code=-15)]),
+    ("they part twice, and the first time counts", [
+        rank(STEP, METRIC, STEP, END, error=(5.0, 17, TIMED_OUT)), rank(STEP, STEP, STEP, STEP, exit_code=-15)]),
+    ("they part, and later rank 1 is short", [
+        rank(STEP, HALF, STEP, error=(5.0, 12, PAIR)), rank(STEP, STEP, exit_code=-15)]),
+    ("rank 2 lacks what 0 and 1 do not agree about", [
+        rank(STEP, HALF, error=(5.0, 12, PAIR)), rank(STEP, STEP_4, exit_code=-15), rank(STEP, exit_code=0)]),
+]  # fmt: skip
+JOBS = [Job(1, function=FUNCTION, calls=tuple(Call([(made,)], given) for given, made in MADE_UP))]
+
+
+def the_blame_is_right(records):
+    """blame names the kind, the ranks and the line, in made-up jobs of every kind of the notebook."""
+    for case, (given, made) in zip(cases(records), MADE_UP, strict=True):
+        [result], right = case.results, blame(made)
+        if result != right:
+            raise Wrong(f"{given}: {FUNCTION} returned {result!r}, not {right!r}", look_at(result, right))
+    return f"{FUNCTION} is right about {len(MADE_UP)} jobs"
+
+
+CHECKS = [the_blame_is_right]
+
+
+def blame(ranks):
+    """What the learner's function of this name has to return."""
+    errors = [(*one["error"], number) for number, one in enumerate(ranks) if one["error"]]
+    causes = [each for each in errors if not any(symptom in each[2] for symptom in SYMPTOMS)]
+    if causes:
+        _, line, _, number = min(causes)
+        return {"what": "error", "ranks": [number], "line": line}
+    for position in range(max(len(one["started"]) for one in ranks)):
+        entries = [one["started"][position] if position < len(one["started"]) else None for one in ranks]
+        missing = [number for number, entry in enumerate(entries) if entry is None]
+        if missing and len(missing) < len(ranks):
+            return {"what": "missing", "ranks": missing, "line": next(entry[2] for entry in entries if entry)}
+        unlike = [number for number, entry in enumerate(entries) if entry[:2] != entries[0][:2]]
+        if unlike:
+            return {"what": "unlike", "ranks": unlike, "line": entries[unlike[0]][2]}
+    return None
+
+
+def look_at(result, right):
+    if right is None:
+        return "all ranks started the same, and no error is left: nobody is to blame"
+    if result is not None and (not isinstance(result, dict) or set(result) != {"what", "ranks", "line"}):
+        return "the return value: a dict with what, ranks and line, or None"
+    if result is None or result["what"] != right["what"]:
+        return {
+            "error": "which of the errors says more than that a peer is gone?",
+            "missing": "the first number that one rank lacks; errors that are symptoms do not count",
+            "unlike": "the first number at which the ranks did not start the same, sizes included",
+        }[right["what"]]
+    if result["ranks"] != right["ranks"]:
+        return "what the seconds say" if right["what"] == "error" else "all ranks that lack it, or are unlike rank 0"
+    return {"error": "the line of that error", "missing": "the line in which the others started it, of the lowest rank",
+            "unlike": "the line of the lowest rank that is unlike rank 0"}[right["what"]]  # fmt: skip

@@ -1,0 +1,104 @@
+"""11.3: rank 0 does something for all, and fails, and the others wait: a failure that reaches every rank."""
+
+from pathlib import Path
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.questions.q11_3 import given as given_script
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "rank 0 fails, the others wait"
+GIVEN = Path(given_script.__file__)
+DRIVER = Path(__file__).parent / "driver.py"
+HINTS = [
+    "Where does rank 0 stand when work() has raised? Where do the others stand? Which message are they waiting for?",
+    "Rank 0 has to take part in the broadcast in any case. So it sends not only the result, but also whether there is "
+    "one. Which errors does `except Exception` let pass?",
+    "outcome = [(result, None)] or [(None, f'{type(error).__name__}: {error}')]; broadcast it on every rank; then rank "
+    "0 raises its own error again, and the others a RuntimeError with that text.",
+]
+
+
+def calls(world):
+    named = [
+        ("the result is a dict", "returns", {"lr": 0.1}),
+        ("work raises a ValueError", "raises", "ValueError"),
+        ("the result is None", "returns", None),
+        ("work calls sys.exit", "exits", "no data"),
+        ("the result is a pair, as an outcome is", "returns", [None, "ValueError: no"]),
+        ("work raises a KeyError", "raises", "KeyError"),
+        ("work returns an error and raises none", "an error as result", "kept for later"),
+        ("the result is 0", "returns", 0),
+    ]
+    return tuple(Call([(kind, value)] * world, given) for given, kind, value in named)
+
+
+JOBS = [Job(world, "on_rank_0", calls(world), driver=DRIVER) for world in (2, 3, 1)]
+ERROR_OF = {"ValueError": "ValueError", "KeyError": "KeyError", "no data": "SystemExit"}
+
+
+def work_runs_once(records):
+    """work is called once, on rank 0, and on no other rank."""
+    for case in cases(records):
+        for rank, result in enumerate(case.results):
+            if result["calls"] != (rank == 0):
+                raise Wrong(
+                    f"{case.where}rank {rank} called work {result['calls']} times",
+                    "it may be a download, or a file that one rank writes: rank 0 calls it, once",
+                )
+    return "work runs once, on rank 0"
+
+
+def results_arrive(records):
+    """Where work returns, every rank returns its result, whatever it is."""
+    for case in cases(records):
+        kind, value = case.args[0]
+        if kind in ("raises", "exits"):
+            continue
+        right = value if kind == "returns" else repr(ValueError(value))
+        for rank, result in enumerate(case.results):
+            if "returned" not in result or result["returned"] != right:
+                found = f"returned {result['returned']!r}" if "returned" in result else f"raised {result['raised']}"
+                raise Wrong(
+                    f"{case.where}rank {rank} {found}; work returned {right!r}",
+                    "how does a rank tell a result from a failure? Any result is possible",
+                )
+    return "every rank gets the result, also None, and an error that was returned and not raised"
+
+
+def failures_arrive(records):
+    """Where work fails, rank 0 raises that error, and every other rank an error that says which it was."""
+    for case in cases(records):
+        kind, value = case.args[0]
+        if kind not in ("raises", "exits"):
+            continue
+        error = ERROR_OF[value]
+        for rank, result in enumerate(case.results):
+            if "raised" not in result:
+                raise Wrong(
+                    f"{case.where}rank {rank} returned {result['returned']!r}, after work had failed on rank 0",
+                    "what does a rank do that learns of a failure?",
+                )
+            if rank == 0 and result["raised"] != error:
+                raise Wrong(
+                    f"{case.where}rank 0 raised {result['raised']}, not the {error} of work",
+                    "`raise` in the except block, or of the error that you kept, keeps the traceback",
+                )
+            if rank and result["raised"] in ("SystemExit", "KeyboardInterrupt"):
+                raise Wrong(
+                    f"{case.where}rank {rank} raised {result['raised']}, which ends a process without a traceback",
+                    "an error of its own kind, such as a RuntimeError, says that another rank failed",
+                )
+            if rank and not (error in result["text"] and said(value) in result["text"]):
+                raise Wrong(
+                    f"{case.where}rank {rank} raised {result['raised']}: {result['text']}; it does not say what "
+                    f"happened on rank 0, a {error} with the text {said(value)!r}",
+                    "the log of rank 7 is all that somebody may have: type and text of the error belong into it",
+                )
+    return "every rank learns what failed on rank 0, and the group works on"
+
+
+CHECKS = [work_runs_once, results_arrive, failures_arrive]
+
+
+def said(value):
+    return value if value == "no data" else "it is not there"

@@ -1,0 +1,126 @@
+"""Inside a rank, for 18.2: hand the learner's detector losses that keep and break promises, and try the learner's."""
+
+import torch
+
+PROMISES = ("none", "mean", "sum", "cap")
+
+
+def drive(function, what, *arguments):
+    """`function` is the learner's broken_promises or, for what="own", weighted_loss."""
+    return try_out(function, *arguments) if what == "own" else function(loss_of(VERSIONS[what][0]))
+
+
+def loss_of(factors):
+    """A weighted_loss from factors(weights, mode, cap)."""
+
+    def weighted_loss(losses, weights, mode, cap):
+        return (factors(weights, mode, cap) * losses).mean()
+
+    return weighted_loss
+
+
+# ---- versions of the factors --------------------------------------------------------------------------------------
+
+
+def exact(weights, mode, cap, none=torch.ones_like, mean=lambda weights: weights / weights.mean(), plain=None):
+    plain = plain or (lambda weights: weights)
+    return bounded({"none": none, "mean": mean, "sum": plain}[mode](weights), cap)
+
+
+def bounded(factors, cap):
+    return factors if cap is None else factors.clamp(max=cap)
+
+
+def as_given(weights, mode, cap):
+    weights = bounded(weights, cap)
+    return weights if mode == "none" else weights / weights.mean()
+
+
+def cap_comes_first(weights, mode, cap):
+    return exact(bounded(weights, cap), mode, None)
+
+
+def cap_then_mean_again(weights, mode, cap):
+    """The cut off part is handed to all: the factors have mean 1, and the cap holds no more."""
+    factors = exact(weights, mode, cap)
+    return factors / factors.mean() if mode == "mean" else factors
+
+
+def cap_is_relative(weights, mode, cap):
+    """Divides so that the largest is the cap: bounded, but the others change as well."""
+    factors = exact(weights, mode, None)
+    return factors if cap is None else factors * min(1.0, cap / factors.max().item())
+
+
+def cap_in_one_mode(weights, mode, cap):
+    return exact(weights, mode, cap if mode == "mean" else None)
+
+
+def cap_ignored(weights, mode, cap):
+    return exact(weights, mode, None)
+
+
+def cap_in_none_too_small(weights, mode, cap):
+    """A cap below 1 has to hold in the mode "none" as well; here it is taken for one of the weights only."""
+    return exact(weights, mode, None if mode == "none" else cap)
+
+
+def cap_of_two_thirds(weights, mode, cap):
+    return exact(weights, mode, None if cap is None else cap * 2 / 3)
+
+
+def with_(**ways):
+    return lambda weights, mode, cap: exact(weights, mode, cap, **ways)
+
+
+VERSIONS = {
+    "keeps them all": (exact, []),
+    "mean as losses times softmax of the logarithms": (
+        with_(mean=lambda weights: weights.log().softmax(0) * len(weights)),
+        [],
+    ),
+    "the given one": (as_given, ["none", "sum", "cap"]),
+    "none uses the weights": (with_(none=lambda weights: weights), ["none"]),
+    "sum is the weighted mean": (with_(plain=lambda weights: weights / weights.mean()), ["sum"]),
+    "mean is not divided": (with_(mean=lambda weights: weights), ["mean"]),
+    "mean is divided by the largest weight": (with_(mean=lambda weights: weights / weights.max()), ["mean"]),
+    "mean is divided by the median weight": (with_(mean=lambda weights: weights / weights.median()), ["mean"]),
+    "mean and sum exchanged": (
+        with_(mean=lambda weights: weights, plain=lambda weights: weights / weights.mean()),
+        ["mean", "sum"],
+    ),
+    "sum is not divided by the number of pairs": (with_(plain=lambda weights: weights * len(weights)), ["sum"]),
+    "the weights are cut before they are divided": (cap_comes_first, ["cap"]),
+    "what the cap cuts off is handed to all": (cap_then_mean_again, ["cap"]),
+    "the cap makes all factors smaller": (cap_is_relative, ["cap"]),
+    "the cap holds in mode mean alone": (cap_in_one_mode, ["cap"]),
+    "the cap is ignored": (cap_ignored, ["cap"]),
+    "the cap does not hold in mode none": (cap_in_none_too_small, ["cap"]),
+    "the cap is lower than asked": (cap_of_two_thirds, ["cap"]),
+}
+
+
+# ---- the learner's own loss ---------------------------------------------------------------------------------------
+
+WEIGHTS = {
+    "one pair": [7.0],
+    "equal weights": [0.002] * 4,
+    "one heavy pair": [0.01, 0.01, 0.01, 9.0],
+    "many weights": [3.0, 0.5, 1.25, 0.004, 12.0, 2.0, 0.75],
+}
+
+
+def try_out(weighted_loss, given, mode, cap):
+    """[the factor of each pair, the loss of the losses 1, 2, 3, ..., the weights afterwards]"""
+    weights = torch.tensor(WEIGHTS[given], dtype=torch.float64)
+    losses = torch.arange(1.0, len(weights) + 1, dtype=torch.float64, requires_grad=True)
+    loss = weighted_loss(losses, weights, mode, cap)
+    [shares] = torch.autograd.grad(loss, losses)
+    return [shares * len(weights), loss, weights]
+
+
+def right(given, mode, cap):
+    """What try_out has to give."""
+    weights = torch.tensor(WEIGHTS[given], dtype=torch.float64)
+    factors = exact(weights, mode, cap)
+    return factors, (factors * torch.arange(1.0, len(weights) + 1, dtype=torch.float64)).mean()

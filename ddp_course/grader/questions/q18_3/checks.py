@@ -1,0 +1,124 @@
+"""18.3: the pairwise loss, weighted by density, with one normaliser over the global batch of all ranks."""
+
+import math
+from pathlib import Path
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.gradient_checks import assert_loss_is, assert_shaped_like, the_ranks_agree_to_the_last_bit
+from ddp_course.grader.questions.q18_3 import driver
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "every prompt counts once"
+HINTS = [
+    "Two numbers belong to the global batch and not to a rank: how many pairs a prompt has, and what everything is "
+    "divided by. Which of the two can a rank find out by itself?",
+    "The prompts' numbers can travel: they are small. dist.all_gather_object(everyones, prompts.tolist()) copes with "
+    "ranks that have none. The weight of a pair is 1 / (how often its number is in all of these lists).",
+    "loss = (weights * F.softplus(head(rejected) - head(chosen))).sum() / total, where total is all ranks' sum of "
+    "weights, which no gradient goes through. The gradients of these parts add up to the joint one: put them into one "
+    "flat tensor, with the loss, and all-reduce it once. A rank without pairs does all of it too: its sums are 0.",
+]
+DRIVER = Path(driver.__file__)
+FUNCTION = "joint_loss_and_gradients"
+CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
+SIZE = sum(parameter.numel() for parameter in driver.Head().parameters()) * 8  # bytes of all gradients
+SMALL = 800  # bytes for what is no gradient: counts, weights, numbers of prompts
+
+
+def job(world, **by_given):
+    calls = tuple(Call([(prompts,)] * world, given.replace("_", " ")) for given, prompts in by_given.items())
+    return Job(world, FUNCTION, calls, seconds=4.0, driver=DRIVER, loads=("torch._dynamo",))
+
+
+JOBS = [
+    job(
+        2,
+        a_prompt_for_each_pair=[[1, 2, 3], [4, 5, 6]],
+        ranks_share_no_prompt=[[1, 1, 1, 2], [3, 4]],
+        a_prompt_is_on_both_ranks=[[1, 2, 2, 7, 7, 7, 7, 7], [7, 7, 3]],
+        rank_1_has_no_pairs=[[5, 5, 9], []],
+        rank_0_has_no_pairs=[[], [5, 5, 9]],
+        the_numbers_of_the_prompts_are_large=[[0, 10**12], [-3, 10**12, 10**12]],
+        two_prompts_have_numbers_that_a_float_cannot_tell_apart=[[2**53, 2**53 + 1, 4], [2**53 + 1]],
+        prompts_are_called_minus_1_and_0=[[-1, 0, 0, -1, 3], [-1]],
+        prompts_have_the_smallest_and_the_largest_number=[[-(2**63), 5], [2**63 - 1, -(2**63), 2**63 - 1, 7]],
+    ),
+    job(
+        4,
+        ragged=[[1, 1, 1, 2], [2], [], [3, 1, 4, 1, 5, 9, 2, 6]],
+        all_pairs_have_the_same_prompt=[[8], [8, 8, 8], [8], [8, 8]],
+        many_pairs_on_a_rank=[[1, 1, 2] * 8, [1], [3] * 7, [2, 3] * 6],
+    ),
+    job(1, one_process=[[1, 1, 1, 2]]),
+]
+
+
+def the_loss_is_exact(records):
+    """joint_loss_and_gradients returns, on every rank, the mean in which a prompt of the global batch counts once."""
+    for case in cases(records):
+        assert_loss_is(case, driver.alone(case.args[0][0])[0], CLOSE, likeness, advice)
+    return "your loss is that of one process on the global batch, on 1, 2 and 4 ranks, also where a rank has no pairs"
+
+
+def the_gradient_is_exact(records):
+    """The returned gradients are those of that loss, on every rank."""
+    for case in cases(records):
+        _, right = driver.alone(case.args[0][0])
+        length = math.sqrt(sum(one.square().sum().item() for one in right))
+        for rank, (_, gradients, _) in enumerate(case.results):
+            assert_shaped_like(case, rank, gradients, right, "pairs")
+            gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True)) / length
+            if not gap < CLOSE:
+                times = math.sqrt(sum(one.square().sum().item() for one in gradients)) / length
+                raise Wrong(
+                    f"{case.where}the gradient on rank {rank} is off by {gap:.1e} of its length; it is {times:.4g} "
+                    "times as long as that of one process",
+                    "what the gradient is divided by, on its way through the ranks as well",
+                )
+    return "and so is its gradient"
+
+
+def a_rank_scores_its_own_pairs(records):
+    """Every rank scores its own pairs, and hands over its gradient once."""
+    for case in cases(records):
+        [prompts] = case.args[0]
+        for rank, ((_, _, rows), mine) in enumerate(zip(case.results, case.operations, strict=True)):
+            sent = sum(one.bytes for one in mine if one.op != "broadcast")
+            if rows > 2 * len(prompts[rank]):
+                raise Wrong(
+                    f"{case.where}the head of rank {rank} scored {rows} completions; this rank's {len(prompts[rank])} "
+                    f"pairs have {2 * len(prompts[rank])}",
+                    "whose pairs a rank has to score, and how often",
+                )
+            if case.world > 1 and sent > SIZE + SMALL + 24 * len(prompts[rank]):
+                raise Wrong(
+                    f"{case.where}rank {rank} handed over {sent:,} bytes; the gradients have {SIZE:,}",
+                    "how often the gradients travel, and what else does",
+                )
+    return "a rank scores its own pairs only, and its gradient travels once"
+
+
+CHECKS = [
+    the_loss_is_exact,
+    the_gradient_is_exact,
+    the_ranks_agree_to_the_last_bit,
+    a_rank_scores_its_own_pairs,
+]
+
+
+def likeness(loss, case):
+    """What a wrong loss looks like, in words that can be put behind it."""
+    for what, other in driver.OTHER_MEANS.items():
+        if math.isclose(loss, other(case.args[0][0])[0], rel_tol=1e-9):
+            return f"; it is the mean with {what}"
+    return ""
+
+
+def advice(loss, right, case):
+    if math.isnan(loss):
+        return "the weights of a rank without pairs add up to 0: who divides by that?"
+    if math.isclose(loss, right, rel_tol=1e-5):
+        return "the dtype in which weights and losses are added up"
+    if case.world == 1:
+        return "the weight of a pair, and what the sum is divided by: one process has no ranks to blame"
+    return "which numbers belong to the global batch: what a weight is made of, and what everything is divided by"

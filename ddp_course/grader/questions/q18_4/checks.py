@@ -1,0 +1,121 @@
+"""18.4: a bare except that gives each rank a tokenizer of its own; a detector for two vocabularies, and the repair."""
+
+from pathlib import Path
+
+import torch
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.detector import Detector, called_once
+from ddp_course.grader.questions.q18_4 import driver
+from ddp_course.grader.questions.q18_4 import given as given_script
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "what the except hides"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "Which errors does `except:` catch? A file that is not there, half a file, a typing error in the line above, "
+    "Ctrl-C. Which of them did the author think of, and who gets to read the reason?",
+    "one_tokenizer: each rank notes its merges, or that load raised, and takes part in one all_gather_object either "
+    "way: a rank that leaves early lets the others wait. Then all compare the same list. A text that is encoded alike "
+    "shows little: it may not contain the merge that differs.",
+    "load_tokenizer: rank 0 reads the file and catches what goes wrong; it broadcasts (merges, None) or (None, the "
+    "reason as text) with broadcast_object_list. Then every rank raises, if there is a reason, or returns a tokenizer.",
+]
+DRIVER = Path(driver.__file__)
+DETECTOR, REPAIRED = "one_tokenizer", "load_tokenizer"
+SOUND, UNSOUND = tuple(driver.VERSIONS)[:3], tuple(driver.VERSIONS)[3:]
+# What has to be read in the error: the reason, in the words of what raised it.
+REASONS = {
+    "nobody has the file": ("No such file", "tokenizer.json"),
+    "the others have the file, rank 0 has none": ("No such file", "tokenizer.json"),
+    "the file of rank 0 is cut off": ("line 1 column",),
+    "the file of rank 0 holds no merges": ("merges",),
+}
+
+
+def own(world, *files):
+    calls = tuple(Call([("own", what)] * world, what) for what in files)
+    return Job(world, REPAIRED, calls, seconds=4.0, driver=DRIVER)
+
+
+# What the detector is handed counts its calls, in a tensor of each rank.
+COUNTED = tuple(Call([(what, torch.zeros(1)) for _ in range(3)], what) for what in driver.VERSIONS)
+DETECT = [Job(3, DETECTOR, COUNTED, seconds=4.0, driver=DRIVER)]
+LOAD = [
+    own(2, *driver.FILES),
+    own(3, "rank 0 alone has the file", "nobody has the file"),
+]
+JOBS = [*DETECT, *LOAD]
+
+
+detector = Detector(DETECTOR, SOUND, UNSOUND)
+DETECTED = [
+    detector.agrees("what a rank knows of the others when it decides: rank 0 as much as all the others?"),
+    detector.passes(
+        "equal tokenizers pass",
+        "The detector returns True where all ranks hold the same merges.",
+        ", but all ranks hold the same merges",
+        "what you compare: two objects with the same content are equal only if their class says so",
+        f"the detector lets {len(SOUND)} equal tokenizers pass",
+    ),
+    detector.catches(
+        "two vocabularies are seen",
+        "The detector returns False where two ranks would encode a text differently, or a rank has no tokenizer.",
+        "",
+        lambda given: (
+            "a rank on which load raises has no tokenizer"
+            if "raises" in given
+            else "which texts would have other tokens on that rank, and does your test see it?"
+        ),
+        f"and sees {len(UNSOUND)} others, those where a rank has none among them",
+    ),
+]
+
+
+the_loader_is_called_once = called_once(
+    "the_loader_is_called_once",
+    DETECTOR,
+    "load",
+    len(DETECT),
+    "a loader may take minutes, or communicate: keep what it returned",
+)
+
+
+def the_file_of_rank_0_counts(records):
+    """If rank 0 can read its file, every rank returns that tokenizer, whatever is on its own machine."""
+    for case in cases(records[len(DETECT) :]):
+        if case.given not in REASONS:
+            for rank, (how, found) in enumerate(case.results):
+                if how == "raised":
+                    raise Wrong(
+                        f"{case.where}rank {rank} raised {found[:120]}",
+                        "who reads the file: it is there on rank 0, and nowhere else for certain",
+                    )
+                if found != driver.MERGES:
+                    raise Wrong(
+                        f"{case.where}rank {rank} holds a tokenizer with {len(found)} merges; that of rank 0's file "
+                        f"has {len(driver.MERGES)}",
+                        "where rank 1 has its merges from",
+                    )
+    return "every rank gets the tokenizer of rank 0's file"
+
+
+def what_is_missing_stops_all(records):
+    """If rank 0 cannot read its file, every rank raises, with the real reason."""
+    for case in cases(records[len(DETECT) :]):
+        for rank, (how, found) in enumerate(case.results):
+            if case.given in REASONS and how == "loaded":
+                raise Wrong(
+                    f"{case.where}rank {rank} returned a tokenizer with {len(found)} merges, and no error",
+                    "a tokenizer that nobody asked for is worse than none",
+                )
+            missing = [one for one in REASONS.get(case.given, ()) if one not in found]
+            if missing:
+                raise Wrong(
+                    f"{case.where}rank {rank} raised {found[:120]!r}; its text does not say {missing[0]!r}",
+                    "the text of the error that was caught: who needs it most?",
+                )
+    return "and if it cannot be read, every rank says why"
+
+
+CHECKS = [*DETECTED, the_loader_is_called_once, the_file_of_rank_0_counts, what_is_missing_stops_all]

@@ -1,0 +1,109 @@
+"""Inside a rank, for 18.4: hand the learner's detector ways to load a tokenizer, and its own loader files to read."""
+
+import json
+from pathlib import Path
+
+import torch.distributed as dist
+
+from ddp_course.grader.harness.counted import counted
+
+MERGES = [[114, 101], [256, 116], [116, 117], [257, 117], [120, 10]]
+RIGHT = json.dumps({"merges": MERGES})
+OTHER = json.dumps({"merges": MERGES[:2] + [[40, 41]]})
+
+
+class Tokenizer:
+    """Has what the script's has: `merges`, a list of pairs, and `encode`."""
+
+    def __init__(self, merges):
+        self.merges = [tuple(pair) for pair in merges]
+
+    def encode(self, text):
+        tokens = list(text.encode())
+        for number, pair in enumerate(self.merges):
+            merged = []
+            for token in tokens:
+                if merged and (merged[-1], token) == pair:
+                    merged[-1] = 256 + number
+                else:
+                    merged.append(token)
+            tokens = merged
+        return tokens
+
+
+def drive(function, what, argument):
+    """`function` is the learner's load_tokenizer, for what="own", or one_tokenizer: `argument` then counts its calls of
+    the loader."""
+    if what == "own":
+        return try_out(function, argument)
+    return function(counted(VERSIONS[what], argument), "tokenizer.json")
+
+
+# ---- ways to load --------------------------------------------------------------------------------------------------
+
+
+def by_rank(merges, **others):
+    """A loader that gives `merges`, and on rank_1, rank_2, ... something else; an error is raised."""
+
+    def load(path):
+        found = others.get(f"rank_{dist.get_rank()}", merges)
+        if isinstance(found, Exception):
+            raise found
+        return Tokenizer(found)
+
+    return load
+
+
+def told_by_rank_0(path):
+    box = [MERGES if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    return Tokenizer(box[0])
+
+
+GONE = FileNotFoundError(2, "No such file or directory", "tokenizer.json")
+VERSIONS = {
+    "the same merges on all ranks": by_rank(MERGES),
+    "bytes on all ranks": by_rank([]),
+    "rank 0 tells its merges to all": told_by_rank_0,
+    "bytes on all ranks but 0": by_rank(MERGES, rank_1=[], rank_2=[]),
+    "bytes on rank 1": by_rank(MERGES, rank_1=[]),
+    "a merge less on the last rank": by_rank(MERGES, rank_2=MERGES[:-1]),
+    "another last merge on the last rank": by_rank(MERGES, rank_2=MERGES[:-1] + [[120, 9]]),
+    "two merges exchanged on rank 1": by_rank(MERGES, rank_1=[*MERGES[:2], MERGES[3], MERGES[2], MERGES[4]]),
+    "rank 0 differs, the others agree": by_rank(MERGES, rank_0=MERGES[:3]),
+    "it raises on rank 1": by_rank(MERGES, rank_1=GONE),
+    "it raises on rank 0": by_rank(MERGES, rank_0=GONE),
+    "it raises a ValueError on rank 2": by_rank(MERGES, rank_2=ValueError("Expecting value: line 1")),
+}
+
+
+# ---- the learner's own loader --------------------------------------------------------------------------------------
+
+# What the file on a rank's machine holds: (rank 0, the others); None: no file.
+FILES = {
+    "every rank has the file": (RIGHT, RIGHT),
+    "rank 0 alone has the file": (RIGHT, None),
+    "the others have another file": (RIGHT, OTHER),
+    "the file of the others is cut off": (RIGHT, RIGHT[:20]),
+    "nobody has the file": (None, None),
+    "the others have the file, rank 0 has none": (None, RIGHT),
+    "the file of rank 0 is cut off": (RIGHT[:20], RIGHT),
+    "the file of rank 0 holds no merges": (json.dumps({"vocabulary": 300}), RIGHT),
+}
+
+
+def try_out(load, what):
+    """["loaded", merges] or ["raised", its text], with a file for each rank."""
+    rank = dist.get_rank()
+    folder = Path(f"machine_{rank}")
+    folder.mkdir(exist_ok=True)
+    path, text = folder / "tokenizer.json", FILES[what][rank > 0]
+    path.unlink(missing_ok=True)
+    if text is not None:
+        path.write_text(text)
+    try:
+        outcome = ["loaded", [list(pair) for pair in load(path).merges]]
+    except Exception as error:
+        outcome = ["raised", f"{type(error).__name__}: {error}"]
+    dist.barrier()  # a rank that has raised does not go on without the others
+    return outcome

@@ -1,0 +1,159 @@
+"""19.2: group-normalised advantages and a clipped loss, a mean over the tokens of all ranks."""
+
+import math
+from pathlib import Path
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.gradient_checks import assert_loss_is, assert_shaped_like, the_ranks_agree_to_the_last_bit
+from ddp_course.grader.questions.q19_2 import driver
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "groups on many ranks"
+HINTS = [
+    "A group lies on one rank, so its mean and spread need no message. Which one number of this loss is made of the "
+    "completions of all ranks?",
+    "For each number in prompts.unique(): the rewards of its completions, minus their mean, divided by their std() + "
+    "1e-4. The completions of a group need not lie next to each other. Ask for equal rewards by comparing them, not "
+    "by a spread of 0: the mean of 0.1, 0.1 and 0.1 is not 0.1, and the std() of one number is nan.",
+    "ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0)): behind the end nothing is exponentiated. terms = "
+    "torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage), and where(mask, terms, 0).sum() is divided "
+    "by the number of tokens on all ranks. Sum the gradients of these parts over the ranks, also on a rank without "
+    "completions.",
+]
+DRIVER = Path(driver.__file__)
+FUNCTION = "joint_loss_and_gradients"
+CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
+SIZE = sum(parameter.numel() for parameter in driver.Policy().parameters()) * 8  # bytes of all gradients
+SMALL = 200  # bytes for what is no gradient
+
+
+def share(prompts, rewards, lengths):
+    return list(prompts), list(rewards), list(lengths)
+
+
+NONE = share([], [], [])
+PLAIN = share([1, 1, 1, 1, 2, 2, 2, 2], [0, 1, 1, 3, 2, 0, 0, 1], [10, 3, 7, 1, 2, 9, 4, 10])
+MIXED = share([4, 3, 4, 3, 3, 4], [0.5, 2, -1, 0, 1, 1], [2, 1, 5, 9, 3, 10])
+ALIKE = share([5, 5, 5], [0.1, 0.1, 0.1], [4, 10, 6])
+SINGLE = share([6, 7, 7], [3.0, 1.0, 0.0], [5, 2, 8])
+LONG = share([8] * 6, [1, 0, 0, 0, 0, 5], [10] * 6)
+EMPTY = share([9, 9, 9], [1, 0, 2], [0, 6, 2])
+TEN_TIMES = share([1, 1, 1, 2, 2, 2], [10, 20, 40, 0.1, 0.2, 0.4], [3, 10, 5, 8, 1, 6])
+
+
+def job(world, *calls):
+    calls = tuple(
+        Call([(list(shares), "minus infinity" if "infinity" in given else "zeros")] * world, given)
+        for given, *shares in calls
+    )
+    return Job(world, FUNCTION, calls, seconds=4.0, driver=DRIVER, loads=("torch._dynamo",))
+
+
+JOBS = [
+    job(1, ("one process", PLAIN), ("two groups whose rewards differ in scale", TEN_TIMES)),
+    job(
+        2,
+        ("two groups and one", PLAIN, LONG),
+        ("the completions of a group do not lie together", MIXED, PLAIN),
+        ("all rewards of rank 0 are equal", ALIKE, MIXED),
+        ("a group of one completion", SINGLE, PLAIN),
+        ("a completion without tokens", EMPTY, PLAIN),
+        ("rank 1 has no completions", PLAIN, NONE),
+        ("rank 0 has no completions", NONE, LONG),
+        ("old is minus infinity behind the end", MIXED, LONG),
+    ),
+    job(4, ("uneven shares", MIXED, NONE, LONG, SINGLE), ("rewards equal everywhere", ALIKE, NONE, ALIKE, ALIKE)),
+]
+
+
+def the_loss_is_exact(records):
+    """joint_loss_and_gradients returns, on every rank, the loss of one process with the completions of all ranks."""
+    for case in cases(records):
+        assert_loss_is(case, expected(case)[0], CLOSE, likeness, advice)
+    return "your loss is that of one process, on 1, 2 and 4 ranks, also where a rank has no completions"
+
+
+def the_gradient_is_exact(records):
+    """The returned gradients are those of that loss, on every rank."""
+    for case in cases(records):
+        _, right = expected(case)
+        length = math.sqrt(sum(one.square().sum().item() for one in right))
+        for rank, (_, gradients, _) in enumerate(case.results):
+            assert_shaped_like(case, rank, gradients, right, "completions")
+            gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True))
+            if not gap < CLOSE * max(length, 1e-2):
+                mine = math.sqrt(sum(one.square().sum().item() for one in gradients))
+                raise Wrong(
+                    f"{case.where}the gradient on rank {rank} is {mine:.4g} long and off by {gap:.1e}; that of one "
+                    f"process is {length:.4g} long",
+                    "0 times inf, or inf minus inf: what is behind the end of a completion when the ratio is taken?"
+                    if math.isnan(mine)
+                    else "what the gradient goes through, and what it is divided by on its way through the ranks",
+                )
+    return "and so is its gradient"
+
+
+def equal_rewards_move_nothing(records):
+    """If all rewards of every group are equal, each gradient is exactly 0."""
+    for case in cases(records):
+        if case.given == "rewards equal everywhere":
+            for rank, (_, gradients, _) in enumerate(case.results):
+                largest = max(one.abs().max().item() for one in gradients)
+                if largest != 0:
+                    raise Wrong(
+                        f"{case.where}the largest gradient on rank {rank} is {largest:.2g}; it should be 0, because "
+                        "Adam makes a full step of the smallest gradient",
+                        "rounding: 0.1 minus the mean of three times 0.1. When is an advantage exactly 0?",
+                    )
+    return "of equal rewards it is exactly 0"
+
+
+def completions_stay_where_they_are(records):
+    """A rank scores its own completions, and hands over its gradient once."""
+    for case in cases(records):
+        for rank, ((_, _, rows), mine) in enumerate(zip(case.results, case.operations, strict=True)):
+            own, sent = len(case.args[0][0][rank][0]), sum(one.bytes for one in mine if one.op != "broadcast")
+            if rows > own:
+                raise Wrong(
+                    f"{case.where}the policy of rank {rank} scored {rows} completions; this rank has {own}",
+                    "whose completions a rank has to score, and how often",
+                )
+            if case.world > 1 and sent > SIZE + SMALL:
+                raise Wrong(
+                    f"{case.where}rank {rank} handed over {sent:,} bytes; the gradients have {SIZE:,}",
+                    "how often the gradients travel, and what else does",
+                )
+    return "a rank scores its own completions only, and its gradient travels once"
+
+
+CHECKS = [
+    the_loss_is_exact,
+    the_gradient_is_exact,
+    equal_rewards_move_nothing,
+    the_ranks_agree_to_the_last_bit,
+    completions_stay_where_they_are,
+]
+
+
+def expected(case):
+    return driver.alone(*case.args[0])
+
+
+def likeness(loss, case):
+    """What a wrong loss looks like, in words that can be put behind it."""
+    for what, ways in driver.OTHERS.items():
+        if math.isclose(loss, driver.alone(*case.args[0], **ways)[0], rel_tol=1e-9):
+            return f"; it is that with {what}"
+    return "; it is that with the other sign" if math.isclose(loss, -expected(case)[0], rel_tol=1e-9) else ""
+
+
+def advice(loss, right, case):
+    if math.isnan(loss):
+        return "where 0 is divided by 0, or 0 multiplied by inf: a spread, a count, or what stands behind the end"
+    if math.isclose(loss, right, rel_tol=1e-4):
+        return "the dtype of the sums, and the 1e-4 beside the spread"
+    if "together" in case.given:
+        return "which completions belong to a group: `prompts` says so, not their place"
+    if case.world == 1:
+        return "the advantage of a completion and the clipped term of a token: one process has no ranks to blame"
+    return "which number belongs to the global batch, and what a rank without completions contributes"

@@ -1,0 +1,128 @@
+"""Inside a rank, for 20.2: hand the learner's detector ways to share a test set out, and watch the learner evaluate."""
+
+import math
+
+import torch
+
+
+def drive(function, what, *arguments):
+    """`function` is the learner's is_sound or, for what="own", evaluate."""
+    return try_out(function, *arguments) if what == "own" else function(VERSIONS[what])
+
+
+# ---- versions of shares(total, batch, rank, world) ------------------------------------------------------------------
+
+
+def by_batch(share):
+    """`share(count, rank, world)` -> (start, end) within a batch of `count` examples, which may be short."""
+
+    def shares(total, batch, rank, world):
+        found = []
+        for first in range(0, total, batch):
+            start, end = share(min(batch, total - first), rank, world)
+            found.append((first + start, first + end))
+        return found
+
+    return shares
+
+
+def even(count, rank, world):
+    return count * rank // world, count * (rank + 1) // world
+
+
+def first_ranks_more(count, rank, world):
+    least, more = divmod(count, world)
+    return rank * least + min(rank, more), (rank + 1) * least + min(rank + 1, more)
+
+
+def rest_on_the_last(count, rank, world):
+    local = count // world
+    return rank * local, count if rank == world - 1 else (rank + 1) * local
+
+
+def one_run(total, batch, rank, world):
+    """A run of the whole test set for each rank, cut into steps."""
+    begin, end = even(total, rank, world)
+    local = -(-batch // world)
+    steps = math.ceil(math.ceil(total / world) / local)
+    return [(min(begin + i * local, end), min(begin + (i + 1) * local, end)) for i in range(steps)]
+
+
+def fixed(round_up=False, low=True, stop_at_batch=True, full=False):
+    """A local batch of fixed size. low: whether the start is kept inside, like the end; full: the start is moved back
+    until the share is full."""
+
+    def shares(total, batch, rank, world):
+        local = -(-batch // world) if round_up else batch // world
+        found = []
+        for first in range(0, total, batch):
+            stop = min(first + batch, total) if stop_at_batch else total
+            start = first + rank * local
+            if low:
+                start = min(start, stop)
+            if full:
+                start = max(0, min(start, total - local))
+            found.append((start, min(start + local, stop)))
+        return found
+
+    return shares
+
+
+def no_empty_steps(total, batch, rank, world):
+    return [(start, end) for start, end in by_batch(first_ranks_more)(total, batch, rank, world) if start < end]
+
+
+def no_short_batch(total, batch, rank, world):
+    return by_batch(even)(total // batch * batch, batch, rank, world)
+
+
+def as_if_full(total, batch, rank, world):
+    full = even(batch, rank, world)
+    return [(first + full[0], first + full[1]) for first in range(0, total, batch)]
+
+
+def begins_at_one(total, batch, rank, world):
+    return [(max(1, start), max(1, end)) for start, end in by_batch(even)(total, batch, rank, world)]
+
+
+def a_step_for_nothing(total, batch, rank, world):
+    return by_batch(even)(total, batch, rank, world) if total or rank else [(0, 0)]
+
+
+VERSIONS = {
+    "each batch cut evenly": by_batch(even),
+    "the first ranks take one more": by_batch(first_ranks_more),
+    "a rounded-up local batch, start and end kept inside": fixed(round_up=True),
+    "one run of the test set for each rank": one_run,
+    "a rounded-down local batch, the end kept inside": fixed(low=False, stop_at_batch=False),
+    "a rounded-down local batch, start and end kept inside": fixed(),
+    "a rounded-up local batch, the end kept inside": fixed(round_up=True, low=False, stop_at_batch=False),
+    "the short last batch cut as if it were full": as_if_full,
+    "the last share begins earlier, so that it is full": fixed(round_up=True, full=True),
+    "the short last batch is left out": no_short_batch,
+    "a rank without examples makes no step": no_empty_steps,
+    "the last rank takes what is left over": by_batch(rest_on_the_last),
+    "the first example is left out": begins_at_one,
+    "rank 0 makes a step where there is no example": a_step_for_nothing,
+}
+
+
+# ---- the learner's own evaluation -----------------------------------------------------------------------------------
+
+
+def losses_and_solved(total):
+    """Of a test set of `total` examples, (total,) each; the losses differ by orders of magnitude."""
+    examples = torch.arange(total)
+    return 2.0 ** (examples % 11).double() + examples / 8, (examples * 7 + total) % 3 == 0
+
+
+def try_out(evaluate, total, batch):
+    """What evaluate returns, and the examples it asked for: [[start, end], ...]"""
+    losses, solved = losses_and_solved(total)
+    asked = []
+
+    def score(start, end):
+        asked.append([int(start), int(end)])
+        return losses[start:end].clone(), solved[start:end].clone()
+
+    return {"returned": evaluate(score, total, batch), "asked": asked}

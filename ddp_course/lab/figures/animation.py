@@ -1,0 +1,43 @@
+"""Several pictures of one run, shown one after the other in the place of one."""
+
+import io
+
+from PIL import Image
+
+from ddp_course.errors import InputError
+
+SECONDS, LAST_SECONDS = 1.2, 4.0
+
+
+class Animation:
+    """Figures of one size as an animated PNG, which repeats. It needs no JavaScript and no server.
+
+    Every browser that shows a PNG also plays it; a viewer that cannot shows the first picture.
+    """
+
+    def __init__(self, pictures: list, seconds: float):
+        self.title, self.pictures, self.seconds = pictures[0].title, pictures, seconds
+
+    def _repr_png_(self):
+        drawn = [Image.open(io.BytesIO(picture._repr_png_()[0])).convert("RGB") for picture in self.pictures]
+        durations = [round(1000 * self.seconds)] * (len(drawn) - 1) + [round(1000 * LAST_SECONDS)]
+        buffer = io.BytesIO()
+        drawn[0].save(buffer, "PNG", save_all=True, append_images=drawn[1:], duration=durations, loop=0, optimize=True)
+        return buffer.getvalue(), {"alt": self.title}
+
+    def __repr__(self):
+        return f"Figure: {self.title}"
+
+
+def animation(pictures: list, seconds: float = SECONDS) -> Animation:
+    """`pictures`, figures of one size and title, each shown for `seconds`, the last one longer.
+
+    Raises InputError for fewer than two pictures, or for pictures of several sizes or titles.
+    """
+    seen = {(picture.title, *picture.get_size_inches().tolist()) for picture in pictures}
+    if len(pictures) < 2 or len(seen) != 1:
+        raise InputError(
+            f"An animation needs two pictures or more, of one title and one size; "
+            f"got {len(pictures)} picture(s) of {len(seen)} kinds."
+        )
+    return Animation(list(pictures), seconds)

@@ -1,1 +1,0 @@
-"""What the grader runs inside the ranks. It knows torch and the learner's answer, and nothing of ddp_course.lab."""

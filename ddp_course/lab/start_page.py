@@ -1,0 +1,113 @@
+"""The page at which `make lab` opens: where the reader stands, from what lab/progress.py has kept.
+
+    python -m ddp_course.lab.start_page FOLDER        writes FOLDER/start_here.ipynb and prints its path
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from IPython.display import Markdown
+
+from ddp_course.errors import InputError
+from ddp_course.lab.predict import NOTHING_SAID
+from ddp_course.lab.progress import read
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = "start_here.ipynb"
+TEXT = """# Start here
+
+Where you stand in the course. Run the cell below (Shift+Enter) to bring the table up to date.
+
+The notebooks are read in order, from 00 to 04 at least; those with a letter are optional. *Finished* means that
+the last code cell of a notebook has run. All of it is kept in `progress.jsonl` in this folder, and nowhere else: delete
+that file to begin anew."""
+CODE = """from pathlib import Path
+
+from ddp_course.lab.start_page import table
+
+table(Path())"""
+
+
+def table(folder: Path, root: Path = ROOT) -> Markdown:
+    """A row for each notebook of the course: finished or begun, predictions, warm-ups and exercises.
+
+    folder: where the progress is kept, one level below `root`; links are relative to it.
+    """
+    lines = read(folder)
+    rows = ["| notebook | | predictions | exercises |", "|---|---|---|---|"]
+    for path in sorted((root / "notebooks").glob("[0-9][0-9]*.ipynb")):
+        number, deep, name = re.match(r"(\d\d)([a-z]?)_(.*)", path.stem).groups()
+        here = [line for line in lines if line["notebook"] == f"notebooks/{path.name}"]
+        state = "finished" if any(line["kind"] == "finished" for line in here) else "begun" if here else ""
+        exercises = "" if deep else exercises_of(number, lines, root)
+        title = f"[{number}{deep} {name.replace('_', ' ')}](../notebooks/{path.name})"
+        rows.append(f"| {title} | {state} | {predictions(here)} | {exercises} |")
+    return Markdown("\n".join([summary(lines), "", *rows]))
+
+
+def predictions(lines: list[dict]) -> str:
+    """How many questions were answered, of those that were asked: "2 of 3"."""
+    last = {line["question"]: line for line in lines if line["kind"] in ("predicted", "measured")}
+    said = sum(line.get("said") != NOTHING_SAID for line in last.values())
+    return f"{said} of {len(last)}" if last else ""
+
+
+def exercises_of(number: str, lines: list[dict], root: Path) -> str:
+    """A link to the exercises of a notebook, and each question that was checked with its best state."""
+    there = sorted((root / "exercises").glob(f"{number}_*.ipynb"))
+    if not there:
+        return ""
+    states: dict[str, list[str]] = {}
+    for line in lines:
+        if line["kind"] == "checked" and line["question"].startswith(f"{number}."):
+            states.setdefault(line["question"], []).append(line["state"])
+    best = [f"{name} {'passed' if 'passed' in found else found[-1]}" for name, found in sorted(states.items())]
+    return ", ".join([f"[exercises](../exercises/{there[0].name})", *best])
+
+
+def summary(lines: list[dict]) -> str:
+    """One sentence over all: what was done, and where it went on last."""
+    passed = {line["question"] for line in lines if line["kind"] == "checked" and line["state"] == "passed"}
+    finished = {line["notebook"] for line in lines if line["kind"] == "finished"}
+    names = [line["notebook"] for line in lines if line["notebook"]]
+    if not lines:
+        return "Nothing yet. Begin with [00, your lab](../notebooks/00_your_lab.ipynb)."
+    last = f" The last one at work: {names[-1]}." if names else ""
+    return f"{len(finished)} notebook(s) finished, {len(passed)} question(s) passed.{last}"
+
+
+def write(folder: Path, root: Path = ROOT) -> Path:
+    """Write the page into `folder` with today's table as the output of its cell, and return its path."""
+    shown = table(folder, root).data
+    output = {"output_type": "execute_result", "execution_count": 1, "metadata": {},
+              "data": {"text/markdown": shown, "text/plain": shown}}  # fmt: skip
+    cells = [
+        {"cell_type": "markdown", "id": "start", "metadata": {}, "source": TEXT},
+        {"cell_type": "code", "id": "table", "source": CODE, "execution_count": 1, "outputs": [output],
+         "metadata": {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}},
+    ]  # fmt: skip
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    page = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / PAGE
+    path.write_text(json.dumps(page, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line: one folder."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        if len(given) != 1:
+            raise InputError(f"start_page takes one folder, got {len(given)} arguments")
+        print(write(Path(given[0])))
+    except (InputError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""Which rank broke a run first: torchrun's own "root cause" usually names the victim.
+
+When one rank dies, the others fail a moment later, in the middle of a collective, and torchrun reports whichever
+of them it happened to notice first. A rank that left early with exit code 0 is not in its report at all. So the
+ranks' own words are read: an error that only says that a peer is gone is a symptom, any other error is a cause.
+"""
+
+import os
+import re
+import signal
+from dataclasses import dataclass
+
+# What a rank says when the fault is somebody else's: gloo, the store, NCCL.
+SYMPTOMS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "Connection was likely closed",
+    "Broken pipe",
+    "Timed out waiting",
+    "timed out connecting",
+    "Gloo connectFullMesh failed",
+    "Application timeout caused pair closure",
+    "failed to pass monitoredBarrier",
+    "received errors while waiting for send/recv",
+    "Timed out after",
+    "wait timeout after",
+    "client socket has timed out",
+    "Watchdog caught collective operation timeout",
+    "NCCL communicator was aborted",
+    "ncclRemoteError",
+)
+HEADER = "Traceback (most recent call last):"
+CHAINS = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+LOG_LINE = re.compile(r"\[?[WEIF]\d{4} ")  # of torch's C++ part: [W1121 10:45:59 ...
+STOPPED = os.EX_TEMPFAIL  # 75: the exit code of a run that was asked to stop, and has saved
+LONGEST = 40  # lines of one rank shown in an error message
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run failed, or stopped: `rank` broke it first (None: torchrun itself did), left with `exit_code` (negative:
+    a signal, None: unknown), and `text` says so with the rank's own traceback or last lines."""
+
+    rank: int | None
+    exit_code: int | None
+    text: str
+
+
+def first_failure(exit_code, launcher_lines, lines, errors, when):
+    """Each rank's exit code, and the Failure of the rank that broke the run first (None if torchrun ended with 0).
+
+    `exit_code` and `launcher_lines` are torchrun's own. By rank: `lines` is what it printed, `errors` what it wrote
+    to stderr since its last start, `when` the time at which its first traceback appeared (absent: it has none).
+    Exit codes are known as far as torchrun reports them: all of them, unless torchrun itself was killed.
+    """
+    if exit_code == 0:
+        return dict.fromkeys(lines, 0), None
+    reported, closed = _torchruns_report(launcher_lines)
+    if not reported:
+        return {}, Failure(None, exit_code, _launcher_text(exit_code, launcher_lines))
+    codes = {rank: reported.get(rank, (0, 0))[0] for rank in lines}
+    told_to_stop = {rank for rank, (_, pid) in reported.items() if pid in closed}
+    # torchrun logs whom it sends SIGTERM. If nobody else got one, a rank with exit code 0 was gone before.
+    others_told = closed - {pid for _, pid in reported.values()}
+    left_early = [rank for rank in lines if codes[rank] == 0 and not others_told]
+
+    if set(codes.values()) == {STOPPED}:
+        first = min(codes)
+        text = f"the run stopped before its end: every rank ended with exit code {STOPPED}"
+        return codes, Failure(first, STOPPED, text + _last_words(first, [], lines[first]))
+    causes = {rank: first_error(without_prefixes(errors.get(rank, []))) for rank in lines}
+    # A rank can need so long to exit after its traceback that torchrun ends it, and then names it a bystander.
+    raised = {rank for rank in when if errors[rank][-1:] == lines[rank][-1:]}
+    failed = [rank for rank in lines if codes[rank] != 0 and (rank not in told_to_stop or rank in raised)]
+    # Nobody dies of SIGKILL, SIGSEGV and their like because a peer went away.
+    killed = {rank for rank in failed if codes[rank] < 0 and -codes[rank] not in (signal.SIGABRT, signal.SIGTERM)}
+    killed -= told_to_stop
+    failed.sort(key=lambda rank: (rank not in killed, not causes[rank], when.get(rank, float("inf")), rank))
+    victims = [rank for rank in failed if rank not in killed and is_symptom(causes[rank])]
+    guilty = [rank for rank in failed if rank not in victims]
+
+    first = (guilty or left_early or victims or sorted(reported))[0]
+    if not guilty and left_early:
+        text = " and ".join(f"rank {rank}" for rank in left_early)
+        text += " left with exit code 0 while others were still working"
+    elif first in victims:
+        text = f"rank {first} lost contact with the others"
+    elif first in told_to_stop or (codes[first] == -signal.SIGABRT and first in raised):
+        text = f"rank {first} failed"  # how it ended is not why: gloo can abort a process that ends with an error
+    else:
+        text = f"rank {first} {_ending(codes[first])}"
+    text += _last_words(first, errors.get(first, []), lines[first])
+    for rank in lines:
+        if rank != first and rank in victims:
+            text += f"\nrank {rank} lost contact: {_shortened(causes[rank])}"
+        elif not guilty and rank in told_to_stop and rank not in failed:
+            text += f"\nrank {rank} was still running and was ended by torchrun"
+    return codes, Failure(first, codes[first], text)
+
+
+def _torchruns_report(launcher_lines):
+    """From torchrun's log: local rank -> (exit code, pid) of each that failed, and the pids it sent SIGTERM to."""
+    log = "\n".join(launcher_lines)
+    entry = r"rank\s+: \d+ \(local_rank: (\d+)\)\s+exitcode\s+: (-?\d+)\s+\(pid: (\d+)\)"
+    reported = {int(rank): (int(code), int(pid)) for rank, code, pid in re.findall(entry, log)}
+    last_attempt = log.split("failed (exitcode:")[-2:][0]  # that line ends what is written about an attempt
+    return reported, {int(pid) for pid in re.findall(r"Sending process (\d+) closing signal", last_attempt)}
+
+
+def _launcher_text(exit_code, launcher_lines):
+    if exit_code is None:
+        return "the process that watched over torchrun was killed; torchrun and its ranks were ended"
+    if exit_code < 0:
+        return f"torchrun {_ending(exit_code)}; its ranks were ended"
+    return "\n".join([f"torchrun {_ending(exit_code)}, no rank is to blame", *launcher_lines[-LONGEST:]])
+
+
+def _ending(code):
+    """What became of a process, in words."""
+    if code >= 0:
+        return f"failed with exit code {code}"
+    if -code == signal.SIGABRT:
+        return f"aborted with SIGABRT (exit code {code})"
+    return f"was killed by {signal.Signals(-code).name} (exit code {code})"
+
+
+def is_symptom(cause):
+    """Does this error only say that a peer is gone, or did not come?"""
+    return any(symptom in cause for symptom in SYMPTOMS)
+
+
+def without_prefixes(lines):
+    """Without colours and without the "[rank0]: " that torch puts before every line of a traceback."""
+    return [re.sub(r"^\[rank\d+\]: ?", "", re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines]
+
+
+def _traceback(lines):
+    """The last traceback in `lines` with everything it was chained to, and what followed; [] if there is none."""
+    starts = [i for i, line in enumerate(lines) if line == HEADER]
+    if not starts:
+        return []
+    start = starts.pop()
+    while starts and any(line in CHAINS for line in lines[starts[-1] : start]):
+        start = starts.pop()
+    return lines[start:]
+
+
+def first_error(lines):
+    """The text of the error that began it all: of a chain the first, without frames and log lines; "" if none.
+
+    The first, because a rank that raises, and whose clean-up then fails for want of a peer, is no victim.
+    """
+    traceback = _traceback(lines)
+    if not traceback:
+        return "\n".join(line for line in lines[-10:] if not LOG_LINE.match(line)).strip()
+    text = []
+    for line in traceback[1:]:
+        if line in CHAINS or LOG_LINE.match(line):
+            break
+        if text or not line.startswith(" "):
+            text.append(line)
+    return "\n".join(text).strip()
+
+
+def _last_words(rank, errors, lines):
+    """The rank's traceback, else the end of its stderr, else the last lines it printed."""
+    errors = without_prefixes(errors)
+    shown = _traceback(errors) or [line for line in errors if line.strip()]
+    if shown:
+        return "\n\n" + "\n".join(shown if len(shown) <= LONGEST else ["...", *shown[-LONGEST:]]).rstrip() + "\n"
+    if lines:
+        return f"\n\nlast line of rank {rank}: {lines[-1]}\n"
+    return f"\n\nrank {rank} printed nothing\n"
+
+
+def _shortened(text, width=200):
+    text = re.sub(r"\[/\S+\.cc:\d+\] ", "", text.partition("\n")[0])  # where in gloo's source it was raised
+    return text if len(text) <= width else text[:width] + "..."

@@ -1,0 +1,99 @@
+"""What the ranks of a run print, read live from the files that torchrun lets them write, and shown by rank.
+
+Files, not pipes: nothing is lost when a rank, torchrun or its supervisor dies, and a process that outlives its rank
+cannot hold a pipe open. print(), not an inherited stdout: ipykernel keeps what is printed, and under pytest only that.
+"""
+
+import json
+import os
+import re
+import sysconfig
+import time
+from pathlib import Path
+
+from ddp_course.launcher.first_failure import HEADER
+
+# The neighbours of style.RANK_COLOURS among the 256 colours that every terminal and every notebook page knows.
+ANSI_COLOURS = [25, 178, 36, 175, 74, 166, 221, 246]
+
+
+class RankOutput:
+    """Reads what is new in the files of a run, sorts it into lines and results, prints the lines.
+
+    folder   where torchrun's --log-dir is "ranks", its own log "launcher.log", its supervisor's "supervisor.log"
+    run      gets `lines` and `results` by rank, in the end `launcher_lines`
+    errors   rank -> its lines of stderr since its last start
+    first_traceback   rank -> the time at which its first traceback since then was seen
+    results  whether a JSON object alone on a line is a result, or a line like any other
+    """
+
+    def __init__(self, folder, run, quiet, results=True):
+        self.folder, self.run, self.quiet, self.results = folder, run, quiet, results
+        self.errors, self.first_traceback = {}, {}
+        self._files = {}  # path -> [open file, bytes of a line that has no end yet]
+
+    def pass_on(self):
+        """Takes every new line that is complete."""
+        # Written by torchrun: ranks/<run>/attempt_<restarts>/<rank>/stdout.log, and stderr.log
+        for path in sorted(self.folder.glob("ranks/*/attempt_*/*/std*.log"), key=_attempt_rank_stream):
+            _, rank, is_stderr = _attempt_rank_stream(path)
+            if path not in self._files:
+                self._files[path] = [open(path, "rb"), b""]
+                if is_stderr:
+                    self.errors[rank] = []
+                    self.first_traceback.pop(rank, None)
+            file, rest = self._files[path]
+            *complete, self._files[path][1] = (rest + file.read()).split(b"\n")
+            for line in complete:
+                self._take(rank, is_stderr, line)
+
+    def finish(self):
+        """Takes the rest, also last lines without an end, and torchrun's own log; closes the files."""
+        self.pass_on()
+        for path, (file, rest) in self._files.items():
+            file.close()
+            if rest:
+                _, rank, is_stderr = _attempt_rank_stream(path)
+                self._take(rank, is_stderr, rest)
+        self._files.clear()
+        for name in ("launcher.log", "supervisor.log"):
+            log = self.folder / name
+            self.run.launcher_lines += log.read_text(errors="replace").splitlines() if log.exists() else []
+
+    def _take(self, rank, is_stderr, raw):
+        # Of a progress bar, which goes back to the start of its line, what a terminal would still show.
+        line = raw.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+        if self.results and not is_stderr and (result := _json_object(line)) is not None:
+            self.run.results[rank].update(result)
+            return
+        self.run.lines[rank].append(line)
+        if is_stderr:
+            self.errors[rank].append(line)
+            if HEADER in line:
+                self.first_traceback.setdefault(rank, time.monotonic())
+        if not self.quiet:
+            line = shorter_paths(re.sub(rf"^\[rank{rank}\]: ?", "", line))  # torch's prefix says the same as ours
+            print(f"\x1b[38;5;{ANSI_COLOURS[rank % len(ANSI_COLOURS)]}m[rank {rank}]\x1b[0m {line}", flush=True)
+
+
+def shorter_paths(text):
+    """`text` with the path of every Python file cut to the part below the working folder or an import folder."""
+    roots = [os.getcwd(), Path(__file__).parents[2], sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")]
+    for root in roots:
+        text = re.sub(rf"{re.escape(str(root))}/([^\s\"]+\.py)\b", r"\1", text)
+    return text
+
+
+def _attempt_rank_stream(path):
+    attempt, rank, name = path.parts[-3:]
+    return int(attempt.removeprefix("attempt_")), int(rank), name == "stderr.log"
+
+
+def _json_object(line):
+    if not line.lstrip().startswith("{"):
+        return None
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

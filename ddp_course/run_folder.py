@@ -1,0 +1,81 @@
+"""What a folder is: empty, a run of this course, or somebody else's. Known by what lies in it, not by its name."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddp_course.errors import InputError
+from ddp_course.json_file import read_object
+
+CONFIG, METRICS, CHECKPOINTS, SPEEDRUN = "config.json", "metrics.jsonl", "checkpoints", "speedrun.json"
+STATE, CHECKSUM = "state.pt", "state.pt.crc32"  # in a folder step_NNNNNN of CHECKPOINTS
+# What every trainer, and the speedrun, writes into the file of its settings, whatever else it writes.
+OF_A_TRAINER, OF_A_SPEEDRUN = {"run_dir", "resume", "world_size"}, {"preset", "stages"}
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder in which a run may be written. `settings`: those of the run that was begun in it, {} if none was."""
+
+    settings: dict = field(default_factory=dict)
+    holds_steps: bool = False
+
+    @property
+    def script(self) -> str:
+        """The script that wrote the run; "" if none did, or if it did not say so."""
+        return str(self.settings.get("script", ""))
+
+
+def look_at(path: Path) -> RunFolder:
+    """What is in the folder, if it is there at all.
+
+    Raises InputError for a folder that is neither empty nor a run of ours, and for settings that cannot be read.
+    """
+    try:
+        names = sorted(name for name in os.listdir(path) if not name.startswith(".write_test."))
+    except (FileNotFoundError, NotADirectoryError):  # to be made; whoever writes there will be told why it cannot be
+        return RunFolder()
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the folder {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+    saved = has_checkpoints(path)
+    settings = {}
+    if CONFIG in names:
+        try:
+            settings = read_object(path / CONFIG)
+        except InputError as error:
+            if saved:
+                raise InputError(f"{error}; these were a run's settings, move it away to go on without it") from None
+    if names and not saved and not settings.keys() >= OF_A_TRAINER:
+        raise InputError(
+            f"{path} is neither empty nor a run of this course (it holds {names[0]}); give another folder to write to"
+        )
+    return RunFolder(settings, holds_steps=saved or METRICS in names)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run or a speedrun was begun in this folder."""
+    return (
+        has_checkpoints(path)
+        or settings_of(path).keys() >= OF_A_TRAINER
+        or settings_of(path, SPEEDRUN).keys() >= OF_A_SPEEDRUN
+    )
+
+
+def has_checkpoints(path: Path) -> bool:
+    """Whether there is a folder of ours with a checkpoint in it, whole or not."""
+    try:
+        steps = os.listdir(path / CHECKPOINTS)
+    except (OSError, ValueError):
+        return False
+    found = (path / CHECKPOINTS / step for step in steps if step.startswith("step_") and step[5:].isdecimal())
+    return any(os.path.isfile(step / name) for step in found for name in (STATE, CHECKSUM))
+
+
+def settings_of(path: Path, name: str = CONFIG) -> dict:
+    """The settings that lie in a folder; {} if there are none, or none that can be read."""
+    if not os.path.isfile(path / name):
+        return {}
+    try:
+        return read_object(path / name)
+    except InputError:
+        return {}

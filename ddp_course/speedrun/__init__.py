@@ -1,0 +1,1 @@
+"""Pre-training, reward model and GRPO in one command, and its report."""

@@ -1,0 +1,61 @@
+"""From a corpus to a post-trained model in one command: tokenizer, pre-training, reward model, GRPO, and a report.
+
+    python -m ddp_course.speedrun                                        # two processes without GPUs, else one a GPU
+    python -m ddp_course.speedrun --run-dir runs/mine --nproc 4         # again after a stop: it goes on
+    python -m ddp_course.speedrun --backbone hf:path/to/model           # from a model that is pre-trained already
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterable
+from typing import NoReturn
+
+from ddp_course.errors import InputError, in_one_line
+from ddp_course.launcher import RunFailed
+from ddp_course.speedrun.stages import PRESETS, speedrun
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """What is wrong with the command line is one sentence, as for the trainers."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    from ddp_course.speedrun.report import write_report  # figures take a second to load: after --help
+
+    parser = OneLineParser(prog="python -m ddp_course.speedrun", description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", choices=PRESETS, default="laptop", help="the sizes of all stages")
+    parser.add_argument("--run-dir", default=time.strftime("runs/speedrun-%Y%m%d-%H%M%S"), help="to write, or to go on")
+    parser.add_argument("--nproc", type=int, help="processes; a GPU each, or two without GPUs, if not given")
+    parser.add_argument("--data", default="stdlib", help="stdlib, or a file or folder of Python code")
+    parser.add_argument("--seed", type=int, default=1, help="of all stages")
+    parser.add_argument("--backbone", default="", help="a pre-trained model, instead of a tokenizer and pre-training: "
+                        "a run directory or checkpoint of ours, hf:FOLDER_OR_NAME, or nanochat:SOURCE")  # fmt: skip
+    try:
+        given = parser.parse_args(arguments)
+        record = speedrun(given.run_dir, given.preset, nproc=given.nproc, data=given.data, seed=given.seed,
+                          backbone=given.backbone)  # fmt: skip
+        if all(stage["finished"] for stage in record["stages"].values()):
+            print(f"\nreport: {write_report(given.run_dir)}")
+        else:
+            print(f"\nstopped; the same command with --run-dir {given.run_dir} goes on")
+            return os.EX_TEMPFAIL  # 75, as of the trainers: a scheduler that sees it starts the speedrun again
+    except InputError as error:
+        print(f"error: {in_one_line(error)}", file=sys.stderr)
+        return 2
+    except RunFailed:
+        print(f"error: a stage failed, see above; with --run-dir {given.run_dir} it goes on from there",
+              file=sys.stderr)  # fmt: skip
+        return 1
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; the same command with --run-dir {given.run_dir} goes on", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

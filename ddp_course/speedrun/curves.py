@@ -1,0 +1,93 @@
+"""What the stages of a speedrun have logged, step by step, as pictures: each result beside what it has to beat."""
+
+from ddp_course.errors import InputError
+from ddp_course.lab import figures
+from ddp_course.lab.figures.style import MUTED, RANK_COLOURS, new_figure
+from ddp_course.lab.quantity import format_number, is_number
+from ddp_course.post_training.interval import wilson_interval
+
+Records = list[dict]
+POLICY, REAL = RANK_COLOURS[0], RANK_COLOURS[2]
+
+
+def values(records: Records, key: str) -> dict[int, float]:
+    """Step -> value of the records that have a number there; a later record of a step replaces an earlier one.
+
+    A loss that was NaN stands in the metrics as null, and is left out.
+    """
+    return {record["step"]: record[key] for record in records if is_number(record.get(key)) and "step" in record}
+
+
+def last_of(records: Records, key: str) -> float:
+    """The value at the last step that has one. Raises InputError if none has."""
+    found = values(records, key)
+    if not found:
+        raise InputError(f"the metrics hold no {key.replace('_', ' ')} that is a number")
+    return found[max(found)]
+
+
+def best_of(records: Records, key: str) -> int:
+    """The step with the highest value; of equals, the earliest. Raises InputError if there is none."""
+    found = values(records, key)
+    last_of(records, key)
+    return max(sorted(found), key=found.__getitem__)
+
+
+def first_to_last(name: str, found: dict[int, float]) -> str:
+    steps = sorted(found)
+    if not steps:
+        raise InputError(f"the metrics hold no {name} that is a number")
+    first, last = format_number(found[steps[0]]), format_number(found[steps[-1]])
+    if len(steps) == 1:
+        return f"{name} {last} at step {steps[0]}"
+    return f"{name} {first} at step {steps[0]}, {last} at step {steps[-1]}"
+
+
+def draw_pretrain(records: Records):
+    return figures.loss_curves({"training": records}, "Pre-training: " + first_to_last("loss", values(records, "loss")))
+
+
+def draw_reward(records: Records):
+    """Accuracy on held-out pairs over the steps, with its intervals, beside that of the backbone without a head."""
+    found, best = values(records, "val_accuracy"), best_of(records, "val_accuracy")
+    baseline, last = last_of(records, "val_baseline"), max(found)
+    then = "its best and last" if best == last else f"its best, {found[last]:.1%} at step {last}"
+    figure, axes = new_figure(
+        f"Reward model: {found[best]:.1%} of the held-out pairs at step {best}, {then}; the backbone's likelihood "
+        f"alone {baseline:.1%}", 3.0,
+    )  # fmt: skip
+    draw_shares(axes, found, last_of(records, "val_pairs"), "with the head, 95 % interval")
+    axes.plot(best, found[best], "*", markersize=15, color=RANK_COLOURS[1], zorder=5, label="kept as the best")
+    axes.axhline(baseline, color=MUTED, linestyle="--", label="likelihood alone, no training")
+    axes.set_xlabel("optimizer step"), axes.set_ylabel("held-out pair accuracy"), axes.margins(y=0.2)
+    axes.legend(fontsize=9, loc="upper left", ncols=3)  # in one row above the curve
+    return figure
+
+
+def draw_grpo(records: Records):
+    """What the judge sees, its reward, beside what it does not, the share that parses; real code is a line in both."""
+    reward, parse_rate = values(records, "val_reward"), values(records, "val_parses")
+    real, real_rate = last_of(records, "val_real"), last_of(records, "val_real_parses")
+    last = max(reward)
+    figure, (left, right) = new_figure(
+        f"GRPO: the judge's reward {reward[0]:.2f} to {reward[last]:.2f}, real code {real:.2f}; "
+        f"what parses {parse_rate[0]:.1%} to {parse_rate[last]:.1%}, real code {real_rate:.1%}", 3.0, ncols=2,
+    )  # fmt: skip
+    left.plot(list(reward), list(reward.values()), marker="o", color=POLICY, label="policy")
+    draw_shares(right, parse_rate, last_of(records, "val_prompts"), "policy, 95 % interval")
+    for axes, level, shown in (
+        (left, real, "mean reward, given by the judge"),
+        (right, real_rate, "share that parses"),
+    ):
+        axes.axhline(level, color=REAL, label="real code after the same prompts")
+        axes.set_xlabel("update"), axes.set_ylabel(shown)
+    right.legend(fontsize=8)  # for both: on the left it would cover a line
+    return figure
+
+
+def draw_shares(axes, shares: dict[int, float], count: float, label: str, colour: str = POLICY) -> None:
+    """Shares of `count` trials over the steps, each with the interval that holds the true one in 95 of 100 cases."""
+    intervals = [wilson_interval(share * count, count) for share in shares.values()]
+    reach = [[share - low, high - share] for share, (low, high) in zip(shares.values(), intervals, strict=True)]
+    axes.errorbar(list(shares), list(shares.values()), list(zip(*reach, strict=True)), color=colour, marker="o",
+                  capsize=3, label=label)  # fmt: skip

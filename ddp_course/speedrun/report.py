@@ -1,0 +1,147 @@
+"""What a speedrun did, on one Markdown page with figures: time, tokens, losses, accuracies, samples."""
+
+import math
+from pathlib import Path
+
+from ddp_course.data.token_file import open_tokens, prepare
+from ddp_course.errors import InputError
+from ddp_course.json_file import read_object
+from ddp_course.lab import figures
+from ddp_course.lab.machine import describe
+from ddp_course.lab.quantity import quantity
+from ddp_course.post_training.interval import paired_interval
+from ddp_course.speedrun.curves import (
+    Records,
+    best_of,
+    draw_grpo,
+    draw_pretrain,
+    draw_reward,
+    first_to_last,
+    last_of,
+    values,
+)
+from ddp_course.speedrun.stages import PRESETS, RECORD, REPORT
+
+
+def write_report(run_dir: str | Path) -> Path:
+    """Write report.md and its figures into the folder of a finished speedrun; returns the page's path.
+
+    Everything on it is read from what the stages have left there. Raises InputError if one has left no metrics.
+    """
+    run_dir = Path(run_dir)
+    record = read_object(run_dir / RECORD)
+    backbone = record.get("backbone", "")
+    draw = {"reward": draw_reward, "grpo": draw_grpo} if backbone else DRAW
+    metrics = {name: figures.read_metrics(run_dir / name) for name in draw}
+    drawn = {name: draw[name](metrics[name]) for name in draw}
+    pictures = [f"![{figure.title}]({name}.png)" for name, figure in drawn.items()]
+    machine = describe()
+    seconds = sum(stage["seconds"] for stage in record["stages"].values())
+    begin = "a backbone" if backbone else "text"
+    page = [
+        f"# Speedrun: {quantity(seconds / 60, 'minutes')} from {begin} to a post-trained model",
+        f"Preset {record['preset']}, data {record['data']}, seed {record['seed']}, {record['nproc']} processes; "
+        f"{machine.cpu}, {machine.physical_cores} cores; GPUs: {', '.join(machine.gpus) or 'none'}; "
+        f"PyTorch {machine.torch}.",
+        *([f"It began with the backbone `{backbone}`: no tokenizer and no pre-training."] if backbone else []),
+        stage_table(run_dir, record, metrics),
+        "## Is the judge any good?",
+        of_the_judge(metrics["reward"]),
+        "## Is the policy better, or has it found what the judge likes?",
+        of_the_policy(metrics["grpo"]),
+        *pictures,
+        "## What the models write",
+        *([] if backbone else ["After pre-training:", as_code(run_dir / "pretrain")]),
+        "Before GRPO (the reference) and after it (the policy), on prompts that nobody learnt from:",
+        as_code(run_dir / "grpo"),
+    ]
+    try:
+        for name, figure in drawn.items():
+            figure.savefig(run_dir / f"{name}.png")
+        (run_dir / REPORT).write_text("\n\n".join(page) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write the report into {run_dir}: {error.strerror}") from None
+    return run_dir / REPORT
+
+
+def stage_table(run_dir: Path, record: dict, metrics: dict[str, Records]) -> str:
+    """A row for each stage: its seconds, what went through it, and the number it is judged by, first and last."""
+    compared = product_of_settings(run_dir / "reward", "steps", "pairs_per_update")
+    written = sum(values(metrics["grpo"], "tokens").values())
+    rows = [] if record.get("backbone") else rows_before_the_reward(run_dir, record, metrics["pretrain"])
+    rows += [
+        ("reward", f"{compared:,} pairs",
+         first_to_last("held-out pair accuracy", values(metrics["reward"], "val_accuracy"))),
+        ("grpo", f"{written:,.0f} sampled tokens",
+         first_to_last("mean reward on held-out prompts", values(metrics["grpo"], "val_reward")) + "; "
+         + first_to_last("share that parses", values(metrics["grpo"], "val_parses"))),
+    ]  # fmt: skip
+    lines = ["| stage | seconds | what went through it | what came of it |", "|---|---|---|---|"]
+    for name, through, result in rows:
+        lines.append(f"| {name} | {record['stages'][name]['seconds']:.0f} | {through} | {result} |")
+    return "\n".join(lines)
+
+
+def of_the_judge(records: Records) -> str:
+    """Whether the best head ranks held-out pairs better than the backbone's likelihood does without one."""
+    best = best_of(records, "val_accuracy")
+    accuracy, baseline, gained, lost, pairs = (
+        values(records, f"val_{name}")[best] for name in ("accuracy", "baseline", "gained", "lost", "pairs")
+    )
+    low, high = paired_interval(gained * pairs, lost * pairs, pairs)
+    verdict = "better" if low > 0 else "worse" if high < 0 else "not told apart"
+    return (
+        f"The checkpoint that GRPO was judged by, of step {best}, ranks {accuracy:.1%} of {pairs:,.0f} held-out pairs "
+        f"correctly; the backbone's likelihood alone, with nothing trained, {baseline:.1%}. The difference is "
+        f"{100 * (accuracy - baseline):+.1f} percentage points (95 % interval {100 * low:+.1f} to {100 * high:+.1f}): "
+        f"**{verdict}**. The step was chosen on the same pairs, which flatters it a little."
+    )
+
+
+def of_the_policy(records: Records) -> str:
+    """Whether the reward has risen beyond that of real code while what is written parses less often than real code."""
+    reward, rate = values(records, "val_reward"), values(records, "val_parses")
+    first, last = reward[min(reward)], reward[max(reward)]
+    real, real_rate = last_of(records, "val_real"), last_of(records, "val_real_parses")
+    hacked = last > real and rate[max(rate)] < real_rate
+    return (
+        f"On held-out prompts the judge's mean reward went from {first:.2f} to {last:.2f}; real code after the same "
+        f"prompts gets {real:.2f}. The judge does not see whether a text parses: {rate[min(rate)]:.1%} did before and "
+        f"{rate[max(rate)]:.1%} after, of the real code, cut off as short, {real_rate:.1%}. "
+        + ("**The judge is being hacked**: it pays more for what the policy writes than for real code, and less of it "
+           "parses." if hacked else "The judge does not pay the policy more than real code.")
+    )  # fmt: skip
+
+
+def rows_before_the_reward(run_dir: Path, record: dict, metrics: Records) -> list[tuple[str, str, str]]:
+    """Of the tokenizer and the pre-training, which a run from a backbone has not."""
+    chosen = PRESETS[record["preset"]]["tokenizer"]
+    tokens = open_tokens(prepare(record["data"], chosen["tokenizer"], chosen["vocab_size"]))
+    read = product_of_settings(run_dir / "pretrain", "steps", "tokens_per_update")
+    return [
+        ("tokenizer", f"{len(tokens.train) + len(tokens.val):,} tokens",
+         f"{tokens.tokenizer.vocab_size:,} in the vocabulary"),
+        ("pretrain", f"{read:,} tokens", first_to_last("validation loss", values(metrics, "val_loss"))),
+    ]  # fmt: skip
+
+
+def product_of_settings(run_dir: Path, *names: str) -> int:
+    """Of whole numbers among a run's settings. Raises InputError if one is not there."""
+    path = run_dir / "config.json"
+    settings = read_object(path)
+    for name in names:
+        if type(settings.get(name)) is not int:
+            raise InputError(f"{path} should hold a whole number {name!r}, found {str(settings.get(name))[:40]!r}")
+    return math.prod(settings[name] for name in names)
+
+
+DRAW = {"pretrain": draw_pretrain, "reward": draw_reward, "grpo": draw_grpo}
+
+
+def as_code(run_dir: Path) -> str:
+    """The samples of a stage as a block of code; a fence longer than any in the text keeps it one."""
+    samples = run_dir / "samples.txt"
+    text = "(no samples were asked for)"
+    if samples.is_file():
+        text = samples.read_text(encoding="utf-8", errors="replace").rstrip()
+    return f"``````python\n{text}\n``````"

@@ -1,0 +1,178 @@
+"""The stages of a speedrun: what each launches, what it builds on, and which of them are done.
+
+Each stage is a launchable script with a run directory of its own in the run's, and loads what the stage before it
+left there by name. A preset is a set of sizes; what the stages do is the same in all of them.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import ddp_course
+from ddp_course.atomic_file import replacing
+from ddp_course.data.token_file import open_tokens, prepare
+from ddp_course.errors import InputError
+from ddp_course.json_file import read_object
+from ddp_course.lab.machine import default_processes
+from ddp_course.launcher import RunStopped, torchrun
+from ddp_course.post_training.backbones import prepare_backbone
+
+PACKAGE = Path(ddp_course.__file__).parent
+RECORD, REPORT = "speedrun.json", "report.md"
+
+# Sizes, and nothing but sizes: a test holds the presets to the same flags.
+PRESETS = {
+    "laptop": {
+        "tokenizer": {"tokenizer": "bpe", "vocab_size": 2048},
+        "pretrain": {"preset": "laptop", "steps": 300, "checkpoint_every": 50, "validate_every": 50, "log_every": 10},
+        "reward": {"preset": "laptop", "steps": 150, "validate_every": 25, "checkpoint_every": 50},
+        "grpo": {"preset": "laptop", "steps": 40, "validate_every": 10, "checkpoint_every": 20},
+    },
+    "short": {  # a small model, which reads more tokens per second
+        "tokenizer": {"tokenizer": "bpe", "vocab_size": 2048},
+        "pretrain": {"preset": "tiny", "steps": 600, "checkpoint_every": 100, "validate_every": 100, "log_every": 20},
+        "reward": {"preset": "laptop", "steps": 60, "validate_every": 15, "checkpoint_every": 30},
+        "grpo": {"preset": "laptop", "steps": 16, "validate_every": 4, "checkpoint_every": 8},
+    },
+    "tiny": {
+        "tokenizer": {"tokenizer": "bytes", "vocab_size": 256},
+        "pretrain": {"preset": "tiny", "steps": 40, "checkpoint_every": 10, "validate_every": 10, "log_every": 1},
+        "reward": {"preset": "tiny", "steps": 10, "validate_every": 5, "checkpoint_every": 5},
+        "grpo": {"preset": "tiny", "steps": 2, "validate_every": 1, "checkpoint_every": 1},
+    },
+    "eight_gpus": {
+        "tokenizer": {"tokenizer": "bpe", "vocab_size": 50304},
+        "pretrain": {"preset": "gpt2", "steps": 2000, "checkpoint_every": 500, "validate_every": 250, "log_every": 10},
+        "reward": {"preset": "gpus", "steps": 1000, "validate_every": 100, "checkpoint_every": 250},
+        "grpo": {"preset": "gpus", "steps": 500, "validate_every": 50, "checkpoint_every": 100},
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A script with its flags; `run_dir` is where it writes, and where the next stage finds what it made."""
+
+    name: str
+    script: Path
+    flags: list[str]
+    run_dir: Path
+
+
+def stages(run_dir: Path, preset: str, data: str = "stdlib", seed: int = 1, backbone: str = "") -> list[Stage]:
+    """What is launched, in order. Who loads what stands here: by the name of a run directory, and nowhere else.
+
+    `backbone`: a pre-trained model, as `prepare_backbone` names it; with one nothing is pre-trained.
+    """
+    sizes = PRESETS[preset]
+    pretrained = run_dir / "pretrain"
+    base = {"reward": backbone or f"minigpt:{pretrained}", "grpo": backbone or pretrained}
+    judge = {"reward": "model", "reward_model": run_dir / "reward"}
+    builds_on = {
+        "pretrain": ("minigpt_ddp.py", {"data": data} | sizes["tokenizer"]),
+        "reward": ("reward_ddp.py", {"backbone": base["reward"], "pairs": data}),
+        "grpo": ("grpo_ddp.py", {"pretrained": base["grpo"], "data": data} | judge),
+    }
+    if backbone:
+        del builds_on["pretrain"]
+    found = []
+    for name, (script, given) in builds_on.items():
+        folder = run_dir / name
+        flags = {**sizes[name], **given, "seed": seed, "run_dir": folder, "resume": "auto"}
+        words = [word for flag, value in flags.items() for word in (f"--{flag.replace('_', '-')}", str(value))]
+        found.append(Stage(name, Path(os.path.relpath(PACKAGE / script)), words, folder))
+    return found
+
+
+def speedrun(run_dir: str | Path, preset: str = "laptop", *, nproc: int | None = None, data: str = "stdlib",
+             seed: int = 1, stop_after: str = "", backbone: str = "") -> dict:  # fmt: skip
+    """Run what is left of the speedrun in `run_dir`; returns its record, which also lies there as speedrun.json.
+
+    The record has the choices ("preset", "data", "seed", "backbone"), the processes of the last launch ("nproc") and,
+    by stage, the "seconds" it took in all its launches and whether it is "finished". A stage that was stopped goes on
+    from its newest checkpoint, with any number of processes. `stop_after`: the stage to end with, for whoever wants to
+    look. `backbone`: a model that is pre-trained already, see `settled`; the run then begins with the reward model.
+    Raises InputError if `run_dir` belongs to a speedrun with other choices, RunFailed if a stage fails.
+    """
+    run_dir, nproc = Path(run_dir), nproc or default_processes()
+    base = settled(backbone)
+    choices = {"preset": preset, "data": data, "seed": seed, "backbone": backbone}
+    record = open_record(run_dir, choices) | {"nproc": nproc}
+    todo = [] if base else [("tokenizer", lambda: build_tokenizer(data, PRESETS[preset]["tokenizer"]))]
+    for stage in stages(run_dir, preset, data, seed, base):
+        todo.append((stage.name, lambda stage=stage: torchrun(stage.script, *stage.flags, nproc=nproc, timeout=None)))
+    for name, work in todo:
+        stage = record["stages"].setdefault(name, {"seconds": 0.0, "finished": False})
+        if not stage["finished"]:
+            print(f"\n{name}", flush=True)
+            start = time.monotonic()
+            try:
+                with contextlib.suppress(RunStopped):
+                    work()
+                stage["finished"] = finished(run_dir, name, preset)
+            finally:
+                stage["seconds"] += time.monotonic() - start
+                write_record(run_dir, record)
+        if name == stop_after or not stage["finished"]:
+            break
+    return record
+
+
+def settled(backbone: str) -> str:
+    """The full name of a backbone that both scripts take: minigpt:, hf: or nanochat:, and "" for none.
+
+    What is named without one of these is a checkpoint or run directory of ours. Raises InputError if it is not there.
+    """
+    return prepare_backbone(backbone if ":" in backbone else f"minigpt:{backbone}") if backbone else ""
+
+
+def build_tokenizer(data: str, chosen: Mapping[str, object]) -> None:
+    """Train the tokenizer and tokenize the corpus; both are cached, so a second run takes no time."""
+    tokens = open_tokens(prepare(data, chosen["tokenizer"], chosen["vocab_size"]))
+    print(f"{tokens.tokenizer.vocab_size:,} tokens in the vocabulary, {len(tokens.train):,} to train on", flush=True)
+
+
+def finished(run_dir: Path, name: str, preset: str) -> bool:
+    """Whether a stage took its last step. One that was asked to stop, whatever its exit code, ended before that."""
+    if name == "tokenizer":
+        return True
+    try:
+        with open(run_dir / name / "latest", "rb") as file:
+            return file.read(100).strip() == f"step_{PRESETS[preset][name]['steps']:06d}".encode()
+    except OSError:
+        return False
+
+
+def open_record(run_dir: Path, choices: Mapping[str, object]) -> dict:
+    """The record of the speedrun in this folder, or a new one. Raises InputError if its choices were others."""
+    path = run_dir / RECORD
+    if path.exists():
+        record = read_object(path)
+        if not isinstance(record.get("stages"), dict):
+            raise InputError(f"{path} is not the record of a speedrun, it names no stages; give another --run-dir")
+        for name, stage in record["stages"].items():
+            odd = not isinstance(stage, dict) or type(stage.get("finished")) is not bool
+            if odd or type(stage.get("seconds")) is not float:
+                raise InputError(f"{path} does not say how many seconds the stage {name!r} took and whether it is "
+                                 "finished; give another --run-dir")  # fmt: skip
+        for name, ours in choices.items():
+            if (theirs := record.get(name, "")) != ours:  # without a backbone, older records do not name one
+                raise InputError(f"{run_dir} holds a speedrun with {name} {theirs!r}, not {ours!r}; "
+                                 f"give the same one to go on, or another --run-dir")  # fmt: skip
+        return record
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        record = {**choices, "stages": {}}
+        write_record(run_dir, record)
+    except OSError as error:
+        raise InputError(f"cannot write into {run_dir}: {error.strerror}") from None
+    return record
+
+
+def write_record(run_dir: Path, record: Mapping[str, object]) -> None:
+    with replacing(run_dir / RECORD) as file:
+        file.write(json.dumps(record, indent=2) + "\n")

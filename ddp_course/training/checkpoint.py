@@ -1,0 +1,248 @@
+"""Checkpoints that are whole or absent, prove it, and hold everything a run needs to go on as if never stopped.
+
+A checkpoint is a folder `step_NNNNNN` with `state.pt` and its CRC-32, and that of files elsewhere that belong to it. It
+is written under a temporary name, flushed to the disk, and renamed: a crash at any byte leaves the previous checkpoint
+as the newest valid one.
+CRC-32 and not a cryptographic hash: it has to find damage, not forgery, and costs a fraction of the time.
+Every function here runs on one rank; the caller tells the others (see `sync.from_rank_0`).
+"""
+
+import os
+import pickle
+import random
+import re
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ddp_course.atomic_file import flush_folder_to_disk, flush_to_disk, replacing
+from ddp_course.distributed.process_group import World
+from ddp_course.errors import InputError
+from ddp_course.run_folder import CHECKPOINTS, CHECKSUM, STATE
+from ddp_course.training import checksums
+
+LATEST = "latest"
+BEST = "best"  # for a run that judges its checkpoints, see `training.best_checkpoint`
+TENSORS = "tensors"  # a folder beside checkpoints/, see distributed_state
+
+
+def save(run_dir: Path, step: int, state: dict, keep: int = 0, beside: Path | None = None) -> Path:
+    """Write `state` (tensors, numbers, strings, lists, dicts) as `run_dir/checkpoints/step_NNNNNN`.
+
+    With `keep` > 0 only that many newest checkpoints stay, and the one that `best` names. A valid checkpoint of the
+    same step is left alone.
+    `beside`: a list of checksums (see `checksums`) of files that belong to it; it is whole only as long as they are.
+    Raises InputError when the disk is full or the folder cannot be written; nothing half-written remains.
+    """
+    folder = run_dir / CHECKPOINTS
+    final = folder / f"step_{step:06d}"
+    if final.exists() and problem(final) is None:
+        name_as(run_dir, LATEST, final)  # a kill may have come between the two
+        return final
+    temporary = folder / f".step_{step:06d}.{os.getpid()}.tmp"
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)  # in a container, a killed job may have had the same pid
+        temporary.mkdir(parents=True)
+        with open(temporary / STATE, "wb") as file:
+            writer = _CheckedWriter(file)
+            with _no_checksums_inside():
+                torch.save(state, writer)
+            flush_to_disk(file)
+        with open(temporary / CHECKSUM, "w") as file:
+            if beside:
+                file.write(checksums.line(checksums.of_file(beside), os.path.relpath(beside, final)))
+            file.write(checksums.line(writer.checksum, STATE))  # last: a list cut short has no line for it
+            flush_to_disk(file)
+        shutil.rmtree(final, ignore_errors=True)  # only ever a damaged one: a valid one returned above
+        os.rename(temporary, final)
+        flush_folder_to_disk(folder)
+        name_as(run_dir, LATEST, final)
+        abandoned = folder.glob(".step_*.tmp")  # by saves that were killed
+        superseded = checksums.newest_first(folder)[keep:] if keep > 0 else []
+        best = named(run_dir, BEST)
+        for old in (*abandoned, *superseded):
+            if old != best:
+                shutil.rmtree(old)
+    except (OSError, RuntimeError) as error:  # torch's C++ writer reports a full disk as RuntimeError
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = error.strerror if isinstance(error, OSError) else writer.problem or str(error)
+        raise InputError(f"cannot write checkpoint {final}: {reason}") from error
+    return final
+
+
+def load(checkpoint: Path, wish: str = "resume from") -> dict:
+    """Read a checkpoint onto the CPU. Raises InputError if it is missing, damaged or not one of ours.
+
+    `wish`: what the message says cannot be done with it.
+    """
+    found = problem(checkpoint, beside=False)
+    if found:
+        raise InputError(f"cannot {wish} {checkpoint}: {found}")
+    try:
+        state = torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
+    except Exception as error:  # the checksum is right, so somebody else wrote this: torch's reader can raise anything
+        more = isinstance(error, pickle.UnpicklingError)
+        found = "holds more than tensors, numbers, strings, lists and dicts" if more else "is no file of torch.save"
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(f"cannot {wish} {checkpoint}: {STATE} {found} ({reason[0]})") from None
+    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+        raise InputError(f"cannot {wish} {checkpoint}: expected a dict of named parts, found a {type(state).__name__}")
+    return state
+
+
+@contextmanager
+def contents_of(checkpoint: Path, script: str, wish: str = "resume from") -> Iterator[None]:
+    """Around what is done with a checkpoint's contents: their structure may be another than `script` gives them.
+
+    Raises InputError instead of whatever else is raised, for parts can be given anything.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputError(f"cannot {wish} {checkpoint}: its contents are not those of {script} ({reason})") from error
+
+
+def script_of(state: dict) -> str:
+    """Who wrote a checkpoint, for a message; only what it says of itself."""
+    config = state.get("config")
+    script = config.get("script") if isinstance(config, dict) else None
+    return f"one of {script}" if isinstance(script, str) else f"one with {', '.join(sorted(state)[:8]) or 'nothing'}"
+
+
+def problem(checkpoint: Path, beside: bool = True) -> str | None:
+    """Why `checkpoint` cannot be used, in a few words; None if it is whole.
+
+    beside: with the files elsewhere that belong to it, which every rank would read in full.
+    """
+    if not os.path.isdir(checkpoint):
+        return "there is no such checkpoint folder"
+    return checksums.problem(checkpoint / CHECKSUM, STATE, elsewhere=beside)
+
+
+def newest_valid(run_dir: Path, say: Callable[[str], None] = print) -> Path | None:
+    """The newest whole checkpoint of a run; None if the run has none at all.
+
+    Says which damaged ones it passed over. Raises InputError if there are checkpoints but none is whole:
+    starting afresh would then overwrite a run without a word.
+    """
+    return checksums.newest_whole(run_dir / CHECKPOINTS, problem, say)
+
+
+def name_as(run_dir: Path, title: str, checkpoint: Path) -> None:
+    """Let the file `latest` or `best` of a run name this one of its checkpoints.
+
+    What names none is set aside, and it is said.
+    """
+    file = run_dir / title
+    if named(run_dir, title) == checkpoint:
+        return
+    if os.path.lexists(file) and not re.fullmatch(rb"(step_\d+)?\s*", _content(file)):
+        aside = free_name(file)
+        file.rename(aside)
+        print(f"{file} named no checkpoint: it is now {aside}", flush=True)
+    with replacing(file, "wb") as opened:
+        opened.write(checkpoint.name.encode() + b"\n")
+
+
+def named(run_dir: Path, title: str) -> Path | None:
+    """The checkpoint that the file `latest` or `best` of a run names, there or not; None if it names none."""
+    found = re.fullmatch(rb"(step_\d+)\n", _content(run_dir / title))
+    return run_dir / CHECKPOINTS / found[1].decode() if found else None
+
+
+def _content(file: Path) -> bytes:
+    """Of a file that may name a checkpoint; of anything else, something that names none."""
+    return file.read_bytes() if file.is_file() and file.stat().st_size < 100 else b"no name"
+
+
+def free_name(path: Path) -> Path:
+    """Where something can be set aside, next to where it lies."""
+    aside = path.with_name(f"set_aside_{path.name}")
+    number = 0
+    while os.path.lexists(aside):
+        number += 1
+        aside = path.with_name(f"set_aside_{path.name}_{number}")
+    return aside
+
+
+def set_aside_later_than(run_dir: Path, step: int) -> None:
+    """Rename the checkpoints after `step`, and their tensors: a run that goes on from there will never have made them.
+
+    Left in place they would be found as the newest, and counted among those to keep. Nothing is deleted.
+    """
+    for path in checksums.newest_first(run_dir / CHECKPOINTS):
+        if checksums.step_of(path) > step:
+            aside = free_name(path)
+            path.rename(aside)
+            if (run_dir / TENSORS / path.name).exists():
+                (run_dir / TENSORS / path.name).rename(run_dir / TENSORS / aside.name)
+
+
+def gather_random_states(world: World) -> list[dict]:
+    """The random-number states of every rank, in order of rank (collective: call it on all ranks)."""
+    version, internal, gauss = random.getstate()
+    _, words, *numpy = np.random.get_state()
+    mine = {
+        "torch": torch.get_rng_state(),
+        "python": [version, list(internal), gauss],
+        "numpy": [torch.from_numpy(words.astype(np.int64)), *numpy],
+    }
+    if world.device.type == "cuda":
+        mine["cuda"] = torch.cuda.get_rng_state(world.device)
+    states: list[dict] = [{} for _ in range(world.size)]
+    dist.all_gather_object(states, mine)
+    return states
+
+
+def restore_random_state(state: dict, device: torch.device) -> None:
+    """Put this process's random-number generators back to one rank's entry of `gather_random_states`."""
+    torch.set_rng_state(state["torch"])
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    if "numpy" in state:  # not in checkpoints from before it was seeded
+        words, *numpy = state["numpy"]
+        np.random.set_state(("MT19937", words.numpy().astype(np.uint32), *numpy))
+    if "cuda" in state and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+class _CheckedWriter:
+    """A file that computes the checksum of what passes through it, so that nothing is read twice."""
+
+    def __init__(self, file) -> None:
+        self._file = file
+        self.checksum = 0
+        self.problem = ""
+
+    def write(self, data) -> int:
+        self.checksum = zlib.crc32(data, self.checksum)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.problem = error.strerror
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+@contextmanager
+def _no_checksums_inside() -> Iterator[None]:
+    """torch.save computes a CRC-32 of every tensor; ours is of the whole file, and one of them is enough."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
+
+

@@ -1,0 +1,90 @@
+"""Lists of checksums: which files make a checkpoint, and whether each is still what was written.
+
+A line holds a CRC-32 and a path from the folder of the list. A list that is named in another one counts with all its
+files, so that a checkpoint can have parts that lie elsewhere.
+"""
+
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from ddp_course.errors import InputError
+
+CHUNK = 2**20  # bytes read at a time
+SUFFIX = ".crc32"  # of a list
+
+
+def line(checksum: int, name: str) -> str:
+    return f"{checksum:08x}  {name}\n"
+
+
+def of_file(path: Path) -> int:
+    """The CRC-32 of a file. Raises OSError."""
+    checksum = 0
+    with open(path, "rb") as file:
+        while data := file.read(CHUNK):
+            checksum = zlib.crc32(data, checksum)
+    return checksum
+
+
+def problem(path: Path, last: str, elsewhere: bool = True) -> str | None:
+    """What is wrong with the files of the list at `path`, in a few words; None if all are whole.
+
+    last: the file that its last line has to name, so that a list that was cut short is found. elsewhere=False leaves
+    out what lies in other folders.
+    """
+    named = None
+    try:
+        for entry in path.read_text(encoding="utf-8").splitlines():
+            expected, _, named = entry.partition("  ")
+            if not elsewhere and os.path.dirname(named):
+                continue
+            file = path.parent / named
+            if not file.is_file():
+                return f"{named} is missing, which {path.name} lists"
+            if f"{of_file(file):08x}" != expected:
+                return f"{named} ({file.stat().st_size} bytes) does not match its checksum: it is truncated or damaged"
+            if named.endswith(SUFFIX) and (found := problem(file, "", elsewhere=False)):
+                return found
+    except FileNotFoundError:
+        return f"{path.name} is missing, the list of checksums"
+    except UnicodeDecodeError:
+        return f"{path.name} is not text: it is damaged"
+    except (OSError, ValueError) as error:
+        return f"{named or path.name} cannot be read ({getattr(error, 'strerror', None) or error})"
+    if last and named != last:
+        return f"{path.name} does not list {last}: it is truncated or damaged"
+    return None
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """The folders step_N in `folder`, the highest step first; [] if there is no such folder."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the folder {str(folder)!r}: {getattr(error, 'strerror', error)}") from None
+    return sorted((folder / name for name in names if name[:5] == "step_" and name[5:].isdecimal()),
+                  key=step_of, reverse=True)  # fmt: skip
+
+
+def step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))
+
+
+def newest_whole(folder: Path, problem: Callable[[Path], str | None], say: Callable[[str], None]) -> Path | None:
+    """The highest step in `folder` with which `problem` finds nothing wrong; None if there is none at all.
+
+    Says which it passed over, and why. Raises InputError if there are some but none is whole.
+    """
+    steps = newest_first(folder)
+    for path in steps:
+        found = problem(path)
+        if found is None:
+            return path
+        say(f"passing over {path}: {found}")
+    if steps:
+        raise InputError(f"none of the {len(steps)} checkpoints in {folder} is whole")
+    return None

@@ -1,0 +1,205 @@
+"""From the command line to `main(config)` and out again: one clear message from one rank, and a clean end."""
+
+import argparse
+import contextlib
+import errno
+import io
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NoReturn, TypeVar
+
+import tyro
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+from ddp_course.distributed import process_group, torchrun
+from ddp_course.distributed.sync import from_rank_0
+from ddp_course.errors import InputError, in_one_line
+from ddp_course.training.memory import is_out_of_memory
+from ddp_course.training.standard_output import StandardOutput
+
+Config = TypeVar("Config")
+USAGE_ERROR, FAILURE = 2, 1
+UNUSABLE_PATH = errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES  # what even asking whether a file is there can raise
+LONGEST_FILE = 1 << 20  # characters of a file of settings
+# What gloo and NCCL say in a collective when another rank has ended: that one has said why, or was killed.
+PEER_GONE = "Connection closed by peer", "Connection reset by peer", "ncclRemoteError"
+
+
+def run(main: Callable[[Config], int | None], presets: Mapping[str, Config], on_rank_0: bool = False) -> None:
+    """Run a launchable: read the flags on top of a preset, call `main(config)`, end this rank cleanly.
+
+    on_rank_0: that rank reads them and sends the result to the others, as `parse_on_rank_0` does.
+    Exit code: what `main` returned (0 for None), 2 for a wrong flag, 1 for everything else. An InputError is printed by
+    one rank as one line. Any other exception keeps its traceback on the rank where it happened, and that rank
+    ends at once, without taking the process group down first: its peers may be inside a collective, and
+    whoever waits for them can hang. The kernel closes our sockets, so they notice within milliseconds, and say no more
+    than a line about it, if a launcher leaves them the time.
+    """
+    sys.stdout = StandardOutput(sys.stdout)
+    try:
+        config = parse_on_rank_0(presets) if on_rank_0 else parse(presets)
+    except InputError as error:
+        _speak_and_leave(f"error: {error}", USAGE_ERROR)
+    try:
+        code = main(config)
+    except InputError as error:
+        torchrun.put_into_report(str(error))
+        _speak_and_leave(f"error: {error}", FAILURE)
+    except Exception as error:
+        if is_out_of_memory(error):
+            sentence = f"not enough memory: {str(error).splitlines()[0] if str(error) else 'the system gave none'}"
+            torchrun.put_into_report(sentence)
+            _speak_and_leave(f"error: {sentence}; choose smaller sizes", FAILURE)
+        if any(words in str(error) for words in PEER_GONE):
+            _speak_and_leave(f"error: rank {_rank()} ends: it has lost the connection to another rank, which has ended "
+                             f"({str(error).splitlines()[0]})", FAILURE)  # fmt: skip
+        if isinstance(error, OSError) and error.filename and error.errno in UNUSABLE_PATH:  # not a socket's
+            sentence = f"cannot use the path {str(error.filename)[:80]!r}: {error.strerror}"
+            torchrun.put_into_report(sentence)
+            _speak_and_leave(f"error: {sentence}", FAILURE)
+        get_error_handler().record_exception(error)
+        traceback.print_exc()
+        _leave(FAILURE)
+    if sys.stdout.problem:
+        _speak_and_leave(f"error: cannot write to the standard output: {sys.stdout.problem}", FAILURE)
+    process_group.stop()
+    if code:
+        sys.exit(code)
+
+
+def parse(presets: Mapping[str, Config], arguments: list[str] | None = None) -> Config:
+    """A config from `--preset NAME` and the flags that change it. The first preset is the default.
+
+    A preset is an instance of the config's dataclass, whose field docstrings are the `--help`.
+    Raises InputError for a flag, a value or a preset that does not exist, and for whatever the dataclass's
+    own `__post_init__` refuses with a ValueError.
+
+    Where a flag may stand, so may `key=value`, and `@FILE` for a file with one of these per line.
+    """
+    default = next(iter(presets.values()))
+    arguments = list(_flags(sys.argv[1:] if arguments is None else arguments, default))
+    preset = presets.get(_find("--preset", arguments), default)  # an unknown name: tyro says what is allowed
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(
+                type(preset),
+                default=preset,
+                args=arguments,
+                config=(tyro.conf.FlagCreatePairsOff,),
+                console_outputs=_rank() == 0,  # --help, once
+            )
+    except SystemExit as leaving:
+        if leaving.code in (0, None):  # --help
+            raise
+        raise InputError(_one_line(complaint.getvalue())) from None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def parse_on_rank_0(presets: Mapping[str, Config], arguments: list[str] | None = None) -> Config:
+    """The same, read by rank 0 and sent to the others, which need no file of settings of their own (collective).
+
+    What rank 0 cannot read is an InputError on every rank. Ranks communicate once they have a device and a time limit,
+    so each reads these two for itself: they have to stand on the command line.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    default = next(iter(presets.values()))
+    if {"-h", "--help"} & set(arguments):
+        return parse(presets, arguments)
+    own = list(_flags([word for word in arguments if not word.startswith("@")], default))
+    device = _find("--device", own) or default.device
+    try:
+        seconds = float(_find("--timeout-seconds", own) or default.timeout_seconds)
+    except ValueError:
+        seconds = 0.0
+    makes_sense = device in ("auto", "cpu", "cuda") and 0 < seconds < float("inf")  # if not, rank 0 will say so
+    world = process_group.start(seconds, device) if makes_sense else process_group.start()
+    config = from_rank_0(world, lambda: parse(presets, arguments))
+    if (config.device, config.timeout_seconds) != (device, seconds):
+        raise InputError("--device and --timeout-seconds must stand on the command line, not in a file of settings: "
+                         "each rank needs them before it can hear from rank 0")  # fmt: skip
+    return config
+
+
+def _flags(arguments: Iterable[str], preset: object) -> Iterator[str]:
+    """`--key=value` for each `key=value` whose key is a setting, and for each line of an `@FILE`."""
+    for word in arguments:
+        key, equals, value = word.partition("=")
+        if key in ("--local-rank", "--local_rank"):
+            raise InputError("--local-rank comes from torch.distributed.launch, which is deprecated; start the job "
+                             "with torchrun --nproc-per-node=N, which gives each process its rank")  # fmt: skip
+        if word.startswith("@"):
+            yield from _flags(_lines(word[1:]), preset)
+        elif not equals or not hasattr(preset, key):
+            yield word
+        elif not isinstance(getattr(preset, key), bool):
+            yield f"--{key.replace('_', '-')}={value}"
+        elif value.lower() not in ("true", "false"):
+            raise InputError(f"{key} must be true or false, not {value!r}")
+        elif value.lower() == "true":
+            yield f"--{key.replace('_', '-')}"
+
+
+def _lines(file: str) -> Iterator[str]:
+    try:
+        with open(file, encoding="utf-8") as stream:
+            lines = stream.read(LONGEST_FILE + 1)
+        if len(lines) > LONGEST_FILE:
+            raise InputError(f"cannot read the settings in {file[:200]}: there are more than {LONGEST_FILE} characters")
+        lines = lines.splitlines()
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a NUL in the name
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InputError(f"cannot read the settings in {file}: {reason}") from None
+    for line in map(str.strip, lines):
+        if line and not line.startswith("#"):
+            if "=" not in line:
+                raise InputError(f"{line!r} in {file} is no setting; write key=value")
+            yield line
+
+
+def _find(flag: str, arguments: list[str]) -> str | None:
+    """The value of one flag, whatever else there is."""
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    finder.add_argument(flag, dest="value", nargs="?")
+    return finder.parse_known_args(arguments)[0].value
+
+
+def _one_line(box: str) -> str:
+    """tyro draws its complaint in a box of several lines: the same words as one line."""
+    text = re.sub(r"\x1b\[[0-9;]*m|Error parsing \w+: ", "", box)
+    lines = [re.sub(r"[│╭╮╰╯]", "", line).strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("─ ")]
+    words = " ".join(";" if set(line) == {"─"} else line for line in lines)
+    return re.sub(r"\s+", " ", words).replace(" ;", ";").strip("─ ;")
+
+
+def _speak_and_leave(message: str, code: int) -> NoReturn:
+    """Print `message` as one line from one rank only and end the process.
+
+    Rank 0 speaks and leaves; torchrun then ends the others, who are silent until then. If rank 0 has no such
+    trouble the wait runs out and the rank that has it speaks for itself.
+    """
+    if _rank() > 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(1.5 + 0.5 * min(_rank(), 8))
+    print(in_one_line(message), file=sys.stderr, flush=True)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process without Python's and C++'s tear-down, in which a broken process group can hang or abort."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _rank() -> int:
+    """Who speaks; what is wrong with RANK is said by `process_group.start`."""
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0

@@ -1,0 +1,144 @@
+"""Checkpoints that all ranks write together, each its share, and that any number of ranks can read.
+
+torch.distributed.checkpoint does the work: every tensor lies in the files once, under its name in the model, with an
+index of which file holds which part. A sharded model (FSDP) is read back into other shards, a replicated one (DDP)
+into any number of replicas. What this module adds is what a crash or a bad disk needs: the folder appears under its
+final name only when it is whole, with the checksums of its files. There is no random state: for a bit-exact resume see
+`training_state`.
+"""
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.optim import Optimizer
+
+from ddp_course.atomic_file import flush_folder_to_disk, flush_to_disk
+from ddp_course.errors import InputError
+from ddp_course.training import checksums
+
+INDEX = ".metadata"  # torch writes it last
+CHECKSUMS = f"files{checksums.SUFFIX}"
+
+
+def save(folder: Path, step: int, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup | None = None):
+    """Write `folder`/step_NNNNNN together and return its path when it is whole (collective over `group`).
+
+    A kill leaves the earlier checkpoints and a hidden folder, which the next save of the same step removes.
+    """
+    temporary, final = _begin(folder, step, group)
+    with _told_by_all(f"cannot write checkpoint {final}"):
+        dcp.save(_state(step, model, optimizer), checkpoint_id=temporary, process_group=group)
+    return _finish(temporary, final, group)
+
+
+def save_in_background(
+    folder: Path, step: int, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup
+) -> tuple[Future, Callable[[], Path]]:
+    """Copy the state, let a thread write the copy, return at once: (the write, what makes it final).
+
+    The thread's messages travel through `group`, which must be gloo and used for nothing else meanwhile: they would
+    meet those of the training. Call the second value on every rank of the group, at the same step, before the next
+    save: it waits for the write, gives the folder its name and returns its path.
+    """
+    temporary, final = _begin(folder, step, group)
+    written = dcp.async_save(_state(step, model, optimizer), checkpoint_id=temporary, process_group=group)
+
+    def finish() -> Path:
+        with _told_by_all(f"cannot write checkpoint {final}"):
+            written.result()
+        return _finish(temporary, final, group)
+
+    return written, finish
+
+
+def load(path: Path, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup | None = None) -> int:
+    """Read a checkpoint into `model` and `optimizer`, as many ranks as there are now; returns its step.
+
+    Without a process group it reads alone. Raises InputError, on every rank, if `path` is not a whole checkpoint of
+    this kind, or is one of another model.
+    """
+    alone = not dist.is_initialized()
+    found = [problem(path) if alone or dist.get_rank(group) == 0 else None]
+    if not alone:
+        dist.broadcast_object_list(found, group=group, group_src=0)
+    if found[0]:
+        raise InputError(f"{path} is no distributed checkpoint that can be loaded: {found[0]}")
+    state = _state(0, model, optimizer)
+    with warnings.catch_warnings(), _told_by_all(f"cannot load {path}"):
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # alone is what was asked for
+        dcp.load(state, checkpoint_id=path, process_group=group, no_dist=alone)
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    return state["step"]
+
+
+def newest(folder: Path, say: Callable[[str], None] = print) -> Path | None:
+    """The whole checkpoint with the highest step; None if there are none. Says which damaged ones it passed over.
+
+    Raises InputError if there are some but none is whole.
+    """
+    return checksums.newest_whole(folder, problem, say)
+
+
+def problem(path: Path) -> str | None:
+    """Why a checkpoint cannot be used, in a few words; None if it is whole."""
+    if not os.path.isfile(path / INDEX):
+        return f"it has no file {INDEX}, which is written last"
+    return checksums.problem(path / CHECKSUMS, INDEX)
+
+
+@contextmanager
+def _told_by_all(what: str) -> Iterator[None]:
+    """What fails on one rank torch raises on all, as one exception with the reasons of each. Raises InputError."""
+    try:
+        yield
+    except CheckpointException as error:
+        rank, (reason, _) = next(iter(error.failures.items()))
+        reason = " ".join(f"{type(reason).__name__}: {reason}".split())[:200]
+        raise InputError(f"{what}: rank {rank} says {reason}") from None
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputError(f"{what}: {reason}") from error
+
+
+def _state(step: int, model: nn.Module, optimizer: Optimizer) -> dict:
+    """Under the names of the bare model, whatever wraps it."""
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    return {"step": step, "model": model_state, "optimizer": optimizer_state}
+
+
+def _begin(folder: Path, step: int, group: dist.ProcessGroup | None) -> tuple[Path, Path]:
+    temporary, final = folder / f".step_{step:06d}.tmp", folder / f"step_{step:06d}"
+    if dist.get_rank(group) == 0:
+        shutil.rmtree(temporary, ignore_errors=True)  # of a save that was killed
+        temporary.mkdir(parents=True)
+    dist.barrier(group)  # nobody writes into a folder that is about to be removed
+    return temporary, final
+
+
+def _finish(temporary: Path, final: Path, group: dist.ProcessGroup | None) -> Path:
+    """Each rank reads what it has written, which is still in memory; rank 0 lists all checksums and gives the name."""
+    rank = dist.get_rank(group)
+    mine = {path.name: checksums.of_file(path) for path in temporary.glob(f"__{rank}_*")}
+    everyones: list[dict] = [{} for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(everyones, mine, group=group)
+    if rank == 0:
+        listed = {name: checksum for one in everyones for name, checksum in one.items()}
+        listed[INDEX] = checksums.of_file(temporary / INDEX)  # last: a list cut short has no line for it
+        with open(temporary / CHECKSUMS, "w") as file:
+            file.writelines(checksums.line(checksum, name) for name, checksum in listed.items())
+            flush_to_disk(file)
+        shutil.rmtree(final, ignore_errors=True)
+        os.rename(temporary, final)
+        flush_folder_to_disk(final.parent)
+    dist.barrier(group)  # whoever returns finds it there
+    return final

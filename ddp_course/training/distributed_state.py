@@ -1,0 +1,52 @@
+"""A training state whose tensors all ranks write together, and which still resumes to the bit.
+
+What is small (step, identity, settings, random numbers) goes into a plain checkpoint, which is whole or absent. The
+tensors go beside it, through torch.distributed.checkpoint, and first: a plain checkpoint that can be found has tensors.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sync import from_rank_0
+from ddp_course.training import distributed_checkpoint
+from ddp_course.training.checkpoint import TENSORS
+from ddp_course.training.divergence import assert_finite_weights
+from ddp_course.training.optimization import keep_settings
+from ddp_course.training.training_state import TrainingState
+
+
+@dataclass(frozen=True)
+class DistributedState:
+    """Saves and restores like `TrainingState`: `model` with its buffers, `optimizer`, and what identifies the run."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    identity: Mapping[str, object]
+
+    def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int) -> None:
+        """Save after `step` updates (collective). All ranks write; rank 0 alone drops what is not among `keep`."""
+        assert_finite_weights(world, {"model": self.model}, step)
+        tensors = distributed_checkpoint.save(run_dir / TENSORS, step, self.model, self.optimizer)
+        beside = tensors / distributed_checkpoint.CHECKSUMS
+        TrainingState({}, self.identity).save(world, run_dir, step, config, keep, beside)
+        from_rank_0(world, lambda: _drop_tensors_without_checkpoint(run_dir))
+
+    def restore(self, world: World, path: Path) -> int:
+        """Put back what `save` wrote as `path`, at any number of ranks; returns the step. Raises InputError."""
+        step = TrainingState({}, self.identity).restore(world, path)
+        with keep_settings(self.optimizer):
+            distributed_checkpoint.load(path.absolute().parent.parent / TENSORS / path.name, self.model, self.optimizer)
+        return step
+
+
+def _drop_tensors_without_checkpoint(run_dir: Path) -> None:
+    """The plain checkpoints have been counted, and the oldest dropped, when their own was saved."""
+    for tensors in (run_dir / TENSORS).glob("step_*"):
+        if not (run_dir / "checkpoints" / tensors.name).exists():
+            shutil.rmtree(tensors)

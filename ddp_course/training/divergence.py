@@ -1,0 +1,69 @@
+"""What is no number is said at once, saved nowhere, and ends the run: decided alike on all ranks."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sync import sum_over_ranks
+from ddp_course.errors import InputError
+
+
+class LossWatch:
+    """Counts updates in a row whose loss is not finite; more than `most` of them end the run.
+
+    A gradient scaler that skips a step because float16 overflowed in backward is no such case: the loss was finite.
+    """
+
+    def __init__(self, world: World, most: int) -> None:
+        self._world, self._most = world, most
+        self._in_a_row = 0
+
+    def see(self, step: int, loss: float, own: float | Tensor) -> None:
+        """After update `step`: the loss of the global batch, which is the same on all ranks, and this rank's part.
+
+        Rank 0 says whose part is not finite. Collective in that case alone, so every rank has to call it with the
+        same `loss`. Raises InputError on every rank once it has happened `most` times in a row.
+        """
+        if math.isfinite(loss):
+            self._in_a_row = 0
+            return
+        self._in_a_row += 1
+        device = self._world.device
+        flags = [torch.zeros(1, device=device) for _ in range(self._world.size)]
+        own = own.item() if isinstance(own, Tensor) else own  # float() warns of a loss that has a gradient
+        dist.all_gather(flags, torch.tensor([float(not math.isfinite(own))], device=device))
+        ranks = [str(rank) for rank, flag in enumerate(flags) if flag.item()]
+        who = f"on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}" if ranks else "in the sum over the ranks"
+        if self._world.is_main:
+            self._world.warn(f"the loss of step {step} is {loss}, {who} ({self._in_a_row} in a row; "
+                             f"--max-nonfinite-steps {self._most} end the run)")  # fmt: skip
+        if self._in_a_row >= self._most:
+            raise InputError(
+                f"the run has diverged: the loss of step {step} is {loss}, {who}, as in the {self._in_a_row} steps up "
+                "to it; the checkpoints from before are whole: go on from one of them with a lower --learning-rate"
+            )
+
+
+def assert_finite_weights(world: World, modules: Mapping[str, object], step: int) -> None:
+    """Raise InputError on every rank if a weight of one of the modules is not finite on any rank (collective).
+
+    Called before a checkpoint is written: one of NaN would push out a good one. What is no module is not looked at.
+    """
+    broken = [
+        f"{name}.{tensor_name}"
+        for name, module in modules.items()
+        if isinstance(module, nn.Module)
+        for tensor_name, tensor in module.state_dict().items()
+        if tensor.is_floating_point() and not tensor.isfinite().all()
+    ]
+    [ranks] = sum_over_ranks(world, bool(broken))
+    if ranks:
+        where = f" ({broken[0]})" if broken else ""
+        raise InputError(
+            f"the run has diverged: after step {step} weights are not finite{where}, so no checkpoint of them is "
+            "written; go on from the newest one with a lower --learning-rate"
+        )

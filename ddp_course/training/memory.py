@@ -1,0 +1,39 @@
+"""Memory that will not be there is refused before it is asked for: the system would end the process without a word."""
+
+import psutil
+import torch
+
+from ddp_course.distributed.process_group import World
+from ddp_course.distributed.rendezvous import from_environment
+from ddp_course.errors import InputError
+
+OUT_OF_MEMORY = (
+    "can't allocate memory", "out of memory", "Storage size calculation overflowed", "multiplication overflow",
+)  # fmt: skip
+
+
+def require_memory(world: World, what: str, need: int) -> None:
+    """Raise InputError if a rank needs more than `need` bytes and its share of the machine, or its GPU, has fewer.
+
+    `need` is a lower bound: what is refused could not have run.
+    """
+    if world.device.type == "cuda":
+        free, where = torch.cuda.mem_get_info(world.device)[0], f"{world.device} has"
+    else:
+        processes = from_environment("LOCAL_WORLD_SIZE", 1, least=1)
+        free, where = psutil.virtual_memory().available // processes, f"each of {processes} here has"
+    if need > free:
+        raise InputError(f"{what} needs at least {need / 2**30:,.1f} GiB of memory, {where} {free / 2**30:,.1f} GiB "
+                         "left; choose smaller sizes")  # fmt: skip
+
+
+def training_bytes(parameters: int, dtype: torch.dtype) -> int:
+    """What a rank holds of a model that AdamW trains: weights, gradients, and two averages of these."""
+    return 4 * parameters * dtype.itemsize
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory, or the range of its addresses, has come to an end."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
+    )

@@ -1,0 +1,58 @@
+"""How the weights move: AdamW as language models are trained with it, its learning rate, and when something is due.
+
+A learning rate is a function of the step alone, so every rank and every resume agree on it.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import torch
+
+
+def make_adamw(
+    model: torch.nn.Module, learning_rate: float, weight_decay: float, fused: bool = True
+) -> torch.optim.AdamW:
+    """AdamW that decays matrices only: biases and norms, of one dimension, keep their size (GPT-3's betas).
+
+    fused: one kernel updates all parameters; False takes torch's loop over them.
+    """
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), fused=fused)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """The same for all parameters, from the next update on."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def warmup_cosine(step: int, steps: int, warmup_steps: int, peak: float, final: float) -> float:
+    """The learning rate of update `step` (counted from 0) of `steps`: up in a line to `peak`, down a cosine to `final`.
+
+    Loshchilov and Hutter, "SGDR" (2017), without restarts; the warm-up as in Goyal et al. (2017).
+    """
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    done = (step - warmup_steps) / max(1, steps - warmup_steps)
+    return final + 0.5 * (1 + math.cos(math.pi * done)) * (peak - final)
+
+
+def is_due(step: int, every: int, last: int) -> bool:
+    """Every so many steps, if at all, and always after the last."""
+    return step == last or (every > 0 and step % every == 0)
+
+
+@contextlib.contextmanager
+def keep_settings(part: object) -> Iterator[None]:
+    """Keep an optimizer's learning rate, decay and the like as they are while its state is loaded.
+
+    `load_state_dict` would bring back those of the checkpoint: a flag that changed since would be written down and
+    have no effect. Other parts of a run than optimizers have no settings.
+    """
+    settings = [{k: v for k, v in group.items() if k != "params"} for group in getattr(part, "param_groups", [])]
+    yield
+    for group, of_today in zip(getattr(part, "param_groups", []), settings, strict=True):
+        group.update(of_today)

@@ -1,0 +1,210 @@
+"""The folder of one run: who it belongs to, what is written into it, and how a stopped run is found again."""
+
+import contextlib
+import fcntl
+import itertools
+import json
+import math
+import os
+import socket
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from ddp_course import run_folder
+from ddp_course.atomic_file import replacing
+from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sync import from_rank_0
+from ddp_course.errors import InputError
+from ddp_course.json_file import parse
+from ddp_course.run_folder import CONFIG, METRICS
+from ddp_course.training import checkpoint
+
+SAMPLES = "samples.txt"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """`config.json`, `metrics.jsonl` (one object per line), `samples.txt`, `checkpoints/` and `latest`.
+
+    Every rank knows the path; only rank 0 writes, and its `log` does nothing on the others. What cannot be written,
+    because the disk is full, raises InputError. `before`: the settings of the run that goes on, {} at a fresh start.
+    """
+
+    path: Path
+    world: World
+    script: str = ""
+    before: Mapping[str, object] = field(default_factory=dict)
+
+    def begin(self, step: int, config: dict) -> dict:
+        """Write the settings; drop the metrics of updates after `step`, which a resumed run logs again (collective).
+
+        Checkpoints of later steps are set aside: they belong to a run that has been given up. So are lines of the
+        metrics that are none. Returns the settings as written: with the script, and with the job if it can restart.
+        """
+        settings = dict(config) | {"script": self.script}
+        if job := _job():
+            settings["job"] = job
+        return from_rank_0(self.world, lambda: self._begin(step, settings))
+
+    def _begin(self, step: int, settings: dict) -> dict:
+        with _told_in_one_line(self.path):
+            checkpoint.set_aside_later_than(self.path, step)
+            with replacing(self.path / CONFIG) as file:
+                file.write(json.dumps(settings, indent=2) + "\n")
+        if (self.path / METRICS).exists():
+            with _told_in_one_line(self.path / METRICS):
+                _drop_after(self.path / METRICS, step)
+        return settings
+
+    def log(self, record: dict) -> None:
+        """Append one record to the metrics. It is on its way to the disk when this returns.
+
+        JSON knows neither NaN nor infinity: both become null.
+        """
+        finite = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in record.items()}
+        self._append(METRICS, json.dumps(finite, allow_nan=False) + "\n")
+
+    def add_sample(self, step: int, text: str) -> None:
+        """Append a text that the model wrote after `step` updates."""
+        self._append(SAMPLES, f"=== after {step} updates ===\n{text}\n")
+
+    def _append(self, name: str, text: str) -> None:
+        if self.world.is_main:
+            with _told_in_one_line(self.path / name), open(self.path / name, "a", encoding="utf-8") as file:
+                file.write(text)
+
+
+def open_run(world: World, requested: str, resume: str, kind: str) -> tuple[RunDirectory, Path | None]:
+    """Create a run's folder, or find the one to go on with. Returns it and the checkpoint to resume from.
+
+    `requested`: the folder, or "" for `runs/<kind>-<date>-<time>`. `resume`: "no", "auto" (the newest valid
+    checkpoint of the requested folder, or a fresh start if it has none) or the path of a checkpoint. An attempt that
+    torchrun restarted goes on with the run that the attempt before it began, whatever `resume` says.
+    Rank 0 decides for all ranks. Raises InputError on all of them, above all rather than write into a folder
+    that holds a run already, or files of somebody else, or in which another job is writing. The folder is held until
+    the RunDirectory is gone.
+    """
+    held: list[int] = []
+    path, found, before = from_rank_0(world, lambda: _decide(requested, resume, kind, held))
+    run_directory = RunDirectory(Path(path), world, f"{kind}_ddp", before)
+    for descriptor in held:
+        weakref.finalize(run_directory, os.close, descriptor)
+    return run_directory, Path(found) if found else None
+
+
+def _decide(requested: str, resume: str, kind: str, held: list[int]) -> tuple[str, str | None, dict]:
+    source, job = None, _job()
+    if resume == "auto" and not requested:
+        raise InputError("--resume auto needs --run-dir: which run should go on?")
+    if resume not in ("no", "auto"):
+        source = Path(resume)
+        if damage := checkpoint.problem(source):
+            raise InputError(f"cannot resume from {resume!r}: {damage}")
+    home = source.absolute().parent.parent if source else None  # the run that the checkpoint belongs to
+    if source and not requested and not run_folder.is_run(home):
+        raise InputError(f"{source} does not lie in a run's folder checkpoints/; give --run-dir, a folder to write to")
+    path = Path(requested) if requested else home or _begun_by(job, kind) or _fresh_folder(kind)
+    folder = run_folder.look_at(path)
+    if folder.script not in ("", f"{kind}_ddp"):
+        raise InputError(f"{path} holds a run of {folder.script}, not one of {kind}_ddp; give another folder")
+    restarted = job is not None and folder.settings.get("job") == job
+    if folder.holds_steps and not restarted and resume != "auto" and (home is None or home != path.absolute()):
+        raise InputError(f"{path} already holds a run; give another one, or set resume to auto to go on with it")
+    held.append(_hold(_writable(path)))
+    found = source
+    if resume == "auto" or restarted:
+        found = checkpoint.newest_valid(path) or source
+        print(f"resuming from {found}" if found else f"nothing to resume in {path}: starting afresh", flush=True)
+        if found and found != source:
+            checkpoint.name_as(path, checkpoint.LATEST, found)
+    elif found:
+        print(f"resuming from {found}", flush=True)
+    before = run_folder.settings_of(found.absolute().parent.parent) if found else {}
+    return str(path), str(found) if found else None, before
+
+
+def _job() -> str | None:
+    """A name that the attempts of one torchrun job share, and no other job has; None without torchrun.
+
+    The same run id can be given to many jobs, and a container can repeat process numbers: what tells two jobs apart is
+    the process that starts, and starts again, the ranks of this machine.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    agent = psutil.Process(os.getppid())
+    return f"{os.environ['TORCHELASTIC_RUN_ID']} on {socket.gethostname()}, {agent.pid} of {agent.create_time():.0f}"
+
+
+def _begun_by(job: str | None, kind: str) -> Path | None:
+    """The folder that an earlier attempt of this job has named by the clock."""
+    folders = Path("runs").glob(f"{kind}-*") if job else ()
+    return next((path for path in folders if run_folder.settings_of(path).get("job") == job), None)
+
+
+def _fresh_folder(kind: str) -> Path:
+    """runs/<kind>-<date>-<time>, with a number behind it if that exists: two jobs can start in the same second."""
+    name = time.strftime(f"runs/{kind}-%Y%m%d-%H%M%S")
+    for number in itertools.count(1):
+        path = Path(name if number == 1 else f"{name}-{number}")
+        with _told_in_one_line(path), contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
+
+
+def _hold(path: Path) -> int:
+    """Keep other jobs out of the folder, until the descriptor that this returns is closed: by a crash, too."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(f"another job is writing into {path}; give another folder, or end that job first") from None
+    except OSError:
+        pass  # a file system that knows no locks
+    return descriptor
+
+
+@contextlib.contextmanager
+def _told_in_one_line(where: object) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {where}: {error.strerror}") from None
+
+
+def _writable(path: str | Path) -> Path:
+    """The folder, made if need be; proves that a file can be written there before an hour is spent on it."""
+    path = Path(path)
+    with _told_in_one_line(f"into the run directory {path}"):
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".write_test.{os.getpid()}"
+        probe.write_bytes(b"0" * 4096)
+        probe.unlink()
+    return path
+
+
+def _drop_after(path: Path, step: int) -> None:
+    """Keep the records of the updates up to `step`; what is no record goes to a file beside it, and it is said."""
+    kept, odd = [], {}
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            of_step = parse(line)["step"]
+            if type(of_step) is not int:
+                raise TypeError
+        except (ValueError, TypeError, KeyError, IndexError):
+            odd[number] = line
+        else:
+            kept += [line] * (of_step <= step)
+    if odd:
+        aside = checkpoint.free_name(path)
+        with replacing(aside, "wb") as file:
+            file.writelines(line + b"\n" for line in odd.values())
+        print(f"{len(odd)} line(s) of {path} are no records of a run, the first is line {min(odd)}: "
+              f"they are now in {aside}", flush=True)  # fmt: skip
+    with replacing(path, "wb") as file:
+        file.writelines(line + b"\n" for line in kept)

@@ -1,0 +1,83 @@
+"""What a run must remember to go on as if it had never stopped."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sync import from_rank_0
+from ddp_course.errors import InputError
+from ddp_course.training import checkpoint
+from ddp_course.training.divergence import assert_finite_weights
+from ddp_course.training.optimization import keep_settings
+
+
+class Part(Protocol):
+    """Whatever can say what it holds and take it back: a module, an optimizer, a gradient scaler."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> object: ...
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """The changing parts of a run, by name: the bare model (not its DDP wrapper), the optimizer, the scaler...
+
+    `identity` holds the settings that make it this run and no other (sizes, seed, tokenizer): a checkpoint
+    with other values belongs to somebody else and is refused.
+    """
+
+    parts: Mapping[str, Part]
+    identity: Mapping[str, object]
+
+    def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int,
+             beside: Path | None = None) -> None:  # fmt: skip
+        """Save after `step` updates (collective). Rank 0 writes; if that fails, or if a weight
+        is not finite, every rank raises InputError.
+
+        `beside`: the checksums of what else belongs to it, as in `checkpoint.save`.
+        The step is the data cursor as well: the windows of an update are a function of the seed and the step.
+        """
+        assert_finite_weights(world, self.parts, step)
+        state = {
+            "step": step,
+            "identity": dict(self.identity),
+            "config": dict(config),
+            **{name: part.state_dict() for name, part in self.parts.items()},
+            "random_states": checkpoint.gather_random_states(world),
+        }
+        from_rank_0(world, lambda: checkpoint.save(run_dir, step, state, keep=keep, beside=beside))
+
+    def restore(self, world: World, path: Path) -> int:
+        """Put back what `save` wrote, before the model is wrapped; returns the step.
+
+        Bit-exact at the same number of ranks. At another number the weights, the optimizer and the data go on
+        exactly, but each rank's random numbers start anew, and rank 0 says so.
+        Raises InputError for a checkpoint that is damaged, of another kind, or of a run with another identity.
+        """
+        state = checkpoint.load(path)
+        missing = {"step", "identity", "random_states", *self.parts} - state.keys()
+        if missing:
+            wanted = ", ".join(self.parts) or "tensors beside it"
+            raise InputError(
+                f"cannot resume from {path}: expected a checkpoint with {wanted}, found {checkpoint.script_of(state)} "
+                f"(no {min(missing)!r})"
+            )
+        with checkpoint.contents_of(path, "this script"):
+            for name, ours in self.identity.items():
+                theirs = state["identity"].get(name, "nothing")
+                if theirs != ours:
+                    raise InputError(f"cannot resume from {path}: it has {name} {theirs}, this run has {ours}")
+            for name, part in self.parts.items():
+                with keep_settings(part):
+                    part.load_state_dict(state[name])
+            if len(state["random_states"]) == world.size:
+                checkpoint.restore_random_state(state["random_states"][world.rank], world.device)
+            else:
+                saved_by = len(state["random_states"])
+                world.say(f"saved by {saved_by} rank(s), resumed by {world.size}: dropout masks start anew")
+            if type(state["step"]) is not int or state["step"] < 0:
+                raise ValueError(f"step is {state['step']!r}")
+            return state["step"]
