@@ -3,31 +3,49 @@
 import os
 import signal
 import uuid
+from pathlib import Path
 
 import psutil
 import pytest
 
-from ddp_course.lab.supervise import sweep
+from ddp_course.launcher.supervise import sweep
 
 TEST_VARIABLE = "DDP_COURSE_TEST"
+SPREAD_OUT = ("test_notebooks.py", "test_exercises.py")  # each test goes to the next free worker, not each file
 LONGEST_FILES = (
-    "test_notebooks.py", "test_wrong_answers.py", "test_exercises.py",  # many minutes each
+    *SPREAD_OUT, "test_wrong_answers.py",  # many minutes each
     "test_faults.py", "test_launch.py", "test_check.py", "test_ladder.py", "test_process_group.py", "test_speedrun.py",
-    "test_resume.py", "test_reward.py",  # about a minute each
+    "test_resume.py", "test_reward.py", "test_fuzz.py",  # about a minute each
 )  # fmt: skip
+# A test module that imports one of these starts ranks, kernels or trainers, minutes in all: not for make test-fast.
+STARTS_RANKS = ("torchrun", "warm", "run_notebook", "run_answers", "metrics", "examine")
 # What a library starts once and keeps as long as this process lives: not the test's doing.
 KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
+STARTUP = str(Path(__file__).with_name("startup"))
+if STARTUP not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STARTUP, os.environ.get("PYTHONPATH")]))
 # A job in a shell's background ignores interrupts, and so would everything that is started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """The longest files first: begun last, one of them would keep one worker busy and leave the other idle."""
+    """The longest files first: begun last, one of them would keep one worker busy and leave the others idle.
+
+    And which tests stay together on one worker, and the mark `ranks`, by what a test's module imports.
+    """
     order = {name: number for number, name in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    for item in items:
+        if item.path.name == "test_wrong_answers.py":  # the answers of a notebook are graded at once
+            item.add_marker(pytest.mark.xdist_group(f"answers {item.callspec.params['question'][:2]}"))
+        elif item.path.name not in SPREAD_OUT:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+        if item.path.name in order or any(hasattr(item.module, name) for name in STARTS_RANKS):
+            item.add_marker("ranks")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,7 +70,7 @@ def no_process_left_behind():
         del os.environ[TEST_VARIABLE]
     left = _left_behind(tag, before)
     if left:
-        psutil.wait_procs(left, timeout=1)  # some are about to end
+        psutil.wait_procs(left, timeout=5)  # some are about to end
         left = _left_behind(tag, before)
     if not left:
         return

@@ -15,7 +15,7 @@ from ddp_course import reward_ddp
 from ddp_course.data import density, tokenizer
 from ddp_course.data.pairs import TRAIN, VALIDATION, Pair, write_pairs
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.parallel import checkpoint, command_line
+from ddp_course.training import checkpoint, command_line
 
 LAUNCHABLE = Path(reward_ddp.__file__)
 

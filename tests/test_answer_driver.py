@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_course.lab.answer_record import Call, Job, cases
-from ddp_course.lab.answer_run import run_answers
-from ddp_course.lab.judge import trouble
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.answer_run import run_answers
+from ddp_course.grader.judge import trouble
 
 DRIVER = """
 import sys

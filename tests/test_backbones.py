@@ -6,15 +6,15 @@ import types
 
 import pytest
 import torch
+from huggingface_folder import TEXTS, make_model
 from reward_runs import make_backbone
 from torch import nn
 
 from ddp_course.errors import InputError
 from ddp_course.models.reward import RewardHead, feature_count
 from ddp_course.post_training.backbones import fingerprint, load_backbone, prepare_backbone
-from ddp_course.post_training.reward_model import RewardModel
-
-TEXTS = ["def share(items):\n    return items[0]\n", "for item in items:\n    print(item)\n", "x = (1, 2)\n"] * 3
+from ddp_course.post_training.reward_model import RewardModel, load_reward_model
+from ddp_course.training import checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -24,24 +24,7 @@ def transformers():
 
 @pytest.fixture(scope="module")
 def folder(transformers, tmp_path_factory):
-    """A GPT-2 of a few thousand weights with a tokenizer trained on three lines, saved as any model is."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    path = tmp_path_factory.mktemp("gpt2")
-    library = Tokenizer(models.BPE())
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, initial_alphabet=alphabet, special_tokens=["<|end|>"], show_progress=False
-    )
-    library.train_from_iterator(TEXTS, trainer)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=library, eos_token="<|end|>").save_pretrained(path)
-    torch.manual_seed(1)
-    config = transformers.GPT2Config(vocab_size=300, n_positions=32, n_embd=16, n_layer=2, n_head=2,
-                                     bos_token_id=0, eos_token_id=0)  # fmt: skip
-    transformers.GPT2LMHeadModel(config).save_pretrained(path)
-    return path
+    return make_model(tmp_path_factory.mktemp("gpt2"))
 
 
 def test_a_hugging_face_model_is_read_as_it_reads_itself(transformers, folder):
@@ -64,12 +47,110 @@ def test_a_hugging_face_model_is_read_as_it_reads_itself(transformers, folder):
         assert (row - expected).abs().max() < 1e-12
 
 
+SIZES = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+         "intermediate_size": 32, "max_position_embeddings": 32, "bos_token_id": 0, "eos_token_id": 0,
+         "pad_token_id": 0}  # fmt: skip
+GQA = SIZES | {"num_key_value_heads": 1}
+HEADS = GQA | {"head_dim": 8}
+GPT2 = {"vocab_size": 300, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "bos_token_id": 0,
+        "eos_token_id": 0}  # fmt: skip
+OPT = {"vocab_size": 300, "hidden_size": 16, "ffn_dim": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+       "max_position_embeddings": 32, "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip
+ARCHITECTURES = {
+    "Llama": ("LlamaConfig", GQA),
+    "Mistral, a window of 4": ("MistralConfig", GQA | {"sliding_window": 4}),
+    "Mixtral": ("MixtralConfig", GQA | {"num_local_experts": 4}),
+    "Qwen 2": ("Qwen2Config", GQA),
+    "Qwen 3": ("Qwen3Config", HEADS),
+    "Gemma": ("GemmaConfig", HEADS),
+    "Gemma 2, logits capped": ("Gemma2Config", HEADS | {"final_logit_softcapping": 0.02, "query_pre_attn_scalar": 8}),
+    "Gemma 3, text": ("Gemma3TextConfig", HEADS | {"query_pre_attn_scalar": 8}),
+    "Cohere, logits scaled": ("CohereConfig", GQA | {"logit_scale": 0.0625}),
+    "Cohere 2, logits scaled": ("Cohere2Config", GQA | {"logit_scale": 0.0625}),
+    "Granite, logits divided": ("GraniteConfig", GQA | {"logits_scaling": 8.0, "embedding_multiplier": 3.0}),
+    "OPT": ("OPTConfig", OPT | {"word_embed_proj_dim": 16}),
+    "OPT-350m, states projected": ("OPTConfig", OPT | {"word_embed_proj_dim": 8, "do_layer_norm_before": False}),
+    "GPT-NeoX": ("GPTNeoXConfig", SIZES),
+    "GPT-J": ("GPTJConfig", GPT2 | {"rotary_dim": 4}),
+    "GPT-BigCode": ("GPTBigCodeConfig", GPT2),
+    "Phi": ("PhiConfig", SIZES),
+    "Phi 3": ("Phi3Config", SIZES),
+    "Falcon": ("FalconConfig", SIZES),
+    "BLOOM": ("BloomConfig", {"vocab_size": 300, "hidden_size": 16, "n_layer": 2, "n_head": 2}),
+    "MPT": ("MptConfig", {"vocab_size": 300, "d_model": 16, "n_layers": 2, "n_heads": 2, "max_seq_len": 32}),
+    "StarCoder 2": ("Starcoder2Config", GQA),
+    "OLMo 2": ("Olmo2Config", SIZES),
+    "StableLM": ("StableLmConfig", GQA),
+    "GPT-OSS": ("GptOssConfig", HEADS | {"num_local_experts": 4}),
+    "Mamba": ("MambaConfig", {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}),
+    "BERT as a decoder": ("BertConfig", SIZES | {"is_decoder": True}),
+}
+
+
+def save(transformers, folder, path, config, made_by="AutoModelForCausalLM"):
+    """A model of this config, with weights large enough for texts to differ, beside the tokenizer of `folder`."""
+    torch.manual_seed(1)
+    model = getattr(transformers, made_by).from_config(config)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(path)
+    (path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    return f"hf:{path}"
+
+
+@pytest.mark.parametrize("what", ARCHITECTURES)
+def test_an_architecture_is_read_as_it_reads_itself(transformers, folder, tmp_path, what):
+    """The features of a batch equal those from the logits that the model itself gives to each text alone."""
+    kind, sizes = ARCHITECTURES[what]
+    name = save(transformers, folder, tmp_path, getattr(transformers, kind)(**sizes))
+    backbone = load_backbone(name)
+    width = backbone.model.width
+    model = RewardModel(backbone, RewardHead(feature_count(width), 8), max_tokens=32, micro_batch_size=3)
+    prompts, completions = TEXTS[:3], ["    y = items\n", "x\n", "print(items[0], item)\n"]
+    features = model.features(prompts, completions)
+    own, read = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval(), []
+    own.get_output_embeddings().register_forward_pre_hook(lambda layer, inputs: read.append(inputs[0]))
+    for row, prompt, completion in zip(features, prompts, completions, strict=True):
+        tokens, start = model.tokens(prompt, completion)
+        with torch.no_grad():
+            logits = own(torch.tensor([tokens])).logits[0]
+        likelihood = logits[start - 1 : -1].log_softmax(-1)[range(len(tokens) - start), tokens[start:]]
+        expected = torch.cat([read.pop()[0, start:].mean(0), -likelihood.mean()[None], -likelihood.min()[None]])
+        assert width == len(row) - 2 and (row - expected).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("what", ["BERT", "RoBERTa", "XLNet", "ELECTRA", "T5", "ViT", "weights of NaN"])
+def test_a_model_that_is_no_causal_language_model_is_refused_in_one_line(transformers, folder, tmp_path, what):
+    """An attention to both sides would let the padding into the features."""
+    kind, sizes, made_by, said = {
+        "BERT": ("BertConfig", SIZES, "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
+        "RoBERTa": ("RobertaConfig", SIZES, "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
+        "ELECTRA": ("ElectraConfig", SIZES, "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
+        "XLNet": ("XLNetConfig", {"vocab_size": 300, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32},
+                  "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
+        "T5": ("T5Config", {"vocab_size": 300, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2},
+               "AutoModelForSeq2SeqLM", "a t5 is no causal language model"),
+        "ViT": ("ViTConfig", {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+                              "intermediate_size": 32}, "AutoModel", "a vit is no causal language model"),
+        "weights of NaN": ("GPT2Config", GPT2, "AutoModelForCausalLM", "what it makes of a text is not finite"),
+    }[what]  # fmt: skip
+    name = save(transformers, folder, tmp_path, getattr(transformers, kind)(**sizes), made_by)
+    if what == "weights of NaN":
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+        torch.nn.init.constant_(model.transformer.ln_f.weight, torch.nan)
+        model.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=said) as error:
+        load_backbone(name)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400 + len(str(tmp_path))
+
+
 def test_a_head_on_a_hugging_face_model_is_trained_and_loaded(folder, tmp_path, monkeypatch):
     from reward_runs import make_pairs
 
     from ddp_course import reward_ddp
-    from ddp_course.parallel.command_line import parse
     from ddp_course.post_training.reward_model import load_reward_model
+    from ddp_course.training.command_line import parse
 
     monkeypatch.setattr(reward_ddp, "StopRequest", lambda *_: types.SimpleNamespace(asked=lambda: False))
     flags = ["--preset", "tiny", "--backbone", f"hf:{folder}", "--pairs", str(make_pairs(tmp_path / "pairs")),
@@ -109,6 +190,21 @@ def test_the_loaders_own_reason_is_shown(transformers, folder, tmp_path, damage)
     assert expected in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_checkpoint_alone_downloads_nothing(monkeypatch, tmp_path):
+    """A reward model whose checkpoint names a model of the hub: nothing asks the hub until the user names it."""
+    pytest.importorskip("transformers")
+    import huggingface_hub
+
+    asked = []
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or str(tmp_path))
+    config = {"backbone": "hf:somebody/model", "head_width": 8, "max_tokens": 32, "micro_batch_size": 4}
+    saved = checkpoint.save(tmp_path / "run", 1, {"head": {}, "config": config, "identity": {"backbone": "0" * 16}})
+    with pytest.raises(InputError, match="hf:somebody/model is no folder of this machine, and is not downloaded"):
+        load_reward_model(saved)
+    assert not asked
+    assert prepare_backbone("hf:somebody/model") == f"hf:{tmp_path}" and asked == ["somebody/model"]
+
+
 def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InputError, match=f"the backbone hf:{tmp_path} needs the package: pip install transformers"):
@@ -139,7 +235,7 @@ def nanochat(monkeypatch):
         torch.manual_seed(1)
         tokenizer = types.SimpleNamespace(
             encode=lambda text: [ord(letter) % 50 for letter in text], get_bos_token_id=lambda: 49,
-            get_vocab_size=lambda: 50,
+            get_vocab_size=lambda: 50, decode=lambda ids: "".join(chr(50 + one) for one in ids),
         )  # fmt: skip
         return StandIn(), tokenizer, {}
 
@@ -157,7 +253,10 @@ def test_nanochats_own_loader_is_asked(nanochat):
     assert nanochat == [("sft", (), {"device": device, "phase": "eval", "model_tag": "d20", "step": 650})]
     backbone.model.assert_frozen()
     tokens = torch.tensor([[49, 1, 2, 3]])
-    assert (backbone.model.states(tokens) == backbone.model.model.embedding(tokens).cumsum(1)).all()
+    states, logits = backbone.model.read(tokens, torch.tensor([0, 0]), torch.tensor([0, 2]))
+    own = backbone.model.model
+    assert (states == own.embedding(tokens).cumsum(1)).all()
+    torch.testing.assert_close(logits, own(tokens)[0, [0, 2]])
     model = RewardModel(backbone, RewardHead(feature_count(8), 4), max_tokens=16)
     assert model.score(["a", ""], ["b", "cd"]).isfinite().all()
     with pytest.raises(InputError, match="backbone nanochat:rl: FileNotFoundError: No checkpoints found"):

@@ -1,4 +1,4 @@
-"""The by-hand wrappers, optimizer and sharded layers on real ranks, against one process on the joint batch.
+"""The by-hand wrappers, optimizer and sharded layers on real ranks, against one process on the global batch.
 
 One script makes every observation; it runs once at each world size. The tests look at what its ranks reported.
 """
@@ -7,7 +7,7 @@ import pytest
 import torch
 import warm
 
-from ddp_course.parallel.by_hand.tensor_bytes import TensorBytes
+from ddp_course.distributed.by_hand.tensor_bytes import TensorBytes
 
 WRAPPERS = ["flat", "overlapped", "bucketed", "small buckets"]
 ACCUMULATED = ["no_sync", "every backward", "two forwards first"]
@@ -20,10 +20,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.parallel import process_group
-from ddp_course.parallel.by_hand import *
-from ddp_course.parallel.by_hand.tensor_bytes import TensorBytes
-from ddp_course.parallel.sync import assert_replicas_equal
+from ddp_course.distributed import process_group
+from ddp_course.distributed.by_hand import *
+from ddp_course.distributed.by_hand.tensor_bytes import TensorBytes
+from ddp_course.distributed.sync import assert_replicas_equal
 
 world = process_group.start(timeout_seconds=30)
 WRAPPERS = {"flat": FlatDataParallel, "overlapped": OverlappedDataParallel, "bucketed": BucketedDataParallel,
@@ -380,7 +380,7 @@ def test_construction_gives_every_rank_the_parameters_and_buffers_of_rank_0(rank
 
 @pytest.mark.parametrize("how", ACCUMULATED)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_every_step_equals_one_process_on_the_joint_batch(ranks, wrapper, how):
+def test_every_step_equals_one_process_on_the_global_batch(ranks, wrapper, how):
     # Gradients and weights of about 1, added up in another order; None where one process has None, too.
     assert max(found[f"{wrapper}, {how}"] for found in ranks.values()) < 1e-14
 
@@ -439,11 +439,13 @@ def test_an_unused_layer_costs_the_overlap_of_the_first_step_only(ranks):
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_gradients_are_those_of_torchs_ddp(ranks, wrapper):
     # The sum of two numbers does not depend on their order: every bit is equal. Four are added up in an order that
-    # depends on where a number stands in its message, so messages of another length round differently.
-    bound = 0 if len(ranks) <= 2 else 8 * 2**-23
+    # depends on where a number stands in its message, so messages of another length round differently. Seen: up to 9
+    # times 2**-23 of a tensor's largest gradient over three updates; a wrong mean is off by more than 1.
+    rounding = 64 * 2**-23
+    bound = 0 if len(ranks) <= 2 else rounding
     assert max(found[f"{wrapper} to DDP, 1"] for found in ranks.values()) <= bound
     # With two backward passes an update DDP takes the mean after each; flat adds them up first, and rounds differently.
-    bound = 8 * 2**-23 if wrapper == "flat" else bound
+    bound = rounding if wrapper == "flat" else bound
     assert max(found[f"{wrapper} to DDP, 2"] for found in ranks.values()) <= bound
 
 
@@ -505,3 +507,46 @@ def test_tensor_bytes_counts_a_storage_once_and_until_it_is_freed():
         outside.add_(1)
         del view
         assert (memory.now, memory.peak) == (0, 800)
+
+
+HALF = """
+import copy, json
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from ddp_course.distributed import process_group
+from ddp_course.distributed.by_hand import full_state_dict, fully_shard_by_hand
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
+
+world = process_group.start(60, "cpu")
+torch.manual_seed(1)
+model = MiniGPT(MiniGPTConfig(64, 16, 2, 2, 16))
+theirs = copy.deepcopy(model)
+ours = fully_shard_by_hand(model, model.blocks, torch.bfloat16)
+policy, mesh = MixedPrecisionPolicy(param_dtype=torch.bfloat16), init_device_mesh("cpu", (world.size,))
+for part in (*theirs.blocks, theirs):
+    fully_shard(part, mesh=mesh, mp_policy=policy)
+losses = {"ours": [], "theirs": []}
+for name, one in (("ours", ours), ("theirs", theirs)):
+    optimizer = torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9)
+    for step in range(4):
+        tokens = torch.randint(64, (2, 17), generator=torch.Generator().manual_seed(10 * step + world.rank))
+        loss = one(tokens[:, :-1], tokens[:, 1:]) / 32
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses[name].append(loss.item())
+full = full_state_dict(ours)
+gaps = [(full[name] - tensor.full_tensor()).abs().max().item() for name, tensor in theirs.state_dict().items()]
+types = sorted({str(p.dtype) for p in ours.parameters()})
+print(json.dumps({"losses": losses, "gap": max(gaps), "types": types, "count": len(gaps)}))
+process_group.stop()
+"""
+
+
+def test_weights_sent_in_half_precision_train_as_torchs_fully_shard_does(tmp_path):
+    """To the bit: losses of every step and all weights after four, while shards and momentum stay float32."""
+    (tmp_path / "half.py").write_text(HALF)
+    for result in warm.ranks(tmp_path / "half.py", nproc=2).results.values():
+        assert result["losses"]["ours"] == result["losses"]["theirs"] and result["gap"] == 0.0 and result["count"] > 10
+        assert result["types"] == ["torch.float32"]

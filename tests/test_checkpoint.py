@@ -5,11 +5,12 @@ import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from ddp_course.errors import InputError
-from ddp_course.parallel import checkpoint
+from ddp_course.training import checkpoint
 
 
 def state(step):
@@ -141,7 +142,7 @@ try:
 except InputError as error:
     print(error)
 """
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60).stdout
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600).stdout
     assert "cannot write checkpoint" in said and "File too large" in said
     assert sorted(os.listdir(run_dir / "checkpoints")) == ["step_000001", "step_000002"]
     assert checkpoint.newest_valid(run_dir).name == "step_000002"
@@ -159,13 +160,13 @@ def test_loading_runs_no_code(tmp_path):
 
 
 def test_random_numbers_go_on_where_they_stopped():
-    from ddp_course.parallel import process_group
+    from ddp_course.distributed import process_group
 
     world = process_group.start()
     try:
         saved = checkpoint.gather_random_states(world)[0]
-        expected = (torch.rand(1).item(), random.random())
+        expected = (torch.rand(1).item(), random.random(), np.random.normal())
         checkpoint.restore_random_state(saved, world.device)
-        assert (torch.rand(1).item(), random.random()) == expected
+        assert (torch.rand(1).item(), random.random(), np.random.normal()) == expected
     finally:
         process_group.stop()

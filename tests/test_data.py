@@ -52,6 +52,15 @@ def text_of(corpus: corpora.Corpus, split: str) -> str:
 # -------------------------------------------------------------------------------------------------- corpora
 
 
+@pytest.mark.skipif(not Path("/proc/filesystems").exists(), reason="needs /proc")
+def test_a_file_that_says_it_is_empty_and_is_not_is_read():
+    file = Path("/proc/filesystems")
+    assert file.stat().st_size == 0
+    corpus = corpora.load(str(file))
+    assert text_of(corpus, "train") and text_of(corpus, "val")
+    assert text_of(corpus, "train") + text_of(corpus, "val") == file.read_text()
+
+
 def test_from_20_files_on_every_20th_is_validation(tmp_path):
     folder = numbered_files(tmp_path / "many", 45)
     write_files(folder, {"010-picture.bin": b"\x89PNG\0\0", ".hidden/secret.txt": "no", "empty.txt": ""})
@@ -138,6 +147,31 @@ def test_bad_corpora_are_input_errors(tmp_path, contents, asked, message):
     write_files(tmp_path, contents)
     with pytest.raises(InputError, match=message):
         corpora.load(str(tmp_path / asked))
+
+
+OF_A_TRAINER = '{"run_dir": "runs/x", "resume": "no", "world_size": 2}'
+OF_A_SPEEDRUN = '{"preset": "tiny", "stages": {}}'
+
+
+@pytest.mark.parametrize(
+    "of_the_run",
+    [
+        {"config.json": OF_A_TRAINER, "metrics.jsonl": '{"step": 1}', "samples.txt": "=== after 1 updates ==="},
+        {"checkpoints/step_000001/state.pt": "a", "latest": "step_000001"},
+        {"speedrun.json": OF_A_SPEEDRUN, "report.md": "# Report", "pretrain/samples.txt": "text"},
+    ],
+    ids=["settings", "a checkpoint", "a speedrun"],
+)
+def test_the_runs_below_a_corpus_are_no_part_of_it(tmp_path, of_the_run):
+    """A run changes while it trains; read as text, it would make every resumed run one on other data."""
+    folder = numbered_files(tmp_path / "mine", 3)
+    write_files(folder, {"settings/config.json": '{"seed": 1}'})
+    before = corpora.load(str(folder))
+    write_files(folder / "runs" / "x", of_the_run)
+    after = corpora.load(str(folder))
+    assert after.fingerprint == before.fingerprint and len(after.files) == 4
+    if "samples.txt" in of_the_run:
+        assert len(corpora.load(str(folder / "runs" / "x")).files) == 3, "asked for by its name, it is read"
 
 
 @pytest.mark.parametrize("data", ["", "standardlib", "a\0b", "x" * 5000, "~nobody-of-this-name/text"])
@@ -418,7 +452,7 @@ tokens = token_file.open_tokens(token_file.prepare({str(tmp_path / "many")!r}, "
 assert tokens.tokenizer.encode("a") == [97]
 print(sorted({{"tokenizers", "rustbpe", "tiktoken", "matplotlib", "IPython"}} & set(sys.modules)))
 """
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
     assert run.stdout.splitlines()[-1] == "[]", run.stderr
     assert [tokenizer.check(name) for name in ("bytes", "bpe")] == [256, 4096]
 
@@ -434,6 +468,20 @@ def documents_in(ids: np.ndarray, chosen: tokenizer.Tokenizer) -> list[str]:
     ends = np.flatnonzero(ids == chosen.end_of_text)
     assert ends[-1] == len(ids) - 1
     return [chosen.decode(part[part != chosen.end_of_text]) for part in np.split(ids, ends[:-1] + 1)]
+
+
+def test_a_disk_without_room_for_the_tokens_is_one_sentence(tmp_path):
+    import resource
+
+    (tmp_path / "a.txt").write_text("a line of text\n" * 2000)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(InputError, match="cannot write the token files .*set DDP_COURSE_CACHE to another folder"):
+            token_file.prepare(str(tmp_path / "a.txt"), "bytes", cache=tmp_path / "cache", say=silent)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list((tmp_path / "cache" / "tokens").iterdir()), "something half-written is left"
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -513,13 +561,34 @@ def test_damage_is_found_said_and_repaired(tmp_path, damage):
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
+def test_a_run_that_goes_on_reads_what_it_began_with(tmp_path):
+    data = str(numbered_files(tmp_path / "many", 3))
+    folder = token_file.prepare(data, "bytes", say=silent)
+    before, said = {"data": data, "tokenizer": "bytes", "vocab_size": None, "token_file": str(folder)}, []
+    numbered_files(tmp_path / "many", 5)
+    assert token_file.prepare(data, "bytes", say=said.append, before=before) == folder and not said
+    assert token_file.prepare(data, "bpe", 300, say=silent, before=before) != folder, "other tokens were asked for"
+    other = token_file.prepare(str(tmp_path / "many" / "000.txt"), "bytes", say=silent, before=before)
+    assert other != folder, "another corpus was asked for"
+    flip_a_bit(folder / "train.bin")
+    assert token_file.prepare(data, "bytes", say=said.append, before=before) != folder
+    assert "the token files that this run began with are gone" in said[0]
+
+
+@pytest.mark.parametrize("meta", ["[" * 100_000, "7", '{"splits": 7, "dtype": "<u2"}', '{"dtype": "no", "splits": {}}'])
+def test_token_files_that_say_nonsense_are_input_errors(tmp_path, meta):
+    write_files(tmp_path / "tokens", {"meta.json": meta, "train.bin": "ab", "val.bin": "ab"})
+    with pytest.raises(InputError, match="no usable token files"):
+        token_file.open_tokens(tmp_path / "tokens")
+
+
 def test_two_processes_may_build_at_once(tmp_path, cache):
     data = str(numbered_files(tmp_path / "many", 30))
     script = f'from ddp_course.data.token_file import *; print(prepare({data!r}, "bpe", 300, say=str))'
     command = [sys.executable, "-c", script]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     try:
-        folders = {process.communicate(timeout=60)[0].strip() for process in both}
+        folders = {process.communicate(timeout=600)[0].strip() for process in both}
     finally:
         for process in both:
             process.kill()
@@ -699,7 +768,7 @@ def test_micro_batches_have_their_shape_and_targets_are_one_token_later():
 
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_all_world_sizes_share_one_joint_batch_in_one_order(micro_batch_size, world_size):
+def test_all_world_sizes_share_one_global_batch_in_one_order(micro_batch_size, world_size):
     tokens = np.arange(5000, dtype=np.uint16)
     expected = windows.window_starts(5, 11, 16, len(tokens), 8)
     steps = 16 // (micro_batch_size * world_size)

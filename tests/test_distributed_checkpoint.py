@@ -7,8 +7,10 @@ import torch
 import warm
 from torch import nn
 
+from ddp_course.distributed import process_group
 from ddp_course.errors import InputError
-from ddp_course.parallel import distributed_checkpoint, process_group
+from ddp_course.training import checkpoint, distributed_checkpoint
+from ddp_course.training.distributed_state import DistributedState
 
 SCRIPT = """
 import copy, os, sys
@@ -19,7 +21,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from ddp_course.parallel import distributed_checkpoint
+from ddp_course.training import checkpoint, distributed_checkpoint
+from ddp_course.training.distributed_state import DistributedState
 
 folder = Path(sys.argv[1])
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))
@@ -128,3 +131,52 @@ def test_what_a_killed_save_leaves_is_neither_taken_nor_in_the_way(alone, tmp_pa
 def test_what_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(InputError, match="has no file .metadata"):
         distributed_checkpoint.load(tmp_path, *model_and_optimizer())
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", ["a flipped bit", "a missing file", "no checksums", "checksums cut short"])
+def test_a_damaged_newest_one_is_passed_over(alone, tmp_path, damage):
+    model, optimizer = model_and_optimizer()
+    for step in (1, 2):
+        distributed_checkpoint.save(tmp_path, step, model, optimizer)
+    newest, said = tmp_path / "step_000002", []
+    checksums = newest / distributed_checkpoint.CHECKSUMS
+    if damage == "a flipped bit":
+        flip_a_bit(newest / "__0_0.distcp")
+    elif damage == "a missing file":
+        (newest / "__0_0.distcp").unlink()
+    elif damage == "no checksums":
+        checksums.unlink()
+    else:
+        checksums.write_text("".join(checksums.read_text().splitlines(keepends=True)[:-1]))
+    assert distributed_checkpoint.newest(tmp_path, said.append).name == "step_000001"
+    assert len(said) == 1 and "passing over" in said[0] and "step_000002" in said[0]
+    with pytest.raises(InputError, match="is no distributed checkpoint that can be loaded"):
+        distributed_checkpoint.load(newest, model, optimizer)
+
+
+def test_one_of_another_model_is_refused_in_one_line(alone, tmp_path):
+    path = distributed_checkpoint.save(tmp_path, 1, *model_and_optimizer())
+    other = nn.Linear(3, 2)
+    with pytest.raises(InputError, match="cannot load .*step_000001") as error:
+        distributed_checkpoint.load(path, other, torch.optim.AdamW(other.parameters()))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("folder", "name"), [("tensors", "*.distcp"), ("checkpoints", "state.pt")])
+def test_a_run_whose_tensors_are_damaged_falls_back_to_the_checkpoint_before(alone, tmp_path, folder, name):
+    """What resumes is the plain checkpoint, which is whole; the tensors that belong to it are not."""
+    model, optimizer = model_and_optimizer()
+    state = DistributedState(model, optimizer, {"seed": 1})
+    for step in (1, 2):
+        state.save(alone, tmp_path, step, {}, keep=0)
+    [damaged] = (tmp_path / folder / "step_000002").glob(name)
+    flip_a_bit(damaged)
+    said = []
+    found = checkpoint.newest_valid(tmp_path, said.append)
+    assert found.name == "step_000001" and "step_000002" in said[0] and state.restore(alone, found) == 1

@@ -20,10 +20,10 @@ from PIL import Image
 
 from ddp_course.errors import InputError
 from ddp_course.lab import figures
+from ddp_course.lab.figures.style import ink_on, spread_out
 from ddp_course.lab.quantity import format_number, quantity, with_prefix
-from ddp_course.lab.style import ink_on, spread_out
 
-TRAINING = [{"step": step, "loss": 5.0 - step / 10, "lr": 0.001} for step in range(20)]
+TRAINING = [{"step": step, "loss": 5.0 - step / 10, "learning_rate": 0.001} for step in range(20)]
 
 
 def event(start, end, kind="compute", name="forward"):
@@ -171,7 +171,7 @@ def test_a_step_logged_again_after_a_resume_counts_once_with_its_later_value(tmp
 
 
 def test_another_key_can_be_drawn():
-    figure = figures.loss_curves({"run": [*TRAINING, {"step": 1, "val_loss": 3.0}]}, "The rate", key="lr")
+    figure = figures.loss_curves({"run": [*TRAINING, {"step": 1, "val_loss": 3.0}]}, "The rate", key="learning_rate")
     assert len(data_lines(figure)) == 1 and figure.axes[0].get_ylabel() == "learning rate"
 
 
@@ -183,19 +183,27 @@ def test_a_run_killed_in_mid_write_loses_only_the_unfinished_line(tmp_path, endi
 @pytest.mark.parametrize(
     ("content", "message"),
     [(None, "not a run directory"), ("", "no finished record"), ("not json\n", "line 1"), ("[1]\n", "line 1"),
+     (b"\xff\xfe\n", "line 1"), ('{"loss": 1}\n', "'loss'"), ('{"step": "x", "loss": 1}\n', "'loss'"),
      ('{"step": 1, "val_loss": 2}\n', "'loss'")],
 )  # fmt: skip
 def test_a_run_without_metrics_is_refused_by_name(tmp_path, content, message):
     if content is not None:
-        (tmp_path / "metrics.jsonl").write_text(content)
+        (tmp_path / "metrics.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=message):
         figures.loss_curves({"run": tmp_path}, "Nothing")
+
+
+def test_a_loss_that_was_no_number_leaves_a_gap(tmp_path):
+    """NaN stands in the metrics as null."""
+    run = write_run(tmp_path / "run", [*TRAINING[:3], {"step": 3, "loss": None, "val_loss": None}, *TRAINING[4:]])
+    [line] = data_lines(figures.loss_curves({"run": run}, "It diverged for a step"))
+    assert list(line.get_xdata()) == [0, 1, 2, *range(4, 20)]
 
 
 def test_no_curves_and_a_missing_key_are_refused():
     with pytest.raises(InputError, match="at least one"):
         figures.loss_curves({}, "Nothing")
-    with pytest.raises(InputError, match=r"'grad_norm'.*\['loss', 'lr', 'step'\]"):
+    with pytest.raises(InputError, match=r"'grad_norm'.*\['learning_rate', 'loss', 'step'\]"):
         figures.loss_curves({"run": TRAINING}, "Norms", key="grad_norm")
 
 
@@ -363,7 +371,7 @@ def test_a_roofline_needs_positive_numbers(arguments):
 def command_line(*arguments):
     environment = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "MPLBACKEND")}
     command = [sys.executable, "-m", "ddp_course.lab.figures", *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
 
 def test_the_command_line_writes_the_picture_and_prints_its_path(tmp_path):
@@ -401,3 +409,45 @@ def test_a_notebook_shows_each_figure_exactly_once(tmp_path):
     assert [len(found) for found in images] == [0, 1, 0, 1, 1]
     assert images[1][0].metadata["image/png"]["alt"] == "Only one"
     assert images[1][0].data["text/plain"] == "Figure: Only one"
+
+
+# --- animation ------------------------------------------------------------------------------------------------------
+
+
+def steps(*titles, ranks=1):
+    return [figures.collective("send", {0: [n]}, {r: [n + 1] for r in range(ranks)}, t) for n, t in enumerate(titles)]
+
+
+def test_an_animation_is_one_png_that_holds_every_picture():
+    pictures = steps("One more", "One more", "One more")
+    shown, metadata = figures.animation(pictures, seconds=0.5)._repr_png_()
+    image = Image.open(io.BytesIO(shown))
+    assert image.n_frames == 3 and image.info["loop"] == 0 and metadata == {"alt": "One more"}
+    durations = []
+    for number, picture in enumerate(pictures):
+        image.seek(number)
+        durations.append(image.info["duration"])
+        assert image.convert("RGB").tobytes() == pixels(picture).convert("RGB").tobytes(), f"picture {number}"
+    assert durations == [500, 500, 4000]
+    assert len(shown) < sum(len(picture._repr_png_()[0]) for picture in pictures), "only what changes is stored again"
+
+
+@pytest.mark.parametrize("pictures", [steps("One"), steps("One", "Two"), steps("One") + steps("One", ranks=3), []])
+def test_an_animation_needs_pictures_of_one_kind(pictures):
+    with pytest.raises(InputError, match="two pictures or more, of one title and one size"):
+        figures.animation(pictures)
+
+
+# --- what each rank has started -------------------------------------------------------------------------------------
+
+
+def test_the_place_where_ranks_part_is_framed_and_a_gap_is_said():
+    started = {0: ["step"] * 6 + ["metric"], 1: ["step"] * 6}
+    figure = figures.collectives_started(started, {0: "stands at line 9"}, "Rank 1 did not come", last=3)
+    framed = [patch for patch in figure.axes[0].patches if patch.get_linewidth() > 0]
+    assert len(framed) == 1 and colors.to_hex(framed[0].get_facecolor()).upper() == figures.rank_colour(0)
+    found = texts(figure)
+    assert found.count("step") == 4 and {"5", "6", "7", "metric", "not started", "stands at line 9"} <= set(found)
+    assert "4" not in found  # the last three numbers only
+    with pytest.raises(InputError, match="at least one rank"):
+        figures.collectives_started({}, {}, "Nobody")

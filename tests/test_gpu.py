@@ -4,13 +4,15 @@ import pytest
 import torch
 from training_runs import metrics, train, train_alone
 
+from ddp_course.training.throughput import peak_flops
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 GPT2 = ("--preset", "gpt2", "--steps", 6, "--tokens-per-update", 65_536, "--log-every", 1, "--checkpoint-every", 0)
 
 
 @pytest.mark.parametrize("flags", [(), ("--compile",)], ids=["eager", "compiled"])
 def test_gpt2_trains_on_one_gpu(tmp_path, flags):
-    run = train(tmp_path, *GPT2, *flags, nproc=1, timeout=280)
+    run = train(tmp_path, *GPT2, *flags, nproc=1, timeout=600)
     losses = metrics(tmp_path)
     assert run.exit_code == 0 and losses[6] < losses[1]
     print({"tokens_per_s": metrics(tmp_path, "tokens_per_s")})
@@ -24,7 +26,7 @@ def test_two_gpus_equal_one(tmp_path):
 
 
 def test_more_processes_than_gpus_is_refused(tmp_path):
-    from ddp_course.lab.launch import RunFailed
+    from ddp_course.launcher import RunFailed
 
     too_many = torch.cuda.device_count() + 1
     with pytest.raises(RunFailed, match=rf"{too_many} processes were started .* has {too_many - 1} GPU"):
@@ -34,3 +36,17 @@ def test_more_processes_than_gpus_is_refused(tmp_path):
 def test_float16_scales_its_gradients(tmp_path):
     assert train_alone(tmp_path, "--steps", 6, "--precision", "float16").returncode == 0
     assert metrics(tmp_path)[6] < metrics(tmp_path)[1]
+
+
+def test_tf32_trains(tmp_path):
+    assert train_alone(tmp_path, "--steps", 6, "--precision", "tf32").returncode == 0
+    assert metrics(tmp_path)[6] < metrics(tmp_path)[1]
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and peak_flops(torch.cuda.get_device_name(), "bfloat16") is None,
+    reason="needs a GPU whose peak is known",
+)
+def test_utilisation_is_a_share(tmp_path):
+    train(tmp_path, *GPT2, nproc=1, timeout=280)
+    assert 0 < metrics(tmp_path, "mfu")[6] < 1

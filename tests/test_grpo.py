@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import warnings
 from dataclasses import replace
@@ -10,22 +11,34 @@ from dataclasses import replace
 import pytest
 import torch
 import warm
+from huggingface_folder import make_model
 from test_resume import _signal_ranks, _when, copy_up_to
 from training_runs import ROOT, checkpoint, largest_gap, metrics, train_alone
 
 from ddp_course import grpo_ddp
 from ddp_course.data import corpora, tokenizer
 from ddp_course.data.pairs import Pair, write_pairs
+from ddp_course.distributed import process_group
+from ddp_course.distributed.process_group import World
 from ddp_course.errors import InputError
-from ddp_course.lab.launch import torchrun
-from ddp_course.parallel import command_line, process_group
-from ddp_course.parallel.process_group import World
-from ddp_course.post_training.adaptive_beta import AdaptiveBeta
-from ddp_course.post_training.grpo import group_advantages, grpo_loss, kl_estimate, token_log_probs
+from ddp_course.launcher import torchrun
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
+from ddp_course.post_training.batch import describe
+from ddp_course.post_training.grpo import (
+    HIGHEST_BETA,
+    LOWEST_BETA,
+    AdaptiveBeta,
+    group_advantages,
+    grpo_loss,
+    kl_estimate,
+    token_log_probs,
+)
 from ddp_course.post_training.pairwise_objective import pairwise_advantages, pairwise_loss
 from ddp_course.post_training.pretrained import load_pretrained
 from ddp_course.post_training.prompts import collect, prompts_of
-from ddp_course.post_training.rewards import parses
+from ddp_course.post_training.rewards import Parses, parses
+from ddp_course.post_training.rollout import Players, take_pairs
+from ddp_course.training import command_line
 
 GRPO = ROOT / "ddp_course" / "grpo_ddp.py"
 
@@ -116,6 +129,23 @@ def test_the_loss_is_that_of_liger_kernel(kind):
     assert (clipped / given["counted"].sum()).item() == pytest.approx(their_share.item())
 
 
+def test_what_is_not_counted_has_no_gradient_however_far_away_it_is():
+    """exp(200) is infinite in float32, and a gradient of 0 times infinity is NaN: the mask has to come first."""
+    far = torch.full((2, 4), -200.0)
+    log_probs = torch.full((2, 4), -1.0, requires_grad=True)
+    counted = torch.tensor([[False, False, True, True], [False, True, True, False]])
+    near = torch.full((2, 4), -1.1)
+    given = {"advantages": torch.tensor([1.0, -1.0]), "counted": counted, "clip": 0.2, "beta": 0.1}
+    expected, _ = grpo_loss(log_probs, near, near, **given)
+    wanted = torch.autograd.grad(expected, log_probs)[0]
+    for sign in (1, -1):
+        elsewhere = torch.where(counted, near, sign * far)
+        for old, reference in ((elsewhere, near), (near, elsewhere), (elsewhere, elsewhere)):
+            loss, clipped = grpo_loss(log_probs, old, reference, **given)
+            assert torch.equal(loss, expected) and clipped <= counted.sum()
+            assert torch.equal(torch.autograd.grad(loss, log_probs)[0], wanted)
+
+
 def test_kl_is_never_negative_and_right_on_average():
     torch.manual_seed(1)
     policy, reference = torch.randn(2, 5, dtype=torch.float64).log_softmax(-1)
@@ -150,6 +180,49 @@ def test_beta_follows_the_kl_and_is_state():
     fixed = AdaptiveBeta(1.0, target=0.0, gain=0.5)
     fixed.update(10.0)
     assert fixed.value == 1.0
+
+
+@pytest.mark.parametrize("gain", [0.5, 4.999, 5.0, 20.0, 1e300])
+@pytest.mark.parametrize("start", [0.0, LOWEST_BETA, 0.05, HIGHEST_BETA])
+def test_beta_stays_in_its_range_whatever_the_gain(gain, start):
+    """Below zero it would pay the policy for leaving the reference, and it would never come back from zero."""
+    for told in ([0.0] * 400, [10.0] * 400, [0.0, 10.0] * 200):
+        beta = AdaptiveBeta(start, target=0.1, gain=gain)
+        for kl in told:
+            beta.update(kl)
+            assert (start == beta.value == 0) or LOWEST_BETA <= beta.value <= HIGHEST_BETA
+        before = beta.value
+        beta.update(0.0 if told[-1] else 10.0)
+        assert start == 0 or beta.value != before, "it can still move"
+
+
+def test_a_kl_that_is_no_number_leaves_beta_as_it_is():
+    beta = AdaptiveBeta(0.05, target=0.1, gain=0.5)
+    beta.update(math.nan)
+    assert beta.value == 0.05
+
+
+def test_pairs_without_a_prompt_and_with_one_token(tmp_path):
+    """Nothing would stand before the answer, and so nothing would be predicted: the end of a text stands there."""
+    torch.manual_seed(1)
+    words = tokenizer.build("bytes", [])
+    model = MiniGPT(MiniGPTConfig(256, 16, 1, 1, 8))
+    players = Players(model, model, Parses(1), words, 4, 1.0, micro_batch_size=2, precision="float32")
+    batch, _ = take_pairs(players, [Pair("", "a", "b", "")], beta=0.1)
+    assert batch.tokens.tolist() == [[words.end_of_text, ord("a")], [words.end_of_text, ord("b")]]
+    assert batch.counted.tolist() == [[True], [True]]
+    assert describe(batch, 2, process_group.start(60, "cpu"))["tokens"] == 2
+    process_group.stop()
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--temperature", "1e-40"], "--temperature must be from 0.001 to 1000, not 1e-40"),
+    (["--temperature", "inf"], "--temperature must be a number of at most"),
+    (["--beta", "1e-9"], "--beta must be 0 or from 1e-06 to 1000"),
+])  # fmt: skip
+def test_numbers_that_lead_nowhere_are_refused(flags, said):
+    with pytest.raises(InputError, match=said):
+        command_line.parse(grpo_ddp.PRESETS, flags)
 
 
 # ---- the reward --------------------------------------------------------------------------------------------------
@@ -227,10 +300,15 @@ def test_prompts_are_headers_that_stand_in_the_corpus_once(tmp_path):
         "        pass\n    def four(self,\n             x):\n        pass\n\n"
         'def five(): return 5\n\ndef six(a, a b):\n    pass\n\nTEXT = """\ndef seven(%s, b):\n"""\n'
     )  # fmt: skip
-    (tmp_path / "a19.py").write_text(functions(["longer" * 9, "eight", "one"]))  # of 20 files the last validates
+    (tmp_path / "a19.py").write_text(  # of 20 files the last validates
+        functions(["longer" * 9, "eight", "one"])
+        + "class B:\n    def nine(self):\n        if self:\n            pass\n\n    x = 2\ny = 3\n"
+    )
     found = collect(corpora.load(str(tmp_path)), tokenizer.build("bytes", []), longest=55, held_out=8)
     assert found.train == ["def one(a, b):", "def two(a, b):", "async def three(self, x: int = 3) -> dict[str, int]:"]
-    assert found.held_out == ["def eight(a, b):"]
+    assert found.held_out == ["def eight(a, b):", "def nine(self):"]
+    assert found.real[0].startswith(functions(["eight"]).removeprefix("def eight(a, b):"))
+    assert found.real[1] == "\n    if self:\n        pass\n\nx = 2\n", "as far left as its prompt"
 
 
 def test_prompts_of_an_update_are_a_pure_function_of_seed_and_update():
@@ -245,18 +323,18 @@ def test_prompts_of_an_update_are_a_pure_function_of_seed_and_update():
 # ---- the ladder --------------------------------------------------------------------------------------------------
 
 RUNG = '''
-import json, sys
+import copy, json, sys
 from dataclasses import dataclass
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from ddp_course.data import tokenizer
 from ddp_course.grpo_ddp import GRPOConfig, learn
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.parallel import process_group
-from ddp_course.parallel.sync import assert_replicas_equal
-from ddp_course.post_training.adaptive_beta import AdaptiveBeta
+from ddp_course.distributed import process_group
+from ddp_course.distributed.sync import assert_replicas_equal
 from ddp_course.post_training.batch import describe
-from ddp_course.post_training.grpo import kl_estimate
+from ddp_course.post_training.grpo import AdaptiveBeta, kl_estimate
+from ddp_course.post_training.policies import load_policy
 from ddp_course.post_training.rollout import Players, sample_groups
 
 PROMPTS = [f"def f{n}({'a, ' * (n % 3)}b):" for n in range(5)]  # 5 prompts: 4 ranks have 2, 1, 1, 1
@@ -271,10 +349,10 @@ def completion(prompt, number):
 
 @dataclass(frozen=True)
 class Given(Players):
-    """Players who write what is given."""
+    """Players that sample what is given."""
 
-    def write(self, model, prompts, seed=None):
-        texts = [self.tokenizer.decode(prompt) for prompt in prompts]
+    def sample(self, model, prompts, seed=None):
+        texts = [self.tokenizer.decode(prompt[len(self.begin) :]) for prompt in prompts]
         return [completion(text, place % GROUP) for place, text in enumerate(texts)]
 
 
@@ -283,11 +361,23 @@ class Length:
         return torch.tensor([len(text) % 5 + text.count("a") for text in completions], dtype=torch.float64)
 
 
-def train(world, fault):
+def models(name):
+    """Policy, reference, tokenizer and what stands before a prompt."""
     torch.manual_seed(1)
-    policy, reference = (MiniGPT(MiniGPTConfig(256, 48, 2, 2, 16)).double() for _ in range(2))
-    words = tokenizer.build("bytes", [])
-    players = Given(policy, reference, Length(), words, 12, 0.9, micro_batch_size=2, precision="float64")
+    if name == "minigpt":
+        policy, reference = (MiniGPT(MiniGPTConfig(256, 48, 2, 2, 16)).double() for _ in range(2))
+        return policy, reference, tokenizer.build("bytes", []), ()
+    start = load_policy(name)
+    policy, reference = start.model.double(), copy.deepcopy(start.model).double()
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter += 0.02 * torch.randn_like(parameter)
+    return policy, reference, start.tokenizer, start.begin
+
+
+def train(world, fault):
+    policy, reference, words, begin = models(sys.argv[2])
+    players = Given(policy, reference, Length(), words, 12, 0.9, micro_batch_size=2, precision="float64", begin=begin)
     config = GRPOConfig(passes=2, micro_batch_size=2, clip=0.02, temperature=0.9, precision="float64")
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
     beta = AdaptiveBeta(0.5, target=0.0075, gain=0.5)
@@ -317,24 +407,29 @@ process_group.stop()
 
 @pytest.fixture(scope="module")
 def climb(tmp_path_factory):
-    """All faults at once for each world size: ranks -> (weights by fault, results by rank)."""
+    """All faults at once for each world size: ranks, policy -> (weights by fault, results by rank)."""
     folder, climbed = tmp_path_factory.mktemp("rung"), {}
     (folder / "rung.py").write_text(RUNG)
 
-    def run(nproc):
-        if nproc not in climbed:
-            out = folder / f"{nproc}.pt"
-            results = warm.ranks(folder / "rung.py", out, nproc=nproc).results
-            climbed[nproc] = torch.load(out, weights_only=True), results
-        return climbed[nproc]
+    def run(nproc, policy="minigpt"):
+        if policy == "hf" and not (folder / "hf").exists():
+            pytest.importorskip("transformers", reason="the policy hf: needs transformers: pip install transformers")
+            (folder / "hf").mkdir()
+            make_model(folder / "hf")
+        if (nproc, policy) not in climbed:
+            out = folder / f"{len(climbed)}.pt"
+            name = f"hf:{folder}/hf" if policy == "hf" else policy
+            results = warm.ranks(folder / "rung.py", out, name, nproc=nproc).results
+            climbed[nproc, policy] = torch.load(out, weights_only=True), results
+        return climbed[nproc, policy]
 
     return run
 
 
-@pytest.mark.parametrize("nproc", [2, 4])
-def test_the_same_completions_give_the_same_update(climb, nproc):
+@pytest.mark.parametrize(("nproc", "policy"), [(2, "minigpt"), (4, "minigpt"), (2, "hf")])
+def test_the_same_completions_give_the_same_update(climb, nproc, policy):
     """Ragged completions, uneven shares of the prompts, two passes, a clip that bites, a beta that moves: float64."""
-    (weights, results), (weights_alone, alone) = climb(nproc), climb(1)
+    (weights, results), (weights_alone, alone) = climb(nproc, policy), climb(1, policy)
     assert largest_gap(weights["none"], weights_alone["none"]) < 1e-10
     for rank in range(nproc):
         mine, one = results[rank]["none"], alone[0]["none"]
@@ -382,7 +477,7 @@ def whole(pretrained, code, tmp_path_factory):
     return run_dir, run
 
 
-LEARN = ("--steps", 12, "--prompts-per-update", 8, "--group-size", 8, "--new-tokens", 24, "--learning-rate", 5e-4,
+LEARN = ("--steps", 12, "--prompts-per-update", 8, "--group-size", 8, "--new-tokens", 24, "--learning-rate", 1e-3,
          "--warmup-steps", 4, "--validation-prompts", 9, "--validate-every", 6, "--checkpoint-every", 6,
          "--keep-checkpoints", 0, "--kl-target", 0.2)  # fmt: skip
 
@@ -394,6 +489,8 @@ def test_it_learns(whole):
     assert 0.01 < first < 0.5, "the task is neither hopeless nor done"
     assert last > first + 0.2
     assert metrics(run_dir, "val_reward")[0] == metrics(run_dir, "val_reference")[12]
+    assert metrics(run_dir, "val_parses") == metrics(run_dir, "val_reward"), "here the reward is whether it parses"
+    assert metrics(run_dir, "val_real")[12] == metrics(run_dir, "val_real_parses")[0] > 0.5
 
 
 def test_what_is_logged(whole):
@@ -401,7 +498,7 @@ def test_what_is_logged(whole):
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if "loss" in record]
     names = {"reward", "kl", "entropy", "clip_fraction", "beta", "length", "distinct", "r_margin", "lp_margin",
-             "kl_margin", "tokens", "lr", "grad_norm", "completions_per_s", "seconds"}  # fmt: skip
+             "kl_margin", "tokens", "learning_rate", "grad_norm", "completions_per_s", "seconds"}  # fmt: skip
     assert all(names <= record.keys() and all(map(math.isfinite, record.values())) for record in steps)
     assert [record["step"] for record in steps] == list(range(1, 13))
     assert steps[0]["kl"] == pytest.approx(0, abs=1e-6) and steps[-1]["kl"] > 1e-3
@@ -429,12 +526,27 @@ def test_two_ranks_resume_bit_equal(whole, pretrained, code, tmp_path):
     assert not torch.equal(*(state["torch"] for state in ours["random_states"])), "ranks draw different numbers"
 
 
+def test_a_run_goes_on_with_the_prompts_it_began_with(pretrained, code, tmp_path, monkeypatch):
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(code, tmp_path / "code")
+    given = arguments(pretrained, tmp_path / "code", tmp_path / "run", "--resume", "auto", "--validate-every", 0)
+    assert warm.alone(GRPO, *given, "--steps", 1).returncode == 0
+    (tmp_path / "code" / "a_new_file.py").write_text("def another(one):\n    return one\n")
+    done = warm.alone(GRPO, *given, "--steps", 2)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    shutil.rmtree(tmp_path / "cache" / "prompts")
+    done = warm.alone(GRPO, *given, "--steps", 3)
+    assert "the prompts that this run began with are gone" in done.stdout
+    assert done.returncode == 1 and "it has prompts and pairs" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
 def test_sigterm_saves_on_all_ranks(pretrained, code, tmp_path):
     run_dir = tmp_path / "run"
     pid = os.getpid()
     watcher = _when(lambda: (run_dir / "metrics.jsonl").exists() and len(metrics(run_dir)) > 1,
                     lambda: _signal_ranks(pid, signal.SIGTERM))  # fmt: skip
-    endless = arguments(pretrained, code, run_dir, "--steps", 4000, "--validate-every", 0, "--checkpoint-every", 0)
+    endless = arguments(pretrained, code, run_dir, "--steps", 4000, "--validate-every", 0, "--checkpoint-every", 0,
+                        "--exit-code-when-stopped", 0)  # fmt: skip
     run = torchrun(GRPO, *endless, nproc=2, quiet=True)
     watcher.join()
     assert run.exit_code == 0
@@ -459,8 +571,9 @@ BAD = {
     "no policy": (["--pretrained", ""], "--pretrained is missing"),
     "no such policy": (["--pretrained", "{tmp}/none"], "none: there is no such checkpoint folder"),
     "a group of one": (["--group-size", "1"], "--group-size must be at least 2, not 1"),
-    "no temperature": (["--temperature", "0"], "--temperature must be above 0, not 0.0"),
+    "no temperature": (["--temperature", "0"], "--temperature must be from 0.001 to 1000, not 0.0"),
     "too long": (["--new-tokens", "64"], "--new-tokens 64 leaves no room for a prompt in the model's context of 64"),
+    "groups that no machine holds": (["--group-size", "1000000000"], "an update needs at least"),
     "too many prompts": (["--prompts-per-update", "5000"], "an update wants 5000 different prompts, the corpus has"),
     "no Python": (["--data", "{tmp}/text"], "has no function"),
     "a reward model without a path": (["--reward", "model"], "--reward model and --reward-model PATH belong together"),

@@ -1,9 +1,10 @@
 """Who may import whom in ddp_course, read from the source, and what a rank really loads, seen in a fresh process.
 
-models <- nothing of ours            parallel <- nothing that knows a model
-data   <- nothing of ours            launchable scripts <- models, data, parallel, ladder, post_training
-ladder, post_training <- models, data, parallel: they run inside a rank
-lab    <- imported by notebooks, tests and itself only: what runs inside a rank never draws and never knows Jupyter
+models, data            <- nothing of ours but errors, and what is said of files: atomic_file, json_file, run_folder
+distributed, training   <- nothing that knows a model
+post_training, ladder   <- models, data, distributed, training: they run inside a rank
+launchable scripts      <- all of the above
+launcher, doctor, lab, grader, authoring, speedrun: for notebooks, tests and authors; never inside a rank
 """
 
 import ast
@@ -15,18 +16,26 @@ from pathlib import Path
 
 import pytest
 
-from ddp_course.lab import authoring
+from ddp_course.authoring import commands as authoring
 
 PACKAGE = authoring.ROOT / "ddp_course"
-ALLOWED = {  # part of the package: the parts it may import, besides itself and errors
+IN_A_RANK = {"models", "data", "distributed", "training", "post_training", "ladder", "launchable"}
+FOR_ALL = {"errors", "atomic_file", "json_file", "run_folder"}
+ALLOWED = {  # part of the package: the parts it may import, besides itself and FOR_ALL
     "models": set(),
     "data": set(),
-    "parallel": {"data"},
-    "ladder": {"models", "data", "parallel"},
-    "post_training": {"models", "data", "parallel"},
-    "launchable": {"models", "data", "parallel", "ladder", "post_training"},
-    "lab": {"models", "data", "parallel", "ladder", "post_training", "launchable"},
-    "harness": {"models", "data", "parallel", "post_training", "launchable"},  # scripts that run inside a rank
+    "distributed": set(),
+    "training": {"distributed"},
+    "post_training": {"models", "data", "distributed", "training"},
+    "ladder": {"models", "data", "distributed", "training"},
+    "launchable": IN_A_RANK - {"launchable"},
+    "lab": set(),
+    "launcher": {"lab"},
+    "doctor": {"lab", "launcher"},
+    "authoring": {"lab", "launcher"},
+    "grader": IN_A_RANK | {"lab", "launcher", "harness"},
+    "speedrun": IN_A_RANK | {"lab", "launcher"},
+    "harness": IN_A_RANK,  # what the grader starts inside a rank
 }
 NOT_IN_A_RANK = {"matplotlib", "IPython", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "nbclient",
                  "nbconvert", "nbformat", "papermill"}  # fmt: skip
@@ -34,11 +43,11 @@ NOT_AT_IMPORT = NOT_IN_A_RANK | {"tokenizers", "tiktoken", "rustbpe", "transform
 
 
 def part_of(module: str) -> str | None:
-    """models, data, parallel, ladder, lab, harness or launchable; None for the package itself and its errors."""
+    """A key of ALLOWED; None for the package itself and what every part may import."""
     names = module.split(".")
-    if module.startswith("ddp_course.lab.harness"):
+    if module.startswith("ddp_course.grader.harness"):
         return "harness"
-    if module in ("ddp_course", "ddp_course.errors"):
+    if module == "ddp_course" or names[1] in FOR_ALL:
         return None
     return names[1] if names[1] in ALLOWED else "launchable"
 
@@ -75,7 +84,7 @@ def broken_rules(package: Path) -> list[str]:
         part = part_of(here)
         for line, imported in imports(path, package):
             place = f"{path.relative_to(package.parent)}:{line}"
-            if imported.split(".")[0] in NOT_IN_A_RANK and part != "lab":
+            if imported.split(".")[0] in NOT_IN_A_RANK and (part is None or part in IN_A_RANK | {"harness"}):
                 found.append(f"{place}: imports {imported}, but may run inside a rank")
             if imported.split(".")[0] != "ddp_course":
                 continue
@@ -102,14 +111,15 @@ def test_imports_in_the_package():
 
 
 def test_what_a_rank_loads():
-    modules = [module_name(path, PACKAGE) for path in sorted(PACKAGE.rglob("*.py")) if "lab" not in path.parts]
-    modules = [module for module in modules if part_of(module) not in ("lab", "harness")]
-    assert "ddp_course.parallel" in modules
+    modules = [module_name(path, PACKAGE) for path in sorted(PACKAGE.rglob("*.py"))]
+    modules = [module for module in modules if part_of(module) in IN_A_RANK]
+    assert "ddp_course.training.checkpoint" in modules
+    never = NOT_AT_IMPORT | {f"ddp_course.{part}" for part in ALLOWED.keys() - IN_A_RANK}
     code = (
         f"import sys, importlib\nfor name in {modules!r}:\n    importlib.import_module(name)\n"
-        f"print(sorted(set(sys.modules) & {NOT_AT_IMPORT | {'ddp_course.lab'}!r}))"
+        f"print(sorted(set(sys.modules) & {never!r}))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "[]", "importing the package loads what only a notebook needs"
 
@@ -117,32 +127,41 @@ def test_what_a_rank_loads():
 WRONG = {
     "models know data": ("models/m.py", "from ddp_course.data import windows", "models may not import data"),
     "models know lab": ("models/m.py", "import ddp_course.lab.figures", "models may not import lab"),
-    "data know parallel": ("data/d.py", "if 1:\n    from ddp_course import parallel", "data may not import parallel"),
-    "parallel knows a model": ("parallel/p.py", "from ..models.minigpt import GPT", "parallel may not import models"),
-    "parallel knows a script": ("parallel/p.py", "import ddp_course.train_ddp", "parallel may not import launchable"),
+    "data know training": ("data/d.py", "if 1:\n    from ddp_course import training", "data may not import training"),
+    "training knows a model": ("training/t.py", "from ..models.minigpt import GPT", "training may not import models"),
+    "training knows data": ("training/t.py", "from ddp_course import data", "training may not import data"),
+    "distributed knows training": ("distributed/d.py", "from ddp_course import training", "may not import training"),
+    "distributed knows a script": ("distributed/d.py", "import ddp_course.train_ddp", "may not import launchable"),
     "a rung knows lab": ("ladder/r.py", "from ddp_course.lab import figures", "ladder may not import lab"),
     "a rung knows a script": ("ladder/r.py", "from ddp_course import train_ddp", "ladder may not import launchable"),
-    "parallel knows the ladder": ("parallel/p.py", "from ddp_course import ladder", "parallel may not import ladder"),
-    "a script knows lab": ("train_ddp.py", "from .lab.launch import torchrun", "launchable may not import lab"),
+    "training knows the ladder": ("training/t.py", "from ddp_course import ladder", "training may not import ladder"),
+    "a script starts ranks": ("train_ddp.py", "from .launcher.launch import torchrun", "may not import launcher"),
     "a script knows a script": ("train_ddp.py", "from ddp_course import other_ddp", "may not import launchable"),
-    "the grader's script knows lab": ("lab/harness/run.py", "from ddp_course.lab import check", "may not import lab"),
-    "errors know parallel": ("errors.py", "from ddp_course import parallel", "the package itself may not import"),
-    "a rank draws": ("parallel/p.py", "def f():\n    import matplotlib.pyplot", "may run inside a rank"),
-    "the grader's script draws": ("lab/harness/run.py", "from IPython.display import HTML", "may run inside a rank"),
+    "the harness knows the grader": ("grader/harness/run.py", "from ddp_course.grader import check", "import grader"),
+    "lab starts ranks": ("lab/machine.py", "from ddp_course.launcher import torchrun", "lab may not import launcher"),
+    "errors know training": ("errors.py", "from ddp_course import training", "the package itself may not import"),
+    "files know data": ("atomic_file.py", "from ddp_course import data", "the package itself may not import"),
+    "a rank draws": ("training/t.py", "def f():\n    import matplotlib.pyplot", "may run inside a rank"),
+    "the harness draws": ("grader/harness/run.py", "from IPython.display import HTML", "may run inside a rank"),
     "name of the standard library": ("queue.py", "", "hides the module 'queue'"),
     "folder with such a name": ("profile/__init__.py", "", "hides the module 'profile'"),
     "name of a dependency": ("torch.py", "", "hides the module 'torch'"),
 }
 RIGHT = {
-    "train_ddp.py": "from ddp_course.errors import InputError\nfrom ddp_course.parallel.sync import f\nimport torch",
+    "train_ddp.py": "from ddp_course.errors import InputError\nfrom ddp_course.training.sync import f\nimport torch",
     "other_ddp.py": "from ddp_course import data, models",
     "models/m.py": "from ddp_course import errors\nfrom .other import A\nfrom ddp_course.models import other",
     "models/other.py": "",
-    "data/d.py": "import tokenizers",
-    "lab/figures.py": "import matplotlib\nfrom ddp_course.lab import check\nfrom ddp_course import train_ddp",
-    "lab/harness/run.py": "from ddp_course.parallel import sync\nimport record",
-    "parallel/sync.py": "from ddp_course.errors import InputError",
-    "ladder/rungs.py": "from ddp_course.models import other\nfrom ddp_course.parallel import sync\nimport torch",
+    "data/d.py": "import tokenizers\nfrom ddp_course.atomic_file import replacing",
+    "atomic_file.py": "",
+    "lab/figures.py": "import matplotlib\nfrom ddp_course.lab import machine",
+    "lab/machine.py": "",
+    "launcher/launch.py": "from ddp_course.lab import machine",
+    "grader/check.py": "from ddp_course.launcher import launch\nfrom ddp_course import train_ddp",
+    "grader/harness/run.py": "from ddp_course.training import sync\nfrom ddp_course.grader.harness import notes",
+    "training/sync.py": "from ddp_course.errors import InputError\nfrom ddp_course.distributed import world",
+    "distributed/world.py": "",
+    "ladder/rungs.py": "from ddp_course.models import other\nfrom ddp_course.training import sync\nimport torch",
     "climb_ddp.py": "from ddp_course.ladder.rungs import A",
     "errors.py": "",
 }

@@ -1,4 +1,4 @@
-"""The equivalence ladder: N processes are one process on the joint batch, rung by rung.
+"""The equivalence ladder: N processes are one process on the global batch, rung by rung.
 
 Why equality is not bit-equality: N ranks add the same gradients in another order. One reordered sum of n terms
 moves by about n times the unit roundoff (1e-16 in float64, 6e-8 in float32); a few updates amplify that. The
@@ -7,16 +7,23 @@ tolerances of 1e-10 and 1e-5 leave room for it and for nothing else: leaving one
 First the trainer itself; then every rung of ladder_ddp.py, and that it notices mistakes.
 """
 
+import os
+from types import SimpleNamespace
+
 import pytest
 import warm
 from training_runs import ROOT, arguments, checkpoint, largest_gap, metrics, train_here, train_in_turn
 
+from ddp_course import ladder_ddp
 from ddp_course.data.token_file import open_tokens, prepare
+from ddp_course.distributed import process_group
 from ddp_course.errors import InputError
-from ddp_course.lab import ladder_figure
-from ddp_course.lab.launch import torchrun
-from ddp_course.ladder_ddp import all_rungs, choose
+from ddp_course.lab.figures import ladder_figure
+from ddp_course.ladder_ddp import LadderConfig, all_rungs, choose
+from ddp_course.launcher import torchrun
 from ddp_course.minigpt_ddp import PRESETS
+from ddp_course.training import memory
+from ddp_course.training.command_line import parse
 
 STEPS = 6
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
@@ -148,7 +155,7 @@ def faulty(tmp_path_factory):
     out = tmp_path_factory.mktemp("ladder") / "records.jsonl"
     flags = ("--model", "recurrent", "--seed", 29, "--width", 24, "--layers", 1, "--steps", 4)
     flags += ("--fault", ",".join(["none", *FAULTS]), "--rungs", ",".join(FOR_FAULTS))
-    run = torchrun(LADDER, *flags, "--out", out, nproc=2, quiet=True, check=False, timeout=120)
+    run = torchrun(LADDER, *flags, "--out", out, nproc=2, quiet=True, check=False, timeout=600)
     assert run.exit_code == 1, "with a fault, the ladder has to end with exit code 1"
     return {(record["fault"], record["rung"]): record for record in ladder_figure.read_ladder(out)}
 
@@ -165,6 +172,54 @@ def test_a_broken_rung_is_caught(faulty, fault, rung):
     record = faulty[fault, rung]
     assert not record["holds"] and not record["as_expected"]
     assert record["gap"] > (2 if rung in BOUNDED else 1000) * record["tolerance"]
+
+
+@pytest.mark.parametrize("out", ["file/records.jsonl", ".", "x" * 300, "/dev/full"])
+def test_records_that_cannot_be_written_are_told_before_the_climb(tmp_path, monkeypatch, out):
+    if out == "/dev/full" and not os.path.exists(out):
+        pytest.skip("this system has no /dev/full")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    done = warm.alone(LADDER, "--out", out, "--steps", 1)
+    assert done.returncode == 1 and done.stderr.startswith("error: cannot write --out "), done.stderr
+    assert len(done.stderr.splitlines()) == 1 and len(done.stdout.splitlines()) <= 1, "a rung more was climbed"
+
+
+def test_only_records_of_the_ladder_make_way_for_new_ones(tmp_path):
+    out, flags = tmp_path / "out", ("--rungs", "plain", "--steps", 1)
+    for theirs in (b"my thesis\n", b'{"rung": "plain"}\n', b"[1]\n", b"\xff\0"):
+        out.write_bytes(theirs)
+        done = warm.alone(LADDER, "--out", out, *flags)
+        assert done.returncode == 1 and done.stderr == (
+            f"error: --out {out} is there already and holds no records of the ladder; give another file\n"
+        )
+        assert out.read_bytes() == theirs
+    out.write_bytes(b"")
+    for _ in range(2):
+        assert warm.alone(LADDER, "--out", out, *flags).returncode == 0
+        assert len(ladder_figure.read_ladder(out)) == 1
+
+
+@pytest.mark.parametrize("flag", ["--width", "--windows", "--context"])
+def test_a_size_that_no_machine_holds_is_refused_before_the_climb(flag):
+    done = warm.alone(LADDER, flag, 10**12, "--rungs", "plain")
+    assert done.returncode == 1 and done.stderr.startswith("error: this climb needs at least"), done.stderr
+
+
+def test_the_memory_of_all_layers_is_asked_for(monkeypatch):
+    """18 x 1000^2 float64 weights, their gradients and the optimizer's two averages take 0.58 GB; one layer, 0.19."""
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=int(0.5e9)))
+    try:
+        with pytest.raises(InputError, match="this climb needs at least 0.5 GiB of memory"):
+            ladder_ddp.climb(LadderConfig(width=1000, layers=3, rungs="plain"))
+    finally:
+        process_group.stop()
+
+
+@pytest.mark.parametrize("flag", ["--seed=-1", f"--seed={2**64}", "--timeout-seconds=nan", "--timeout-seconds=-3"])
+def test_numbers_that_make_no_sense_are_refused(flag):
+    with pytest.raises(InputError, match=f"{flag.partition('=')[0]} must be "):
+        parse({"ladder": LadderConfig()}, [flag])
 
 
 def test_a_rung_that_does_not_exist_is_named():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ddp_course.errors import InputError
-from ddp_course.lab.ladder_figure import BROKEN, headline, ladder, read_ladder
+from ddp_course.lab.figures.ladder_figure import BROKEN, headline, ladder, read_ladder
 
 
 def record(rung, gap, world_size=2, tolerance=1e-10, topic="the batch"):

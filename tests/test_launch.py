@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import json
 import os
 import re
 import signal
@@ -19,11 +20,11 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 from ddp_course.errors import InputError
-from ddp_course.lab import rank_output, style
-from ddp_course.lab.first_failure import first_failure
-from ddp_course.lab.launch import RunFailed, RunTimedOut, torchrun
+from ddp_course.lab.figures import style
 from ddp_course.lab.machine import threads_per_process
-from ddp_course.lab.supervise import sweep, tagged
+from ddp_course.launcher import RunFailed, RunTimedOut, rank_output, torchrun
+from ddp_course.launcher.first_failure import first_failure
+from ddp_course.launcher.supervise import RUN_VARIABLE, sweep, tagged
 
 TALKS = """
 import os, sys, time
@@ -72,12 +73,14 @@ time.sleep(100)
 """
 LAUNCHES = """
 import sys
-from ddp_course.lab.launch import RunFailed, torchrun
+from ddp_course.launcher import RunFailed, torchrun
 try:
-    torchrun(sys.argv[1], sys.argv[2], nproc=2, timeout=90)
+    torchrun(sys.argv[1], sys.argv[2], nproc=2, timeout=600)
 except RunFailed as error:
     print("FAILED:", error)
 """
+HANG = 600  # seconds, on a machine as slow as may be: what takes longer will never end
+TO_COME_THAT_FAR = 30  # seconds for two ranks to meet
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +146,7 @@ def test_lines_results_and_command():
     assert "torchrun --standalone --nproc-per-node=2 script.py 'a b' 3" in run.command
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     pasted = subprocess.run(
-        ["bash", "-c", run.command], env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60
+        ["bash", "-c", run.command], env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=600
     )
     assert pasted.returncode == 0
     assert pasted.stdout.count("['a b', '3'] it's") == 2
@@ -159,52 +162,60 @@ def test_quiet_check_false_and_restarts(capsys):
     assert "ChildFailedError" in "\n".join(run.launcher_lines)
 
 
-def test_ranks_collect_garbage_seldom_and_not_at_their_end(tmp_path, monkeypatch):
-    """Nor does this hide what the user's own sitecustomize does."""
-    (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['OF_THE_USER'] = 'ran'\n")
-    reports = script("""
-import gc, json, os
-class Cycle:
-    def __init__(self): self.itself = self
-    def __del__(self): os.write(1, b"collected")
-print(json.dumps({"threshold": gc.get_threshold()[0], "user": os.environ.get("OF_THE_USER")}))
-kept = Cycle()
-""")
-    alone = subprocess.run([sys.executable, reports], capture_output=True, text=True)
-    assert "collected" in alone.stdout, "the script does not show a collection at the end"
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    run = torchrun(reports, nproc=1, quiet=True)
-    assert run.results[0] == {"threshold": 50_000, "user": "ran"} and run.lines[0] == []
+def test_a_script_runs_as_the_printed_command_would(monkeypatch):
+    """The launcher adds its mark and what concerns the output: nothing that changes what a script does."""
+    reports = script("import json, os, sys; print(json.dumps({'env': dict(os.environ), 'path': sys.path}))")
+    monkeypatch.setenv("PYTHONPATH", "of_the_user")
+    run = torchrun(reports, nproc=1, quiet=True, env={"GREETING": "hello"})
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    pasted = subprocess.run(
+        ["bash", "-c", run.command], env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=600
+    )
+    by_hand = json.loads(pasted.stdout)
+    from_cell = run.results[0]
+    of_each = {"PATH", "MASTER_PORT", "_", "SHLVL", "PWD", "OLDPWD"}  # a shell's, and new in each launch
+    changed = {
+        name
+        for name in from_cell["env"].keys() | by_hand["env"].keys()
+        if from_cell["env"].get(name) != by_hand["env"].get(name) and not name.startswith("TORCHELASTIC")
+    }
+    assert changed - of_each == {RUN_VARIABLE, "PYTHON_COLORS", "RES_OPTIONS"}
+    assert from_cell["path"] == by_hand["path"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
-def test_the_threads_of_gloo_end_with_a_plain_script():
+@pytest.mark.parametrize("remedy", ["", "import torch.distributed.nn"])
+def test_the_threads_of_gloo_end_with_a_plain_script(remedy):
     """One that runs on while Python ends can abort it; torch.distributed.nn, loaded late, keeps the group with them."""
-    plain = script("""
-import json, os, sitecustomize, torch
+    plain = script(f"""
+import json, os, torch
 import torch.distributed as dist
+{remedy}
 
-def threads():
-    names = [open(f"/proc/self/task/{thread}/comm").read().strip() for thread in os.listdir("/proc/self/task")]
-    return sorted(name for name in names if "gloo" in name)
+def train():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters())
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
 
 dist.init_process_group("gloo")
-torch.optim.SGD([torch.ones(1, requires_grad=True)])
-dist.all_reduce(torch.ones(1))
+train()
 dist.destroy_process_group()
-left = threads()
-sitecustomize.let_go_of_the_group()
-print(json.dumps({"left": left, "after": threads()}))
+names = [open(f"/proc/self/task/{{thread}}/comm").read().strip() for thread in os.listdir("/proc/self/task")]
+print(json.dumps({{"left": [name for name in names if "gloo" in name]}}))
 """)  # fmt: skip
-    results = torchrun(plain, nproc=2, quiet=True).results
-    assert all(result["left"] for result in results.values()), "torch does not keep the group any more: drop the remedy"
-    assert [result["after"] for result in results.values()] == [[], []]
+    run = torchrun(plain, nproc=2, quiet=True, check=bool(remedy))
+    left = [result["left"] for result in run.results.values()]
+    if remedy:
+        assert left == [[], []]
+    else:
+        assert all(left), "torch does not keep the group any more: drop the remedy"
 
 
 @pytest.mark.parametrize("how", ["raise", "exit", "kill"])
 def test_names_the_rank_that_failed_first(how, capsys):
     with pytest.raises(RunFailed) as caught:
-        torchrun(script(FAILS_IN_A_COLLECTIVE), how, nproc=2, timeout=60)
+        torchrun(script(FAILS_IN_A_COLLECTIVE), how, nproc=2, timeout=600)
     run, message = caught.value.run, str(caught.value)
     assert run.failure.rank == 1
     assert run.exit_code == 1
@@ -229,12 +240,10 @@ def test_names_the_rank_that_failed_first(how, capsys):
 
 
 def test_timeout_names_the_ranks_still_running():
-    start = time.monotonic()
     with pytest.raises(RunTimedOut) as caught:
-        torchrun(script(FAILS_IN_A_COLLECTIVE), "sleep", nproc=2, timeout=10, env={"OMP_NUM_THREADS": 7})
-    assert time.monotonic() - start < 10 + 3 + 4
+        torchrun(script(FAILS_IN_A_COLLECTIVE), "sleep", nproc=2, timeout=TO_COME_THAT_FAR, env={"OMP_NUM_THREADS": 7})
     message = str(caught.value)
-    assert message.startswith("no end after 10 s: rank 0 and rank 1 were still running")
+    assert message.startswith(f"no end after {TO_COME_THAT_FAR} s: rank 0 and rank 1 were still running")
     assert "last line of rank 0: all-reduce begins" in message
     assert "last line of rank 1: rank 1 does something else" in message
     assert caught.value.run.timed_out and caught.value.run.failure is None
@@ -244,7 +253,7 @@ def test_timeout_names_the_ranks_still_running():
 
 def test_timeout_without_check_returns_the_run():
     run = torchrun(script("import time; time.sleep(60)"), nproc=1, timeout=0.5, check=False, quiet=True)
-    assert run.timed_out and run.seconds < 6
+    assert run.timed_out and run.seconds < 50, "it was left to sleep to its end"
     assert "timed out" in repr(run)
 
 
@@ -255,7 +264,7 @@ def launched():
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         ranks = [Path("rank_0"), Path("rank_1")]
-        assert wait_until(lambda: all(path.exists() for path in ranks), 40)
+        assert wait_until(lambda: all(path.exists() for path in ranks), HANG)
         rank_pids = [int(path.read_text().split()[0]) for path in ranks]
         launcher = int(ranks[0].read_text().split()[1])
         supervisor = psutil.Process(launcher).ppid()
@@ -278,9 +287,9 @@ def launched():
 def test_nothing_survives_kill_9(victim, message):
     with launched() as (process, pids):
         os.kill(pids[victim], signal.SIGKILL)
-        output, _ = process.communicate(timeout=15)  # ends when nobody holds its stdout any more
-        assert wait_until(lambda: not ours(), 15), ours()
-        assert wait_until(lambda: not list(Path("tmp").glob("ddp_course_run_*")), 2)
+        output, _ = process.communicate(timeout=HANG)  # ends when nobody holds its stdout any more
+        assert wait_until(lambda: not ours(), HANG), ours()
+        assert wait_until(lambda: not list(Path("tmp").glob("ddp_course_run_*")), HANG)
         if message:
             assert process.returncode == 0
             assert message in output
@@ -290,7 +299,7 @@ def test_nothing_survives_kill_9(victim, message):
 def test_interrupt_lets_the_ranks_save_and_leaves_nothing():
     with launched() as (process, _):
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=15)
+        output, _ = process.communicate(timeout=HANG)
         assert process.returncode == -signal.SIGINT  # KeyboardInterrupt went on to the caller
         assert output.count("saved") == 2
         assert not ours()
@@ -305,14 +314,14 @@ def test_second_interrupt_ends_at_once():
         time.sleep(1)
         assert process.poll() is None  # it waits for the ranks
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=5)
+        process.communicate(timeout=HANG)
         assert not ours()
 
 
 def test_in_a_notebook_output_is_kept_and_errors_are_short(monkeypatch):
     assert "PYTEST_CURRENT_TEST" in os.environ  # under which ipykernel drops what a child process writes itself
     script("import os, sys; print('out', os.environ['RANK']); print('err', file=sys.stderr); int(sys.argv[1])")
-    cells = ["from ddp_course.lab.launch import torchrun", "torchrun('script.py', '5', nproc=2)"]
+    cells = ["from ddp_course.launcher.launch import torchrun", "torchrun('script.py', '5', nproc=2)"]
     cells.append("torchrun('script.py', 'five', nproc=2)")
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells]), "in.ipynb")
     with pytest.raises(papermill.PapermillExecutionError, match="invalid literal"):
@@ -327,7 +336,7 @@ def test_in_a_notebook_output_is_kept_and_errors_are_short(monkeypatch):
     error = bad.outputs[-1]
     assert error.ename == "RunFailed"
     traceback = "\n".join(error.traceback)
-    assert "rank 0 failed with exit code 1" in traceback
+    assert re.search("rank [01] failed with exit code 1", traceback)  # both do, in either order
     assert "ValueError: invalid literal for int() with base 10: 'five'" in traceback
     assert "launch.py" not in traceback
 
@@ -336,14 +345,14 @@ def test_interrupting_a_cell_ends_the_ranks():
     script(SLEEPS)
     manager, client = start_new_kernel(kernel_name="python3")
     try:
-        client.execute("from ddp_course.lab.launch import torchrun\ntorchrun('script.py', '.', nproc=2)")
+        client.execute("from ddp_course.launcher import torchrun\ntorchrun('script.py', '.', nproc=2)")
         text = ""
         while text.count("ready") < 2:
-            message = client.get_iopub_msg(timeout=40)
+            message = client.get_iopub_msg(timeout=HANG)
             text += message["content"].get("text", "")
         manager.interrupt_kernel()
         while message["msg_type"] != "error":
-            message = client.get_iopub_msg(timeout=15)
+            message = client.get_iopub_msg(timeout=HANG)
             text += message["content"].get("text", "")
         assert message["content"]["ename"] == "KeyboardInterrupt"
         assert text.count("saved") == 2
@@ -438,6 +447,14 @@ def test_a_rank_that_obeyed_sigterm_did_not_leave_early():
     assert blame(errors, {0: 1})[1].rank == 1  # no SIGTERM: it was gone before
 
 
+def test_ranks_that_were_asked_to_stop_have_not_failed():
+    codes, failure = blame({0: ["stopped after step 7"], 1: []}, {0: 75, 1: 75})
+    assert codes == {0: 75, 1: 75} and failure.exit_code == 75
+    assert failure.text.startswith("the run stopped before its end: every rank ended with exit code 75")
+    assert "stopped after step 7" in failure.text
+    assert blame({0: [], 1: [*TRACE, "KeyError: 'x'"]}, {0: 75, 1: 1})[1].rank == 1  # one has failed
+
+
 def test_of_a_rank_that_never_came_it_is_said_that_it_was_still_running():
     errors = {0: [*TRACE, "RuntimeError: Timed out waiting 4000ms for recv operation to complete"], 1: []}
     _, failure = blame(errors, {0: 1, 1: -15}, closed=[1])
@@ -462,7 +479,7 @@ def test_a_leftover_process_fails_the_test_and_is_ended():
         "test_leak.py",
     )
     inner = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir=.", "-c", "/dev/null"]
-    result = subprocess.run([*inner, "test_leak.py"], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([*inner, "test_leak.py"], capture_output=True, text=True, timeout=600)
     assert result.returncode == 1
     assert "3 passed, 2 errors" in result.stdout
     assert mark in result.stdout and "the test left processes behind" in result.stdout

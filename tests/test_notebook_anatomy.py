@@ -13,12 +13,15 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
-from ddp_course.lab import authoring
-from ddp_course.lab.notebook_run import code_hash, is_fresh, notebook_text, output_texts, read_notebook
+from ddp_course.authoring import commands as authoring
+from ddp_course.authoring.notebook_run import code_hash, is_fresh, notebook_text, output_texts, read_notebook
 
 NOTEBOOKS = authoring.select(authoring.ROOT, ("notebooks", "solutions"), [])
 LARGEST_BYTES = 1_000_000
 MEDIAN_LINES, LONGEST_CELL, LONGEST_SCRIPT = 8, 40, 80
+LONGEST_GROWN = 190  # scripts/train_NN.py, which grows from notebook 01 to 09
+LONGEST_GRPO = 90  # scripts/19_grpo.py, a whole algorithm on one page
+MOST_CELLS, MOST_WORDS, FEWEST_LINKS = 45, 1500, 3  # of a notebook of the spine
 NEVER = re.compile(r"\b(simply|obviously)\b", re.IGNORECASE)
 JUST_AS_FILLER = re.compile(
     r"(?<!has )(?<!have )(?<!had )(?<!been )\bjust (use|run|add|call|do|write|type|copy|make|import|open|needs?|want|"
@@ -27,6 +30,16 @@ JUST_AS_FILLER = re.compile(
 )
 LEDGER_NAME = re.compile(r"\bseed \d{3}\b|\bB\d{1,2}\b")
 SHOWN = re.compile(r"^(ddp_course/\S+\.py)\b.*\n((?: *\d+(?:  .*)?(?:\n|$))+)", re.MULTILINE)  # by show_source
+QUESTION = re.compile(r"^\*\*Question\.\*\* (?:.+\n)+\n(?:<details>.*</details>(?:\n|$))+", re.MULTILINE)
+CHOICE = re.compile(r"^<details><summary>(.+)</summary>(.*)</details>$", re.MULTILINE)
+COMPARES = re.compile(  # a sentence that says how two measured things compare: such a word, and a number or this run
+    r"(?=.*(?:\d|\bhere\b|\bthis machine\b|\bmeasured\b|\babove\b)).*"
+    r"\b(?:faster|slower|quicker|cheaper|less|fewer|more|larger|smaller|higher|lower|longer|shorter|better|worse|equal|"
+    r"equally|identical|the same \w+ as|(?:as|half|times) as|as (?:much|many|large|long|fast|often) as|times)\b"
+    r"|.*\btwice (?:as|what)\b",
+    re.IGNORECASE,
+)
+NUMBERED = re.compile(r"(?:notebooks?|exercises?|sections?|torch|PyTorch|Python) \d[\d.b]*", re.IGNORECASE)
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)|(?:href|src)=\"([^\"]+)\"")
 
 
@@ -45,8 +58,11 @@ def problems(path: Path) -> list[str]:
     nb = read_notebook(path)
     found = [*outputs_belong_to_code(nb), *shown_source_is_the_packages(nb), *cells_are_short_and_introduced(nb)]
     found += [*parameters_cell(nb), *tone(nb), *links_resolve(nb, path), *title_and_promise(nb)]
+    found += loads_run_no_code(nb)
     if path.parent.name == "notebooks":
-        found += [*header_box(nb), *sections(nb, path)]
+        found += [*header_box(nb), *sections(nb, path), *predictions_are_the_readers(nb), *pages_at_the_end(nb)]
+        found += [*read_in_one_sitting(nb, path), *leads_on(nb, path), *questions(nb, path)]
+        found += comparisons_are_asserted(nb)
     if path.stat().st_size > LARGEST_BYTES:
         found.append(f"the file has {path.stat().st_size:,} bytes; the limit is {LARGEST_BYTES:,}")
     on_disk = [cell.get("id") for cell in json.loads(path.read_text())["cells"]]
@@ -91,6 +107,29 @@ def shown_source_is_the_packages(nb):
                     yield f"{label(nb, cell)} shows lines that {name} no longer has; run: make notebooks"
 
 
+def loads_run_no_code(nb):
+    """torch.load says weights_only=True where a reader may copy it: what it can run otherwise depends on torch."""
+    for cell in code_cells(nb):
+        for line in careless_loads(cell.source):
+            yield f"{label(nb, cell)} loads without weights_only=True: {line}"
+
+
+def careless_loads(source: str) -> list[str]:
+    return [line.strip() for line in source.splitlines() if "torch.load(" in line and "weights_only=True" not in line]
+
+
+def test_nothing_that_a_learner_reads_loads_what_can_run_code():
+    found = {}
+    for folder in ("ddp_course", "exercises"):
+        for path in sorted((authoring.ROOT / folder).rglob("*.[pi][yp]*")):
+            if path.suffix == ".py":
+                found[path] = careless_loads(path.read_text())
+            elif path.suffix == ".ipynb":
+                found[path] = [line for cell in code_cells(read_notebook(path)) for line in careless_loads(cell.source)]
+    assert found
+    assert not {str(path): lines for path, lines in found.items() if lines}
+
+
 def prints(source: str) -> bool:
     """Whether a cell surely prints when it runs: a print(...) that is a statement of its own at the top level."""
     try:
@@ -112,7 +151,10 @@ def cells_are_short_and_introduced(nb):
         is_script = cell.source.startswith("%%writefile")
         lines = len(cell.source.splitlines()) - is_script
         lengths.append(lines)
-        limit = LONGEST_SCRIPT if is_script else LONGEST_CELL
+        grows = re.match(r"%%writefile scripts/train_\d\d\.py\s", cell.source)
+        limit = LONGEST_GROWN if grows else LONGEST_SCRIPT if is_script else LONGEST_CELL
+        if cell.source.startswith("%%writefile scripts/19_grpo.py\n"):
+            limit = LONGEST_GRPO
         if lines > limit:
             yield f"{label(nb, cell)} has {lines} lines of code; the limit is {limit}"
         if lines == 0:
@@ -165,10 +207,11 @@ def header_box(nb):
 
 
 def sections(nb, path):
-    number = int(path.stem[:2]) if re.match(r"\d\d_", path.stem) else None
-    if number is None:
-        yield "the file name does not start with two digits and an underscore"
+    name = re.match(r"(\d\d)([a-z]?)_", path.stem)
+    if name is None:
+        yield "the file name does not start with two digits (a letter for what is beside the spine) and an underscore"
         return
+    number = f"{int(name[1])}{name[2]}"
     text = "\n\n".join(without_code(cell.source) for cell in nb.cells if cell.cell_type == "markdown")
     headings = [line[3:].strip() for line in text.splitlines() if line.startswith("## ")]
     numbered = [heading for heading in headings if re.match(r"\d", heading)]
@@ -182,9 +225,108 @@ def sections(nb, path):
     if not re.search(r"^(#+ |>? ?\*\*)[^\n]*summary", text, re.IGNORECASE | re.MULTILINE):
         yield "there is no summary (a heading or bold word 'Summary')"
     exercise = path.parents[1] / "exercises" / path.name
-    for_number = sorted(exercise.parent.glob(f"{number:02d}_*.ipynb"))
-    if for_number and not any(f"../exercises/{there.name}" in text for there in for_number):
+    for_number = sorted(exercise.parent.glob(f"{name[1]}_*.ipynb"))
+    if for_number and not name[2] and not any(f"../exercises/{there.name}" in text for there in for_number):
         yield f"there is no link to ../exercises/{for_number[0].name}"
+
+
+def read_in_one_sitting(nb, path):
+    """A notebook of the spine is short, one with a letter (NNb) may be long; each says how long reading takes."""
+    if "reading time" not in nb.cells[0].source.lower():
+        yield "the header box does not say 'Reading time'"
+    # The questions are left out: of the folded words a reader opens as many as they like.
+    words = sum(len(QUESTION.sub("", cell.source).split()) for cell in nb.cells if cell.cell_type == "markdown")
+    if re.match(r"\d\d_", path.stem) and (len(nb.cells) > MOST_CELLS or words > MOST_WORDS):
+        yield (f"{len(nb.cells)} cells and {words} words; a notebook of the spine has at most {MOST_CELLS} and "
+               f"{MOST_WORDS}: move what a second reading wants to {path.stem[:2]}b")  # fmt: skip
+
+
+def questions(nb, path):
+    """Most sections of the spine end with a question; one choice is right, and the others say what they overlook."""
+    text = "\n\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
+    sections = [part for part in re.split(r"^## ", text, flags=re.MULTILINE) if re.match(r"\d", part)]
+    asked = [part for part in sections if "**Question.**" in part]
+    if re.match(r"\d\d_", path.stem) and 2 * len(asked) < len(sections):
+        yield f"{len(asked)} of {len(sections)} sections end with a question (see CONTRIBUTING.md), expected half"
+    for part in asked:
+        name = part.splitlines()[0]
+        found = QUESTION.search(part)
+        if found is None or part[found.end() :].strip():
+            yield f"section {name!r} does not end with its question, two or three lines of <details> right below it"
+            continue
+        choices = CHOICE.findall(found[0])
+        if not 2 <= len(choices) <= 3 or found[0].count("<details>") != len(choices):
+            yield f"the question of section {name!r} has {len(choices)} well-formed choices, expected 2 or 3"
+        right = sum(explained.startswith("Right:") for _choice, explained in choices)
+        if right != 1:
+            yield f"the question of section {name!r} has {right} choices marked 'Right:', expected 1"
+        if any(len(explained.split()) < 3 for _choice, explained in choices):
+            yield f"the question of section {name!r} has a choice that says nothing of what it overlooks"
+
+
+def comparisons_are_asserted(nb):
+    """A sentence that compares what was measured stands after a cell of its section that asserts something.
+
+    Looked at are the sentences after the first run of a section: with a comparing word, and with a number or a word for
+    this run. Which inequality the cell asserts is for a reviewer to judge.
+    """
+    ran = asserted = False
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            ran = ran or not cell.source.startswith("%%writefile")
+            asserted = asserted or asserts(cell.source)
+            continue
+        for part in re.split(r"^(?=##)", cell.source, flags=re.MULTILINE):
+            if part.startswith("## "):
+                ran = asserted = False
+            for sentence in sentences(part) if ran and not asserted else []:
+                if COMPARES.match(NUMBERED.sub("", sentence)):
+                    yield f"{label(nb, cell)} compares, and no cell of its section has asserted anything: {sentence!r}"
+
+
+def sentences(markdown: str) -> list[str]:
+    """The statements of a markdown cell: no headings, tables, questions, or sentences that lead to the cell below."""
+    prose = re.sub(r"\]\([^)]*\)", "]", without_code(QUESTION.sub("", markdown)))
+    prose = "\n".join(line for line in prose.splitlines() if not line.startswith(("#", "|", ">")))
+    found = (" ".join(piece.split()) for piece in re.split(r"(?<=[.?:])\s|\n\n|^- ", prose, flags=re.MULTILINE))
+    return [sentence for sentence in found if sentence and not sentence.endswith(("?", ":"))]
+
+
+def asserts(source: str) -> bool:
+    """Whether a cell asserts: an assert, in it or in the script that it writes, or a call of an assert_... function."""
+    lines = ["pass" if line.startswith(("%", "!")) else line for line in source.splitlines()]
+    nodes = list(ast.walk(ast.parse("\n".join(lines))))
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    names = [getattr(function, "id", getattr(function, "attr", "")) for function in called]
+    return any(isinstance(node, ast.Assert) for node in nodes) or any(name.startswith("assert") for name in names)
+
+
+def predictions_are_the_readers(nb):
+    """A prediction that comes with a number is the author's."""
+    for cell in code_cells(nb):
+        if cell.source.startswith("%"):
+            continue
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "predict":
+                default = {keyword.arg: keyword.value for keyword in node.keywords}.get("default")
+                if not (isinstance(default, ast.Constant) and default.value is None):
+                    yield f"{label(nb, cell)}: a prediction starts with default=None; the number is the reader's"
+
+
+def leads_on(nb, path):
+    """The last cell links to the next notebook (a deep dive: back), and the whole notebook to the outside."""
+    text = "\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
+    if not re.search(r"\(\d\d_\w+\.ipynb\)", nb.cells[-1].source):
+        yield "the last cell does not link to the next notebook"
+    outside = len(set(re.findall(r"\]\((https://[^)\s]+)\)", text)))
+    if re.match(r"\d\d_", path.stem) and outside < FEWEST_LINKS:
+        yield f"{outside} outside links; at least {FEWEST_LINKS} help a reader further"
+
+
+def pages_at_the_end(nb):
+    for page in ("cheat_sheet.md", "glossary.md"):
+        if f"]({page})" not in nb.cells[-1].source:
+            yield f"the last cell does not link to {page}"
 
 
 def without_code(markdown: str) -> str:
@@ -228,11 +370,21 @@ HEADER = """# Two ranks
 Two processes find each other, in ten lines.
 
 > **You will be able to** start, name and stop a rank
-> **Needs** nothing · **Runs in** <!-- measured -->**about 5 s** on 2 cores, no GPU<!-- /measured --> ·
+> **Needs** nothing · **Reading time** 1 minute ·
+> **Runs in** <!-- measured -->**about 5 s** on 2 cores, no GPU<!-- /measured --> ·
 > **Hardware** any
 """
-TEXTS = ["## 3.1 Who is there?\n\nEvery rank just said so: `5!` and $n!$ and ![one](../README.md).", "## 3.2 And then?"]
-END = "## What could go wrong\n\nA rank dies.\n\n## Summary\n\n[Exercise](../exercises/03_tiny.ipynb)"
+ASKED = """**Question.** Who speaks first?
+
+<details><summary>rank 0</summary>No rank waits for another.</details>
+<details><summary>any rank</summary>Right: nothing orders them.</details>"""
+TEXTS = [
+    f"## 4.1 Who is there?\n\nEvery rank just said so: `5!` and $n!$ and ![one](../README.md).\n\n{ASKED}",
+    f"## 4.2 And then?\n\n{ASKED}",
+]
+LINKS = " ".join(f"[{n}](https://example.org/{n})" for n in range(3))
+END = f"## What could go wrong\n\nA rank dies. {LINKS}\n\n## Summary\n\n[Exercise](../exercises/04_tiny.ipynb)"
+END += "\n\nNext: [three](01_tiny.ipynb)\n\n[Cheat sheet](cheat_sheet.md) [Glossary](glossary.md)"
 
 
 @pytest.fixture
@@ -241,7 +393,9 @@ def course(tmp_path):
     for folder in ("notebooks", "exercises"):
         (tmp_path / folder).mkdir()
     (tmp_path / "README.md").touch()
-    (tmp_path / "exercises" / "03_tiny.ipynb").touch()
+    for page in ("01_tiny.ipynb", "cheat_sheet.md", "glossary.md"):
+        (tmp_path / "notebooks" / page).touch()
+    (tmp_path / "exercises" / "04_tiny.ipynb").touch()
     return tmp_path
 
 
@@ -264,7 +418,7 @@ def good_notebook():
     return nb
 
 
-def problems_after(course, change=lambda nb: None, name="notebooks/03_tiny.ipynb", stamp=True):
+def problems_after(course, change=lambda nb: None, name="notebooks/04_tiny.ipynb", stamp=True):
     nb = good_notebook()
     change(nb)
     if stamp:
@@ -303,6 +457,7 @@ BROKEN = {
     "run out of order": (set_cell(5, execution_count=9), "execution count 9, expected 3"),
     "never run": (set_cell(3, execution_count=None), "execution count None, expected 2"),
     "injected cell": (set_cell(5, metadata={"tags": ["injected-parameters"]}), "papermill's injected cell"),
+    "careless load": (set_source(5, "s = torch.load(path)"), "without weights_only=True: s = torch.load(path)"),
     "code after code": (lambda nb: nb.cells.pop(4), "cell 5 has no markdown before it"),
     "empty cell": (set_source(5, ""), "cell 6 is empty"),
     "long cell": (set_source(5, "x = 1\n" * 41), "41 lines of code; the limit is 40"),
@@ -318,19 +473,34 @@ BROKEN = {
     "no hardware": (edit(0, "Hardware", "Machine"), "'hardware'"),
     "no measured mark": (edit(0, "<!-- measured -->", ""), "for `make notebooks` to fill"),
     "time typed by hand": (edit(0, "about 5 s", "about 1 s"), "the last run gave"),
-    "wrong number": (edit(2, "3.1", "4.1"), "should be numbered 3.1"),
-    "gap in numbers": (edit(4, "3.2", "3.3"), "should be numbered 3.2"),
+    "wrong number": (edit(2, "4.1", "5.1"), "should be numbered 4.1"),
+    "gap in numbers": (edit(4, "4.2", "4.3"), "should be numbered 4.2"),
     "no sections": (lambda nb: [nb.cells[i].update(source="text") for i in (2, 4)], "no numbered section"),
     "no dangers": (edit(6, "What could go wrong", "Dangers"), "'What could go wrong'"),
     "no summary": (edit(6, "Summary", "End"), "no summary"),
-    "no exercise link": (edit(6, "../exercises/03_tiny.ipynb", "../README.md"), "no link to ../exercises/03_tiny"),
-    "dead link": (edit(6, "../exercises/03_tiny.ipynb", "../exercises/03_none.ipynb"), "03_none.ipynb leads nowhere"),
-    "simply": (set_source(4, "## 3.2 Simply put"), "'Simply'"),
-    "obviously": (set_source(4, "## 3.2 B\n\nIt is obviously so."), "'obviously'"),
-    "just": (set_source(4, "## 3.2 B\n\nNow just run it."), "'just run'"),
-    "exclamation": (set_source(4, "## 3.2 B\n\nIt works!"), "exclamation mark"),
+    "no cheat sheet": (edit(6, "(cheat_sheet.md)", "(01_tiny.ipynb)"), "does not link to cheat_sheet.md"),
+    "no exercise link": (edit(6, "../exercises/04_tiny.ipynb", "../README.md"), "no link to ../exercises/04_tiny"),
+    "dead link": (edit(6, "../exercises/04_tiny.ipynb", "../exercises/04_none.ipynb"), "04_none.ipynb leads nowhere"),
+    "simply": (set_source(4, "## 4.2 Simply put"), "'Simply'"),
+    "obviously": (set_source(4, "## 4.2 B\n\nIt is obviously so."), "'obviously'"),
+    "just": (set_source(4, "## 4.2 B\n\nNow just run it."), "'just run'"),
+    "exclamation": (set_source(4, "## 4.2 B\n\nIt works!"), "exclamation mark"),
     "ledger name": (set_source(5, "print(STEPS)  # B26"), "'B26'"),
-    "source name": (set_source(4, "## 3.2 B\n\nAs in seed 001."), "'seed 001'"),
+    "source name": (set_source(4, "## 4.2 B\n\nAs in seed 001."), "'seed 001'"),
+    "no reading time": (edit(0, "**Reading time** 1 minute ·", ""), "does not say 'Reading time'"),
+    "too many words": (set_source(4, "## 4.2 B\n\n" + "word " * 1500), "at most 45 and 1500"),
+    "too many cells": (lambda nb: nb.cells.extend(new_markdown_cell("x", id=f"m{n}") for n in range(40)), "47 cells"),
+    "no questions": (lambda nb: [edit(i, ASKED, "")(nb) for i in (2, 4)], "0 of 2 sections end with a question"),
+    "text after a question": (edit(2, ASKED, f"{ASKED}\n\nAnd so on."), "does not end with its question"),
+    "a question unfolded": (edit(2, "<details>", "- "), "does not end with its question"),
+    "one choice": (edit(2, ASKED.splitlines()[2] + "\n", ""), "has 1 well-formed choices"),
+    "no right choice": (edit(2, "Right: ", ""), "0 choices marked 'Right:'"),
+    "two right choices": (edit(2, "No rank", "Right: no rank"), "2 choices marked 'Right:'"),
+    "a choice without a reason": (edit(2, "No rank waits for another.", "No."), "says nothing of what it overlooks"),
+    "nothing asserted": (edit(6, "## What", "Here it took 3 times as long.\n\n## What"), "asserted anything"),
+    "the author's number": (set_source(5, "predict('how many?', default=3)"), "the number is the reader's"),
+    "no next notebook": (edit(6, "Next: [three](01_tiny.ipynb)", ""), "does not link to the next notebook"),
+    "few links": (edit(6, LINKS, ""), "0 outside links"),
     "too large": (set_cell(5, outputs=[new_output("stream", text="x" * 1_000_000)]), "1,00"),
 }  # fmt: skip
 
@@ -344,7 +514,7 @@ def test_a_broken_rule_is_named(what, course):
 
 def test_stale_outputs_are_named(course):
     assert any("has changed since" in problem for problem in problems_after(course, stamp=False))
-    path = course / "notebooks" / "03_tiny.ipynb"
+    path = course / "notebooks" / "04_tiny.ipynb"
     problems_after(course)
     path.write_text(path.read_text().replace("x = 1", "x = 2"))
     assert problems(path) == ["the code has changed since the outputs were written; run: make notebooks"]
@@ -353,20 +523,31 @@ def test_stale_outputs_are_named(course):
 @pytest.mark.parametrize("line", ['"id": "c2",', ""])
 def test_cells_without_an_id_of_their_own_are_named(line, course):
     problems_after(course)
-    path = course / "notebooks" / "03_tiny.ipynb"
+    path = course / "notebooks" / "04_tiny.ipynb"
     path.write_text(path.read_text().replace('"id": "c4",', line))
     assert problems(path) == ["a cell has no id, or another cell's; run: make notebooks"]
 
 
 def test_a_solution_needs_no_lesson_sections_but_fresh_outputs(course):
     def plain(nb):
-        nb.cells[0].source = "# Exercises 3\n\nThree scripts that are nearly right."
-        nb.cells[2].source = nb.cells[4].source = nb.cells[6].source = "### Exercise 3.1"
+        nb.cells[0].source = "# Exercises 4\n\nThree scripts that are nearly right."
+        nb.cells[2].source = nb.cells[4].source = nb.cells[6].source = "### Exercise 4.1"
 
-    assert problems_after(course, plain, "solutions/03_tiny.ipynb") == []
-    assert problems_after(course, plain, "solutions/03_tiny.ipynb", stamp=False) != []
+    assert problems_after(course, plain, "solutions/04_tiny.ipynb") == []
+    assert problems_after(course, plain, "solutions/04_tiny.ipynb", stamp=False) != []
+
+
+@pytest.mark.parametrize("sentence", ["Two took 3 times as long.", "Here two are slower.", "Twice as long as one."])
+@pytest.mark.parametrize("code", ["assert 2 > 1", "testing.assert_close(1, 1)", "%%writefile a.py\nassert 2", "x = 1"])
+def test_a_measured_comparison_stands_after_an_assertion(sentence, code, course):
+    def change(nb):
+        nb.cells[5].source = code
+        nb.cells[6].source = f"{sentence}\n\n{nb.cells[6].source}"
+
+    found = [problem for problem in problems_after(course, change) if "asserted anything" in problem]
+    assert bool(found) == (code == "x = 1")
 
 
 @pytest.mark.parametrize("sentence", ["It has just run on two ranks.", "The last cell just showed it.", "Not $5!$."])
 def test_fair_sentences_pass(sentence, course):
-    assert problems_after(course, set_source(4, f"## 3.2 B\n\n{sentence}")) == []
+    assert problems_after(course, set_source(4, f"## 4.2 B\n\n{sentence}")) == []

@@ -1,17 +1,15 @@
 """Every notebook runs from top to bottom with its test parameters; and what runs them says plainly what failed."""
 
-import os
+import re
+import resource
 import shutil
-import time
-import warnings
 from pathlib import Path
 
-import gloo_abort
 import nbformat
 import pytest
 
-from ddp_course.lab import authoring
-from ddp_course.lab.notebook_run import (
+from ddp_course.authoring import commands as authoring
+from ddp_course.authoring.notebook_run import (
     NotebookFailed,
     cell_label,
     code_hash,
@@ -22,18 +20,14 @@ from ddp_course.lab.notebook_run import (
 )
 
 NOTEBOOKS = authoring.select(authoring.ROOT, ("notebooks",), [])  # for solutions, see test_exercises.py
-# On a machine that does nothing else. Workers of pytest-xdist share its cores.
-LONGEST_SECONDS = 60 * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
-
-
-def timed(work) -> float:
-    start = time.monotonic()
-    work()
-    return time.monotonic() - start
+HANG = 1200  # seconds of a cell: nothing that will end takes longer, on however busy a machine
+MOST_CPU_SECONDS = 300  # of a notebook: a busy machine adds to its hours, and hardly to these
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_notebook_runs(path, tmp_path):
+def test_notebook_runs(path, tmp_path, monkeypatch):
+    threads = tmp_path / "threads_at_exit"
+    monkeypatch.setenv("THREADS_AT_EXIT", str(threads))  # see startup/sitecustomize.py
     nb = read_notebook(path)
     name = f"{path.parent.name}/{path.name}"
     folder = tmp_path / path.parent.name
@@ -44,26 +38,21 @@ def test_notebook_runs(path, tmp_path):
     prepare_folder(nb, name, folder)
     try:
         parameters = dict(nb.metadata.get("ddp_course", {}).get("test_parameters", {}))
-        seconds = gloo_abort.once_more_if_gloo_aborts(
-            lambda: timed(lambda: run_notebook(nb, name, folder, parameters, cell_seconds=LONGEST_SECONDS))
-        )
+        before = cpu_seconds_of_children()
+        run_notebook(nb, name, folder, parameters, cell_seconds=HANG)
     except NotebookFailed as failure:
         pytest.fail(str(failure), pytrace=False)
-    assert seconds < LONGEST_SECONDS, f"{name} took {seconds:.0f} s with its test parameters: make them smaller"
+    if threads.exists():
+        pytest.fail(f"{name}: threads of gloo are left at the end of these scripts, which can abort them (04, section "
+                    f"4.1):\n{threads.read_text()}", pytrace=False)  # fmt: skip
+    seconds = cpu_seconds_of_children() - before
+    assert seconds < MOST_CPU_SECONDS, f"{name} computes for {seconds:.0f} s with its test parameters: smaller ones"
 
 
-@pytest.mark.parametrize(("said", "tries"), [(gloo_abort.ABORT, 2), ("AssertionError: gap 0.3", 1)])
-def test_only_an_abort_of_gloo_gets_a_second_try(said, tries):
-    calls = []
-
-    def run():
-        calls.append(said)
-        raise NotebookFailed(f"cell 3 failed: {said}")
-
-    with warnings.catch_warnings(), pytest.raises(NotebookFailed, match=said):
-        warnings.simplefilter("ignore")
-        gloo_abort.once_more_if_gloo_aborts(run)
-    assert len(calls) == tries
+def cpu_seconds_of_children() -> float:
+    """Of those that have ended and were waited for, with what they waited for in turn."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 # ---- the runner and `make notebooks`, on small notebooks that are right or wrong in one way ----------------------
@@ -108,20 +97,16 @@ def test_failure_names_notebook_cell_and_last_twenty_lines(tmp_path):
 
 
 def test_a_cell_that_takes_too_long_is_interrupted_and_cleans_up(tmp_path):
-    cell = "import time\ntry:\n    time.sleep(60)\nfinally:\n    open('cleaned_up', 'w').close()"
-    start = time.monotonic()
+    cell = "import time\ntry:\n    time.sleep(3600)\nfinally:\n    open('cleaned_up', 'w').close()"
     with pytest.raises(NotebookFailed, match=r"cell 2 of 2 .*took longer than 1 s and was interrupted"):
         run_notebook(notebook(cell), "tiny.ipynb", tmp_path, cell_seconds=1)
-    assert time.monotonic() - start < 20
     assert (tmp_path / "cleaned_up").exists()
 
 
 def test_a_dead_kernel_is_noticed_at_once(tmp_path):
     nb = notebook("import os, signal\nprint('last words', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)")
-    start = time.monotonic()
     with pytest.raises(NotebookFailed, match=r"tiny.ipynb, cell 2 of 2 .*the kernel died"):
-        run_notebook(nb, "tiny.ipynb", tmp_path, cell_seconds=50)
-    assert time.monotonic() - start < 20
+        run_notebook(nb, "tiny.ipynb", tmp_path, cell_seconds=HANG)
 
 
 def test_allowed_error_lets_the_next_cell_run_and_no_other_does(tmp_path):
@@ -162,7 +147,7 @@ def test_make_notebooks_writes_outputs_stamp_and_nothing_else(course, capsys):
     assert all("papermill" not in cell.metadata for cell in nb.cells)
     expected = authoring.measured_text(nb.metadata.ddp_course)
     assert nb.cells[1].source == HEADER.replace("not measured", expected)
-    assert expected.startswith("**about 5 s** on ") and "core" in expected
+    assert re.match(r"\*\*about \d+ s\*\* on \d+ cores?", expected)  # how many seconds is this machine's affair
     assert authoring.main(["notebooks", "--check"], course) == 0
 
     first = path.read_text()

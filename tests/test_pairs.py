@@ -3,6 +3,7 @@
 import ast
 import json
 import random
+import re
 
 import pytest
 import torch
@@ -103,6 +104,7 @@ GOOD = json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"})
 BAD_LINES = {
     "torn": (GOOD[:-9], "line 2: expected a JSON object, found"),
     "empty line": ("", "line 2: expected a JSON object, found ''"),
+    "nested": ("[" * 100_000, "line 2: its JSON is nested too deeply to be read"),
     "a list": ("[1, 2]", "line 2: expected a JSON object with prompt, chosen and rejected, found list"),
     "no chosen": ('{"prompt": "a", "rejected": "c"}', "line 2: 'chosen' is missing; there is prompt, rejected"),
     "a number": ('{"prompt": "a", "chosen": 1, "rejected": "c"}', "line 2: 'chosen' should be a text, found int"),
@@ -205,9 +207,10 @@ def test_one_more_newline_and_every_prompt_misses():
 
 KEY = "0123456789abcdef"
 BAD_WEIGHTS = {
-    "not JSON": ("{", "is not JSON"),
-    "a list": ("[1]", "expected a JSON object with md5 and weight"),
-    "nothing": ("{}", "expected a JSON object with md5 and weight, found {}"),
+    "not JSON": ("{", "expected a JSON object, found '{'"),
+    "a list": ("[1]", "expected a JSON object, found list"),
+    "nested": ("[" * 100_000, "nested too deeply"),
+    "nothing": ("{}", "expected a JSON object with md5 and weight, found an empty one"),
     "a prompt for a key": ('{"def f():": 1}', "is not an md5 in 16 to 32 hex digits"),
     "zero": (f'{{"{KEY}": 0}}', "is 0, expected a number above 0"),
     "negative": (f'{{"{KEY}": -1}}', "is -1, expected a number above 0"),
@@ -268,7 +271,7 @@ def test_the_cap_bounds_what_a_pair_counts_in_the_end(mode):
 
 
 def test_over_many_updates_sum_counts_each_pair_by_its_weight_and_mean_does_not():
-    """All joint batches of two from four pairs, equally often: how much does each pair count in all?"""
+    """All global batches of two from four pairs, equally often: how much does each pair count in all?"""
     w = torch.tensor([2.8, 0.4, 0.4, 0.4], dtype=torch.float64)
     counted = {mode: torch.zeros(4, dtype=torch.float64) for mode in ("mean", "sum")}
     for a in range(4):
@@ -279,3 +282,59 @@ def test_over_many_updates_sum_counts_each_pair_by_its_weight_and_mean_does_not(
                 total.index_add_(0, torch.tensor([a, b]), factor)
     assert (counted["sum"] / counted["sum"].sum()).tolist() == pytest.approx((w / w.sum()).tolist())
     assert counted["mean"][0] / counted["mean"].sum() < 0.5 < (w / w.sum())[0]
+
+
+CODE = "import os\n\n\ndef path_of(name):\n    return os.path.join(os.sep, name, str(len(name)))\n\n\n" * 300
+
+
+@pytest.mark.parametrize("name", ["pairs.json", "pairs.txt", "pairs"])
+def test_a_file_of_pairs_is_known_by_its_content(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+    write_pairs(tmp_path / name, [Pair(f"prompt {n}", f"chosen {n}", f"rejected {n}") for n in range(200)])
+    folder = prepare_pairs(str(tmp_path / name), 1, 1, 1)
+    assert {pair.kind for pair in read_pairs(folder / TRAIN)} == {""}, "made from the lines as if they were code"
+
+
+NOT_PAIRS = {  # files, what is given, what is said
+    "a list": ({"p.json": f"[{GOOD},\n{GOOD}]"}, "p.json", "p.json, line 1: expected a JSON object"),
+    "spread over lines": ({"p.json": json.dumps(json.loads(GOOD), indent=2)}, "p.json", "p.json, line 1"),
+    "prose": ({"p.txt": "Once upon a time.\n" * 99}, "p.txt", "it holds no Python code"),
+    "only one of two": ({"f/train.jsonl": GOOD * 99}, "f", "holds train.jsonl but no validation.jsonl"),
+    "other names": ({"f/all.jsonl": f"{GOOD}\n" * 99, "f/b.json": "[1]"}, "f", "it holds no Python code"),
+    "only data": ({"f/a.py": "[1, 2, 3]\n", "f/b.txt": "word\n" * 99}, "f", "it holds no Python code"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_PAIRS)
+def test_what_is_neither_pairs_nor_code_is_refused(tmp_path, monkeypatch, what):
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+    files, given, said = NOT_PAIRS[what]
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=re.escape(said)):
+        prepare_pairs(str(tmp_path / given), 10, 5, 1, say=lambda line: None)
+
+
+def test_of_a_mixed_folder_only_the_code_is_broken(tmp_path, monkeypatch):
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "a.py").write_text(CODE)
+    (tmp_path / "f" / "notes.txt").write_text("Once (upon) a time, there was [a] line == that is no code.\n" * 999)
+    folder = prepare_pairs(str(tmp_path / "f"), 20, 5, 1, say=lambda line: None)
+    assert all("time" not in pair.prompt + pair.chosen for pair in read_pairs(folder / TRAIN))
+
+
+def test_a_run_that_goes_on_reads_the_pairs_it_began_with(tmp_path, monkeypatch):
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.py").write_text(CODE)
+    asked = {"pairs": str(tmp_path / "a.py"), "train_pairs": 20, "validation_pairs": 5, "seed": 1}
+    folder = prepare_pairs(*asked.values(), say=lambda line: None)
+    (tmp_path / "a.py").write_text(CODE * 2)
+    said, before = [], asked | {"pairs_folder": str(folder)}
+    assert prepare_pairs(*asked.values(), said.append, before) == folder and not said
+    assert prepare_pairs(*asked.values(), said.append, before | {"seed": 2}) != folder, "other pairs were asked for"
+    for file in folder.iterdir():
+        file.unlink()
+    assert prepare_pairs(*asked.values(), said.append, before) != folder
+    assert "the pairs that this run began with are gone" in said[-1]

@@ -24,7 +24,16 @@ def test_the_question_and_the_recorded_prediction_are_printed(capsys):
     predict("all-reduce calls per step", default=1500, unit="calls")
     question, recorded = capsys.readouterr().out.splitlines()
     assert question == "all-reduce calls per step"
-    assert recorded.startswith("your prediction: 1,500 calls") and "default=" in recorded
+    assert recorded == "your prediction: 1,500 calls"
+
+
+def test_without_an_answer_the_notebook_runs_on_and_says_so(capsys):
+    prediction = predict("seconds for a launch", default=None, unit="s")
+    assert "not predicted: write your answer in s after default=" in capsys.readouterr().out
+    prediction.reveal(2.5, "of wall clock")
+    assert capsys.readouterr().out == "not predicted · measured 2.5 s · of wall clock\n"
+    assert repr(prediction) == "seconds for a launch: not predicted"
+    assert scoreboard().rows[1] == ("seconds for a launch", "not predicted", "2.5 s", "")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -12,11 +13,11 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ddp_course.lab import authoring
+from ddp_course.authoring import commands as authoring
 
 ROOT = authoring.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-TARGETS = ["train", "test", "lab", "notebooks", "exercises", "bench", "lint", "kill-matrix"]
+TARGETS = ["train", "test", "lab", "notebooks", "exercises", "bench", "lint", "kill-matrix", "fuzz"]
 WRITTEN_FOLDERS = [f"{folder}/scripts" for folder in ("notebooks", "exercises", "solutions")]
 WRITTEN_FOLDERS += [f"{folder}/answers" for folder in ("exercises", "solutions")]
 OF_THIS_PLATFORM = re.compile(r"platform_|sys_platform|os_name|python_|implementation_")
@@ -26,12 +27,19 @@ def text_of(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def pins() -> dict[str, str]:
-    lines = [line for line in text_of("constraints.txt").splitlines() if not line.startswith("#")]
-    wrong = [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==\d[\w.]*", line)]
-    assert not wrong, f"not of the form name==version, without a local version such as +cpu: {wrong}"
-    assert lines == sorted(lines, key=lambda line: line.split("==")[0].lower()), "not in pip's alphabetical order"
-    return {canonicalize_name(line.split("==")[0]): line.split("==")[1] for line in lines}
+def pins(*files: str) -> dict[str, set[str]]:
+    """{name: versions} of requirements files in which every block is one version with hashes, in alphabetical order."""
+    found: dict[str, set[str]] = {}
+    for file in files:
+        text = text_of(f"requirements/{file}.txt")
+        rest = re.sub(r"^(#.*|--index-url https://download\.pytorch\.org/whl/cpu)\n", "", text, flags=re.MULTILINE)
+        marker, hashes = r"(?: ; [^\\\n]+)?", r"(?: \\\n    --hash=sha256:[0-9a-f]{64})+\n"
+        blocks = re.findall(rf"([a-z0-9.-]+)==([\w.+]+){marker}{hashes}", rest)
+        assert re.fullmatch(rf"(?:[a-z0-9.-]+==[\w.+]+{marker}{hashes})+", rest), f"{file}.txt: a line without a hash"
+        assert [name for name, _ in blocks] == sorted(name for name, _ in blocks), f"{file}.txt: not in order"
+        for name, version in blocks:
+            found.setdefault(canonicalize_name(name), set()).add(version)
+    return found
 
 
 def asked_for(*extras: str) -> list[Requirement]:
@@ -79,19 +87,47 @@ def test_environment_yml_says_what_pyproject_says():
     }
 
 
-def test_constraints_pin_everything_and_within_the_ranges():
-    pinned = pins()
-    assert pinned["torch"] == "2.13.0"
+def test_everything_that_make_installs_is_pinned_with_hashes_and_within_the_ranges():
+    pinned = pins("torch", "course", "bench")
     asked = asked_for("dev", "bench")
     missing = sorted(needed(asked) - set(pinned))
-    assert not missing, f"constraints.txt lacks {missing}; run: make constraints"
+    assert not missing, f"requirements/ lacks {missing}; run: make pins"
     outside = [
-        f"{name}=={pinned[name]} is not {requirement.specifier}"
+        f"{requirement.name}=={version} is not {requirement.specifier}"
         for requirement in asked
-        if not requirement.specifier.contains(pinned[name := canonicalize_name(requirement.name)])
+        for version in pinned[canonicalize_name(requirement.name)]
+        if not requirement.specifier.contains(version)
     ]
     assert not outside, outside
-    assert not {name for name in pinned if name.startswith(("nvidia-", "cuda-", "triton"))}, "pins torch's own choice"
+
+
+@pytest.mark.parametrize("extra", ["bench", "peers", "wandb"])
+def test_an_extra_is_pinned_beside_the_course(extra):
+    """Its file holds what the course does not: pip installs either without asking what it needs."""
+    pinned = pins(extra)
+    assert not pinned.keys() & pins("course", "torch").keys()
+    for requirement in map(Requirement, PROJECT["optional-dependencies"][extra]):
+        [version] = pinned[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version)
+
+
+def test_both_builds_of_torch_are_pinned_and_only_one_brings_cuda():
+    with_cuda, without = pins("torch"), pins("torch-cpu")
+    assert with_cuda["torch"] == {"2.13.0"} and without == {"torch": {"2.13.0+cpu"}}
+    assert {"nvidia-nccl-cu13", "nvidia-cudnn-cu13", "triton"} < set(with_cuda)
+    assert not {name for name in pins("course") if name.startswith(("nvidia-", "cuda-", "triton"))}
+    for lines in text_of("requirements/torch-cpu.txt").splitlines(), text_of("requirements/torch.txt").splitlines():
+        indexes = [line for line in lines if line.startswith("-")]
+        assert indexes == (["--index-url https://download.pytorch.org/whl/cpu"] if "+cpu" in "".join(lines) else [])
+
+
+def test_what_is_installed_here_is_what_is_pinned():
+    pinned = pins("torch", "torch-cpu", "course", "bench", "peers", "wandb")
+    folders = [folder for folder in sys.path if not folder.endswith("_vendor")]  # setuptools adds its own copies
+    there = importlib.metadata.distributions(path=folders)
+    here = {canonicalize_name(one.metadata["Name"]): one.version for one in there}
+    others = {name: here[name] for name in here.keys() & pinned.keys() if here[name] not in pinned[name]}
+    assert not others, f"installed in another version than pinned: {others}: delete .venv"
 
 
 def test_what_needs_what_is_followed():
@@ -119,11 +155,17 @@ def test_folders_that_cells_write_to_are_there_in_a_fresh_clone():
         assert (ROOT / folder / ".gitkeep").is_file(), f"{folder}/.gitkeep is missing: %%writefile makes no folder"
 
 
-def test_continuous_integration_runs_make_test():
+def test_continuous_integration_runs_make_test_and_every_answer_once_a_week():
     workflow = yaml.safe_load(text_of(".github/workflows/test.yml"))
     job = workflow["jobs"]["test"]
-    assert [step["run"] for step in job["steps"] if "run" in step] == ["make test"]
+    weekly = {"run": "make test ARGS=tests/grader", "env": {"DDP_COURSE_EVERY_ANSWER": 1}}
+    assert [step for step in job["steps"] if "run" in step] == [
+        {"run": "make test", "if": "github.event_name != 'schedule'"},
+        {"if": "github.event_name == 'schedule'"} | weekly,
+    ]
     assert job["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
+    uses = [step["uses"] for step in job["steps"] if "uses" in step]
+    assert uses and all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", one) for one in uses), "pin actions by commit"
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     assert text_of(".ci/run").splitlines()[-1] == "exec make test"
 
@@ -134,18 +176,21 @@ def test_continuous_integration_runs_make_test():
 def make(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess:
     if not shutil.which("make"):
         pytest.skip("make is not installed")
-    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "NPROC", "OMP_NUM_THREADS", "RUN", "ARGS", "VENV", "PYTHON")
+    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "NPROC", "OMP_NUM_THREADS", "RUN", "ARGS", "VENV", "PYTHON", "TORCH")
     environment = {name: value for name, value in os.environ.items() if name not in outer}
     environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}" if path else environment["PATH"]
-    return subprocess.run(["make", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(["make", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_make_has_the_target_and_sets_up_for_it(target, tmp_path):
     run = make("--dry-run", target, f"VENV={tmp_path}/venv")
     assert run.returncode == 0, run.stderr
-    assert f"{tmp_path}/venv/bin/python -m pip install" in run.stdout
-    assert '-c constraints.txt -e ".[dev' in run.stdout
+    assert f"{tmp_path}/venv/bin/python -m pip " in run.stdout
+    installs = [line for line in run.stdout.splitlines() if " install " in line]
+    assert len(installs) >= 3
+    for line in installs:
+        assert "--require-hashes" in line or line.endswith("--no-deps --no-build-isolation -e ."), line
     assert re.search(rf"^  make {target} +\S", make("help").stdout, re.MULTILINE)
 
 
@@ -173,6 +218,24 @@ def test_make_train_fits_the_machine(commands, gpus, cores, processes, threads):
     assert torchrun.startswith(f"{start}ddp_course/minigpt_ddp.py --preset laptop --run-dir runs/minigpt-2")
     assert torchrun.endswith(" --seed 1")
     assert draw.split()[-1] in torchrun.split(), "the figure is not drawn for the run that was trained"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "chosen", "file"), [(0, [], "torch-cpu"), (8, [], "torch"), (0, ["TORCH=pypi"], "torch")]
+)
+def test_make_installs_the_torch_that_fits_the_machine(commands, tmp_path, gpus, chosen, file):
+    if os.uname().sysname != "Linux":
+        file = "torch"  # PyPI's is the only one there
+    run = make("--dry-run", "lint", f"VENV={tmp_path}/venv", *chosen, path=commands(gpus, 4))
+    assert f"-r requirements/{file}.txt" in run.stdout
+
+
+@pytest.mark.parametrize(("visible", "processes"), [("3", 1), ("0,2,5", 3), ("", 2), ("-1", 2), ("0,1,-1,2", 2)])
+def test_make_train_leaves_hidden_gpus_alone(commands, monkeypatch, visible, processes):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    run = make("--dry-run", "train", path=commands(8, 96))
+    assert f"--nproc-per-node={processes} " in run.stdout
+    assert "--nproc-per-node=2 " in make("--dry-run", "train", path=commands(0, 4)).stdout
 
 
 def test_make_test_checks_style_first():

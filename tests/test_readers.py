@@ -6,8 +6,8 @@ import pytest
 from matplotlib import colors
 
 from ddp_course.errors import InputError
-from ddp_course.lab.readers import who_reads
-from ddp_course.lab.style import rank_colour
+from ddp_course.lab.figures.readers import who_reads
+from ddp_course.lab.figures.style import rank_colour
 
 
 def readings(figure):

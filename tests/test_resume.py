@@ -11,6 +11,7 @@ from training_runs import arguments, checkpoint, largest_gap, launch, metrics, t
 
 from ddp_course import minigpt_ddp
 from ddp_course.errors import InputError
+from ddp_course.launcher import RunStopped, torchrun
 
 STEPS = 6
 # Dropout makes the random numbers of every rank part of what must be restored.
@@ -81,14 +82,18 @@ def test_resume_at_another_world_size_goes_on_with_the_same_data(tmp_path):
 
 
 def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
-    """SIGTERM to the ranks, as a scheduler sends it: both finish the same step, save, and leave with code 0."""
+    """SIGTERM to the ranks: both finish the same step, save, and leave with an exit code that schedulers restart."""
     run_dir = tmp_path / "run"
     flags = ("--steps", 4000, "--dropout", 0.1, "--validate-every", 0, "--checkpoint-every", 0)
     pid_of_test = os.getpid()
     watcher = _when(lambda: (run_dir / "metrics.jsonl").exists(), lambda: _signal_ranks(pid_of_test, signal.SIGTERM))
-    run = launch(run_dir, *flags)
+    with pytest.raises(RunStopped, match="(?s)every rank ended with exit code 75.*stopped after step") as stopped:
+        launch(run_dir, *flags)
     watcher.join()
-    assert run.exit_code == 0
+    run = stopped.value.run
+    assert run.exit_codes == {0: 75, 1: 75} and run.exit_code == 1  # torchrun has one exit code for all failures
+    report = [line for line in run.launcher_lines if "go on with --run-dir" in line]
+    assert report, "torchrun's report does not say what has happened"
     (saved,) = (run_dir / "checkpoints").iterdir()
     step = int(saved.name.removeprefix("step_"))
     assert max(metrics(run_dir)) == step < 4000
@@ -100,22 +105,40 @@ def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
 
 
 def test_a_time_budget_stops_all_ranks_at_the_same_step(tmp_path):
-    run = train(tmp_path, "--steps", 100_000, "--validate-every", 0, "--checkpoint-every", 0, "--max-seconds", 2)
+    run = train(tmp_path, "--steps", 100_000, "--validate-every", 0, "--checkpoint-every", 0, "--max-seconds", 2,
+                exit_code=75)  # fmt: skip
     (saved,) = (tmp_path / "checkpoints").iterdir()
-    assert run.exit_code == 0 and any("the time budget is spent" in line for line in run.lines[0])
+    assert any("the time budget is spent" in line for line in run.lines[0])
     assert len(checkpoint(tmp_path, int(saved.name.removeprefix("step_")))["random_states"]) == 2
 
 
-def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_path):
-    """kill -9 of a rank in mid-run, restarted by torchrun, resumed from the newest checkpoint."""
-    run_dir = tmp_path / "run"
-    pid_of_test = os.getpid()
-    watcher = _when(lambda: (run_dir / "checkpoints/step_000002").exists(),
-                    lambda: _signal_ranks(pid_of_test, signal.SIGKILL, ranks=[1]))  # fmt: skip
-    flags = (*FLAGS, "--resume", "auto", "--timeout-seconds", 20)
-    run = launch(run_dir, *flags, torchrun_args=["--max-restarts=2"])
-    watcher.join()
-    assert any("resuming from" in line for line in run.lines[0]), "the kill came too late to matter"
+KILLED = """
+import os, signal
+from ddp_course import minigpt_ddp
+
+clip, calls = minigpt_ddp.clip_grad_norm_, []
+
+def killed_in_the_third_update(*arguments):
+    calls.append(1)
+    if len(calls) == 3 and (os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]) == ("0", "1"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return clip(*arguments)
+
+minigpt_ddp.clip_grad_norm_ = killed_in_the_third_update
+minigpt_ddp.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
+"""
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_path, monkeypatch, named):
+    """kill -9 of a rank in mid-run: restarted by torchrun it goes on by itself, also in a folder named by the clock."""
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    flags = arguments("runs/mine" if named else "", *FLAGS, "--timeout-seconds", 20)
+    run = torchrun(script, *flags, nproc=2, quiet=True, timeout=250, torchrun_args=["--max-restarts=1"])
+    assert any("resuming from" in line and "step_000002" in line for line in run.lines[0])
+    [run_dir] = (tmp_path / "runs").iterdir()
     same(run_dir, uninterrupted[2])
 
 

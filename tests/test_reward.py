@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import reward_runs
@@ -20,12 +21,13 @@ from ddp_course import reward_ddp
 from ddp_course.data import density
 from ddp_course.data.pairs import TRAIN, VALIDATION, pairs_of_update, read_pairs
 from ddp_course.errors import InputError
-from ddp_course.lab.launch import RunFailed, torchrun
+from ddp_course.launcher import RunFailed, torchrun
 from ddp_course.models.reward import RewardHead
-from ddp_course.parallel.command_line import parse
 from ddp_course.post_training.backbones import load_backbone
-from ddp_course.post_training.interval import wilson_interval
+from ddp_course.post_training.interval import paired_interval, wilson_interval
 from ddp_course.post_training.reward_model import RewardModel, load_reward_model
+from ddp_course.training import memory
+from ddp_course.training.command_line import parse
 
 STEPS = 4
 TINY = ("--preset", "tiny", "--max-tokens", 40, "--head-width", 8, "--device", "cpu", "--most-misses", 0)
@@ -77,8 +79,8 @@ def climb(material, tmp_path_factory):
     return run_dir
 
 
-NUMBERS = ("loss", "accuracy", "margin", "weight_mean", "factor_mean", "grad_norm", "val_loss", "val_accuracy",
-           "val_margin", "val_pairs")  # fmt: skip
+NUMBERS = ("loss", "unweighted_loss", "accuracy", "margin", "weight_mean", "factor_mean", "grad_norm", "val_loss",
+           "val_accuracy", "val_margin", "val_pairs", "val_baseline", "val_gained", "val_lost")  # fmt: skip
 
 
 @pytest.mark.parametrize("nproc", [2, 4])
@@ -104,6 +106,15 @@ def test_the_modes_train_three_different_heads(climb):
     assert max(metrics(climb(1, "mean, capped"), "factor_mean").values()) < 1
     assert metrics(climb(1, "sum"), "factor_mean") == pytest.approx(metrics(climb(1, "sum"), "weight_mean"))
     assert len({round(mean, 3) for mean in metrics(climb(1, "sum"), "weight_mean").values()}) == STEPS
+
+
+def test_the_loss_without_weights_is_logged_beside_the_weighted_one(climb):
+    """Before the first update all modes have the same head, so the same unweighted loss."""
+    first = {mode: [metrics(climb(1, mode), key)[1] for key in ("loss", "unweighted_loss")]
+             for mode in ("none", "sum", "mean, no cap")}  # fmt: skip
+    assert first["none"][0] == first["none"][1]
+    assert first["sum"][1] == first["mean, no cap"][1] == pytest.approx(first["none"][1])
+    assert len({round(loss, 9) for loss, _ in first.values()}) == 3
 
 
 @pytest.mark.parametrize("case", ["mean, no cap", "sum", "none"])
@@ -168,7 +179,7 @@ def test_a_run_that_sigterm_stopped_goes_on_bit_equal(material, uninterrupted, t
         while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         launcher.send_signal(signal.SIGTERM)
-        output = launcher.communicate(timeout=60)[0]
+        output = launcher.communicate(timeout=600)[0]
     finally:
         if launcher.poll() is None:
             os.killpg(launcher.pid, signal.SIGKILL)
@@ -203,6 +214,8 @@ def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path):
     printed = train(flags_of(material, tmp_path / "run", *flags))
     accuracies = metrics(tmp_path / "run", "val_accuracy")
     assert accuracies[60] > 0.85  # of chance 0.5; the shortest texts have one letter to tell them apart
+    baseline, gained, lost = (metrics(tmp_path / "run", f"val_{name}")[60] for name in ("baseline", "gained", "lost"))
+    assert accuracies[60] == pytest.approx(baseline + gained - lost)
     assert f"pair accuracy on held-out files {accuracies[60]:.3f} (95 % interval" in printed
 
     model = load_reward_model(tmp_path / "run")
@@ -211,13 +224,14 @@ def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path):
     chosen = model.score(prompts, [pair.chosen for pair in held_out])
     rejected = model.score(prompts, [pair.rejected for pair in held_out])
     assert chosen.shape == (100,) and chosen.dtype == torch.float32 and not chosen.requires_grad
-    assert (chosen > rejected).float().mean().item() == pytest.approx(accuracies[60])
+    assert (chosen > rejected).float().mean().item() == pytest.approx(max(accuracies.values()))
     model.train()
     assert not any(p.requires_grad for p in model.parameters()) and not model.backbone.training
 
 
 def test_resuming_from_any_checkpoint_is_bit_equal(material, tmp_path):
-    every = ("--steps", 6, "--checkpoint-every", 1, "--keep-checkpoints", 0, "--validate-every", 1)
+    every = ("--steps", 6, "--checkpoint-every", 1, "--keep-checkpoints", 0, "--validate-every", 1,
+             "--learning-rate", 0.02)  # fmt: skip
     train(flags_of(material, tmp_path / "whole", *every))
     for step in range(1, 6):
         run_dir = shutil.copytree(tmp_path / "whole", tmp_path / str(step))
@@ -226,6 +240,38 @@ def test_resuming_from_any_checkpoint_is_bit_equal(material, tmp_path):
                 shutil.rmtree(path)
         train(flags_of(material, run_dir, *every, "--resume", "auto"))
         same(run_dir, tmp_path / "whole", 6, every=1)
+        assert (run_dir / "best").read_text() == (tmp_path / "whole" / "best").read_text()
+    assert best_of(tmp_path / "whole") in (2, 3, 4), "best before some of the steps resumed from, and after others"
+
+
+def best_of(run_dir) -> int:
+    """The step that did best on the held-out pairs, by the metrics; of equals, the earliest."""
+    accuracies = metrics(run_dir, "val_accuracy")
+    return max(sorted(accuracies), key=accuracies.get)
+
+
+def test_the_best_checkpoint_is_named_kept_and_loaded(material, tmp_path):
+    """Although only the newest one is to be kept, and the best step is none of those that save."""
+    run_dir = tmp_path / "run"
+    train(flags_of(material, run_dir, "--steps", 9, "--validate-every", 2, "--checkpoint-every", 3,
+                   "--keep-checkpoints", 1, "--learning-rate", 0.02))  # fmt: skip
+    best, accuracies = best_of(run_dir), metrics(run_dir, "val_accuracy")
+    assert best not in (3, 6, 9) and accuracies[best] > accuracies[9]
+    assert (run_dir / "best").read_text() == f"step_{best:06d}\n"
+    assert (run_dir / "latest").read_text() == "step_000009\n"
+    assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == [f"step_{best:06d}", "step_000009"]
+
+    held_out = read_pairs(material / "pairs" / VALIDATION)
+    prompts = [pair.prompt for pair in held_out]
+
+    def accuracy():
+        model = load_reward_model(run_dir)
+        chosen, rejected = ([getattr(pair, side) for pair in held_out] for side in ("chosen", "rejected"))
+        return (model.score(prompts, chosen) > model.score(prompts, rejected)).float().mean().item()
+
+    assert accuracy() == pytest.approx(accuracies[best])
+    (run_dir / "checkpoints" / f"step_{best:06d}" / "state.pt").write_bytes(b"damaged")
+    assert accuracy() == pytest.approx(accuracies[9])
 
 
 def test_resuming_a_finished_run_changes_nothing(material, tmp_path):
@@ -277,6 +323,13 @@ def test_the_backbone_stays_frozen_and_in_eval_mode(model):
         model.backbone.assert_frozen()
 
 
+def test_paired_interval_counts_only_trials_on_which_the_two_differ():
+    """By hand: of 50 trials 12 gained and 2 lost are 0.2 more, with a standard error of sqrt(14 - 50 * 0.04) / 50."""
+    assert paired_interval(12, 2, 50) == pytest.approx((0.0642, 0.3358), abs=1e-4)
+    assert paired_interval(7, 7, 100)[0] == -paired_interval(7, 7, 100)[1]
+    assert paired_interval(0, 0, 10) == (0, 0)
+
+
 def test_wilson_interval_against_published_values():
     """Newcombe, "Two-sided confidence intervals for the single proportion" (1998), table I, method 3."""
     for successes, count, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0, 0.1611),
@@ -292,7 +345,7 @@ BAD_FLAGS = {
     "an unknown kind": ("--backbone gpt:x", "no backbone 'gpt:x'"),
     "no such run": ("--backbone minigpt:{tmp}/none", "there is no such checkpoint folder"),
     "a damaged backbone": ("--backbone minigpt:{tmp}/damaged", "does not match its checksum"),
-    "another kind of checkpoint": ("--backbone minigpt:{tmp}/reward", "is not a checkpoint of minigpt_ddp: it has no"),
+    "another kind of checkpoint": ("--backbone minigpt:{tmp}/reward", "is not a checkpoint of minigpt_ddp"),
     "a missing nanochat": ("--backbone nanochat:sft", "needs the package nanochat, which cannot be imported"),
     "a context too short": ("--max-tokens 49", "--max-tokens is 49, expected 2 to 48, the context of minigpt:"),
     "no pairs": ("--pairs {tmp}/none.jsonl", "cannot read"),
@@ -303,11 +356,11 @@ BAD_FLAGS = {
     "weights of other prompts": ("--weights {tmp}/other.json", "60 of 60 prompts have no weight, more than"),
     "bad weights": ("--weights {tmp}/bad.json", "is -1, expected a number above 0"),
     "a cap below the average": ("--weight-cap 0.5", "--weight-cap must be at least 1, the average, not 0.5"),
-    "a cap that is no number": ("--weight-cap nan", "--weight-cap must be at least 1"),
+    "a cap that is no number": ("--weight-cap nan", "--weight-cap must be a number"),
     "an unknown mode": ("--weight-mode median", "invalid choice 'median'"),
     "no pairs an update": ("--pairs-per-update 0", "--pairs-per-update must be at least 1"),
     "misses above one": ("--most-misses 1.5", "--most-misses must be a share"),
-    "a checkpoint of another script": ("--resume {backbone}", "is not a checkpoint of this course"),
+    "a checkpoint of another script": ("--resume {backbone}", "expected a checkpoint with head, optimizer, found"),
     "another head": ("--resume {tmp}/reward/checkpoints/step_000002 --head-width 9", "it has head_width 8, this"),
     "another backbone": ("--resume {tmp}/reward/checkpoints/step_000002 --backbone minigpt:{tmp}/twin", "has backbone"),
     "other pairs": ("--resume {tmp}/reward/checkpoints/step_000002 --pairs {tmp}/learnable", "it has pairs "),
@@ -346,10 +399,17 @@ def test_bad_input_is_named(what, trouble, material, tmp_path):
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+def test_the_memory_of_a_micro_batch_is_asked_for(material, tmp_path, monkeypatch):
+    """A million texts with logits of 256 bytes' probabilities take 1 GB; the features of the update, 0.1 GB."""
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=int(0.5e9)))
+    with pytest.raises(InputError, match="this training run needs at least 1.0 GiB of memory"):
+        train(flags_of(material, tmp_path / "run", "--pairs-per-update", 5 * 10**5, "--micro-batch-size", 10**6))
+
+
 def test_one_of_two_ranks_speaks_in_one_line(material, tmp_path):
     with pytest.raises(RunFailed) as failed:
         torchrun(LAUNCHABLE, *flags_of(material, tmp_path / "run", "--backbone", "minigpt:nowhere"), nproc=2,
-                 quiet=True, timeout=60)  # fmt: skip
+                 quiet=True, timeout=600)  # fmt: skip
     lines = [line for lines in failed.value.run.lines.values() for line in lines]
     assert [line for line in lines if line.startswith("error: ")] and not any("Traceback" in line for line in lines)
     assert sum("there is no such checkpoint folder" in line for line in lines) == 1
@@ -358,7 +418,7 @@ def test_one_of_two_ranks_speaks_in_one_line(material, tmp_path):
 @pytest.mark.parametrize("what", ["pre-training", "another backbone", "a backbone that is gone"])
 def test_a_reward_model_that_cannot_be_loaded_is_named(what, trouble, material):
     path, backbone, said = {
-        "pre-training": (material / "backbone", "", "is not a checkpoint of reward_ddp: it has no 'backbone'"),
+        "pre-training": (material / "backbone", "", "is not a checkpoint of reward_ddp but"),
         "another backbone": (trouble / "reward", f"minigpt:{trouble / 'twin'}", "was trained on another backbone"),
         "a backbone that is gone": (trouble / "reward", "minigpt:gone", "there is no such checkpoint folder"),
     }[what]

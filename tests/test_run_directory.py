@@ -1,18 +1,22 @@
 """The folder of a run belongs to one job at a time, and what cannot be written into it is told in one sentence."""
 
 import gc
+import json
 import os
+import signal
 import time
 
 import pytest
 import torch
 
+from ddp_course.distributed import process_group, torchrun
+from ddp_course.distributed.process_group import World
 from ddp_course.errors import InputError
-from ddp_course.parallel import checkpoint, process_group
-from ddp_course.parallel.distributed_state import _drop_tensors_without_checkpoint
-from ddp_course.parallel.process_group import World
-from ddp_course.parallel.run_directory import METRICS, open_run
-from ddp_course.parallel.stop_request import StopRequest
+from ddp_course.training import checkpoint
+from ddp_course.training.distributed_state import _drop_tensors_without_checkpoint
+from ddp_course.training.run_directory import METRICS, open_run
+from ddp_course.training.settings import RunSettings
+from ddp_course.training.stop_request import StopRequest
 
 
 @pytest.fixture
@@ -20,6 +24,14 @@ def world(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield process_group.start()
     process_group.stop()
+
+
+@pytest.fixture
+def handlers():
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
 
 
 def test_two_jobs_that_start_in_the_same_second_have_a_folder_each(world, monkeypatch):
@@ -70,7 +82,189 @@ def test_tensors_go_and_are_set_aside_with_their_checkpoint(world, tmp_path):
 def test_a_launcher_that_was_gone_before_training_began_is_noticed(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     here = World(0, 0, 1, torch.device("cpu"))
-    assert not StopRequest(here).asked()
+    assert not StopRequest(here, RunSettings()).asked()
     orphan = World(0, 0, 1, torch.device("cpu"), launcher=os.getppid() + 1)
-    request = StopRequest(orphan)
+    request = StopRequest(orphan, RunSettings())
     assert request.asked() and request.reason == "the launcher is gone"
+
+
+@pytest.mark.parametrize(("restarts", "most", "code", "told"), [
+    (0, 2, 75, True),  # it would start the ranks again, and again: a stop would be a loop
+    (2, 2, 75, False),  # its restarts are used up
+    (0, 0, 75, False),
+    (0, 2, 0, False),  # it takes 0 for the end
+])  # fmt: skip
+def test_a_torchrun_that_would_restart_is_told_to_stop(
+    world, handlers, monkeypatch, tmp_path, restarts, most, code, told
+):
+    sent = []
+    monkeypatch.setattr(torchrun, "stop", sent.append)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", str(most))
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error"))
+    request = StopRequest(world, RunSettings(max_seconds=1e-9, exit_code_when_stopped=code))
+    assert request.asked() and request.leave(7, tmp_path) == code
+    assert sent == [world.launcher] * told
+    assert "stopped after step 7: the time budget is spent" in (tmp_path / "error").read_text()
+
+
+def test_only_a_torchrun_is_told_to_stop(monkeypatch):
+    """It makes its ranks leaders of sessions. A shell in between would end, and torchrun would restart."""
+    sent = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(pid))
+    for leader, launcher in ((os.getpid() + 1, os.getppid()), (os.getpid(), os.getppid() + 1)):
+        monkeypatch.setattr(os, "getsid", lambda _, leader=leader: leader)
+        torchrun.stop(launcher)
+    assert not sent
+
+
+OURS = '{"run_dir": "run", "resume": "no", "world_size": 1, "script": "minigpt_ddp"}'
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("resume", ["no", "auto"])
+@pytest.mark.parametrize("name", ["config.json", "latest", "metrics.jsonl", "notes.txt", "checkpoints/mine"])
+def test_a_folder_of_somebody_else_is_refused_and_left_as_it_was(world, tmp_path, name, resume):
+    (tmp_path / "run" / name).parent.mkdir(parents=True)
+    (tmp_path / "run" / name).write_text('{"step": 7, "world_size": 1}\n')
+    before = snapshot(tmp_path)
+    with pytest.raises(InputError, match="run is neither empty nor a run of this course"):
+        open_run(world, "run", resume, "minigpt")
+    assert snapshot(tmp_path) == before
+
+
+def test_a_checkpoint_outside_of_a_run_does_not_make_its_surroundings_one(world, tmp_path):
+    """`--resume PATH` goes on in the folder that holds checkpoints/PATH; a copy elsewhere has none."""
+    checkpoint.save(tmp_path / "run", 1, {"step": 1})
+    (tmp_path / "run" / "checkpoints" / "step_000001").rename(tmp_path / "step_000001")
+    with pytest.raises(InputError, match="give --run-dir"):
+        open_run(world, "", str(tmp_path / "step_000001"), "minigpt")
+    assert open_run(world, "new", str(tmp_path / "step_000001"), "minigpt")[1] == tmp_path / "step_000001"
+
+
+@pytest.mark.parametrize("resume", ["no", "auto"])
+def test_a_run_of_another_script_is_named(world, tmp_path, resume):
+    run_directory, _ = open_run(world, "run", "no", "reward")
+    run_directory.begin(0, json.loads(OURS))
+    run_directory.log({"step": 1})
+    del run_directory
+    gc.collect()
+    with pytest.raises(InputError, match="run holds a run of reward_ddp, not one of minigpt_ddp"):
+        open_run(world, "run", resume, "minigpt")
+
+
+def test_settings_that_cannot_be_read_are_named_and_kept(world, tmp_path):
+    checkpoint.save(tmp_path / "run", 1, {"step": 1})
+    (tmp_path / "run" / "config.json").write_text(OURS[:30])
+    before = snapshot(tmp_path)
+    with pytest.raises(InputError, match=r"config\.json.*move it away to go on without it"):
+        open_run(world, "run", "auto", "minigpt")
+    assert snapshot(tmp_path) == before
+
+
+def begun(world, tmp_path, steps=3):
+    """A run that has a checkpoint and as many entries as steps."""
+    run_directory, _ = open_run(world, "run", "no", "minigpt")
+    run_directory.begin(0, json.loads(OURS))
+    for step in range(1, steps + 1):
+        run_directory.log({"step": step, "loss": 1 / step})
+    checkpoint.save(tmp_path / "run", steps, {"step": steps})
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [b"7\n", b'{"loss": 1.0}\n', b'{"step": "2"}\n', b"\xff\xfe\n", b"[" * 100_000 + b"\n", b'{"step": 1e400}\n'],
+    ids=["a number", "no step", "a step of text", "not UTF-8", "nested", "infinite"],
+)  # fmt: skip
+def test_odd_lines_among_the_metrics_are_set_aside(world, tmp_path, capsys, odd):
+    run = begun(world, tmp_path)
+    gc.collect()
+    lines = (run / METRICS).read_bytes().splitlines(keepends=True)
+    (run / METRICS).write_bytes(lines[0] + odd + lines[1] + lines[2] + b'{"step": 4, "lo')
+    run_directory, found = open_run(world, "run", "auto", "minigpt")
+    run_directory.begin(2, json.loads(OURS))
+    assert (run / METRICS).read_bytes() == lines[0] + lines[1]
+    assert (run / "set_aside_metrics.jsonl").read_bytes() == odd + b'{"step": 4, "lo\n'
+    assert "2 line(s) of run/metrics.jsonl are no records of a run, the first is line 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("odd", ["a folder", "binary", "text"])
+def test_a_latest_that_names_no_checkpoint_is_set_aside(world, tmp_path, capsys, odd):
+    run = begun(world, tmp_path)
+    gc.collect()
+    (run / "latest").unlink()
+    if odd == "a folder":
+        (run / "latest").mkdir()
+        (run / "latest" / "mine").write_text("mine")
+    else:
+        (run / "latest").write_bytes(b"\xff\x00\n" if odd == "binary" else b"yesterday\n")
+    open_run(world, "run", "auto", "minigpt")
+    assert (run / "latest").read_text() == "step_000003\n"
+    assert (run / "set_aside_latest").exists() and "set_aside_latest" in capsys.readouterr().out
+
+
+def test_metrics_that_are_a_folder_are_told_in_one_line(world, tmp_path):
+    run = begun(world, tmp_path)
+    gc.collect()
+    (run / METRICS).unlink()
+    (run / METRICS).mkdir()
+    run_directory, _ = open_run(world, "run", "auto", "minigpt")
+    with pytest.raises(InputError, match=r"run/metrics.jsonl.*Is a directory"):
+        run_directory.begin(2, json.loads(OURS))
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "file/run", "a\0b"])
+@pytest.mark.parametrize("resume", ["no", "auto", "as a checkpoint"])
+def test_a_path_that_cannot_be_is_told_in_one_line(world, tmp_path, path, resume):
+    (tmp_path / "file").write_text("")
+    given = ("", path) if resume == "as a checkpoint" else (path, resume)
+    with pytest.raises(InputError) as error:
+        open_run(world, *given, "minigpt")
+    assert "\n" not in str(error.value)
+
+
+def as_of_torchrun(monkeypatch, run_id="mine", attempt=0):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", run_id)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(attempt))
+
+
+@pytest.mark.parametrize("requested", ["run", ""])
+def test_a_restarted_attempt_goes_on_by_itself(world, monkeypatch, requested):
+    as_of_torchrun(monkeypatch)
+    first, found = open_run(world, requested, "no", "minigpt")
+    assert found is None
+    first.begin(0, json.loads(OURS))
+    first.log({"step": 1})
+    path = first.path
+    checkpoint.save(path, 1, {"step": 1})
+    del first
+    gc.collect()
+    as_of_torchrun(monkeypatch, attempt=1)
+    second, found = open_run(world, requested, "no", "minigpt")
+    assert (second.path, found) == (path, path / "checkpoints" / "step_000001")
+    del second
+    gc.collect()
+    as_of_torchrun(monkeypatch, run_id="of another", attempt=1)
+    if requested:
+        with pytest.raises(InputError, match="already holds a run"):
+            open_run(world, requested, "no", "minigpt")
+    else:
+        assert open_run(world, requested, "no", "minigpt")[0].path != path
+
+
+def test_a_restart_after_a_resume_from_elsewhere_goes_on_with_its_own(world, monkeypatch, tmp_path):
+    as_of_torchrun(monkeypatch)
+    elsewhere = checkpoint.save(tmp_path / "elsewhere", 5, {"step": 5})
+    for _ in range(2):
+        first, found = open_run(world, "run", str(elsewhere), "minigpt")
+        assert found == elsewhere
+        first.begin(5, json.loads(OURS))
+        first.log({"step": 6})
+        del first
+        gc.collect()
+    checkpoint.save(tmp_path / "run", 7, {"step": 7})
+    assert open_run(world, "run", str(elsewhere), "minigpt")[1].name == "step_000007"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, generate
-from ddp_course.models.sampling import KeyValueCache, sample
+from ddp_course.models.sampling import KeyValueCache, sample, sample_without_cache
 
 CONTEXT, VOCABULARY = 32, 61
 RAGGED = [[1, 2, 3], [7], [5, 4, 3, 2, 1, 0, 9, 8], [11, 12]]
@@ -85,6 +85,26 @@ def watch(monkeypatch):
 
     monkeypatch.setattr(KeyValueCache, "hidden", hidden)
     return sizes
+
+
+@pytest.mark.parametrize("rows", [1, 3, 99])
+def test_another_librarys_model_is_sampled_alike(model, rows):
+    """The same draws, for any number of texts at a time; and a text that has ended is not read any more."""
+    model.eval()
+    given = {"device": torch.device("cpu"), "rows": rows}
+    found = sample_without_cache(model, RAGGED, 12, temperature=0.7, generator=dice(), **given)
+    assert found == sample(model, RAGGED, 12, temperature=0.7, generator=dice())
+    likeliest = sample(model, RAGGED, 12, temperature=1e-4)
+    end, sizes = likeliest[0][4], []
+
+    def watched(tokens):
+        sizes.append(len(tokens))
+        return model(tokens)
+
+    found = sample_without_cache(watched, RAGGED, 12, temperature=1e-4, end_of_text=end, **given)
+    assert found == sample(model, RAGGED, 12, temperature=1e-4, end_of_text=end)
+    assert found[0] == likeliest[0][: likeliest[0].index(end) + 1]
+    assert sum(sizes) == sum(map(len, found)), "as many rows as tokens were drawn"
 
 
 def test_it_stops_when_all_texts_have_ended(model, monkeypatch):

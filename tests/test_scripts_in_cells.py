@@ -9,10 +9,11 @@ from pathlib import PurePosixPath
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from ddp_course.lab import authoring
-from ddp_course.lab.notebook_run import WRITE_FOLDERS, cell_label, read_notebook, written_files
+from ddp_course.authoring import commands as authoring
+from ddp_course.authoring.notebook_run import WRITE_FOLDERS, cell_label, read_notebook, written_files
 
 NOTEBOOKS = authoring.select(authoring.ROOT, ("notebooks", "solutions"), [])
+LESSONS = authoring.ROOT / "notebooks"
 ABSOLUTE = re.compile(r"/(tmp\b|(?!proc/|sys/|dev/)[A-Za-z][\w.-]*/)|[A-Za-z]:\\")
 FIXED_PORT = re.compile(
     r"""tcp://[^\s"'{}]*:[1-9]\d+ | (?:localhost|127\.0\.0\.1|0\.0\.0\.0|::1\]):[1-9]\d+ |
@@ -34,6 +35,23 @@ def test_scripts_in_cells(path):
         pytest.fail("\n".join(found), pytrace=False)
 
 
+@pytest.mark.parametrize("notebook", ["06_big_batches", "08_metrics_and_io"])
+def test_the_script_that_grows_grows_towards_the_skeleton(notebook):
+    written = {name: text for _, name, text in written_files(read_notebook(LESSONS / f"{notebook}.ipynb"))}
+    grown = functions(written[f"scripts/train_{notebook[:2]}.py"])
+    skeleton = functions((authoring.ROOT / "ddp_course" / "skeleton_ddp.py").read_text())
+    assert grown["micro_batches"] == skeleton["micro_batches"]
+    # the script to copy goes on from there: it says to the scheduler that it was stopped
+    assert skeleton["main"].replace("stopped = train(", "train(").startswith(grown["main"])
+    assert grown.keys() <= skeleton.keys(), "a function that the script to copy does not have"
+
+
+def functions(source: str) -> dict[str, str]:
+    """{name: its text} of the functions of a script."""
+    nodes = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    return {node.name: ast.get_source_segment(source, node) for node in nodes}
+
+
 def problems(destination: str, text: str) -> list[str]:
     """What is wrong with a file that a cell writes. Files that are no Python (a SLURM job, say) need only a place."""
     if PurePosixPath(destination).parts[0] not in WRITE_FOLDERS or ".." in PurePosixPath(destination).parts:
@@ -45,7 +63,7 @@ def problems(destination: str, text: str) -> list[str]:
         compile(tree, destination, "exec")
     except SyntaxError as error:
         return [f"does not compile: {error}"]
-    return [*absolute_paths(tree), *fixed_ports(text), *ruff(destination, text)]
+    return [*absolute_paths(tree), *fixed_ports(text), *endings(destination, text), *ruff(destination, text)]
 
 
 def absolute_paths(tree: ast.AST):
@@ -64,11 +82,24 @@ def fixed_ports(text: str):
             yield f"line {number}: a fixed port ({line.strip()}); two runs at once collide: let torchrun choose one"
 
 
+def endings(destination: str, text: str):
+    """How a script with a group begins and ends, so that no thread of gloo can abort it: notebook 04, section 4.1."""
+    for odd in ("os._exit", "gc.collect"):
+        if odd in text and destination.startswith("scripts/"):
+            yield f"{odd}: a script ends with dist.destroy_process_group() and nothing else"
+    if "init_process_group(" not in text:
+        return
+    if re.search(r"optim\.|DistributedDataParallel\(", text) and "\nimport torch.distributed.nn" not in text:
+        yield "makes a group and an optimizer or DDP without `import torch.distributed.nn` at its top"
+    if destination.startswith("scripts/") and "destroy_process_group()" not in text:
+        yield "makes a group and does not end with dist.destroy_process_group()"
+
+
 def ruff(destination: str, text: str):
     command = [sys.executable, "-m", "ruff", "check", "--quiet", "--no-cache", "--output-format", "concise"]
     command += ["--config", "pyproject.toml", "--stdin-filename", destination, "-"]
     run = subprocess.run(
-        command, cwd=authoring.ROOT, input=text.rstrip("\n") + "\n", capture_output=True, text=True, timeout=60
+        command, cwd=authoring.ROOT, input=text.rstrip("\n") + "\n", capture_output=True, text=True, timeout=600
     )
     yield from (f"ruff: {line}" for line in (run.stdout + run.stderr).splitlines() if run.returncode)
 
@@ -87,6 +118,9 @@ os.environ["MASTER_PORT"] = "0"
 """
 WRONG = {
     "syntax": ("def f(:\n    pass\n", "does not compile"),
+    "leaves at once": ("import os\n\nos._exit(0)\n", "os._exit"),
+    "late import": ('import torch\n\ntorch.distributed.init_process_group("gloo")\ntorch.optim.SGD([])\n', "top"),
+    "never leaves": ('import torch.distributed as dist\n\ndist.init_process_group("gloo")\n', "does not end with"),
     "undefined name": ("print(torch)\n", "F821"),
     "unused import": ("import os\n", "F401"),
     "unsorted imports": ("import torch\nimport os\n\nprint(os, torch)\n", "I001"),
@@ -108,7 +142,7 @@ def test_a_right_script_passes():
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_script_is_named(what):
     text, message = WRONG[what]
-    found = problems("answers/wrong.py", text)
+    found = problems("scripts/wrong.py", text)
     assert any(message in problem for problem in found), found
 
 

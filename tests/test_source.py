@@ -63,7 +63,7 @@ def test_a_function_keeps_the_numbers_of_its_file():
 
 
 def test_modules_classes_and_methods_of_installed_packages_are_named_inside_their_package():
-    assert repr(show_source(errors)).startswith("ddp_course/errors.py\n1  ")
+    assert repr(show_source(errors)).startswith("ddp_course/errors.py\n 1  ")
     assert repr(show_source(InputError)).startswith("ddp_course/errors.py · InputError\n")
     shown = show_source(torch.nn.parallel.DistributedDataParallel.no_sync)
     assert repr(shown).startswith("torch/nn/parallel/distributed.py · DistributedDataParallel.no_sync\n")

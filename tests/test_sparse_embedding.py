@@ -8,6 +8,9 @@ import pytest
 import torch
 import warm
 
+from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignSGD
+
 # The published update, written down once more, on one process: all ids and gradients in the order of the ranks, a dense
 # sum over the duplicates, one sign, decay of the used rows only.
 REFERENCE = '''
@@ -26,10 +29,10 @@ def reference(table, ids, gradients, lr, weight_decay):
 COMMON = REFERENCE + '''
 import json
 import torch.distributed as dist
-from ddp_course.parallel import process_group
-from ddp_course.parallel.process_group import World
-from ddp_course.parallel.sparse_embedding import SparseEmbedding, SparseSignSGD
-from ddp_course.parallel.sync import assert_replicas_equal
+from ddp_course.distributed import process_group
+from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignSGD
+from ddp_course.distributed.sync import assert_replicas_equal
 
 world = process_group.start(timeout_seconds=30)
 
@@ -157,3 +160,22 @@ def test_the_reference_tells_a_sign_that_is_taken_too_early():
     right = names["reference"](table, ids, gradients, 0.1, 0.0)
     early = torch.zeros_like(table).index_add_(0, ids, gradients.sign()) * -0.1
     assert (right - early).abs().max() == pytest.approx(0.1)
+
+
+def test_a_lookup_in_bfloat16_keeps_table_and_gradient_in_float32():
+    alone = World(0, 0, 1, torch.device("cpu"))
+    tables = []
+    for cast_to in (None, torch.bfloat16):
+        torch.manual_seed(1)
+        embedding = SparseEmbedding(9, 4, std=1.0, cast_to=cast_to)
+        optimizer = SparseSignSGD(embedding, alone, lr=0.1, weight_decay=0.1)
+        vectors = embedding(torch.tensor([3, 5, 3]))
+        assert vectors.dtype == (cast_to or torch.float32)
+        (vectors.float() * torch.tensor([[1.0], [2.0], [-3.0]])).sum().backward()
+        [(_, leaf)] = embedding.used
+        assert leaf.dtype == leaf.grad.dtype == embedding.table.dtype == torch.float32
+        optimizer.step()
+        tables.append(embedding.table)
+    assert torch.equal(*tables)
+    embedding.eval()
+    assert embedding(torch.tensor([1])).dtype == torch.bfloat16

@@ -1,13 +1,22 @@
 """The speedrun: each stage finds the one before it by name, goes on where it stopped, and the report is true."""
 
 import json
+import re
+import shutil
+from pathlib import Path
 
 import pytest
+import warm
+from huggingface_folder import make_model
+from reward_runs import make_backbone
 
 from ddp_course.errors import InputError
-from ddp_course.lab import speedrun
-from ddp_course.lab.speedrun import PRESETS, main, open_record, stages
-from ddp_course.lab.speedrun_report import values, write_report
+from ddp_course.launcher import Run, RunStopped
+from ddp_course.speedrun import stages as speedrun
+from ddp_course.speedrun.__main__ import main
+from ddp_course.speedrun.curves import values
+from ddp_course.speedrun.report import of_the_judge, of_the_policy, product_of_settings, write_report
+from ddp_course.speedrun.stages import PRESETS, open_record, stages
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +44,76 @@ def test_the_report_says_what_the_stages_have_written(finished_run):
     records = [json.loads(line) for line in (run_dir / "grpo" / "metrics.jsonl").read_text().splitlines()]
     assert f"{sum(values(records, 'tokens').values()):,.0f} sampled tokens" in page
     assert "# the reference" in page and "# the policy" in page
+    judged = [json.loads(line) for line in (run_dir / "reward" / "metrics.jsonl").read_text().splitlines()]
+    assert of_the_judge(judged) in page and of_the_policy(records) in page
+
+
+@pytest.mark.parametrize(("gained", "lost", "said"), [
+    (0.06, 0.02, "+4.0 percentage points (95 % interval +2.3 to +5.7): **better**"),
+    (0.02, 0.06, "-4.0 percentage points (95 % interval -5.7 to -2.3): **worse**"),
+    (0.14, 0.13, "+1.0 percentage points (95 % interval -2.2 to +4.2): **not told apart**"),
+])  # fmt: skip
+def test_the_judge_is_compared_with_the_untrained_baseline_at_its_best_step(gained, lost, said):
+    def record(step, accuracy):
+        named = {"accuracy": accuracy, "baseline": 0.7, "gained": gained, "lost": lost, "pairs": 1000.0}
+        return {"step": step, **{f"val_{name}": value for name, value in named.items()}}
+
+    page = of_the_judge([record(8, 0.6), record(16, 0.7 + gained - lost), record(24, 0.5)])
+    assert said in page and "of step 16" in page
+
+
+@pytest.mark.parametrize(("last", "parses", "hacked"), [(11.0, 0.1, True), (11.0, 0.9, False), (1.5, 0.1, False)])
+def test_a_policy_that_is_paid_more_than_real_code_and_parses_less_has_hacked_the_judge(last, parses, hacked):
+    same = {"val_real": 2.0, "val_real_parses": 0.8}
+    page = of_the_policy([{"step": 0, "val_reward": 1.0, "val_parses": 0.05} | same,
+                          {"step": 6, "val_reward": last, "val_parses": parses} | same])  # fmt: skip
+    assert ("**The judge is being hacked**" in page) == hacked and f"to {last:.2f}; real code" in page
+
+
+def test_grpo_goes_on_with_the_judge_that_it_began_with(finished_run, tmp_path):
+    """The run directory of the reward model is the same; which of its checkpoints is the best is not."""
+    run_dir = shutil.copytree(finished_run[0], tmp_path / "run")
+    best = (run_dir / "reward" / "best").read_text()
+    (run_dir / "reward" / "best").write_text("step_000010\n" if best == "step_000005\n" else "step_000005\n")
+    grpo = stages(run_dir, "tiny")[-1]
+    done = warm.alone(grpo.script, *grpo.flags, "--steps", 3)
+    assert done.returncode == 1 and re.search(r"it has reward model \w{16}, this run has \w{16}", done.stderr), done
+
+
+def test_from_a_backbone_nothing_is_pretrained_and_the_report_says_so(tmp_path):
+    pytest.importorskip("transformers", reason="the backbone hf: needs transformers: pip install transformers")
+    (tmp_path / "gpt2").mkdir()
+    backbone = f"hf:{make_model(tmp_path / 'gpt2', context=64)}"
+    code = str(Path(speedrun.__file__).parent.parent)
+    record = speedrun.speedrun(tmp_path / "run", "tiny", nproc=1, data=code, backbone=backbone)
+    assert list(record["stages"]) == ["reward", "grpo"] and not (tmp_path / "run" / "pretrain").exists()
+    settings = {name: json.loads((tmp_path / "run" / name / "config.json").read_text()) for name in record["stages"]}
+    assert settings["reward"]["backbone"] == settings["grpo"]["pretrained"] == speedrun.settled(backbone)
+    page = write_report(tmp_path / "run").read_text()
+    assert f"It began with the backbone `{backbone}`" in page and "from a backbone to a post-trained model" in page
+    assert "| reward |" in page and "| grpo |" in page and "pretrain" not in page and "| tokenizer |" not in page
+    with pytest.raises(InputError, match="holds a speedrun with backbone '.*', not ''"):
+        speedrun.speedrun(tmp_path / "run", "tiny", nproc=1, data=code)
+
+
+def test_a_checkpoint_of_ours_is_a_backbone_by_its_path_alone(tmp_path):
+    saved = make_backbone(tmp_path / "ours")
+    for given in (tmp_path / "ours", saved, f"minigpt:{saved}"):
+        assert speedrun.settled(str(given)) == f"minigpt:{saved}"
+    reward, grpo = stages(tmp_path / "run", "tiny", backbone=f"minigpt:{saved}")
+    assert reward.flags[reward.flags.index("--backbone") + 1] == f"minigpt:{saved}"
+    assert grpo.flags[grpo.flags.index("--pretrained") + 1] == f"minigpt:{saved}"
+
+
+@pytest.mark.parametrize(("backbone", "said"), [
+    ("nowhere", "cannot load the backbone minigpt:.*nowhere: there is no such checkpoint folder"),
+    ("gguf:model", "no backbone 'gguf:model': a name has the form"),
+])  # fmt: skip
+def test_a_backbone_that_is_not_there_is_refused_before_anything_is_written(tmp_path, capsys, backbone, said):
+    with pytest.raises(InputError, match=said):
+        speedrun.speedrun(tmp_path / "run", "tiny", backbone=backbone)
+    assert main(["--preset", "tiny", "--run-dir", str(tmp_path / "run"), "--backbone", backbone]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1 and not (tmp_path / "run").exists()
 
 
 def test_a_stage_that_only_stopped_is_not_finished(finished_run):
@@ -42,6 +121,19 @@ def test_a_stage_that_only_stopped_is_not_finished(finished_run):
     assert speedrun.finished(run_dir, "reward", "tiny")
     assert not speedrun.finished(run_dir, "reward", "laptop")  # which has more steps
     assert not speedrun.finished(run_dir / "nowhere", "reward", "tiny")
+
+
+def test_a_stage_that_was_asked_to_stop_ends_the_speedrun_with_the_exit_code_of_the_trainers(
+    tmp_path, monkeypatch, capsys
+):
+    def stopped(*_, **__):
+        raise RunStopped("stopped", Run("", {}, {}))
+
+    monkeypatch.setattr(speedrun, "torchrun", stopped)
+    assert main(["--preset", "tiny", "--run-dir", str(tmp_path / "run"), "--nproc", "1"]) == 75
+    assert "goes on" in capsys.readouterr().out
+    stages = json.loads((tmp_path / "run" / "speedrun.json").read_text())["stages"]
+    assert list(stages) == ["tokenizer", "pretrain"] and not stages["pretrain"]["finished"]
 
 
 def test_another_runs_choices_are_refused(tmp_path, capsys):
@@ -72,3 +164,42 @@ def test_presets_differ_in_sizes_only(tmp_path):
             [f"minigpt:{tmp_path}/pretrain", f"{tmp_path}/reward"],
             [f"{tmp_path}/pretrain", f"{tmp_path}/reward", f"{tmp_path}/grpo"],
         ]
+
+
+@pytest.mark.parametrize("latest", [b"step_000010\xff", b"\0" * 10_000, None])
+def test_a_latest_that_names_no_step_is_of_no_finished_stage(tmp_path, latest):
+    path = tmp_path / "reward" / "latest"
+    path.parent.mkdir()
+    path.mkdir() if latest is None else path.write_bytes(latest)
+    assert not speedrun.finished(tmp_path, "reward", "tiny")
+
+
+def test_metrics_with_null_make_a_report_and_none_at_all_an_error(finished_run, tmp_path):
+    shutil.copytree(finished_run[0], tmp_path / "run")
+    metrics = tmp_path / "run" / "pretrain" / "metrics.jsonl"
+    with open(metrics, "a") as file:
+        file.write('{"step": 41, "loss": null, "val_loss": null, "tokens": null}\n')
+    assert "at step 40" in write_report(tmp_path / "run").read_text()
+    metrics.write_text('{"step": 1, "loss": null}\n')
+    with pytest.raises(InputError, match="hold no loss that is a number"):
+        write_report(tmp_path / "run")
+    (tmp_path / "run" / "pretrain" / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="'steps'"):
+        product_of_settings(tmp_path / "run" / "pretrain", "steps")
+
+
+def test_a_wrong_flag_is_one_line(capsys):
+    assert main(["--preset", "enormous"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: argument --preset: invalid choice") and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("record", [
+    '{"preset": "ti', "[]", '{"preset": "tiny"}', "[" * 100_000, '{"stages": {"grpo": 7}}',
+    '{"stages": {"grpo": {"seconds": "x", "finished": true}}}', '{"stages": {"grpo": {"seconds": 1.0}}}',
+])  # fmt: skip
+def test_a_record_that_is_none_is_refused_and_kept(tmp_path, record):
+    (tmp_path / "speedrun.json").write_text(record)
+    with pytest.raises(InputError, match=r"speedrun\.json"):
+        open_record(tmp_path, {"preset": "tiny", "data": "stdlib", "seed": 1})
+    assert (tmp_path / "speedrun.json").read_text() == record

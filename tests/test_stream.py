@@ -71,7 +71,7 @@ def test_a_row_is_a_window_of_one_file_and_its_successors(files):
 
 
 @pytest.mark.parametrize("world", [2, 3, 4, 6])
-def test_no_number_of_ranks_changes_the_joint_batch(files, world):
+def test_no_number_of_ranks_changes_the_global_batch(files, world):
     assert joint(files, world, 9) == joint(files, 1, 9)
 
 

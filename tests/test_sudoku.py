@@ -1,4 +1,4 @@
-"""Sudokus: one solution each, the same puzzle in any disguise, and told apart from others."""
+"""Sudokus: one solution each, the same puzzle however augmented, and told apart from others."""
 
 import random
 
@@ -67,12 +67,12 @@ def test_puzzles_have_one_solution_and_their_clues_are_of_it(size, clues, count)
 
 
 @pytest.mark.parametrize("size, count", [(4, 40), (9, 3)])
-def test_a_disguise_is_valid_and_the_same_puzzle(size, count):
+def test_an_augmentation_is_valid_and_the_same_puzzle(size, count):
     chance = random.Random(2)
     puzzle, solution = sudoku.make(chance, size, size * 2)
     seen = set()
     for _ in range(count):
-        hidden, answer = sudoku.disguise(puzzle, solution, chance)
+        hidden, answer = sudoku.augment(puzzle, solution, chance)
         assert is_valid(answer, size)
         assert sudoku.solutions(hidden) == [answer]
         assert sum(map(bool, hidden)) == sum(map(bool, puzzle))
@@ -91,7 +91,7 @@ def test_other_puzzles_have_other_fingerprints():
 
 
 def canonical(puzzle, solution):
-    """The smallest of all 128 x 24 disguises of a 4x4 puzzle."""
+    """The smallest of all 128 x 24 augmentations of a 4x4 puzzle."""
     import itertools
 
     orders = [a + b for a, b in itertools.permutations([(0, 1), (2, 3)])]
@@ -116,8 +116,21 @@ def test_the_same_seed_makes_the_same_puzzles_and_more_of_them():
 
 
 def test_more_than_there_are_is_refused():
-    with pytest.raises(InputError, match="were all known ones in disguise: ask for fewer"):
+    with pytest.raises(InputError, match="were all augmentations of known ones: ask for fewer"):
         sudoku.make_unlike(1, 4, 10_000, 15, 15)
+
+
+def test_more_than_there_can_be_is_refused_before_any_is_made(monkeypatch):
+    monkeypatch.setattr(sudoku, "make", lambda *_: pytest.fail("one was made"))
+    with pytest.raises(InputError, match="200000 sudokus of size 4 were asked for; there are fewer than 131,072"):
+        sudoku.make_unlike(1, 4, 200_000, 4, 7)
+
+
+def test_what_takes_long_says_how_far_it_is(monkeypatch):
+    said = []
+    monkeypatch.setattr(sudoku, "SECONDS_BETWEEN_REPORTS", 0)
+    sudoku.make_unlike(1, 4, 3, 5, 8, say=said.append)
+    assert said == [f"made {n} of 3 sudokus, 0 tries since the last new one" for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("wrong", [lambda: sudoku.make(random.Random(1), 5, 9), lambda: sudoku.size_of((0,) * 25)])

@@ -3,13 +3,13 @@
 import pytest
 import warm
 
-from ddp_course.lab.launch import RunFailed, torchrun
+from ddp_course.launcher import RunFailed, torchrun
 
 HEADER = """
 import json
 import torch
 from ddp_course.errors import InputError
-from ddp_course.parallel import process_group, sync
+from ddp_course.distributed import process_group, sync
 world = process_group.start(timeout_seconds=30)
 """
 FOOTER = """
@@ -28,6 +28,13 @@ def failure(error):
 
     try:
         sync.from_rank_0(world, fail)
+    except Exception as caught:
+        return [type(caught).__name__, str(caught)]
+
+
+def not_picklable():
+    try:
+        sync.from_rank_0(world, lambda: open(__file__))
     except Exception as caught:
         return [type(caught).__name__, str(caught)]
 
@@ -55,7 +62,7 @@ def said(function, *arguments, **more):
         return str(error)
 
 
-found = {one.__name__: one() for one in (decided, equal_replicas, other_buffers, other_values)}
+found = {one.__name__: one() for one in (decided, not_picklable, equal_replicas, other_buffers, other_values)}
 print(json.dumps(found | {error.__name__: failure(error) for error in (InputError, ZeroDivisionError)}))
 """
 
@@ -92,6 +99,21 @@ def test_a_failure_on_rank_0_reaches_every_rank(two_ranks, error):
     assert kind == error and text == text_of_rank_1 == "no such file: x.txt"
 
 
+def test_a_result_that_cannot_be_sent_fails_on_every_rank(two_ranks):
+    found = two_ranks("not_picklable")
+    assert [kind for kind, _ in found] == ["TypeError", "InputError"]
+    assert all("cannot pickle" in text for _, text in found)
+
+
+def test_a_frozen_rank_0_is_an_error_and_no_endless_wait(tmp_path):
+    body = """
+import os, signal
+sync.from_rank_0(world, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+"""
+    with pytest.raises(RunFailed, match="RankSilent: rank 0 has given no sign of life for 10 s"):
+        torchrun(script(tmp_path, body, timeout_seconds=10), nproc=2, timeout=250)
+
+
 def test_equal_replicas_pass(two_ranks):
     assert two_ranks("equal_replicas") == [None, None]
 
@@ -125,4 +147,4 @@ if world.rank == 2:
 sync.assert_replicas_equal(world, model)
 """
     with pytest.raises(RunFailed, match=r"1\.weight on rank 2 is up to 0\.5 from rank 0's \(1 of 4 tensors differ\)"):
-        torchrun(script(tmp_path, body), nproc=3, quiet=True, timeout=60)
+        torchrun(script(tmp_path, body), nproc=3, quiet=True, timeout=600)

@@ -19,7 +19,7 @@ import torch
 from training_runs import checkpoint as contents
 from training_runs import largest_gap, metrics
 
-from ddp_course.parallel import checkpoint
+from ddp_course.training import checkpoint
 
 KILLS = 100
 CALLS = ("mkdir", "fsync", "rename", "replace")  # of the module os: what a save does besides writing
@@ -199,7 +199,7 @@ def trainer_runs(tmp_path_factory):
     """One process with the trainer loaded; from its forks: a run without a kill, and for each place one that is
     killed there and resumed. Returns folder -> [what each of its starts printed, exit code]."""
     folder = tmp_path_factory.mktemp("trainer")
-    run = subprocess.run([sys.executable, __file__, folder], capture_output=True, text=True, timeout=100)
+    run = subprocess.run([sys.executable, __file__, folder], capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
     return folder, json.loads(run.stdout)
 

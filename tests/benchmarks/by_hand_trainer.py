@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from workload import WORKLOAD, optimizer
 
+from ddp_course.distributed import process_group
+from ddp_course.distributed.by_hand import BucketedDataParallel
 from ddp_course.models.minigpt import MiniGPT
-from ddp_course.parallel import process_group
-from ddp_course.parallel.by_hand import BucketedDataParallel
 
 WRAPPERS = {"by hand": BucketedDataParallel, "DDP": DistributedDataParallel}
 

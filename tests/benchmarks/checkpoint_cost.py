@@ -27,9 +27,10 @@ from measure import divide, in_turns
 from torch.nn.parallel import DistributedDataParallel
 from workload import WORKLOAD, optimizer
 
+from ddp_course.distributed import process_group
+from ddp_course.distributed.sync import from_rank_0
 from ddp_course.models.minigpt import MiniGPT
-from ddp_course.parallel import checkpoint, distributed_checkpoint, process_group
-from ddp_course.parallel.sync import from_rank_0
+from ddp_course.training import checkpoint, distributed_checkpoint
 
 SAVES = 3  # of each kind in a round: the disk makes some of them wait, whoever it is
 STEPS, SAVE_AT = 24, 8  # of training around a save; the write in the background is over long before the last

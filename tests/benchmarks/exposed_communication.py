@@ -8,8 +8,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from workload import WORKLOAD, optimizer
 
+from ddp_course.distributed import process_group
 from ddp_course.models.minigpt import MiniGPT
-from ddp_course.parallel import process_group
 
 PAIRS = 4
 

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from lightning_fabric import Fabric
 from workload import WORKLOAD, optimizer, timed
 
+from ddp_course.distributed import process_group
 from ddp_course.models.minigpt import MiniGPT
-from ddp_course.parallel import process_group
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 from measure import TRAINER, Table, divide, in_turns, one_thread, seconds_until, start_on_two
 
-from ddp_course.lab.launch import torchrun
+from ddp_course.launcher import torchrun
 
 
 def compare_start_up(table: Table, rounds: int) -> None:
@@ -74,8 +74,7 @@ def count_clean_launches(table: Table, launches: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(launches):
             flags = ["--preset", "tiny", "--steps", 3, "--sample-tokens", 0, "--run-dir", Path(folder) / str(number)]
-            plainly = one_thread() | {"PYTHONPATH": ""}  # they end as from a terminal, see lab/python_start
-            run = torchrun(TRAINER, *flags, nproc=2, check=False, quiet=True, timeout=120, env=plainly)
+            run = torchrun(TRAINER, *flags, nproc=2, check=False, quiet=True, timeout=120, env=one_thread())
             clean += run.exit_code == 0
             if run.exit_code:
                 print(f"launch {number}: exit codes {run.exit_codes}, {run.failure}", *run.launcher_lines, sep="\n")

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from workload import WORKLOAD, optimizer, timed
 
+from ddp_course.distributed import process_group
 from ddp_course.models import minigpt
-from ddp_course.parallel import process_group
 
 
 class MaskedAttention(nn.Module):

@@ -19,18 +19,18 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from measure import HERE, Table, divide, in_turns, one_thread
-from torch import Tensor, nn
+from torch import Tensor
 
 from ddp_course import minigpt_ddp
 from ddp_course.data.pairs import TRAIN, Pair, pairs_of_update, prepare_pairs, read_pairs
 from ddp_course.data.token_file import open_tokens, prepare
+from ddp_course.distributed import process_group
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.models.reward import FrozenBackbone, RewardHead, feature_count
-from ddp_course.parallel.precision import autocast, choose_attention, choose_precision
-from ddp_course.parallel.process_group import World
-from ddp_course.post_training.backbones import Backbone
+from ddp_course.post_training.backbones import Backbone, frozen_minigpt
 from ddp_course.post_training.reward_model import RewardModel, padded
-from ddp_course.reward_ddp import PRESETS, features_of, margins_of
+from ddp_course.reward_ddp import PRESETS, features_of, margins_of, reading
+from ddp_course.training.precision import autocast, settle_arithmetic
 
 PAIRS = 64  # an update, as in the laptop preset
 
@@ -44,17 +44,14 @@ def compare_reward(table: Table, rounds: int) -> None:
                     divide(found["ours"], found[side]))  # fmt: skip
 
 
-def make_model(precision: str) -> RewardModel:
+def make_model() -> RewardModel:
     shape = minigpt_ddp.PRESETS["laptop"]
     tokens = open_tokens(prepare("stdlib", shape.tokenizer, shape.vocab_size, say=lambda line: None)).tokenizer
     model = MiniGPT(MiniGPTConfig(tokens.vocab_size, shape.context, shape.layers, shape.heads, shape.width))
-    output, model.output = model.output, nn.Identity()
-    frozen = FrozenBackbone(model, model, output, shape.width, shape.context)
-    backbone = Backbone("untrained", frozen, tokens.encode, tokens.end_of_text, tokens.state())
+    backbone = Backbone("untrained", frozen_minigpt(model), tokens.encode, tokens.end_of_text, tokens.state(), tokens)
     config = PRESETS["laptop"]
     head = RewardHead(feature_count(shape.width), config.head_width)
-    return RewardModel(backbone, head, max_tokens=config.max_tokens, micro_batch_size=config.micro_batch_size,
-                       precision=precision)  # fmt: skip
+    return RewardModel(backbone, head, max_tokens=config.max_tokens, micro_batch_size=config.micro_batch_size)
 
 
 def one_by_one(model: RewardModel, pairs: list[Pair], gradients: bool) -> Tensor:
@@ -84,10 +81,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    precision = choose_precision("auto", World(0, 0, 1, torch.device("cpu")))
-    choose_attention(precision, torch.device("cpu"), PRESETS["laptop"].max_tokens)
     folder = prepare_pairs("stdlib", 1000, 50, 1, say=lambda line: None)
-    known, model = read_pairs(Path(folder) / TRAIN), make_model(precision)
+    known, model = read_pairs(Path(folder) / TRAIN), make_model()
+    arithmetic = settle_arithmetic(process_group.start(), "auto", PRESETS["laptop"].max_tokens, {},
+                                   trial=lambda: reading(model.backbone, PRESETS["laptop"]))  # fmt: skip
+    model.precision = arithmetic.precision
     optimizer = torch.optim.AdamW(model.head.parameters(), lr=1e-4)
     sides = {
         "ours": lambda pairs: features_of(model, pairs),
@@ -103,6 +101,7 @@ def main() -> None:
         if turn >= len(sides):  # the first round warms up
             speeds[side].append(PAIRS / seconds)
     print(json.dumps(speeds))
+    process_group.stop()
 
 
 if __name__ == "__main__":

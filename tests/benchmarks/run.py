@@ -18,7 +18,7 @@ from reward_pairs import compare_reward  # noqa: E402
 from sampling_speed import compare_sampling  # noqa: E402
 from sparse_or_dense import compare_sparse  # noqa: E402
 from techniques import compare_checkpoints, compare_sharding, compare_wrappers  # noqa: E402
-from trainers import WARM_UP, compare_trainers, compare_world_sizes  # noqa: E402
+from trainers import WARM_UP, compare_trainers, compare_with_nanogpt, compare_world_sizes  # noqa: E402
 from workload import WORKLOAD  # noqa: E402
 
 from ddp_course.lab.machine import describe  # noqa: E402
@@ -27,6 +27,7 @@ from ddp_course.models.minigpt import parameter_count  # noqa: E402
 RESULTS = HERE / "RESULTS.md"
 SECTIONS = {
     "Other trainers": lambda table, how: compare_trainers(table, how.rounds, how.steps),
+    "Beside nanoGPT": lambda table, how: compare_with_nanogpt(table, how.rounds, how.steps),
     "Two processes": lambda table, how: compare_world_sizes(table, how.rounds, how.steps),
     "Wrappers": lambda table, how: compare_wrappers(table, how.rounds),
     "Sharding": lambda table, how: compare_sharding(table, how.rounds),

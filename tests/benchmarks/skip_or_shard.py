@@ -46,7 +46,7 @@ def skipping(file, rank, world_size):
 
 
 def at_the_source(file, rank, world_size):
-    """The stream knows the rank and builds its share of each joint batch."""
+    """The stream knows the rank and builds its share of each global batch."""
     share = TokenStream([file], context=CONTEXT, global_batch_size=ROWS * world_size, rank=rank, world_size=world_size)
     own = Counted(share)
     return own, iter(own)

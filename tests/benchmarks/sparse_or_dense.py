@@ -24,8 +24,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_course.parallel import process_group
-from ddp_course.parallel.sparse_embedding import SparseEmbedding, SparseSignSGD
+from ddp_course.distributed import process_group
+from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignSGD
 
 WIDTH, BATCH, UPDATES = 16, 256, 5  # numbers in a row, ids of a rank, updates of a round
 ROWS = (10**3, 10**4, 10**5, 10**6, 10**7)
@@ -113,7 +113,7 @@ def compare_sparse(table, rounds: int) -> None:
     """Rows for RESULTS.md: `table` is a measure.Table."""
     from measure import HERE, divide, one_thread
 
-    from ddp_course.lab.launch import torchrun
+    from ddp_course.launcher import torchrun
 
     run = torchrun(HERE / "sparse_or_dense.py", "--rounds", rounds, nproc=2, timeout=900, quiet=True, env=one_thread())
     for rows, found in run.results[0].items():

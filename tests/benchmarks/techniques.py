@@ -6,7 +6,7 @@ import sys
 
 from measure import HERE, Table, one_thread
 
-from ddp_course.lab.launch import torchrun
+from ddp_course.launcher import torchrun
 
 
 def on_two_ranks(script: str, *arguments: object) -> dict:

@@ -9,9 +9,10 @@ import torch
 from measure import HERE, TRAINER, Table, divide, in_turns, one_thread
 from workload import WORKLOAD
 
-from ddp_course.lab.launch import torchrun
 from ddp_course.lab.machine import matmul_peak
+from ddp_course.launcher import torchrun
 from ddp_course.models.minigpt import flops_per_token
+from ddp_course.training.precision import has_bfloat16
 
 WARM_UP = 2  # steps at the start of a run that are not counted
 PEERS = {"plain": "plain_trainer.py", "Accelerate": "accelerate_trainer.py", "Fabric": "fabric_trainer.py"}
@@ -60,6 +61,26 @@ def compare_world_sizes(table: Table, rounds: int, steps: int) -> None:
     flops = flops_per_token(WORKLOAD.shape())
     table.ratio("achieved FLOP/s of training over the measured bfloat16 matrix-product peak, 1 thread",
                 [speed * flops / top for speed, top in zip(speeds[1], peak, strict=True)])  # fmt: skip
+
+
+def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
+    """Ours in each number format that may pay here, beside the same float32 loop: so the formats compare, too."""
+    fast = has_bfloat16(torch.device("cpu"))
+    for nproc, threads in ((1, 2), (2, 1)):
+        found: dict[str, list[float]] = {how: [] for how in ("float32", "auto", *["bfloat16"] * fast)}
+        for how in in_turns(found, rounds):
+            one = torchrun(HERE / "beside_nanogpt.py", "--precision", how, "--updates", steps + 2, nproc=nproc,
+                           timeout=900, quiet=True, env={"OMP_NUM_THREADS": threads}).results[0]  # fmt: skip
+            ratios = divide(one["wall"]["theirs"], one["wall"]["ours"])
+            found[how].append(statistics.median(ratios))
+        where = f"{nproc} process{'es' * (nproc > 1)} x {threads} thread{'s' * (threads > 1)}"
+        goals = {"float32": 1.1, "bfloat16": 2.0}
+        for how, ratios in found.items():
+            table.ratio(f"our updates per second over a loop as nanoGPT's is, ours in {how}, {where}", ratios,
+                        goals.get(how))  # fmt: skip
+        better = max(set(found) - {"auto"}, key=lambda how: statistics.median(found[how]))
+        table.ratio(f"--precision auto over the better fixed choice ({better}), {where}",
+                    divide(found["auto"], found[better]), 0.97)  # fmt: skip
 
 
 def single_thread_peak() -> float:

@@ -12,7 +12,7 @@ import torch
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.data.windows import micro_batches
 from ddp_course.models.minigpt import MiniGPTConfig
-from ddp_course.parallel.optimizer import make_adamw
+from ddp_course.training.optimization import make_adamw
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Workload:
 
 
 WORKLOAD = Workload()
+AS_NANOGPT = Workload(vocab_size=2048, accumulation_steps=1)  # its batch of 8, our default vocabulary
 
 
 def token_folder() -> str:

@@ -1,0 +1,155 @@
+"""Our trainer and a loop written as nanoGPT's is, update by update in turns in one process, or on two ranks.
+
+    [torchrun --nproc-per-node=2] tests/benchmarks/beside_nanogpt.py --precision float32 --updates 12
+
+Ours is `minigpt_ddp.train`, whole: between two of its updates the other loop makes one of its own, in float32, on the
+same number of windows. The other loop does what nanoGPT's does: a model of separate layers, one cross-entropy over all
+logits, AdamW with torch's defaults on a CPU, a clipped gradient, and DDP where there are several ranks.
+Prints one JSON object: seconds of both, wall clock and CPU time, the first two updates left out, and how ours computed.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from workload import AS_NANOGPT
+
+from ddp_course import minigpt_ddp
+from ddp_course.data.token_file import open_tokens, prepare
+from ddp_course.data.windows import micro_batches
+from ddp_course.distributed import process_group
+from ddp_course.training.command_line import parse
+from ddp_course.training.precision import Arithmetic
+from ddp_course.training.progress import Progress
+
+WARM_UP = 2
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.width = heads, width
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.dropout = nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.size()
+        q, k, v = (
+            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.qkv(x).split(self.width, dim=2)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=True)
+        return self.dropout(self.out(y.transpose(1, 2).contiguous().view(batch, length, width)))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm_1, self.attention, self.norm_2 = nn.LayerNorm(width), Attention(width, heads), nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.0)
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm_1(x))
+        return x + self.mlp(self.norm_2(x))
+
+
+class GPT(nn.Module):
+    def __init__(self, vocab_size: int, context: int, layers: int, heads: int, width: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocab_size, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab_size, bias=False)
+        self.tokens.weight = self.head.weight
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        x = self.tokens(inputs) + self.places(torch.arange(inputs.size(1)))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+
+
+class InTurns(Progress):
+    """After every update of ours, one of the other loop. Each is measured from the end of the one before it."""
+
+    other = None  # the other loop, which needs the process group: made after the first update of ours
+    clocks = {"wall": time.perf_counter, "cpu": time.process_time}
+
+    def step(self, step: int, *own_loss: object, **numbers: float) -> None:
+        super().step(step, *own_loss, **numbers)
+        self._read("ours")
+        with self.paused():
+            self.other = self.other or Other(self._run.world)
+            self._read()
+            self.other.update(step)
+            self._read("theirs")
+
+    def _read(self, whose: str | None = None) -> None:
+        now = {name: clock() for name, clock in self.clocks.items()}
+        if whose and hasattr(self, "_last"):
+            for name in self.clocks:
+                SECONDS[name][whose].append(now[name] - self._last[name])
+        self._last = now
+
+
+SECONDS = {name: {"ours": [], "theirs": []} for name in InTurns.clocks}
+
+
+class Other:
+    def __init__(self, world: process_group.World) -> None:
+        self.world, work = world, AS_NANOGPT
+        self.tokens = open_tokens(prepare("stdlib", "bpe", work.vocab_size)).train
+        self.model = GPT(work.vocab_size, work.context, work.layers, work.heads, work.width)
+        self.replica = DistributedDataParallel(self.model) if world.size > 1 else self.model
+        decayed = [p for p in self.model.parameters() if p.dim() >= 2]
+        others = [p for p in self.model.parameters() if p.dim() < 2]
+        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+        self.adamw = torch.optim.AdamW(groups, lr=work.learning_rate, betas=(0.9, 0.95))
+
+    def update(self, step: int) -> None:
+        switch = torch.backends.cuda.flash_sdp_enabled()
+        Arithmetic("float32", "fused").use()
+        [(inputs, targets)] = micro_batches(
+            self.tokens, seed=2, update=step, context=AS_NANOGPT.context, rank=self.world.rank,
+            world_size=self.world.size, micro_batch_size=AS_NANOGPT.micro_batch_size, accumulation_steps=1,
+        )  # fmt: skip
+        loss = self.replica(inputs, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.adamw.step()
+        self.adamw.zero_grad(set_to_none=True)
+        torch.backends.cuda.enable_flash_sdp(switch)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--updates", type=int, default=12)
+    how = parser.parse_args()
+    minigpt_ddp.Progress = InTurns
+    with tempfile.TemporaryDirectory() as folder:
+        world = process_group.start(120, "cpu")
+        run_dir = Path(folder) / "run"
+        flags = [*AS_NANOGPT.flags(world.size, how.updates), "--run-dir", run_dir, "--precision", how.precision]
+        minigpt_ddp.train(parse(minigpt_ddp.PRESETS, [str(flag) for flag in flags]))
+        if world.is_main:
+            settings = json.loads((run_dir / "config.json").read_text())
+            last = slice(WARM_UP - how.updates, None)  # both of one length: our first update is not measured
+            seconds = {name: {who: found[last] for who, found in both.items()} for name, both in SECONDS.items()}
+            print(json.dumps(seconds | {name: settings[name] for name in ("precision", "attention")}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
+    process_group.stop()

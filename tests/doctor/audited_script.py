@@ -1,0 +1,28 @@
+"""What a rank of `doctor check` is, for tests/warm.py: the audit begins, then the script runs.
+
+    audited_script.py FOLDER SCRIPT ARGUMENTS
+"""
+
+import os
+import runpy
+import sys
+
+import torch
+
+from ddp_course.doctor import audit
+
+
+def main():
+    folder, script, *arguments = sys.argv[1:]
+    sys.argv[:] = [script, *arguments]
+    sys.path[0] = os.path.dirname(script)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # the process that this one is forked from had more
+    torch.seed()  # forked ranks have one state of the generator, which those of torchrun have not
+    log = audit.start(folder)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        log.end()
+
+
+main()

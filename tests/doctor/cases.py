@@ -1,0 +1,122 @@
+"""The scripts of the doctor's tests: what each one's header says, and what the doctor says of it.
+
+A sick script has one defect. Its header names the ranks to blame and words of the verdict, `# HERE` marks the line:
+
+    # rank: 1
+    # says: never joined all-reduce
+
+    python -m tests.doctor.cases                    # examines all, and writes tests/doctor/MATRIX.md
+    python -m tests.doctor.cases raises stopped     # examines these, and prints their pages
+"""
+
+import contextlib
+import importlib.util
+import io
+import os
+import re
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_course.doctor.diagnosis import Verdict, diagnose
+from ddp_course.doctor.page import page
+from ddp_course.doctor.seen import Job
+from ddp_course.doctor.watch import run_and_watch
+
+FOLDER = Path(__file__).parent
+MATRIX = FOLDER / "MATRIX.md"
+OF_CHECK = "## `doctor check`"  # what stands below is written by check_cases.py
+AT_ONCE = 2  # they mostly wait
+HEADER = """# The doctor on scripts it does not know
+
+Written by `make doctor-matrix`: two ranks each, on a CPU, `--idle 3`. A sick script has one defect; right is a verdict
+that names its rank and its line.
+
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    path: Path
+    ranks: tuple[int, ...] = ()
+    says: str = ""
+    line: int | None = None
+    needs: str = ""
+
+    @property
+    def sick(self) -> bool:
+        return self.path.parent.name == "sick"
+
+
+def case(path: Path) -> Case:
+    text = path.read_text()
+    header = dict(re.findall(r"^# (\w+): (.*)$", text, re.MULTILINE))
+    here = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# HERE")]
+    ranks = tuple(int(one) for one in header.get("rank", "").split())
+    return Case(path, ranks, header.get("says", ""), here[0] if here else None, header.get("needs", ""))
+
+
+def cases(kind: str) -> dict[str, Case]:
+    """kind: "sick" or "healthy"."""
+    return {path.stem: case(path) for path in sorted((FOLDER / kind).glob("*.py"))}
+
+
+def examine(one: Case, idle: float = 3.0) -> tuple[Job, Verdict, str]:
+    """Two ranks run it under the doctor's eyes: what was seen, the verdict, and the page."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        job = run_and_watch(one.path, [], nproc=2, idle=idle, timeout=600)
+    verdict = diagnose(job)
+    return job, verdict, page(job, verdict)
+
+
+def wrong(one: Case, verdict: Verdict) -> list[str]:
+    """What is wrong with the verdict; [] if nothing."""
+    if not one.sick:
+        return [f"an alarm on a healthy script: {verdict.sentence}"] if verdict.alarm else []
+    found = []
+    if not verdict.alarm:
+        found.append("no alarm")
+    if set(verdict.ranks) != set(one.ranks):
+        found.append(f"blames {verdict.ranks}, not {one.ranks}")
+    if one.says not in verdict.sentence:
+        found.append(f"does not say {one.says!r}")
+    if one.line and not re.search(rf"{one.path.name}:{one.line}\b", verdict.sentence):
+        found.append(f"does not name line {one.line}")
+    return found
+
+
+def row(one: Case) -> tuple[str, str, bool]:
+    """The row of the table, the page, and whether the verdict is right."""
+    name = one.path.stem
+    if one.needs and importlib.util.find_spec(one.needs) is None:
+        return f"| {name} | not examined: {one.needs} is not installed | | |", "", True
+    job, verdict, shown = examine(one)
+    problems = wrong(one, verdict)
+    judged = "right" if not problems else f"WRONG: {'; '.join(problems)}"
+    sentence = verdict.sentence.replace(f"{os.path.relpath(one.path.parent)}/", "").replace("|", "\\|")
+    return f"| {name} | {judged} | {job.seconds:.0f} s | {sentence} |", shown, not problems
+
+
+def main(names: list[str]) -> int:
+    """Returns how many verdicts were wrong."""
+    text, failures = HEADER, 0
+    with ProcessPoolExecutor(AT_ONCE) as workers:
+        for kind in ("sick", "healthy"):
+            chosen = [one for name, one in cases(kind).items() if not names or name in names]
+            rows = []
+            for line, shown, right in workers.map(row, chosen):
+                rows.append(line)
+                failures += not right
+                print(f"{line}\n\n{shown}\n" if names else line, flush=True)
+            text += f"## {kind.capitalize()}: {sum('| right |' in line for line in rows)} of {len(rows)} right\n\n"
+            text += "| script | verdict | after | in its words |\n|---|---|---|---|\n" + "\n".join(rows) + "\n\n"
+    if not names:
+        below = MATRIX.read_text().partition(OF_CHECK)[2] if MATRIX.exists() else ""
+        MATRIX.write_text(f"{text}{OF_CHECK}{below}" if below else text.rstrip() + "\n")
+        print(f"wrote {os.path.relpath(MATRIX)}")
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:]), 1))

@@ -1,0 +1,129 @@
+"""The scripts of `doctor check`'s tests: what each one's header says, and what the checklist says of it.
+
+One in silent/ ends well, with a plausible loss, and has one defect. Its header names the check that finds it, `# HERE`
+marks the line. Those in sound/ and healthy/ have none.
+
+    # check: averaged
+    # status: note            (if it is not wrong in every script)
+
+    python -m tests.doctor.check_cases                  # checks all, and writes their part of tests/doctor/MATRIX.md
+    python -m tests.doctor.check_cases two_writers      # checks these, and prints their checklists
+"""
+
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_course.doctor import audited, words
+from ddp_course.doctor.audited import Seen
+from ddp_course.doctor.check import Checked, checklist
+from ddp_course.doctor.checks import FAILED, findings
+from ddp_course.doctor.checks.finding import Finding
+from tests import warm
+from tests.doctor.cases import FOLDER, MATRIX, OF_CHECK
+
+CORES = 2  # of the machine that the scripts were written for
+TO_KNOW = {"timeout", "metrics"}  # notes that a sound script may get
+
+
+@dataclass(frozen=True)
+class Case:
+    path: Path
+    check: str = ""
+    status: str = "wrong"
+    line: int | None = None
+    needs: str = ""
+
+    @property
+    def missing(self) -> bool:
+        return bool(self.needs) and importlib.util.find_spec(self.needs) is None
+
+
+def cases(*kinds: str) -> dict[str, Case]:
+    """kinds: "silent", "sound" or "healthy"."""
+    found = {}
+    for path in sorted(path for kind in kinds for path in (FOLDER / kind).glob("*.py")):
+        text = path.read_text()
+        header = dict(re.findall(r"^# (\w+): (.*)$", text, re.MULTILINE))
+        here = [number for number, line in enumerate(text.splitlines(), 1) if "# HERE" in line]
+        found[path.stem] = Case(
+            path,
+            header.get("check", ""),
+            header.get("status", "wrong"),
+            here[0] if here else None,
+            header.get("needs", ""),
+        )
+    return found
+
+
+def examine(one: Case) -> list[Finding]:
+    """Two ranks run it, forked from a process that has torch, under the audit; what the checks find in that."""
+    with tempfile.TemporaryDirectory(prefix="audited_") as folder:
+        warm.ranks(FOLDER / "audited_script.py", folder, one.path, nproc=2)
+        return findings(Seen(audited.read(Path(folder)), cores=CORES))
+
+
+def wrong(one: Case, found: list[Finding]) -> list[str]:
+    """What is wrong with the findings; [] if nothing."""
+    alarms = [
+        each
+        for each in found
+        if each.status == "wrong" or each.status == "note" and each.check not in TO_KNOW - {one.check}
+    ]
+    problems = [each.text for each in found if each.text.startswith(FAILED)]
+    problems += [f"an alarm: {each.title}: {each.text}" for each in alarms if each.check != one.check]
+    mine = [each for each in alarms if each.check == one.check]
+    if one.check and not mine:
+        problems.append(f"nothing found by {one.check}")
+    for each in mine:
+        if each.status != one.status:
+            problems.append(f"is {each.status}, not {one.status}")
+        if not each.frames or (each.frames[0].file, each.frames[0].line) != (str(one.path), one.line):
+            problems.append(f"names {each.frames[:1]}, not line {one.line}")
+    return problems
+
+
+def row(one: Case) -> tuple[str, str]:
+    """The row of the table, and the checklist."""
+    name = one.path.stem
+    if one.missing:
+        return f"| {name} | not examined: {one.needs} is not installed | |", ""
+    found = examine(one)
+    problems = wrong(one, found)
+    judged = "right" if not problems else f"WRONG: {'; '.join(problems)}"
+    said = [
+        f"{each.title}: {each.text}, at {words.place(each.frames[0]) if each.frames else 'no line'}"
+        for each in found
+        if each.check == one.check
+    ]
+    text = (said or ["nothing is wrong"])[0].replace(f"{os.path.relpath(one.path.parent)}/", "").replace("|", "\\|")
+    text = re.sub(rf"{re.escape(tempfile.gettempdir())}/\w+/", "", text)
+    return f"| {name} | {judged} | {text} |", checklist(Checked(found))
+
+
+def main(names: list[str]) -> int:
+    """Returns how many were judged wrongly."""
+    text, failures = f"{OF_CHECK}\n\nThe right check at the right line, and no other; nothing on a sound script.\n\n", 0
+    for title, kinds in (("Silently wrong", ("silent",)), ("Sound", ("sound", "healthy"))):
+        rows = []
+        for name, one in cases(*kinds).items():
+            if not names or name in names:
+                line, shown = row(one)
+                rows.append(line)
+                failures += "WRONG: " in line
+                print(f"{line}\n\n{shown}\n" if names else line, flush=True)
+        text += f"### {title}: {sum('| right |' in line for line in rows)} of {len(rows)} right\n\n"
+        text += "| script | judged | in its words |\n|---|---|---|\n" + "\n".join(rows) + "\n\n"
+    if not names:
+        before = MATRIX.read_text().partition(OF_CHECK)[0].rstrip()
+        MATRIX.write_text(f"{before}\n\n{text.rstrip()}\n")
+        print(f"wrote {os.path.relpath(MATRIX)}")
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:]), 1))

@@ -1,0 +1,18 @@
+# check: exit
+import torch
+import torch.distributed as dist
+import torch.distributed.nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train():
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _step in range(4):
+        optimizer.zero_grad()
+        (model(torch.randn(8, 4)) - 1).square().mean().backward()
+        optimizer.step()
+
+
+dist.init_process_group("gloo")  # HERE
+train()

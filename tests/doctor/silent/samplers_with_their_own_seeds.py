@@ -1,0 +1,23 @@
+# check: samples
+import torch
+import torch.distributed as dist
+import torch.distributed.nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def train():
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(80, 4), torch.randn(80, 1))
+    loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, seed=dist.get_rank()))
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, targets in loader:  # HERE
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+
+
+dist.init_process_group("gloo")
+train()
+dist.destroy_process_group()

@@ -1,0 +1,23 @@
+# check: averaged
+import torch
+import torch.distributed as dist
+import torch.distributed.nn
+
+
+def train():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch.manual_seed(dist.get_rank())
+    for _step in range(4):
+        loss = torch.nn.functional.mse_loss(model(torch.randn(8, 4)), torch.zeros(8, 1))
+        optimizer.zero_grad()
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)  # HERE
+        optimizer.step()
+
+
+dist.init_process_group("gloo")
+train()
+dist.destroy_process_group()

@@ -1,0 +1,113 @@
+"""Which collective is the first that the ranks do not share."""
+
+import pytest
+
+from ddp_course.doctor.alignment import differences
+from ddp_course.doctor.history import Collective, Frame, History
+from ddp_course.doctor.source_lines import conditions, decisive, text_at
+
+SCRIPT = """\
+def evaluate(rank, x):
+    if rank != 0:
+        return
+    all_reduce(x)
+
+
+for batch in loader:
+    all_reduce(batch)
+    if rank == 0 and step % 2:
+        all_reduce(
+            loss
+        )
+    else:
+        print("no")
+    barrier()
+is_main and barrier()
+if __name__ == "__main__":
+    barrier()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def history(script, text, first=1):
+    """ "8 8 10 17b": all-reduces at these lines, b for barrier, * for another size."""
+    ones = []
+    for number, word in enumerate(text.split(), first):
+        name = "barrier" if word.endswith("b") else "all_reduce"
+        sizes = () if name == "barrier" else ((9,) if word.endswith("*") else (4,),)
+        frames = (Frame(script, int(word.strip("b*")), "<module>"),)
+        ones.append(Collective(number, "0", name, sizes, ("Float",) if sizes else (), frames))
+    return History({"0": tuple(ones)}, {}, ones[-1] if ones else None, first == 1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kind", "have", "lack", "number", "line"),
+    [
+        (["8 8 8", "8 8"], "missing", (0,), (1,), 3, 8),  # one stopped
+        (["8 8 8 8", "8 8 18b"], "missing", (0,), (1,), 3, 8),  # one left the loop
+        (["8 10 8 10 8 8", "8 8 8 8"], "missing", (0,), (1,), 2, 10),  # under `if rank == 0`, of equal size
+        (["8 8 10", "8 8 8"], "missing", (0,), (1,), 3, 10),  # ... where nothing follows that could tell
+        (["8 8 8 8 8", "8 4 8 8 8 8"], "missing", (1,), (0,), 2, 4),  # one too many on rank 1
+        (["8 8 8", "8 8 8*"], "unlike", (0,), (1,), 3, 8),
+        (["8 8 8", "8 8 8*", "8 8 8"], "unlike", (0, 2), (1,), 3, 8),
+        (["8 15b 8 15b 8", "8 8 15b 8"], "missing", (0,), (1,), 2, 15),  # skipped what follows in the loop
+        (["8 9 15 8 9 15 8 9 15 8", "8 9 15 8 8 9 15 8"], "missing", (0,), (1,), 5, 9),  # ... all of equal size
+        (["8 4 10 8", "8 10 4 8"], "order", (0,), (1,), 2, 4),
+        (["8 8 8 8", "8 8 8", "8 8 8 8", "8 8 8 8"], "missing", (0, 2, 3), (1,), 4, 8),
+        (["8 8 10 8", "8 8 8", "8 8 8", "8 8 8"], "missing", (0,), (1, 2, 3), 3, 10),
+    ],
+)
+def test_the_first_difference(script, ranks, kind, have, lack, number, line):
+    (found,) = differences({rank: history(script, text) for rank, text in enumerate(ranks)}, {})
+    assert (found.kind, found.have, found.lack) == (kind, have, lack)
+    assert (found.collective.number, found.collective.own[0].line) == (number, line)
+
+
+@pytest.mark.parametrize(
+    "ranks", [["8 8", "8 8"], ["", ""], ["8 4 8 4 8", "8 10 8 10 8"], ["8 8 4", "8 8 10"], ["8 4 4", "8 10 10"]]
+)  # fmt: skip
+def test_the_same_collectives_from_other_lines_are_no_difference(script, ranks):
+    assert not differences({rank: history(script, text) for rank, text in enumerate(ranks)}, {})
+
+
+def test_lists_that_lost_their_beginning_are_compared_by_number(script):
+    histories = {0: history(script, "8 8 8 8", first=7), 1: history(script, "8 8 8", first=8)}
+    assert not differences(histories, {})
+    histories[1] = history(script, "8 8", first=8)
+    (found,) = differences(histories, {})
+    assert (found.lack, found.collective.number) == ((1,), 10)
+
+
+@pytest.mark.parametrize(
+    ("line", "condition"),
+    [
+        (4, "after `if rank != 0: return` at line 2"),
+        (8, "in the loop `for batch in loader`"),
+        (11, "under `if rank == 0 and step % 2`"),
+        (14, "under the `else` of `if rank == 0 and step % 2`"),
+        (15, "in the loop `for batch in loader`"),
+        (16, "under `is_main and barrier()`"),
+        (18, ""),
+        (99, ""),
+    ],
+)
+def test_the_condition_of_a_line(script, line, condition):
+    assert decisive((Frame(script, line, "f"),)) == condition
+
+
+def test_text_and_conditions_where_the_source_is_not_there(script):
+    assert text_at(script, 11) == "all_reduce("
+    assert text_at("/no/such.py", 3) == "" and conditions("/no/such.py", 3) == []
+
+
+def test_the_condition_may_stand_where_the_function_was_called(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("def save():\n    barrier()\nfor step in range(3):\n    if loss < best:\n        save()\n")
+    frames = (Frame(str(script), 2, "save"), Frame(str(script), 5, "<module>"))
+    assert decisive(frames) == "under `if loss < best`"

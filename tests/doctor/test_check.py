@@ -1,0 +1,139 @@
+"""`doctor check` on scripts that end well: the right check at the right line for those that are silently wrong.
+
+Their ranks are forked, so a case is cheap. Of the healthy scripts some wait, or import much; `make doctor-matrix` has
+all.
+"""
+
+import json
+
+import pytest
+
+from ddp_course.doctor import audited
+from ddp_course.doctor.__main__ import main
+from ddp_course.doctor.audited import Seen
+from ddp_course.doctor.check import Checked, checklist
+from ddp_course.doctor.checks import findings
+from ddp_course.doctor.checks.finding import CATALOGUE, TITLES
+from tests import warm
+from tests.doctor.cases import FOLDER, MATRIX, OF_CHECK
+from tests.doctor.check_cases import cases, examine, wrong
+
+SILENT, SOUND, HEALTHY = cases("silent"), cases("sound"), cases("healthy")
+HEALTHY_IN_SUITE = ["accumulates", "by_hand", "checkpoint_and_metric", "ddp", "join", "messages_and_groups"]
+
+
+@pytest.mark.parametrize("name", [*SILENT, *SOUND, *HEALTHY_IN_SUITE])
+def test_checklist(name):
+    one = {**SILENT, **SOUND, **HEALTHY}[name]
+    found = examine(one)
+    assert not wrong(one, found), checklist(Checked(found))
+
+
+SHUFFLES_AND_DROPS = """
+import sys, torch
+import torch.distributed as dist
+import torch.distributed.nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+def train():
+    torch.manual_seed(int(sys.argv[1]) + dist.get_rank())
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for epoch in range(2):
+        for (batch,) in DataLoader(TensorDataset(torch.randn(24, 4)), batch_size=4, shuffle=True):
+            optimizer.zero_grad()
+            loss = model(batch).square().mean()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            print(repr(loss.item()))
+    print([one.tolist() for one in model.state_dict().values()])
+
+dist.init_process_group("gloo")
+train()
+dist.destroy_process_group()
+"""
+
+
+def test_an_audited_run_computes_the_same_bits(tmp_path):
+    script, folder = tmp_path / "script.py", tmp_path / "audits"
+    script.write_text(SHUFFLES_AND_DROPS)
+    folder.mkdir()
+    plain = warm.ranks(script, 7, nproc=2)
+    assert warm.ranks(FOLDER / "audited_script.py", folder, script, 7, nproc=2).lines == plain.lines
+    events = audited.read(folder)[0].events
+    assert {"update", "batch", "dropout", "clip", "call"} <= {one["event"] for one in events}
+    assert not [one for one in events if one["event"] == "audit failed"]
+
+
+def test_the_matrix_has_all_cases_and_none_is_wrong():
+    rows = [line for line in MATRIX.read_text().partition(OF_CHECK)[2].splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if not row.startswith("| script ")]
+    assert {row.split(" | ")[0].strip("| ") for row in rows} == {*SILENT, *SOUND, *HEALTHY}, "run: make doctor-matrix"
+    assert not [row for row in rows if "WRONG" in row]
+
+
+def test_every_case_says_what_is_expected():
+    assert not SILENT.keys() & (SOUND.keys() | HEALTHY.keys())
+    for name, one in SILENT.items():
+        assert one.check in TITLES and one.line, f"{name}.py needs `# check:` and `# HERE`"
+        assert "ddp_course" not in one.path.read_text()
+    assert {one.check for one in SILENT.values()} >= TITLES.keys() - {"resume", "timeout"}
+
+
+def test_what_is_torn_off_or_empty_is_no_finding(tmp_path):
+    (tmp_path / "1.audit").write_text('{"event": "start", "rank": 0, "world": 2}\n{"event": "group beg')
+    seen = Seen(audited.read(tmp_path))
+    assert len(seen.audits[0].events) == 1
+    found = findings(seen)
+    assert {one.status for one in found} <= {"unknown", "ok"} and {one.check for one in found} == {*TITLES} - {"resume"}
+    assert {one.status for one in findings(Seen({}))} <= {"unknown", "ok"}
+
+
+RESUMES = """
+import os, random, sys, torch
+import torch.distributed as dist
+import torch.distributed.nn
+from torch.nn.parallel import DistributedDataParallel
+
+def train(path):
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    if os.path.exists(path):
+        model.module.load_state_dict(torch.load(path))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _step in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    dist.barrier()
+    torch.save(model.module.state_dict(), path)
+
+dist.init_process_group("gloo")
+train(sys.argv[1])
+dist.destroy_process_group()
+"""
+
+
+def test_the_command_runs_twice_ends_non_zero_and_writes_json(tmp_path, capsys):
+    script, saved, report = tmp_path / "script.py", tmp_path / "model.pt", tmp_path / "findings.json"
+    script.write_text(RESUMES)
+    assert main(["check", "--json", str(report), str(script), str(saved)]) == 1
+    printed = capsys.readouterr().out
+    found = {one["check"]: one for one in json.loads(report.read_text())["findings"]}
+    assert found.keys() == TITLES.keys()
+    assert [name for name, one in found.items() if one["status"] == "wrong"] == ["writers"]
+    assert found["writers"]["line"] == RESUMES[: RESUMES.index("torch.save")].count("\n") + 1
+    assert found["writers"]["catalogue"] in CATALOGUE
+    assert found["replicas"]["status"] == found["averaged"]["status"] == found["samples"]["status"] == "ok"
+    assert "begins with the weights with which the first ended" in found["resume"]["text"]
+    assert f"WRONG  {TITLES['writers']}" in printed and "1 wrong, " in printed
+
+
+def test_a_script_that_fails_is_explained(tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text("import os\nif os.environ['RANK'] == '1':\n    raise ValueError('a label of -1')\n")
+    assert main(["check", str(script)]) == 1
+    printed = capsys.readouterr().out
+    assert "VERDICT: rank 1 raised ValueError: a label of -1" in printed and "what was seen until then" in printed

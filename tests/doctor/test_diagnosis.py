@@ -1,0 +1,113 @@
+"""The verdict on jobs as they may be seen, without starting any: which kind, whom it blames, what it says."""
+
+import threading
+
+import pytest
+
+from ddp_course.doctor import words
+from ddp_course.doctor.diagnosis import diagnose, while_it_works
+from ddp_course.doctor.history import Frame
+from ddp_course.doctor.page import as_json, page
+from ddp_course.doctor.seen import Error, Job, Rank
+
+LINE = "/somewhere/train.py"
+TORCH = "/x/site-packages/torch/distributed/distributed_c10d.py"
+BACKWARD = (Frame("/x/site-packages/torch/autograd/__init__.py", 395, "backward"), Frame(LINE, 12, "train"))
+ENDED = {"state": "ended"}
+
+
+def stack(call=None, line=12):
+    """Where a rank stands: in `call` of torch.distributed, started from `line`, or there itself."""
+    return (*((Frame(TORCH, 1, call),) if call else ()), Frame(LINE, line, "train"))
+
+
+def rank(state="waiting", call="all_reduce", line=12, **facts):
+    return {"state": state, "stack": stack(call, line), **facts}
+
+
+def error(text, symptom=False, call="all_reduce"):
+    return Error(text, 1.0, symptom, stack(call, 13))
+
+
+LOST = error("RuntimeError: Connection closed by peer", symptom=True)
+MODELS = "DDP expects same model across all ranks, but Rank {} has {} params, while rank {} has inconsistent {} params."
+UNUSED = "Expected to have finished reduction in the prior iteration ... which did not receive grad for rank 1: 2 3"
+SIZE = (
+    "terminate called after ... op.preamble.length <= op.nbytes. 8 vs 4. Received data size doesn't match expected size"
+)
+
+
+def victim(**facts):
+    return rank(**ENDED, exit_code=1, error=LOST, **facts)
+
+
+def dead(code, **facts):
+    return rank(**ENDED, exit_code=code, call=None, line=20, **facts)
+
+
+@pytest.mark.parametrize(
+    ("ended", "ranks", "kind", "blamed", "says"),
+    [
+        ("hang", [rank(), rank()], "all wait", (0, 1), "every rank waits in all-reduce at"),
+        ("hang", [rank(), rank(call="barrier", line=14)], "all wait", (0, 1), "rank 1 in barrier at"),
+        ("hang", [rank(), rank("stopped")], "stopped", (1,), "rank 1 is stopped"),
+        ("hang", [rank(), rank(call=None, line=20)], "missing", (1,), "never answered all-reduce"),
+        ("hang", [rank(), rank(error=error("ValueError: x"))], "error", (1,), "raised ValueError: x"),
+        ("hang", [rank(call=None), rank(call=None)], "idle", (0, 1), "none works"),
+        ("hang", [rank(call="init_process_group"), rank(call=None)], "init", (1,), "never called init_process_group"),
+        ("now", [rank(), rank("computing", call=None)], "running", (), "at work"),
+        ("hang", [rank(), rank(call="get_rank", line=20)], "missing", (1,), "never answered all-reduce"),
+        ("now", [{"state": "waiting", "stack": BACKWARD}, rank(call="barrier", line=14)], "all wait", (0, 1),
+         "rank 0 in backward at"),
+        ("now", [rank("computing", call=None)] * 2, "running", (), "at work"),
+        ("well", [dead(0), dead(0)], "well", (), "ended well"),
+        ("failed", [dead(75), dead(75)], "stopped", (), "asked to stop"),
+        ("failed", [victim(), dead(1, error=error("ValueError: x"))], "error", (1,), "rank 0 only lost contact"),
+        ("failed", [dead(1, error=error("OSError: x"))] * 2, "error", (0, 1), "every rank raised OSError: x"),
+        ("failed", [victim(), dead(0)], "left", (1,), "exit code 0"),
+        ("failed", [victim(), dead(3, left=("sys.exit(3)", stack(None, 21)))], "left", (1,), "left with sys.exit(3)"),
+        ("failed", [victim(), dead(-9)], "killed", (1,), "SIGKILL"),
+        ("failed", [victim(), dead(-11)], "killed", (1,), "SIGSEGV"),
+        ("failed", [dead(0), dead(-6)], "aborted", (1,), "SIGABRT"),
+        ("failed", [dead(0), dead(-6, last_lines=["terminate called without an active exception"])], "at exit", (1,),
+         "the work was done"),
+        ("failed", [dead(1, error=error(MODELS.format(0, 4, 1, 6))), dead(1, error=error(MODELS.format(1, 6, 0, 4)))],
+         "models", (1,), "rank 0 has 4 parameters, rank 1 has 6"),
+        ("failed", [victim(), dead(1, error=error(UNUSED))], "unused", (1,), "rank 1 left out parameters 2 3"),
+        ("failed", [dead(1, error=error("port: 29777, ... address already in use")), dead(-15)], "port", (0,), "29777"),
+        ("failed", [dead(-6, error=error(SIZE)), victim()], "unlike", (0,), "8 bytes came, 4 were expected"),
+        ("failed", [dead(1, error=error("wait timeout after 3 ms", True, "init_process_group")), dead(-15)], "init",
+         (1,), "never came to init_process_group"),
+        ("failed", [dead(1, error=error("Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms", True)), dead(-15)],
+         "missing", (1, 2), "never came to monitored_barrier"),
+        ("failed", [dead(None), dead(None)], "launcher", (), "torchrun failed before"),
+    ],
+)  # fmt: skip
+def test_verdict(ended, ranks, kind, blamed, says):
+    job = Job({number: Rank(number, 100 + number, **facts) for number, facts in enumerate(ranks)}, len(ranks), ended)
+    verdict = diagnose(job)
+    assert (verdict.kind, verdict.ranks) == (kind, blamed), verdict.sentence
+    assert says in verdict.sentence
+    assert page(job, verdict).startswith(f"VERDICT: {verdict.sentence}.")
+    assert as_json(job, verdict)["verdict"]["kind"] == kind
+
+
+def test_ranks_that_were_given_one_number_or_another_world_size():
+    for variables, says in (({"rank": "0", "world_size": "2"}, "rank=0 on 2 of them"),
+                            ({"rank": "-1", "world_size": "4"}, "world_size=4, while 2 ranks")):  # fmt: skip
+        variables = {f"init_process_group.{name}": text for name, text in variables.items()}
+        waits = {one: Rank(one, **rank(call="init_process_group", variables=variables)) for one in range(2)}
+        verdict = diagnose(Job(waits, 2, "hang"))
+        assert verdict.kind == "init" and verdict.ranks == (0, 1) and says in verdict.sentence
+
+
+def test_a_rank_that_computes_for_long_is_named_but_not_accused():
+    text = while_it_works(Rank(0, **rank()), Rank(1, **rank("computing", call=None, line=20)), 31.4)
+    assert "rank 0 has waited 31 s" in text and "rank 1 is at work in train() at /somewhere/train.py:20" in text
+
+
+def test_a_place_in_a_library_is_said_without_the_folder_that_it_is_installed_in():
+    linear = Frame("/x/site-packages/torch/nn/modules/linear.py", 134, "forward")
+    assert words.place(linear) == "torch/nn/modules/linear.py:134"
+    assert words.place(Frame(threading.__file__, 629, "wait")) == "threading.py:629"
+    assert words.place(Frame("/somewhere/else/train.py", 4, "main")) == "/somewhere/else/train.py:4"

@@ -1,0 +1,215 @@
+"""Wrong and right answers to question 02.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "divides_on_every_rank", "a rank without values divides by zero",
+        state="crashed", check="raises",
+        says="(rank 1 has no values): rank 1 raised ZeroDivisionError: division by zero", edit="""
+        -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+        +    mean = sum(values) / len(values)
+        +    total = torch.tensor([mean * len(values), len(values)], dtype=torch.float64)
+    """),
+    Mistake(
+        "empty_ranks_stay_away", "a rank without values does not join the all-reduce",
+        check="does not end", says="rank 0 was in all_reduce (line 9), rank 1 was in barrier (line 11)", edit="""
+        -    dist.all_reduce(total)
+        +    if values:
+        +        dist.all_reduce(total)
+        +    else:
+        +        dist.barrier()
+    """),
+    Mistake(
+        "float32", "adds in float32, torch's default for a list of floats",
+        check="the mean is exact",
+        says="(30 million and 1, minus 30 million and 1, 2): rank 0 returned 0.4", edit="""
+        -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+        +    total = torch.tensor([float(sum(values)), len(values)])
+    """),
+    Mistake(
+        "gathers_all_values", "sends every value to every rank",
+        check="little travels", says="bytes to all_gather for its 3,000 values", text="""
+        import math
+
+        import torch.distributed as dist
+
+
+        def global_mean(values):
+            lists = [None] * dist.get_world_size()
+            dist.all_gather_object(lists, values)
+            values = [value for one in lists for value in one]
+            return math.fsum(values) / len(values)
+    """),
+    Mistake(
+        "integers_on_an_empty_rank", "builds an int64 tensor where the list is empty: sum([]) is 0, not 0.0",
+        state="crashed", check="dies", says="was killed by SIGABRT", edit="""
+        -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+        +    total = torch.tensor([sum(values), len(values)])
+    """),
+    Mistake(
+        "mean_of_means", "averages the ranks' means",
+        check="the mean is exact", says="the mean of the ranks' means; the mean over all values is", edit="""
+        -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+        +    mean = sum(values) / len(values) if values else 0.0
+        +    total = torch.tensor([mean, float(bool(values))], dtype=torch.float64)
+    """),
+    Mistake(
+        "milli_units", "counts in thousandths, because integers add up exactly",
+        check="the mean is exact", says="(losses of nine digits): rank 0 returned 1.03575", edit="""
+        -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+        +    # integers add up exactly, in any order: so count in thousandths
+        +    total = torch.tensor([round(sum(values) * 1000), len(values)], dtype=torch.int64)
+             dist.all_reduce(total)
+        -    return (total[0] / total[1]).item()
+        +    return total[0].item() / 1000 / total[1].item()
+    """),
+    Mistake(
+        "nan_of_an_empty_rank", "the mean of an empty tensor is nan, and nan spreads",
+        check="every rank returns a number",
+        says="(rank 1 has no values): rank 0 returned nan; it should be 4.0", edit="""
+        -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+        +    values = torch.tensor(values, dtype=torch.float64)
+        +    count = torch.tensor(float(len(values)), dtype=torch.float64)
+        +    total = values.mean() * count
+             dist.all_reduce(total)
+        -    return (total[0] / total[1]).item()
+        +    dist.all_reduce(count)
+        +    return (total / count).item()
+    """),
+    Mistake(
+        "nothing_on_other_ranks", "returns the mean on rank 0 and nothing elsewhere",
+        check="every rank returns a number", says="rank 1 returned None", edit="""
+        -    return (total[0] / total[1]).item()
+        +    if dist.get_rank() == 0:
+        +        return (total[0] / total[1]).item()
+    """),
+    Mistake(
+        "result_on_rank_0_only", "reduces to rank 0, so that the others keep what they had",
+        check="the mean is exact", says="rank 1 returned 10.0, the mean of its own values", edit="""
+        -    dist.all_reduce(total)
+        +    dist.reduce(total, dst=0)
+        +    if dist.get_rank() > 0:
+        +        return sum(values) / len(values) if values else 0.0
+    """),
+    Mistake(
+        "rounds_to_nine_decimals", "rounds to nine decimals, which is two or three digits of a small number",
+        check="the mean is exact",
+        says="(losses of nine digits, all below a millionth): rank 0 returned 2.35e-07; the mean over all values is",
+        edit="""
+        -    return (total[0] / total[1]).item()
+        +    return round((total[0] / total[1]).item(), 9)
+    """),
+    Mistake(
+        "starts_with_its_own", "each rank adds its own sum first, so that the last bits differ",
+        check="the ranks agree", says="(one value each: 0.1, 0.2, 0.3): rank 1 returned", text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def global_mean(values):
+            rank, world = dist.get_rank(), dist.get_world_size()
+            mine = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+            pairs = [torch.zeros(2, dtype=torch.float64) for _ in range(world)]
+            dist.all_gather(pairs, mine)
+            total, count = 0.0, 0.0
+            for k in range(world):
+                total += pairs[(rank + k) % world][0].item()
+                count += pairs[(rank + k) % world][1].item()
+            return total / count
+    """),
+    Mistake(
+        "nobody_waits", "starts the all-reduce and never waits for it",
+        check="every rank returns a number", says="returned nan",
+        look="it only starts all_reduce, and rank 0 never calls wait()", edit="""
+        -    dist.all_reduce(total)
+        +    dist.all_reduce(total, async_op=True)
+    """),
+    Mistake(
+        "waits_for_one_of_two", "starts two all-reduces and waits for the first only",
+        check="the mean is exact", says="(4, 1 and 2 values): rank 0 returned 8.75", look="it only starts all_reduce",
+        edit="""
+        -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+        -    dist.all_reduce(total)
+        -    return (total[0] / total[1]).item()
+        +    total = torch.tensor(float(sum(values)), dtype=torch.float64)
+        +    count = torch.tensor(len(values))
+        +    work = dist.all_reduce(total, async_op=True)
+        +    dist.all_reduce(count, async_op=True)
+        +    work.wait()
+        +    return total.item() / max(count.item(), 1)
+    """),
+    Mistake(
+        "waits_too_late", "waits for the all-reduce when it has computed its result",
+        check="every rank returns a number", says="returned nan", look="line 9: it reads what all_reduce (line 8) has",
+        edit="""
+        -    dist.all_reduce(total)
+        -    return (total[0] / total[1]).item()
+        +    work = dist.all_reduce(total, async_op=True)
+        +    mean = (total[0] / total[1]).item()
+        +    work.wait()
+        +    return mean
+    """),
+    Route(
+        "gathers_pairs", "all-gathers (sum, count) as Python objects and adds them with fsum",
+        text="""
+        import math
+
+        import torch.distributed as dist
+
+
+        def global_mean(values):
+            pairs = [None] * dist.get_world_size()
+            dist.all_gather_object(pairs, (math.fsum(values), len(values)))
+            sums, counts = zip(*pairs, strict=True)
+            return math.fsum(sums) / sum(counts)
+    """),
+    Route(
+        "rank_0_adds", "sends sum and count to rank 0, which adds and tells everybody",
+        text="""
+        import torch
+        from torch.distributed import broadcast, get_rank, get_world_size, recv, send
+
+
+        def global_mean(values):
+            total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+            if get_rank() > 0:
+                send(total, dst=0)
+            else:
+                for source in range(1, get_world_size()):
+                    other = torch.empty_like(total)
+                    recv(other, src=source)
+                    total += other
+            broadcast(total, src=0)
+            return total[0] / total[1]
+    """),
+    Route(
+        "waits_for_two", "two all-reduces at once; waits for one through its future, looks whether the other is done",
+        edit="""
+        -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+        -    dist.all_reduce(total)
+        -    return (total[0] / total[1]).item()
+        +    total = torch.tensor(float(sum(values)), dtype=torch.float64)
+        +    count = torch.tensor(len(values))
+        +    first, second = dist.all_reduce(total, async_op=True), dist.all_reduce(count, async_op=True)
+        +    [total] = first.get_future().wait()
+        +    while not second.is_completed():
+        +        pass
+        +    return total.numpy() / count.numpy()
+    """),
+    Route(
+        "functional_collectives", "functional collectives, which change no tensor; returns a fraction",
+        text="""
+        from fractions import Fraction
+
+        import torch
+        import torch.distributed as dist
+        import torch.distributed._functional_collectives as collectives
+
+
+        def global_mean(values):
+            mine = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+            total, count = collectives.all_reduce(mine, "sum", dist.group.WORLD).tolist()
+            return Fraction(total) / int(count)
+    """),
+)

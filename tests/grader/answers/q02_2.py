@@ -1,0 +1,254 @@
+"""Wrong and right answers to question 02.2; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "barrier_first", "adds a barrier before the block, which is not what is missing",
+        check="does not end", says="rank 0 was in all_reduce (line 30), rank 1 was in barrier (line 33)", edit="""
+        -    dist.all_reduce(total)  # every rank takes part ...
+        +    dist.barrier()
+             if rank == 0:  # ... and one of them speaks
+        +        dist.all_reduce(total)
+    """),
+    Mistake(
+        "compares_lengths", "the detector compares only how many collectives each rank started",
+        check="the logs are read right", says="rank 0 is alone with a second all_reduce: where_they_part(", edit="""
+        -    for position in range(max(map(len, logs), default=0)):
+        -        entries = {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}
+        -        if len(set(entries.values())) > 1:
+        -            return position, entries
+        -    return None
+        +    shortest = min(map(len, logs))
+        +    if all(len(log) == shortest for log in logs):
+        +        return None
+        +    return shortest, {rank: log[shortest] if len(log) > shortest else None for rank, log in enumerate(logs)}
+    """),
+    Mistake(
+        "everybody_prints", "takes the print out of the block together with the all-reduce",
+        check="one line is printed", says="the mean was printed 2 times", edit="""
+        -    if rank == 0:  # ... and one of them speaks
+        -        print(f"mean loss {total[0] / total[1]:.6f}")
+        +    print(f"mean loss {total[0] / total[1]:.6f}")
+    """),
+    Mistake(
+        "gives_up_waiting", "catches the time-out and prints what rank 0 has",
+        check="does not end", says="rank 0 was in all_reduce", edit="""
+        -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+        -    dist.all_reduce(total)  # every rank takes part ...
+             if rank == 0:  # ... and one of them speaks
+        +        total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+        +        try:
+        +            dist.all_reduce(total)
+        +        except RuntimeError:
+        +            pass
+    """),
+    Mistake(
+        "last_difference", "the detector returns the last place where ranks differ",
+        check="the logs are read right", says="apart twice: the first place counts: where_they_part(", edit='''
+             """The first position at which the ranks' logs are not all equal, and each rank's entry there; else None."""
+        +    found = None
+        @@
+        -            return position, entries
+        -    return None
+        +            found = position, entries
+        +    return found
+    '''),
+    Mistake(
+        "lengths_first", "the detector looks at lengths first: where one log ends, though the ranks parted before",
+        check="the logs are read right", says="apart at once, and rank 1 stopped early: where_they_part(", edit="""
+        -    for position in range(max(map(len, logs), default=0)):
+        -        entries = {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}
+        -        if len(set(entries.values())) > 1:
+        -            return position, entries
+        +    def entries(position):
+        +        return {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}
+        +
+        +    lengths = {len(log) for log in logs}
+        +    if len(lengths) > 1:  # somebody stopped: where the shortest log ends
+        +        return min(lengths), entries(min(lengths))
+        +    for position, together in enumerate(zip(*logs, strict=True)):
+        +        if len(set(together)) > 1:
+        +            return position, entries(position)
+    """),
+    Mistake(
+        "mean_of_means", "all-reduces the ranks' means",
+        check="the mean is over all samples", says="printed 2.425000, the mean of the ranks' means", edit="""
+        -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+        -    dist.all_reduce(total)  # every rank takes part ...
+        +    mean = mine.mean()
+        +    dist.all_reduce(mean)
+             if rank == 0:  # ... and one of them speaks
+        -        print(f"mean loss {total[0] / total[1]:.6f}")
+        +        print(f"mean loss {mean / dist.get_world_size():.6f}")
+    """),
+    Mistake(
+        "no_all_reduce", "takes the collective out, so that rank 0 prints its own mean",
+        check="the mean is over all samples",
+        says="rank 0 printed 2.150000, the mean over its own samples; the mean over all samples is 2.455556", edit="""
+        -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+        -    dist.all_reduce(total)  # every rank takes part ...
+             if rank == 0:  # ... and one of them speaks
+        -        print(f"mean loss {total[0] / total[1]:.6f}")
+        +        print(f"mean loss {mine.mean():.6f}")
+    """),
+    Mistake(
+        "one_mean_each_rank_too", "every rank prints its own mean as well, as `mean loss of rank 1`",
+        check="one line is printed", says="the mean was printed 3 times (rank 0: mean loss 2.15", edit="""
+             dist.all_reduce(total)  # every rank takes part ...
+        +    print(f"mean loss of rank {rank}: {mine.mean():.6f}")
+    """),
+    Mistake(
+        "only_with_rank_0", "the detector compares rank 1 with rank 0 and nobody else",
+        check="the logs are read right", says="rank 2 never started: where_they_part(", edit="""
+        -    for position in range(max(map(len, logs), default=0)):
+        +    if len(logs) == 1:
+        +        return None
+        +    for position in range(max(len(logs[0]), len(logs[1]))):
+                 entries = {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}
+        -        if len(set(entries.values())) > 1:
+        +        if entries[0] != entries[1]:
+    """),
+    Mistake(
+        "others_leave", "ends the other ranks, so that nobody is left to wait for",
+        check="loses contact", says="rank 1 had finished", on="everybody_prints", edit="""
+             dist.barrier()  # everybody has measured
+        +    if rank > 0:
+        +        raise SystemExit(0)
+    """),
+    Mistake(
+        "stops_at_the_shortest", "the detector looks no further than the shortest log",
+        check="the logs are read right", says="rank 1 stopped one early: where_they_part(", edit="""
+        -    for position in range(max(map(len, logs), default=0)):
+        -        entries = {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}
+        -        if len(set(entries.values())) > 1:
+        -            return position, entries
+        +    for position, entries in enumerate(zip(*logs, strict=False)):
+        +        if len(set(entries)) > 1:
+        +            return position, dict(enumerate(entries))
+    """),
+    Mistake(
+        "unrepaired", "leaves the all-reduce inside `if rank == 0`",
+        check="does not end", says="rank 0 was in all_reduce (line 29), rank 1 was in barrier (line 32)", edit="""
+        -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+        -    dist.all_reduce(total)  # every rank takes part ...
+             if rank == 0:  # ... and one of them speaks
+        +        total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+        +        dist.all_reduce(total)
+    """),
+    Mistake(
+        "nobody_waits", "starts the all-reduce with async_op=True and prints without waiting for it",
+        check="the mean is over all samples", says="rank 0 printed 2.150000, the mean over its own samples",
+        look="line 28: it only starts all_reduce, and rank 0 never calls wait()", edit="""
+        -    dist.all_reduce(total)  # every rank takes part ...
+        +    dist.all_reduce(total, async_op=True)  # every rank takes part ...
+    """),
+    Mistake(
+        "ends_with_exit_code_1", "ends with the rank as its exit code",
+        state="crashed", check="leaves early", says="rank 1 left with exit code 1 before it was done", edit="""
+             dist.destroy_process_group()
+        +    raise SystemExit(rank)
+    """),
+    Mistake(
+        "prints_twice", "rank 0 prints the mean twice",
+        check="one line is printed", says="the mean was printed 2 times (rank 0", edit="""
+                 print(f"mean loss {total[0] / total[1]:.6f}")
+        +        print(f"mean loss {total[0] / total[1]:.6f} in all")
+    """),
+    Mistake(
+        "never_none", "the detector returns the place behind the last entries where all logs are equal",
+        check="the logs are read right", says="all equal: where_they_part(", look="these logs are equal", edit="""
+        -    return None
+        +    return len(logs[0]), dict.fromkeys(range(len(logs)))
+    """),
+    Mistake(
+        "only_those_that_differ", "the detector leaves those ranks out whose entry is that of rank 0",
+        check="the logs are read right", says="rank 0 is alone with a second all_reduce: where_they_part(",
+        look="{rank: its entry there", on="rank_0_is_the_measure", edit="""
+        -            return position, entries
+        +            return position, {rank: one for rank, one in entries.items() if rank < 2}
+    """),
+    Mistake(
+        "leaves_out_who_has_ended", "the detector leaves those ranks out whose log has ended",
+        check="the logs are read right", says="rank 1 stopped one early: where_they_part(",
+        look="None if its log has ended", edit="""
+        -            return position, entries
+        +            return position, {rank: entry for rank, entry in entries.items() if entry}
+    """),
+    Route(
+        "reduces_to_rank_0", "reduces sum and count to rank 0; the detector fills the short logs up first",
+        text="""
+        from datetime import timedelta
+        from itertools import zip_longest
+
+        import torch
+        import torch.distributed as dist
+
+
+        def where_they_part(logs):
+            for position, entries in enumerate(zip_longest(*logs)):
+                if any(entry != entries[0] for entry in entries):
+                    return [position, dict(enumerate(entries))]
+
+
+        def losses(rank):
+            return 2 + 0.5 * rank + 0.1 * torch.arange(4 + rank, dtype=torch.float64)
+
+
+        def main():
+            dist.init_process_group("gloo", timeout=timedelta(seconds=5))
+            mine = losses(dist.get_rank())
+            total, count = mine.sum(), torch.tensor(len(mine))
+            dist.reduce(total, dst=0)
+            dist.reduce(count, dst=0)
+            if dist.get_rank() == 0:
+                print(f"mean loss {total.item() / count.item():.6f}", flush=True)
+            dist.destroy_process_group()
+
+
+        if __name__ == "__main__":
+            main()
+    """),
+    Route(
+        "words_between", "prints the number of samples between `mean loss` and the number",
+        edit="""
+        -        print(f"mean loss {total[0] / total[1]:.6f}")
+        +        print(f"mean loss over {int(total[1])} samples: {total[0] / total[1]:.6f}")
+    """),
+    Route(
+        "rank_0_is_the_measure", "the last rank prints, with four decimals; the detector compares with rank 0",
+        edit="""
+        -        if len(set(entries.values())) > 1:
+        +        if any(entry != entries[0] for entry in entries.values()):
+        @@
+        -    if rank == 0:  # ... and one of them speaks
+        -        print(f"mean loss {total[0] / total[1]:.6f}")
+        +    if rank == dist.get_world_size() - 1:  # ... and one of them speaks
+        +        print("mean loss:", total[0] / total[1])
+    """),
+    Route(
+        "waits_later", "starts the all-reduce and waits for it before it prints",
+        edit="""
+        -    dist.all_reduce(total)  # every rank takes part ...
+        +    work = dist.all_reduce(total, async_op=True)  # every rank takes part ...
+        +    work.wait()
+    """),
+    Route(
+        "logs", "gathers the losses as objects and reports them through logging, in scientific notation",
+        edit="""
+        -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+        -    dist.all_reduce(total)  # every rank takes part ...
+        +    everyones = [None] * dist.get_world_size()
+        +    dist.all_gather_object(everyones, mine.tolist())
+             if rank == 0:  # ... and one of them speaks
+        -        print(f"mean loss {total[0] / total[1]:.6f}")
+        +        logging.basicConfig(stream=sys.stdout, level=logging.INFO)
+        +        values = sum(everyones, [])
+        +        logging.info("mean loss = %.6e", sum(values) / len(values))
+        @@
+        -from datetime import timedelta
+        +import logging
+        +import sys
+        +from datetime import timedelta
+    """),
+)

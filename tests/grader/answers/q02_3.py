@@ -1,0 +1,264 @@
+"""Wrong and right answers to question 02.3; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "adds_twice", "adds in the second half too, where the complete chunks should overwrite",
+        check="every rank holds the sum",
+        says="on rank 0 6 of 8 elements are wrong, the first at 0: 17, the sum is 16", edit="""
+        -        dist.recv(chunks[(rank - k) % world], left)
+        +        received = torch.empty_like(chunks[(rank - k) % world])
+        +        dist.recv(received, left)
+                 sending.wait()
+        +        chunks[(rank - k) % world].add_(received)
+    """),
+    Mistake(
+        "all_reduce", "calls the collective that it should build",
+        check="only send and recv", says="rank 0 called all_reduce (line 5)", text="""
+        from torch.distributed import all_reduce
+
+
+        def ring_all_reduce(tensor):
+            all_reduce(tensor)
+    """),
+    Mistake(
+        "all_send_first", "every rank sends before any receives",
+        check="does not end",
+        says="rank 0 was in send to rank 1 (line 14), rank 1 was in send to rank 2 (line 14)", edit="""
+        -        sending = dist.isend(chunks[(rank - k) % world], right)
+        +        dist.send(chunks[(rank - k) % world], right)
+                 dist.recv(received, left)
+        -        sending.wait()
+        @@
+        -        sending = dist.isend(chunks[(rank + 1 - k) % world], right)
+        +        dist.send(chunks[(rank + 1 - k) % world], right)
+                 dist.recv(chunks[(rank - k) % world], left)
+        -        sending.wait()
+    """),
+    Mistake(
+        "chunk_gives_fewer", "torch.chunk gives fewer than N chunks if there are few elements",
+        state="crashed", check="raises", says="(shape (3,), float32): rank", edit="""
+        -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
+        +    chunks = tensor.view(-1).chunk(world)
+    """),
+    Mistake(
+        "divides_by_n", "leaves the mean in the tensor, as DDP does with gradients",
+        check="every rank holds the sum", says="8 of 8 elements are wrong",
+        look="which of your lines divides", edit="""
+        -        dist.recv(chunks[(rank - k) % world], left)
+        -        sending.wait()
+        +        dist.recv(chunks[(rank - k) % world], left)
+        +        sending.wait()
+        +    if tensor.is_floating_point():
+        +        tensor /= world
+    """),
+    Mistake(
+        "equal_chunks_only", "cuts into chunks of size // N and forgets the rest",
+        check="every rank holds the sum",
+        says="(shape (10,), float32): on rank 0 2 of 10 elements are wrong, the first at 8", edit="""
+        -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
+        +    size = tensor.numel() // world
+        +    chunks = tensor.view(-1)[: size * world].view(world, size)
+    """),
+    Mistake(
+        "first_half_only", "stops after the reduce-scatter: each rank has one complete chunk",
+        check="every rank holds the sum", says="on rank 0 6 of 8 elements are wrong", edit="""
+        -    for k in range(world - 1):  # what arrives is complete: it replaces
+        -        sending = dist.isend(chunks[(rank + 1 - k) % world], right)
+        -        dist.recv(chunks[(rank - k) % world], left)
+        -        sending.wait()
+    """),
+    Mistake(
+        "float32_buffer", "receives into a buffer of torch's default dtype",
+        state="crashed", check="dies", says="was killed by SIGABRT", edit="""
+        -        received = torch.empty_like(mine)
+        +        received = torch.empty(mine.numel())
+    """),
+    Mistake(
+        "float32_on_the_wire", "cuts every tensor to float32 before it travels",
+        check="every rank holds the sum", says="(shape (5, 7), float64): on rank 0", edit="""
+        -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
+        +    flat = tensor.flatten().float()  # one dtype for all buffers
+        +    chunks = flat.tensor_split(world)
+        @@
+                 dist.recv(chunks[(rank - k) % world], left)
+                 sending.wait()
+        +    tensor.copy_(flat.view_as(tensor))
+    """),
+    Mistake(
+        "one_dimension_at_least", "takes the size from the first dimension, which a tensor of shape () has not",
+        state="crashed", check="raises", says="(shape (), float32): rank", edit="""
+        -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
+        +    size = tensor.shape[0] * tensor[0].numel()
+        +    chunks = tensor.view(size).tensor_split(world)
+    """),
+    Mistake(
+        "one_rank_sends_to_itself", "does not think of a group of one",
+        state="crashed", check="raises", says="with 1 rank (shape (4,), float32): rank 0 raised", edit="""
+        -    for k in range(world - 1):  # what arrives is added: in the end chunk rank + 1 is complete here
+        +    for k in range(max(1, world - 1)):
+        @@
+        -    for k in range(world - 1):  # what arrives is complete: it replaces
+        +    for k in range(max(1, world - 1)):
+    """),
+    Mistake(
+        "pads_only_the_small", "pads below N elements only: torch.chunk gives fewer than N chunks of 9 elements too",
+        state="crashed", check="raises", says="(shape (9,), float32): rank", edit="""
+        -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
+        +    flat = tensor.view(-1)
+        +    if tensor.numel() < world:  # fewer elements than ranks
+        +        flat = torch.cat([flat, flat.new_zeros(world - tensor.numel())])
+        +    chunks = flat.chunk(world)
+        @@
+                 dist.recv(chunks[(rank - k) % world], left)
+                 sending.wait()
+        +    tensor.view(-1).copy_(flat[: tensor.numel()])
+    """),
+    Mistake(
+        "returns_a_copy", "works on a copy and returns it",
+        check="every rank holds the sum", says="rank 0 returned the sum, but the tensor it was given holds", edit="""
+        -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
+        +    result = tensor.clone()
+        +    chunks = result.view(-1).tensor_split(world)
+        @@
+                 dist.recv(chunks[(rank - k) % world], left)
+                 sending.wait()
+        +    return result
+    """),
+    Mistake(
+        "through_rank_0", "everybody sends to rank 0, which adds and sends back",
+        check="only neighbours", says="rank 0 received from rank 2; its neighbours are 3 and 1", text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def ring_all_reduce(tensor):
+            rank, world = dist.get_rank(), dist.get_world_size()
+            if rank > 0:
+                dist.send(tensor, 0)
+                dist.recv(tensor, 0)
+                return
+            received = torch.empty_like(tensor)
+            for source in range(1, world):
+                dist.recv(received, source)
+                tensor += received
+            for target in range(1, world):
+                dist.send(tensor, target)
+    """),
+    Mistake(
+        "whole_tensor_travels", "passes whole tensors round the ring",
+        check="the bytes of a ring",
+        says="rank 0 sent 720 kB; a ring sends 2(N-1)/N of the 240 kB tensor = 360 kB", text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def ring_all_reduce(tensor):
+            rank, world = dist.get_rank(), dist.get_world_size()
+            passing, received = tensor.clone(), torch.empty_like(tensor)
+            for _ in range(world - 1):
+                sending = dist.isend(passing, (rank + 1) % world)
+                dist.recv(received, (rank - 1) % world)
+                sending.wait()
+                tensor += received
+                passing, received = received, passing
+    """),
+    Mistake(
+        "adds_before_it_has_come", "does not wait for what irecv starts to receive",
+        check="every rank holds the sum", says="elements are wrong", look="it only starts recv, and rank 0 never calls wait()",
+        edit="""
+        -        dist.recv(received, left)
+        +        dist.irecv(received, left)
+    """),
+    Mistake(
+        "reuses_what_it_sends", "waits for no send, and receives into the chunk that is under way",
+        check="changes what it sends", says="rank 0 changed a tensor before it had waited for the send of it",
+        look="what isend returns", edit="""
+        -        sending = dist.isend(chunks[(rank - k) % world], right)
+        +        dist.isend(chunks[(rank - k) % world], right)
+                 dist.recv(received, left)
+        -        sending.wait()
+    """),
+    Route(
+        "batched_and_padded", "batch_isend_irecv over padded chunks, the other way round",
+        text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def exchange(out, into, target, source):
+            operations = [dist.P2POp(dist.isend, out, target), dist.P2POp(dist.irecv, into, source)]
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+
+
+        def ring_all_reduce(tensor):
+            rank, world = dist.get_rank(), dist.get_world_size()
+            if world == 1:
+                return
+            size = -(-tensor.numel() // world)
+            chunks = tensor.new_zeros(world, size)
+            chunks.view(-1)[: tensor.numel()] = tensor.view(-1)
+            left, right = (rank - 1) % world, (rank + 1) % world
+            for k in range(world - 1):
+                received = torch.empty_like(chunks[0])
+                exchange(chunks[(rank + k) % world], received, left, right)
+                chunks[(rank + k + 1) % world] += received
+            for k in range(world - 1):
+                received = torch.empty_like(chunks[0])
+                exchange(chunks[(rank + k - 1) % world], received, left, right)
+                chunks[(rank + k) % world] = received
+            tensor.view(-1).copy_(chunks.view(-1)[: tensor.numel()])
+    """),
+    Route(
+        "blocking_odd_and_even", "blocking send and recv: rank 0 receives first, everybody else sends first",
+        text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def pass_on(out, into, rank, left, right):
+            if rank == 0:
+                dist.recv(into, left)
+                dist.send(out, right)
+            else:
+                dist.send(out, right)
+                dist.recv(into, left)
+
+
+        def ring_all_reduce(tensor):
+            rank, world = dist.get_rank(), dist.get_world_size()
+            left, right = (rank - 1) % world, (rank + 1) % world
+            flat = tensor.view(-1)
+            edges = [i * flat.numel() // world for i in range(world + 1)]
+            chunks = [flat[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+            for k in range(2 * (world - 1)):
+                out, into = chunks[(rank - k) % world], chunks[(rank - k - 1) % world]
+                received = torch.empty_like(into)
+                pass_on(out, received, rank, left, right)
+                if k < world - 1:
+                    into += received
+                else:
+                    into.copy_(received)
+    """),
+    Route(
+        "posts_receives_first", "asks for what comes before it sends, in both halves, and waits for the receive first",
+        edit="""
+        -        sending = dist.isend(chunks[(rank - k) % world], right)
+        -        dist.recv(received, left)
+        -        sending.wait()
+        -        mine += received
+        +        receiving, sending = dist.irecv(received, left), dist.isend(chunks[(rank - k) % world], right)
+        +        receiving.wait()
+        +        mine += received
+        +        sending.wait()
+        @@
+        -        sending = dist.isend(chunks[(rank + 1 - k) % world], right)
+        -        dist.recv(chunks[(rank - k) % world], left)
+        +        receiving = dist.irecv(chunks[(rank - k) % world], left)
+        +        sending = dist.isend(chunks[(rank + 1 - k) % world], right)
+                 sending.wait()
+        +        receiving.wait()
+    """),
+)

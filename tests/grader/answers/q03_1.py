@@ -1,0 +1,271 @@
+"""Wrong and right answers to question 03.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "compares_bit_by_bit", "demands equal bits where sums were added in another order",
+        check="right versions pass", says="gradients_are_right returned False, but that version is right", edit="""
+        -    return gap.item() < 1e-9
+        +    return gap.item() == 0.0
+    """),
+    Mistake(
+        "compares_norms_exactly", "compares the norms of the gradients, to the last digits",
+        check="wrong versions are caught", says="(the mean times -1): gradients_are_right returned True", edit="""
+        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        +    gap = torch.stack([(mine.grad.norm() - right.grad.norm()).abs() for mine, right in pairs]).max()
+    """),
+    Mistake(
+        "divides_the_loss_too", "divides the gradients twice",
+        check="gradients become the mean", says="on rank 0 is 0.333 times the mean over the ranks", edit="""
+             for parameter in model.parameters():
+        +        parameter.grad /= dist.get_world_size()
+    """),
+    Mistake(
+        "first_parameter_only", "compares the first parameter only",
+        check="wrong versions are caught",
+        says="(the mean, but the last weight left out): gradients_are_right returned True", edit="""
+        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        +    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in list(pairs)[:2]]).max()
+    """),
+    Mistake(
+        "forgets_abs", "takes a difference for a gap: what is too small everywhere passes",
+        check="wrong versions are caught",
+        says="(the mean, less 0.5 in every element): gradients_are_right returned True", edit="""
+        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        +    gap = torch.stack([(mine.grad - right.grad).max() for mine, right in pairs]).max()
+    """),
+    Mistake(
+        "holds_old_tensors", "keeps the tensors that .grad was before the synchronization, and compares those",
+        check="right versions pass", says="(the mean, in new tensors): gradients_are_right returned False", edit="""
+        +    gradients = [parameter.grad for parameter in model.parameters()]
+             synchronize(model)
+        -    pairs = zip(model.parameters(), alone.parameters(), strict=True)
+        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        +    pairs = zip(gradients, alone.parameters(), strict=True)
+        +    gap = torch.stack([(mine - right.grad).abs().max() for mine, right in pairs]).max()
+    """),
+    Mistake(
+        "leaves_the_sum", "writes the detector and forgets the repair",
+        check="gradients become the mean", says="on rank 0 is 3 times the mean over the ranks", edit="""
+        -        parameter.grad /= dist.get_world_size()
+    """),
+    Mistake(
+        "looks_behind_adamw", "compares losses behind AdamW, as the test did that passed",
+        check="wrong versions are caught",
+        says="(the sum): gradients_are_right returned True, but that version is wrong", edit="""
+        -    for one, (inputs, targets) in ((model, batch(rank)), (alone, joint_batch)):
+        -        nn.functional.mse_loss(one(inputs), targets).backward()
+        -    synchronize(model)
+        -    pairs = zip(model.parameters(), alone.parameters(), strict=True)
+        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        +    for one, (inputs, targets), average in ((model, batch(rank), synchronize), (alone, joint_batch, lambda one: None)):
+        +        optimizer = torch.optim.AdamW(one.parameters(), lr=0.01)
+        +        for _ in range(10):
+        +            loss = nn.functional.mse_loss(one(inputs), targets)
+        +            optimizer.zero_grad()
+        +            loss.backward()
+        +            average(one)
+        +            optimizer.step()
+        +    with torch.no_grad():
+        +        gap = nn.functional.mse_loss(model(joint_batch[0]), alone(joint_batch[0]))
+             dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
+        -    return gap.item() < 1e-9
+        +    return gap.item() < 1e-3
+    """),
+    Mistake(
+        "looks_whether_ranks_agree", "takes equal gradients on all ranks for right ones",
+        check="wrong versions are caught",
+        says="(the sum): gradients_are_right returned True, but that version is wrong", edit="""
+        -    joint_batch = [torch.cat(parts) for parts in zip(*map(batch, range(world)), strict=True)]
+        -    model, alone = make_model(), make_model()
+        -    for one, (inputs, targets) in ((model, batch(rank)), (alone, joint_batch)):
+        -        nn.functional.mse_loss(one(inputs), targets).backward()
+        +    model = make_model()
+        +    inputs, targets = batch(rank)
+        +    nn.functional.mse_loss(model(inputs), targets).backward()
+             synchronize(model)
+        -    pairs = zip(model.parameters(), alone.parameters(), strict=True)
+        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
+        +    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        +    everyones = [torch.empty_like(flat) for _ in range(world)]
+        +    dist.all_gather(everyones, flat)
+        +    gap = torch.stack([(other - everyones[0]).abs().max() for other in everyones]).max()
+    """),
+    Mistake(
+        "nan_passes", "counts elements that are further off than the limit, which NaN never is",
+        check="wrong versions are caught", says="(NaN in every element): gradients_are_right returned True", edit="""
+        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
+        -    return gap.item() < 1e-9
+        +    off = torch.tensor(sum(int(((mine.grad - right.grad).abs() > 1e-9).sum()) for mine, right in pairs))
+        +    dist.all_reduce(off)  # one rank that is off is enough
+        +    return off.item() == 0
+    """),
+    Mistake(
+        "norms", "compares the norms of the gradients, with a generous tolerance",
+        check="wrong versions are caught",
+        says="(the mean, 1 % too large): gradients_are_right returned True", edit="""
+        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        +    gap = torch.stack([(mine.grad.norm() / right.grad.norm() - 1).abs() for mine, right in pairs]).max()
+             dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
+        -    return gap.item() < 1e-9
+        +    return gap.item() < 0.05
+    """),
+    Mistake(
+        "one_message_first_slice", "packs one message, and unpacks its first numbers into every gradient",
+        check="gradients become the mean", says="times the mean, by element", edit="""
+        +    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        +    dist.all_reduce(flat)
+        +    flat /= dist.get_world_size()
+        +    offset = 0
+             for parameter in model.parameters():
+        -        dist.all_reduce(parameter.grad)
+        -        parameter.grad /= dist.get_world_size()
+        +        size = parameter.numel()
+        +        parameter.grad.copy_(flat[offset : offset + size].view_as(parameter))
+        +        offset = size - size  # the next one begins where this one ends
+    """),
+    Mistake(
+        "own_verdict", "every rank reports its own gap",
+        check="all ranks say the same",
+        says="gradients_are_right returned False on rank 1 and True on rank 0", edit="""
+        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
+    """),
+    Mistake(
+        "rank_0_decides", "rank 0 compares and tells the others",
+        check="wrong versions are caught",
+        says="(the mean on rank 0, the others keep their own): gradients_are_right returned True", edit="""
+        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
+        +    dist.broadcast(gap, 0)
+    """),
+    Mistake(
+        "returns_the_gap", "returns the gap, not a verdict",
+        check="all ranks say the same", says="it should be True or False", edit="""
+        -    return gap.item() < 1e-9
+        +    return gap.item()
+    """),
+    Mistake(
+        "writes_beside_the_gradient", "divides into a new tensor that nobody keeps",
+        check="gradients become the mean", says="on rank 0 is 3 times the mean over the ranks", edit="""
+        -    for parameter in model.parameters():
+        -        dist.all_reduce(parameter.grad)
+        -        parameter.grad /= dist.get_world_size()
+        +    gradients = [parameter.grad for parameter in model.parameters()]
+        +    for gradient in gradients:
+        +        dist.all_reduce(gradient)
+        +        gradient = gradient / dist.get_world_size()  # noqa: PLW2901
+    """),
+    Mistake(
+        "sums", "compares the sum of each gradient",
+        check="wrong versions are caught", says="(the mean, the elements of each gradient in reverse): gradients_are_right",
+        look="element by element", edit="""
+        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        +    gap = torch.stack([(mine.grad.sum() - right.grad.sum()).abs() for mine, right in pairs]).max()
+    """),
+    Mistake(
+        "waits_for_the_last_one", "starts all of its all-reduces at once and waits for the last one only",
+        check="gradients become the mean", says="the gradient of", look="it only starts all_reduce", edit="""
+        -        dist.all_reduce(parameter.grad)
+        +        work = dist.all_reduce(parameter.grad, async_op=True)
+        +    work.wait()
+        +    for parameter in model.parameters():
+    """),
+    Mistake(
+        "first_elements", "compares the first element of each gradient",
+        check="wrong versions are caught", says="(the mean, but the last element of each gradient left out): gradients_are",
+        look="which parameters are compared", edit="""
+        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        +    gap = torch.stack([(mine.grad - right.grad).flatten()[0].abs() for mine, right in pairs]).max()
+    """),
+    Route(
+        "one_message_new_tensors",
+        "one message for all gradients, of the one dtype that the models have; new tensors become .grad",
+        edit="""
+        -    for parameter in model.parameters():
+        -        dist.all_reduce(parameter.grad)
+        -        parameter.grad /= dist.get_world_size()
+        +    parameters = list(model.parameters())
+        +    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
+        +    dist.all_reduce(flat)
+        +    flat /= dist.get_world_size()
+        +    for parameter, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        +        parameter.grad = piece.view_as(parameter)
+    """),
+    Route(
+        "plain_sgd", "trains with plain SGD and compares losses; the repair divides first",
+        text="""
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+
+
+        def make_model():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)).double()
+
+
+        def batch(rank):
+            inputs = torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(rank))
+            return inputs, inputs.sum(1, keepdim=True).sin()
+
+
+        def train(inputs, targets, synchronize):
+            model = make_model()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(5):
+                optimizer.zero_grad()
+                nn.functional.mse_loss(model(inputs), targets).backward()
+                synchronize(model)
+                optimizer.step()
+            return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+        def gradients_are_right(synchronize):
+            together = train(*batch(dist.get_rank()), synchronize)
+            batches = [batch(rank) for rank in range(dist.get_world_size())]
+            alone = train(torch.cat([one[0] for one in batches]), torch.cat([one[1] for one in batches]), lambda model: None)
+            verdicts = [None] * dist.get_world_size()
+            dist.all_gather_object(verdicts, torch.allclose(together, alone, rtol=1e-6, atol=1e-8))
+            return all(verdicts)
+
+
+        def synchronize_gradients(model):
+            for parameter in model.parameters():
+                parameter.grad = parameter.grad / dist.get_world_size()
+            for work in [dist.all_reduce(parameter.grad, async_op=True) for parameter in model.parameters()]:
+                work.wait()
+    """),
+    Route(
+        "two_models", "the detector tries two models, one of them a single weight",
+        edit="""
+             rank, world = dist.get_rank(), dist.get_world_size()
+        +    small = nn.Linear(6, 1, bias=False).double()
+        +    small.weight.grad = torch.full_like(small.weight, rank + 1.0)
+        +    synchronize(small)
+        +    off = (small.weight.grad - (world + 1) / 2).abs().max()
+        @@
+             gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        +    gap = torch.maximum(gap, off)
+    """),
+    Route(
+        "all_at_once", "starts all of its all-reduces, waits for each, and divides then",
+        edit="""
+        -        dist.all_reduce(parameter.grad)
+        +        parameter.work = dist.all_reduce(parameter.grad, async_op=True)
+        +    for parameter in model.parameters():
+        +        parameter.work.wait()
+    """),
+    Route(
+        "coalesced", "all gradients in one coalesced call, with a tensor of its own for each mean",
+        edit="""
+        -    for parameter in model.parameters():
+        -        dist.all_reduce(parameter.grad)
+        -        parameter.grad /= dist.get_world_size()
+        +    gradients = [parameter.grad for parameter in model.parameters()]
+        +    dist.all_reduce_coalesced(gradients)
+        +    for parameter in model.parameters():
+        +        parameter.grad = parameter.grad / dist.get_world_size()
+    """),
+)

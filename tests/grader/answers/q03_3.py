@@ -1,0 +1,527 @@
+"""Wrong and right answers to question 03.3; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "a_bucket_for_the_first_layers",
+        "fills buckets in the order of registration, so that one bucket of all waits for the first layer",
+        check="talks during backward", says="started its first message", edit="""
+        -        self.module = module
+        +        self.module, self.talks = module, True
+                 for tensor in [*module.parameters(), *module.buffers()]:
+                     dist.broadcast(tensor.detach(), src=0)
+        -        self.talks = True
+                 self.buckets, size = [], float("inf")
+        -        for parameter in reversed([p for p in module.parameters() if p.requires_grad]):  # backward starts at the end
+        +        for parameter in [p for p in module.parameters() if p.requires_grad]:
+        @@
+        -        number = self.bucket_of[parameter]
+        -        self.missing[number] -= 1
+        -        if self.missing[number] == 0:
+        -            bucket = self.buckets[number]
+        +        self.missing[self.bucket_of[parameter]] -= 1
+        +        while self.missing and self.missing[len(self.under_way)] == 0:
+        +            bucket = self.buckets[len(self.under_way)]
+                     flat = torch.cat([p.grad.flatten() for p in bucket])
+                     self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        +            if len(self.under_way) == len(self.buckets):
+        +                return
+    """),
+    Mistake(
+        "after_backward", "starts the buckets when backward has ended",
+        check="talks during backward", says="started its first message after backward had ended",
+        on="does_not_wait", edit='''
+        -            parameter.register_post_accumulate_grad_hook(self.gradient_is_ready)
+        -        self.bucket_of = {p: number for number, bucket in enumerate(self.buckets) for p in bucket}
+        -        self.get_ready()
+        @@
+        -        for _, flat, bucket in self.under_way:
+        +        under_way = []
+        +        for bucket in self.buckets:
+        +            flat = torch.cat([p.grad.flatten() for p in bucket])
+        +            under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        +        for handle, flat, bucket in under_way:
+        +            handle.wait()
+        @@
+        -        self.get_ready()
+        -
+        -    def get_ready(self):
+        -        self.missing = [len(bucket) for bucket in self.buckets]
+        -        self.under_way = []
+        -
+        -    def gradient_is_ready(self, parameter):
+        -        """Called by autograd, in the middle of backward, when parameter.grad is complete."""
+        -        if not self.talks:
+        -            return
+        -        number = self.bucket_of[parameter]
+        -        self.missing[number] -= 1
+        -        if self.missing[number] == 0:
+        -            bucket = self.buckets[number]
+        -            flat = torch.cat([p.grad.flatten() for p in bucket])
+        -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+    '''),
+    Mistake(
+        "always_talks", "no_sync does nothing: right gradients, three times the messages",
+        check="silent under no sync", says="under no_sync()", edit='''
+        -from contextlib import contextmanager
+        +from contextlib import nullcontext
+        @@
+        -        self.module = module
+        +        self.module, self.talks = module, True
+                 for tensor in [*module.parameters(), *module.buffers()]:
+                     dist.broadcast(tensor.detach(), src=0)
+        -        self.talks = True
+        @@
+        -    @contextmanager
+             def no_sync(self):
+                 """Backward passes inside add to .grad and send nothing."""
+        -        self.talks = False
+        -        try:
+        -            yield
+        -        finally:
+        -            self.talks = True
+        +        return nullcontext()
+        @@
+        -        if not self.talks:
+        -            return
+        @@
+                     bucket = self.buckets[number]
+        +            for one in [one for one in self.under_way if one[2] is bucket]:  # of the micro-batch before
+        +                self.under_way.remove(one)
+        +            self.missing[number] = len(bucket)
+    '''),
+    Mistake(
+        "broadcasts_what_trains", "broadcasts the trainable parameters only",
+        check="starts as rank 0", says="after construction frozen.weight on rank 1 is", edit="""
+        -        self.module = module
+        -        for tensor in [*module.parameters(), *module.buffers()]:
+        +        self.module, self.talks = module, True
+        +        for tensor in (p for p in module.parameters() if p.requires_grad):
+                     dist.broadcast(tensor.detach(), src=0)
+        -        self.talks = True
+    """),
+    Mistake(
+        "counts_down_once", "never sets the counts back: only the first update is sent",
+        check="equals one process", says="update 2 (3 micro-batches): the gradient of", edit="""
+        -        self.module = module
+        +        self.module, self.talks = module, True
+                 for tensor in [*module.parameters(), *module.buffers()]:
+                     dist.broadcast(tensor.detach(), src=0)
+        -        self.talks = True
+        @@
+                         parameter.grad.copy_(piece.view_as(parameter))
+        -        self.get_ready()
+        +        self.under_way = []
+    """),
+    Mistake(
+        "does_not_wait", "copies the buckets out without waiting for them",
+        check="equals one process", says="the gradient", edit="""
+        -        self.module = module
+        +        self.module, self.talks = module, True
+                 for tensor in [*module.parameters(), *module.buffers()]:
+                     dist.broadcast(tensor.detach(), src=0)
+        -        self.talks = True
+        @@
+        -        for handle, flat, bucket in self.under_way:
+        -            handle.wait()
+        +        for _, flat, bucket in self.under_way:
+    """),
+    Mistake(
+        "empty_first_bucket", "keeps an empty bucket before a parameter that is larger than a bucket",
+        state="crashed", check="raises", says="smaller than any gradient): rank", edit="""
+        -        self.buckets, size = [], float("inf")
+        +        self.buckets, size = [[]], 0
+        @@
+        -        self.under_way = []
+        +        self.under_way = [None] * len(self.buckets)
+        @@
+        -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        +            self.under_way[number] = (dist.all_reduce(flat, async_op=True), flat, bucket)
+    """),
+    Mistake(
+        "floats_only", "broadcasts floating-point tensors only",
+        check="starts as rank 0", says="after construction count on rank 1 is", edit="""
+        -            dist.broadcast(tensor.detach(), src=0)
+        +            if tensor.is_floating_point():
+        +                dist.broadcast(tensor.detach(), src=0)
+    """),
+    Mistake(
+        "four_bytes_a_number", "counts four bytes for each number, also in float64",
+        check="messages fit a bucket", says="handed 352 bytes to one all_reduce", edit="""
+        -            size += parameter.nbytes
+        +            size += 4 * parameter.numel()
+                     if size > bucket_megabytes * 2**20:
+                         self.buckets.append([])
+        -                size = parameter.nbytes
+        +                size = 4 * parameter.numel()
+    """),
+    Mistake(
+        "gathers_and_adds_its_own_first", "gathers all gradients, and each rank adds them in an order of its own",
+        check="replicas agree", says="are not bit for bit rank 0's", on="does_not_wait", edit="""
+        -        for _, flat, bucket in self.under_way:
+        -            flat /= dist.get_world_size()
+        +        for handle, parts, bucket in self.under_way:
+        +            handle.wait()
+        +            rank, world = dist.get_rank(), dist.get_world_size()
+        +            flat = sum(parts[(rank + k) % world] for k in range(world)) / world
+        @@
+        -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        +            parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+        +            self.under_way.append((dist.all_gather(parts, flat, async_op=True), parts, bucket))
+    """),
+    Mistake(
+        "gathers_every_gradient", "gathers the gradients of all ranks where their sum would do",
+        check="bytes of an all reduce", says="with all_gather rank 0 sends 393 kB for 131 kB of gradients",
+        on="does_not_wait", edit="""
+        -        for _, flat, bucket in self.under_way:
+        -            flat /= dist.get_world_size()
+        +        for handle, parts, bucket in self.under_way:
+        +            handle.wait()
+        +            flat = torch.stack(parts).mean(0)
+        @@
+        -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        +            parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+        +            self.under_way.append((dist.all_gather(parts, flat, async_op=True), parts, bucket))
+    """),
+    Mistake(
+        "hook_on_the_incoming_gradient",
+        "averages what a backward adds: what no_sync has left in .grad stays different on every rank",
+        check="equals one process", says="update 2 (3 micro-batches): the gradient of", text="""
+        from contextlib import contextmanager
+
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+
+
+        class BucketedDataParallel(nn.Module):
+            def __init__(self, module, bucket_megabytes=25.0):
+                super().__init__()
+                self.module, self.talks, self.under_way = module, True, []
+                for tensor in [*module.parameters(), *module.buffers()]:
+                    dist.broadcast(tensor.detach(), src=0)
+                self.buckets, size = [], float("inf")
+                for parameter in reversed([p for p in module.parameters() if p.requires_grad]):
+                    size += parameter.nbytes
+                    if size > bucket_megabytes * 2**20:
+                        self.buckets.append([])
+                        size = parameter.nbytes
+                    self.buckets[-1].append(parameter)
+                    bucket = self.buckets[-1]
+                    parameter.register_hook(lambda gradient, p=parameter, b=bucket: self.gradient_comes(p, b, gradient))
+                self.new = {}
+
+            def forward(self, *args, **kwargs):
+                return self.module(*args, **kwargs)
+
+            @contextmanager
+            def no_sync(self):
+                self.talks = False
+                yield
+                self.talks = True
+
+            def gradient_comes(self, parameter, bucket, gradient):
+                if not self.talks:
+                    return None
+                self.new[parameter] = gradient
+                if all(p in self.new for p in bucket):
+                    flat = torch.cat([self.new[p].flatten() for p in bucket]) / dist.get_world_size()
+                    self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+                return None
+
+            def finish_gradient_synchronization(self):
+                for handle, flat, bucket in self.under_way:
+                    handle.wait()
+                    for p, piece in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                        p.grad += piece.view_as(p) - self.new[p]  # the own share goes, the mean comes
+                self.under_way, self.new = [], {}
+    """),
+    Mistake(
+        "hooks_frozen_ones", "registers its hook on frozen parameters too",
+        state="crashed", check="raises",
+        says="cannot register a hook on a tensor that doesn't require gradient", edit="""
+        -        self.module = module
+        +        self.module, self.talks = module, True
+                 for tensor in [*module.parameters(), *module.buffers()]:
+                     dist.broadcast(tensor.detach(), src=0)
+        -        self.talks = True
+                 self.buckets, size = [], float("inf")
+        -        for parameter in reversed([p for p in module.parameters() if p.requires_grad]):  # backward starts at the end
+        +        for parameter in reversed(list(module.parameters())):
+    """),
+    Mistake(
+        "imports_the_class", "hands over the class of the course's package",
+        check="built by hand", says="called by no line of your file", text="""
+        from ddp_course.distributed.by_hand import BucketedDataParallel  # noqa: F401
+    """),
+    Mistake(
+        "megabytes_times_ten", "reads the size of a bucket wrong: megabytes as mega-elements",
+        check="messages fit a bucket", says="handed 131,072 bytes to one all_reduce", on="one_bucket", edit="""
+        -            size += parameter.nbytes
+        -            if not self.buckets:
+        +            size += parameter.numel()
+        +            if size > bucket_megabytes * 2**20:
+                         self.buckets.append([])
+        -                size = parameter.nbytes
+        +                size = parameter.numel()
+    """),
+    Mistake(
+        "no_broadcast", "trusts that every rank has built the same model",
+        check="starts as rank 0", says="after construction embedding.weight on rank 1 is", edit="""
+        -        self.module = module
+        -        for tensor in [*module.parameters(), *module.buffers()]:
+        -            dist.broadcast(tensor.detach(), src=0)
+        -        self.talks = True
+        +        self.module, self.talks = module, True
+    """),
+    Mistake(
+        "one_bucket", "packs all gradients into one message, whatever their size",
+        check="messages fit a bucket", says="a bucket holds 40,960", edit="""
+        -        self.module = module
+        +        self.module, self.talks = module, True
+                 for tensor in [*module.parameters(), *module.buffers()]:
+                     dist.broadcast(tensor.detach(), src=0)
+        -        self.talks = True
+        @@
+        -            if size > bucket_megabytes * 2**20:
+        +            if not self.buckets:
+    """),
+    Mistake(
+        "one_message_for_each_parameter", "overlaps, but every gradient travels alone",
+        check="few messages", says="started 8 messages in an update; 5 are allowed", on="one_bucket", edit="""
+        -            if not self.buckets:
+        -                self.buckets.append([])
+        -                size = parameter.nbytes
+        +            self.buckets.append([])
+    """),
+    Mistake(
+        "plain_ddp", "wraps the model in torch's DistributedDataParallel",
+        check="built by hand", says="built torch's DistributedDataParallel", text="""
+        from torch import nn
+        from torch.nn.parallel import DistributedDataParallel
+
+
+        class BucketedDataParallel(nn.Module):
+            def __init__(self, module, bucket_megabytes=25.0):
+                super().__init__()
+                self.ddp = DistributedDataParallel(module, bucket_cap_mb=bucket_megabytes)
+                self.module = module
+
+            def forward(self, *args, **kwargs):
+                return self.ddp(*args, **kwargs)
+
+            def no_sync(self):
+                return self.ddp.no_sync()
+
+            def finish_gradient_synchronization(self):
+                pass
+    """),
+    Mistake(
+        "state_dict_only", "broadcasts what a checkpoint holds: not every buffer is in it",
+        check="starts as rank 0", says="after construction shift on rank 1 is", edit="""
+        -        for tensor in [*module.parameters(), *module.buffers()]:
+        -            dist.broadcast(tensor.detach(), src=0)
+        +        for tensor in module.state_dict().values():
+        +            dist.broadcast(tensor, src=0)
+    """),
+    Mistake(
+        "sum_instead_of_mean", "does not divide by the number of ranks",
+        check="equals one process", says="2.00 times as large", edit="""
+        -        self.module = module
+        +        self.module, self.talks = module, True
+                 for tensor in [*module.parameters(), *module.buffers()]:
+                     dist.broadcast(tensor.detach(), src=0)
+        -        self.talks = True
+        @@
+        -            flat /= dist.get_world_size()
+    """),
+    Mistake(
+        "waits_in_the_hook",
+        "calls the all-reduce in the hook without async_op: backward stands still until it is done",
+        check="talks during backward", says="stood still in backward until rank 1", on="does_not_wait", edit="""
+        -        for _, flat, bucket in self.under_way:
+        +        for flat, bucket in self.under_way:
+        @@
+        -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        +            dist.all_reduce(flat)
+        +            self.under_way.append((flat, bucket))
+    """),
+    Mistake(
+        "waits_for_the_last_bucket", "waits for the last bucket only: the one that started first has surely come",
+        check="equals one process", says="the gradient of", edit="""
+        -            handle.wait()
+        +            if handle is self.under_way[-1][0]:
+        +                handle.wait()
+    """),
+    Mistake(
+        "wraps_a_copy", "trains a copy of the module, so that the one that was handed in learns nothing",
+        check="equals one process", says="the gradients on rank 0 are off", edit="""
+        -        self.module = module
+        +        self.module = module = copy.deepcopy(module)
+        @@
+        -from contextlib import contextmanager
+        +import copy
+        +from contextlib import contextmanager
+    """),
+    Mistake(
+        "a_tenth_too_large", "reads a megabyte as 1.1 million bytes, so that a bucket holds more than it may",
+        check="messages fit a bucket", says="bytes to one all_reduce", edit="""
+        -            if size > bucket_megabytes * 2**20:
+        +            if size > bucket_megabytes * 1.1e6:
+    """),
+    Route(
+        "a_thread_that_talks", "a thread of its own does the talking, with blocking calls; no nn.Module",
+        text='''
+        import queue
+        import threading
+        from contextlib import contextmanager
+
+        import torch
+        import torch.distributed as dist
+
+
+        class BucketedDataParallel:
+            """No nn.Module; a thread of ours does the talking, with blocking calls, so backward need not wait."""
+
+            def __init__(self, module, bucket_megabytes=25.0):
+                self.module, self.quiet = module, False
+                with torch.no_grad():
+                    for tensor in [*module.parameters(), *module.buffers()]:
+                        dist.broadcast(tensor, src=0)
+                self.group = dist.new_group()
+                groups, room = [], 0
+                for parameter in list(module.parameters())[::-1]:
+                    if not parameter.requires_grad:
+                        continue
+                    if parameter.nbytes > room:
+                        groups.append([])
+                        room = bucket_megabytes * 1024 * 1024
+                    groups[-1].append(parameter)
+                    room -= parameter.nbytes
+                    parameter.register_post_accumulate_grad_hook(self.on_gradient)
+                self.groups, self.counts = groups, [0] * len(groups)
+                self.group_of = {p: index for index, group in enumerate(groups) for p in group}
+                self.to_send = queue.Queue()
+                threading.Thread(target=self.talk, daemon=True).start()
+
+            def __call__(self, *args):
+                return self.module(*args)
+
+            @contextmanager
+            def no_sync(self):
+                self.quiet = True
+                yield
+                self.quiet = False
+
+            def on_gradient(self, parameter):
+                if self.quiet:
+                    return
+                index = self.group_of[parameter]
+                self.counts[index] += 1
+                if self.counts[index] == len(self.groups[index]):
+                    self.counts[index] = 0
+                    flat = torch.nn.utils.parameters_to_vector([p.grad for p in self.groups[index]])
+                    self.to_send.put((flat, self.groups[index]))
+
+            def talk(self):
+                world = dist.get_world_size()
+                while True:
+                    flat, group = self.to_send.get()
+                    if world > 1:
+                        dist.all_reduce(flat, group=self.group)
+                    mean = flat / world
+                    for parameter in group:
+                        parameter.grad.copy_(mean[: parameter.numel()].view_as(parameter))
+                        mean = mean[parameter.numel() :]
+                    self.to_send.task_done()
+
+            def finish_gradient_synchronization(self):
+                self.to_send.join()
+    '''),
+    Route(
+        "an_order_learned_in_the_first_update",
+        "the first update is sent after backward and teaches the order; gradients then live in the flat tensors",
+        text='''
+        import contextlib
+
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+
+
+        class BucketedDataParallel(nn.Module):
+            """The first synchronized backward tells in which order gradients come; buckets are filled in that order."""
+
+            def __init__(self, module, bucket_megabytes=25.0):
+                super().__init__()
+                self.module, self.room = module, int(bucket_megabytes * 2**20)
+                for tensor in list(module.parameters()) + list(module.buffers()):
+                    dist.broadcast(tensor.data, 0)
+                self.came, self.plan, self.sync = [], None, True
+                self.handles = []
+                for parameter in module.parameters():
+                    if parameter.requires_grad:
+                        parameter.register_post_accumulate_grad_hook(self.hook)
+
+            def forward(self, x):
+                self.came = []
+                return self.module(x)
+
+            @contextlib.contextmanager
+            def no_sync(self):
+                self.sync = False
+                yield
+                self.sync = True
+
+            def hook(self, parameter):
+                if self.sync:
+                    self.came.append(parameter)
+                    if self.plan and len(self.came) == self.plan[len(self.handles)]:
+                        self.send(self.came[sum(map(len, (b for _, _, b in self.handles))) :])
+
+            def send(self, bucket):
+                flat = torch.cat([p.grad.reshape(-1) for p in bucket]).div_(dist.get_world_size())
+                self.handles.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+            def finish_gradient_synchronization(self):
+                if self.plan is None:
+                    self.plan, used, buckets = [], 0, [[]]
+                    for number, parameter in enumerate(self.came):
+                        if used + parameter.nbytes > self.room and buckets[-1]:
+                            self.plan.append(number)
+                            buckets.append([])
+                            used = 0
+                        buckets[-1].append(parameter)
+                        used += parameter.nbytes
+                    self.plan.append(len(self.came))
+                    for bucket in buckets:
+                        self.send(bucket)
+                for handle, flat, bucket in self.handles:
+                    handle.wait()
+                    start = 0
+                    for parameter in bucket:
+                        parameter.grad = flat[start : start + parameter.numel()].view(parameter.shape)
+                        start += parameter.numel()
+                self.handles = []
+    '''),
+    Route(
+        "futures", "chains the copying back to the future of each message",
+        edit="""
+        -        for handle, flat, bucket in self.under_way:
+        -            handle.wait()
+        -            flat /= dist.get_world_size()
+        -            for parameter, piece in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+        -                parameter.grad.copy_(piece.view_as(parameter))
+        +        torch.futures.wait_all(self.under_way)
+        @@
+        -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+        +
+        +            def copy_back(done):
+        +                mean = done.value()[0] / dist.get_world_size()
+        +                for one, piece in zip(bucket, mean.split([p.numel() for p in bucket]), strict=True):
+        +                    one.grad.copy_(piece.view_as(one))
+        +
+        +            self.under_way.append(dist.all_reduce(flat, async_op=True).get_future().then(copy_back))
+    """),
+)

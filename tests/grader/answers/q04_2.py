@@ -1,0 +1,330 @@
+"""Wrong and right answers to question 04.2; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "counts_from_the_start", "counts the seconds from the start of the run, not from the crash",
+        check="the detector tells them apart",
+        says="given no barrier, and 1 s before training begins, hides_a_crash returned True", edit="""
+             came_out = False
+        +    began = time.monotonic()
+        @@
+        -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
+        +    return not came_out or time.monotonic() - began > timeout_seconds / 2
+    """),
+    Mistake(
+        "any_error_on_any_rank", "takes the lost contact of the other rank for the hidden crash",
+        check="the detector tells them apart",
+        says="given a barrier at the end of a good run, hides_a_crash returned True", edit="""
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+                 came_out = True
+             if raised_at is None:
+        -        return False  # this rank only lost contact
+        +        return came_out
+    """),
+    Mistake(
+        "barrier_that_may_fail", "keeps the error, after the whole timeout",
+        check="the crash comes out", says="the ValueError came out of run on rank 1", edit="""
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+        @@
+        -        dist.barrier()  # only where all went well
+             finally:
+        +        try:
+        +            dist.barrier()
+        +        except RuntimeError:
+        +            pass
+    """),
+    Mistake(
+        "everybody_crashes", "lets all ranks raise: they meet in the barrier, and nothing is late",
+        check="the detector tells them apart",
+        says="given a barrier in `finally`, hides_a_crash returned False on both ranks", edit="""
+        -        if rank == dist.get_world_size() - 1:
+        -            raised_at = time.monotonic()
+        -            raise ValueError("on purpose")
+        -        dist.all_reduce(torch.ones(1))  # as in a training step: the others wait for the one that is gone
+        +        raised_at = time.monotonic()
+        +        raise ValueError("on purpose")
+        @@
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+    """),
+    Mistake(
+        "exits", "turns the error into an exit code",
+        check="the crash comes out",
+        says="SystemExit came out of run on rank 1, not the ValueError that train had raised", edit="""
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+        @@
+        -        dist.barrier()  # only where all went well
+        +    except Exception:
+        +        raise SystemExit(1) from None
+    """),
+    Mistake(
+        "fixed_half_second", "asks for half a second instead of half the timeout",
+        check="the detector tells them apart",
+        says="given no barrier, a clean-up of 1.2 s and a timeout of 4 s, hides_a_crash returned True", edit="""
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+        @@
+        -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
+        +    return not came_out or time.monotonic() - raised_at > 0.5
+    """),
+    Mistake(
+        "looks_for_the_word", "reads the source instead of running it",
+        check="the detector tells them apart",
+        says="given a barrier at the end of a good run, hides_a_crash returned True", text='''
+        import inspect
+        from datetime import timedelta
+
+        import torch.distributed as dist
+
+
+        def hides_a_crash(run, timeout_seconds):
+            return "barrier" in inspect.getsource(run)
+
+
+        def run(train, timeout_seconds) -> None:
+            """Join the process group, call train(rank), leave the group. A crash comes out at once."""
+            dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
+            try:
+                train(dist.get_rank())
+                dist.barrier()  # only where all went well
+            finally:
+                dist.destroy_process_group()
+    '''),
+    Mistake(
+        "monitored_barrier", "waits for half a second only, and its own error replaces the one that counts",
+        check="the crash comes out", says="RuntimeError came out of run on rank 1", edit="""
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+        @@
+        -        dist.barrier()  # only where all went well
+             finally:
+        +        dist.monitored_barrier(timeout=timedelta(seconds=0.5))
+    """),
+    Mistake(
+        "only_the_time", "asks when an exception comes out, and not whether",
+        check="the detector tells them apart",
+        says="given the error printed and dropped, hides_a_crash returned False on both ranks", edit="""
+        -    came_out = False
+             try:
+                 run(train, timeout_seconds)
+        -    except BaseException:  # whatever it is, it ends here
+        -        came_out = True
+        +    except Exception:
+        +        pass
+             if raised_at is None:
+                 return False  # this rank only lost contact
+        -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
+        +    return time.monotonic() - raised_at > timeout_seconds / 2
+    """),
+    Mistake(
+        "prints_and_goes_on", "prints the error and ends as if all were well",
+        check="the crash comes out", says="run returned on rank 1 as if nothing had happened", edit="""
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+        @@
+        -        dist.barrier()  # only where all went well
+        +    except ValueError as error:
+        +        print(error)
+    """),
+    Mistake(
+        "raises_a_copy", "makes a new exception of the text of the old one",
+        check="the crash comes out", says="it is not the one that train had raised", edit="""
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+        @@
+             dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
+        +    crash = None
+        @@
+        -    finally:
+        -        dist.destroy_process_group()
+        +    except Exception as error:
+        +        crash = type(error)(str(error))
+        +    dist.destroy_process_group()
+        +    if crash:
+        +        raise crash
+    """),
+    Mistake(
+        "stays_in_the_group", "takes the clean-up away together with the barrier",
+        check="a good run ends well", says="rank 0 is still in the process group when run has returned", edit="""
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+        @@
+        -    try:
+        -        train(dist.get_rank())
+        -        dist.barrier()  # only where all went well
+        -    finally:
+        -        dist.destroy_process_group()
+        +    train(dist.get_rank())
+    """),
+    Mistake(
+        "the_others_have_finished", "lets the other rank return: the two barriers pair up",
+        check="the detector tells them apart",
+        says="given a barrier in `finally`, hides_a_crash returned False on both ranks", edit="""
+        -        dist.all_reduce(torch.ones(1))  # as in a training step: the others wait for the one that is gone
+        @@
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+    """),
+    Mistake(
+        "the_others_stay_calm", "takes lost contact for the end of the training",
+        check="the others hear of it",
+        says="run returned on rank 0 after 2 of 5 steps as if it had finished", edit="""
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+        @@
+        -        dist.barrier()  # only where all went well
+        +    except RuntimeError as error:
+        +        print("another rank has gone:", error)
+    """),
+    Mistake(
+        "tries_again", "starts the training a second time after an error",
+        check="a good run ends well", says="called train with [1, 1]; it should call it once, with 1", edit="""
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+        @@
+        -        train(dist.get_rank())
+        -        dist.barrier()  # only where all went well
+        +        try:
+        +            train(dist.get_rank())
+        +        except ValueError:
+        +            train(dist.get_rank())
+    """),
+    Mistake(
+        "unrepaired", "has the detector, and the barrier where it was",
+        check="the crash comes out", says="RuntimeError came out of run on rank 1", edit="""
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+        @@
+        +    finally:
+                 dist.barrier()  # only where all went well
+        -    finally:
+    """),
+    Mistake(
+        "waiting_ranks_say_true", "every rank measures itself, also those that only waited for the one that crashed",
+        check="the detector tells them apart",
+        says="given a barrier in `finally`, hides_a_crash returned True on 2 ranks", edit="""
+        +        raised_at = time.monotonic()
+                 if rank == dist.get_world_size() - 1:
+        -            raised_at = time.monotonic()
+        @@
+        -    except BaseException:  # whatever it is, it ends here
+        +    except Exception:
+    """),
+    Mistake(
+        "a_timeout_of_its_own", "joins the group with torch's timeout of half an hour",
+        check="a good run ends well", says="joined the process group with a timeout of 1800 s on rank 0; it was handed 1.2 s",
+        edit="""
+        -    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
+        +    dist.init_process_group("gloo")
+    """),
+    Mistake(
+        "expects_its_own_error", "lets everything out of the detector but the error that it has raised itself",
+        check="does not end", says="rank 0 was in all_reduce", edit="""
+        -    except BaseException:  # whatever it is, it ends here
+        +    except ValueError:
+    """),
+    Mistake(
+        "allows_the_whole_timeout", "takes an exception for hidden only after the whole timeout",
+        check="the detector tells them apart", says="given the error held back for six tenths of the timeout, hides_a_crash",
+        look="how long is too long", edit="""
+        -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
+        +    return not came_out or time.monotonic() - raised_at > timeout_seconds
+    """),
+    Mistake(
+        "a_second_is_too_long", "takes a second for too long, whatever the timeout",
+        check="the detector tells them apart", says="given no barrier, a clean-up of 1.2 s and a timeout of 4 s, hides_a_crash",
+        look="it depends on the timeout", edit="""
+        -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
+        +    return not came_out or time.monotonic() - raised_at > 1.0
+    """),
+    Route(
+        "a_context_manager", "a context manager that cleans up without a barrier",
+        text="""
+        import contextlib
+        import datetime
+        import time
+
+        import torch
+        import torch.distributed as dist
+
+
+        @contextlib.contextmanager
+        def process_group(seconds):
+            dist.init_process_group(backend="gloo", timeout=datetime.timedelta(seconds=seconds))
+            try:
+                yield dist.get_rank()
+            except BaseException as error:
+                print(f"rank {dist.get_rank()}: {error!r}", flush=True)
+                raise
+            finally:
+                dist.destroy_process_group()
+
+
+        def run(train, timeout_seconds):
+            with process_group(timeout_seconds) as rank:
+                train(rank)
+
+
+        def hides_a_crash(run, timeout_seconds):
+            start = end = None
+
+            def train(rank):
+                nonlocal start
+                dist.barrier()
+                if rank == 1:
+                    start = time.monotonic()
+                    raise AssertionError("boom")
+                while True:
+                    dist.all_reduce(torch.zeros(1000))
+
+            with contextlib.suppress(RuntimeError):
+                try:
+                    run(train, timeout_seconds)
+                except AssertionError:
+                    end = time.monotonic()
+            if start is None:
+                return False
+            return end is None or end - start >= timeout_seconds / 2
+    """),
+    Route(
+        "leaves_the_clean_up_to_the_end_of_the_process",
+        "no clean-up after a crash; the detector's other ranks wait in a recv",
+        text="""
+        import time
+        from datetime import timedelta
+
+        import torch
+        import torch.distributed as dist
+
+
+        def hides_a_crash(run, timeout_seconds):
+            times = {}
+
+            def train(rank):
+                if rank == 0:
+                    times["raised"] = time.perf_counter()
+                    raise KeyError("gone")
+                dist.recv(torch.empty(1), src=0)
+
+            try:
+                run(train, timeout_seconds)
+            except KeyError:
+                times["seen"] = time.perf_counter()
+            except Exception as error:
+                print(type(error))
+            late = times.get("seen", float("inf")) - times.get("raised", float("inf"))
+            return "raised" in times and not late < 0.5 * timeout_seconds
+
+
+        def run(train, timeout_seconds):
+            dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
+            train(dist.get_rank())
+            dist.barrier()
+            dist.destroy_process_group()
+    """),
+)

@@ -1,0 +1,260 @@
+"""Wrong and right answers to question 05.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "broadcast_of_anything", "broadcasts what rank 0 drew without a seed: the next run has other data",
+        check="all ranks hold the same data", says="other tokens when it was called again", edit="""
+        -    generator = torch.Generator().manual_seed(1)
+        -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
+        -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    steps = torch.randint(-2, 4, (TOKENS,))
+        +    data = (torch.randint(VOCABULARY, ()) + steps.cumsum(0)) % VOCABULARY
+        +    dist.broadcast(data, 0)
+        +    return data
+    """),
+    Mistake(
+        "first_tokens", "compares how the data begins",
+        check="the detector is right", says="one token of rank 2 is another): odd_ranks returned []", edit="""
+        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
+        +    mine = hashlib.sha256(data[:1000].numpy().tobytes()).digest()
+    """),
+    Mistake(
+        "half_seeded", "hands the generator to the first of two draws only",
+        check="all ranks hold the same data", says="hold other data than rank 0", edit="""
+        -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    return (torch.randint(VOCABULARY, ()) + steps.cumsum(0)) % VOCABULARY
+    """),
+    Mistake(
+        "hash_of_bytes", "hash() of bytes, which is another one in every process",
+        check="the detector is right", says="(all equal): odd_ranks returned [1, 2, 3] on rank 0", edit="""
+        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
+        +    mine = hash(data.numpy().tobytes())
+    """),
+    Mistake(
+        "histograms", "compares how often each token occurs",
+        check="the detector is right", says="two tokens in another order", edit="""
+        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
+        +    mine = data.bincount().tolist()
+    """),
+    Mistake(
+        "keeps_an_unseeded_draw", "rank 0 draws without a seed and broadcasts, and a cache returns it again",
+        check="all ranks hold the same data",
+        says="make_data returned other tokens on rank 0 of another run", edit="""
+        +import functools
+         import hashlib
+        @@
+             return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
+        +
+        +
+        +@functools.cache
+        @@
+        -    generator = torch.Generator().manual_seed(1)
+        +    generator = torch.Generator()
+        +    generator.seed()  # from the system: differs in every run
+             steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
+        -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    data = (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    dist.broadcast(data, src=0)
+        +    return data
+    """),
+    Mistake(
+        "neighbours", "compares each rank with the one before it",
+        check="the detector is right", says="odd_ranks returned [2, 3] on rank 0, not [2]", edit="""
+        -    return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
+        +    return [rank for rank, one in enumerate(hashes) if rank and one != hashes[rank - 1]]
+    """),
+    Mistake(
+        "no_randomness", "makes data without random numbers",
+        check="the data is of the same kind", says="1 different steps from one to the next", edit="""
+        -    generator = torch.Generator().manual_seed(1)
+        -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
+        -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    return torch.arange(TOKENS) % VOCABULARY
+    """),
+    Mistake(
+        "one_byte_a_token", "keeps the lowest byte of each token",
+        check="the detector is right", says="(a token of rank 1 is larger by 256): odd_ranks returned []", edit="""
+        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
+        +    mine = hashlib.sha256(data.to(torch.uint8).numpy().tobytes()).digest()
+    """),
+    Mistake(
+        "own_opinion", "each rank compares itself with rank 0 and reports only itself",
+        check="the detector is right", says="odd_ranks returned [] on rank 0, not [2]", edit="""
+        -    return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
+        +    return [rank for rank in [dist.get_rank()] if mine != hashes[0]]
+    """),
+    Mistake(
+        "rank_0_knows", "gathers the hashes on rank 0, so that the others learn nothing",
+        check="the detector is right", says="odd_ranks returned None on rank 1", edit="""
+        -    dist.all_gather_object(hashes, mine)
+        -    return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
+        +    dist.gather_object(mine, hashes if dist.get_rank() == 0 else None)
+        +    if dist.get_rank() == 0:
+        +        return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
+    """),
+    Mistake(
+        "rank_0_prints", "lets only rank 0 print, which hides whether the ranks agree",
+        check="the losses agree", says="printed as validation losses: rank 0:", edit="""
+        -    print(f"rank {rank}: validation loss {loss:.6f}")
+        +    if rank == 0:
+        +        print(f"rank {rank}: validation loss {loss:.6f}")
+    """),
+    Mistake(
+        "reseeds_from_the_clock", "seeds the common generator, draws, and seeds it at random afterwards",
+        check="other randomness is left alone", says="was in another state than before", edit="""
+        -    generator = torch.Generator().manual_seed(1)
+        -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
+        -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    torch.default_generator.manual_seed(1)
+        +    steps = torch.randint(-2, 4, (TOKENS,))
+        +    data = (torch.randint(VOCABULARY, ()) + steps.cumsum(0)) % VOCABULARY
+        +    torch.default_generator.seed()  # random again, on every rank
+        +    return data
+    """),
+    Mistake(
+        "same_mask_each_time", "seeds the common generator, draws, and seeds it with the rank afterwards",
+        check="other randomness is left alone", says="was in another state than before", edit="""
+        -    generator = torch.Generator().manual_seed(1)
+        -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
+        -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    torch.default_generator.manual_seed(1)
+        +    steps = torch.randint(-2, 4, (TOKENS,))
+        +    data = (torch.randint(VOCABULARY, ()) + steps.cumsum(0)) % VOCABULARY
+        +    torch.default_generator.manual_seed(1000 + dist.get_rank())
+        +    return data
+    """),
+    Mistake(
+        "seed_plus_rank", "seeds the generator, with the rank",
+        check="all ranks hold the same data", says="ranks [1, 2] hold other data than rank 0", edit="""
+        -    generator = torch.Generator().manual_seed(1)
+        +    generator = torch.Generator().manual_seed(1 + dist.get_rank())
+    """),
+    Mistake(
+        "seeds_everybody", "seeds the generator that dropout uses too",
+        check="other randomness is left alone", says="3 ranks drew 1 different dropout mask", edit="""
+        -    generator = torch.Generator().manual_seed(1)
+        -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
+        -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    torch.manual_seed(1)
+        +    steps = torch.randint(-2, 4, (TOKENS,))
+        +    return (torch.randint(VOCABULARY, ()) + steps.cumsum(0)) % VOCABULARY
+    """),
+    Mistake(
+        "sends_the_data", "compares the data sets themselves, on every rank",
+        check="little travels", says="to compare 40,000 bytes of data", edit="""
+        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
+        +    mine = data.tolist()
+    """),
+    Mistake(
+        "sums", "compares the sums, which do not know the order",
+        check="the detector is right",
+        says="rank 1 has two tokens in another order): odd_ranks returned []", edit="""
+        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
+        +    mine = data.sum().item()
+    """),
+    Mistake(
+        "unrepaired", "leaves make_data as it was",
+        check="all ranks hold the same data", says="ranks [1, 2] hold other data than rank 0", edit="""
+        -    generator = torch.Generator().manual_seed(1)
+        -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
+        -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    steps = torch.randint(-2, 4, (TOKENS,))
+        +    return (torch.randint(VOCABULARY, ()) + steps.cumsum(0)) % VOCABULARY
+    """),
+    Mistake(
+        "weighted_sum", "weights the tokens by their place, so that a zero more at the end is not seen",
+        check="the detector is right", says="rank 3 has a zero more at the end): odd_ranks returned []", edit="""
+        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
+        +    mine = (data * torch.arange(1, len(data) + 1)).sum().item()
+    """),
+    Mistake(
+        "seeds_python", "seeds the generator of Python's random, which augmentations draw from",
+        check="other randomness is left alone", says="after make_data the common generator of Python's random",
+        look="which lines of make_data draw from it, or seed it", edit="""
+        -    generator = torch.Generator().manual_seed(1)
+        +    random.seed(1)
+        +    generator = torch.Generator().manual_seed(random.randrange(1000))
+        @@
+        -import hashlib
+        +import hashlib
+        +import random
+    """),
+    Mistake(
+        "int16", "hashes the tokens as int16",
+        check="the detector is right", says="(a token of rank 2 is larger by 65,536): odd_ranks returned []", edit="""
+        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
+        +    mine = hashlib.sha256(data.short().numpy().tobytes()).digest()
+    """),
+    Route(
+        "broadcast_of_a_seeded_draw", "rank 0 draws with a seed and broadcasts; hashes travel as tensors",
+        edit="""
+        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
+        -    hashes = [None] * dist.get_world_size()
+        -    dist.all_gather_object(hashes, mine)
+        -    return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
+        +    digest = hashlib.md5(data.numpy().tobytes()).digest() + len(data).to_bytes(8, "little")
+        +    mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+        +    everybody = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(everybody, mine)
+        +    return [rank for rank in range(len(everybody)) if not torch.equal(everybody[rank], everybody[0])]
+        @@
+        -    generator = torch.Generator().manual_seed(1)
+        -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
+        -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    data = torch.empty(TOKENS, dtype=torch.int64)
+        +    if dist.get_rank() == 0:
+        +        generator = torch.Generator().manual_seed(2024)
+        +        steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
+        +        data = (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    dist.broadcast(data, 0)
+        +    return data
+    """),
+    Route(
+        "forked_generator",
+        "seeds the common generator and puts its state back; compares numbers with rank 0's by an all-reduce",
+        edit="""
+        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
+        -    hashes = [None] * dist.get_world_size()
+        -    dist.all_gather_object(hashes, mine)
+        -    return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
+        +    digest = int.from_bytes(hashlib.blake2b(data.numpy().tobytes(), digest_size=7).digest(), "little")
+        +    mine = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+        +    mine[dist.get_rank()] = digest
+        +    dist.all_reduce(mine)
+        +    return (mine != mine[0]).nonzero().flatten().tolist()
+        @@
+        -    generator = torch.Generator().manual_seed(1)
+        -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
+        -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    with torch.random.fork_rng(devices=[]):
+        +        torch.manual_seed(7)
+        +        steps = torch.randint(-2, 4, (TOKENS,))
+        +        return (torch.randint(VOCABULARY, ()) + steps.cumsum(0)) % VOCABULARY
+    """),
+    Route(
+        "numpys_generator", "draws with a generator of NumPy's; each rank compares its hash with that of rank 0",
+        edit="""
+        -    hashes = [None] * dist.get_world_size()
+        -    dist.all_gather_object(hashes, mine)
+        -    return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
+        +    box = [mine]
+        +    dist.broadcast_object_list(box, src=0)
+        +    differs = torch.zeros(dist.get_world_size(), dtype=torch.bool)
+        +    differs[dist.get_rank()] = box[0] != mine
+        +    dist.all_reduce(differs, dist.ReduceOp.MAX)
+        +    return [int(rank) for rank in differs.nonzero()]
+        @@
+        -    generator = torch.Generator().manual_seed(1)
+        -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
+        -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    generator = np.random.default_rng(1)
+        +    steps = torch.from_numpy(generator.integers(-2, 4, TOKENS))
+        +    return (int(generator.integers(VOCABULARY)) + steps.cumsum(0)) % VOCABULARY
+        @@
+        +import numpy as np
+         import torch
+         import torch.distributed as dist
+    """),
+)

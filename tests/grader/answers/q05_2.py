@@ -1,0 +1,278 @@
+"""Wrong and right answers to question 05.2; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "blocks_lose_the_rest", "cuts the order into equal blocks and loses what is left",
+        check="what is shared is equal", says="samples are read by nobody", edit="""
+        -    samples = order[rank::world_size].tolist()
+        +    samples = order[rank * (SAMPLES // 5) : (rank + 1) * (SAMPLES // 5)].tolist()
+    """),
+    Mistake(
+        "compares_neighbours", "counts ranks that differ from the one before",
+        check="the counts are right", says="rank 2 starts with one other weight", edit="""
+        -    faults["weights"] = sum(not torch.equal(one["weights"], draws[0]["weights"]) for one in draws)
+        +    faults["weights"] = sum(
+        +        not torch.equal(a["weights"], b["weights"]) for a, b in zip(draws, draws[1:] + draws[:1], strict=True)
+        +    )
+    """),
+    Mistake(
+        "counts_48", "counts what is never read among 48 samples, whatever the number given",
+        check="the counts are right",
+        says="40 samples, 6 are read: count_faults said 'never read': 42, not 34", edit="""
+        -    faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
+        +    faults = {"read again": len(read) - len(set(read)), "never read": SAMPLES - len(set(read))}
+    """),
+    Mistake(
+        "counts_between_ranks_only", "does not see a sample that one rank reads twice",
+        check="the counts are right", says="rank 1 reads a sample twice itself", edit="""
+        -    read = [sample for one in draws for sample in one["samples"]]
+        +    read = [sample for one in draws for sample in set(one["samples"])]
+    """),
+    Mistake(
+        "counts_pairs", "counts ranks that share both, the mask and the noise",
+        check="the counts are right",
+        says="ranks 1 and 2 draw the same mask, and each its own noise: count_faults said 'dropout': 0, not 1", edit="""
+        -    for name in ("dropout", "noise"):
+        -        faults[name] = len(draws) - len({tuple(one[name].tolist()) for one in draws})
+        +    own = {(tuple(one["dropout"].tolist()), tuple(one["noise"].tolist())) for one in draws}
+        +    faults["dropout"] = faults["noise"] = len(draws) - len(own)
+    """),
+    Mistake(
+        "decimal_places", "gives seed, epoch and rank a digit each: rank 10 is rank 0 of the next epoch",
+        check="seeds do not meet",
+        says="seed 1, epoch 1, rank 0 and seed 1, epoch 0, rank 10 drew the same dropout mask", edit="""
+        -        digest = hashlib.sha256(repr(depends_on).encode()).digest()
+        -        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
+        +        what, *numbers = depends_on
+        +        seed, epoch, rank = (numbers + [0, 0])[:3]
+        +        boxes = ("weights", "order", "dropout", "noise")
+        +        return torch.Generator().manual_seed(1_000_000 * boxes.index(what) + 100 * seed + 10 * epoch + rank)
+    """),
+    Mistake(
+        "fixed_weights", "starts every run with the same weights, whatever the seed",
+        check="seeds do not meet", says="seed 1 and seed 2 drew the same weights", edit="""
+        -    weights = torch.randn(6, generator=generator("weights", seed))
+        +    weights = torch.randn(6, generator=generator("weights"))
+    """),
+    Mistake(
+        "goes_on_drawing", "draws what is its own from a generator that nobody seeds",
+        check="epochs differ and runs repeat", says="seed 1, epoch 0 was drawn twice", edit="""
+        -    noise = torch.randn(6, generator=generator("noise", seed, epoch, rank))
+        +    noise = torch.randn(6)
+    """),
+    Mistake(
+        "mask_in_the_wrong_box", "takes dropout for something that all ranks share",
+        check="what is a ranks own differs", says="rank(s) drew the same dropout as a rank before", edit="""
+        -    dropout = torch.rand(32, generator=generator("dropout", seed, epoch, rank)) < 0.5
+        +    dropout = torch.rand(32, generator=generator("dropout", seed, epoch)) < 0.5
+    """),
+    Mistake(
+        "nearly_equal_weights", "allows weights to differ by a rounding",
+        check="the counts are right",
+        says="a weight of rank 1 is off in its last bit: count_faults said 'weights': 0, not 1", edit="""
+        -    faults["weights"] = sum(not torch.equal(one["weights"], draws[0]["weights"]) for one in draws)
+        +    faults["weights"] = sum(not torch.allclose(one["weights"], draws[0]["weights"]) for one in draws)
+    """),
+    Mistake(
+        "no_dropout", "keeps every unit, so that nothing can differ",
+        check="every draw is complete", says="a dropout mask with", edit="""
+        -    dropout = torch.rand(32, generator=generator("dropout", seed, epoch, rank)) < 0.5
+        +    dropout = torch.rand(32, generator=generator("dropout", seed, epoch, rank)) < 0
+    """),
+    Mistake(
+        "noise_in_the_wrong_box", "takes the noise for something that all ranks share",
+        check="what is a ranks own differs", says="rank(s) drew the same noise as a rank before", edit="""
+        -    noise = torch.randn(6, generator=generator("noise", seed, epoch, rank))
+        +    noise = torch.randn(6, generator=generator("noise", seed, epoch))
+    """),
+    Mistake(
+        "one_seed_for_all", "seeds everything alike, on all ranks",
+        check="what is a ranks own differs", says="drew the same dropout as a rank before", edit="""
+        -    def generator(*depends_on):
+        -        digest = hashlib.sha256(repr(depends_on).encode()).digest()
+        -        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
+        -
+        -    weights = torch.randn(6, generator=generator("weights", seed))
+        -    order = torch.randperm(SAMPLES, generator=generator("order", seed, epoch))
+        +    torch.manual_seed(1_000_003 * seed + epoch)
+        +    weights = torch.randn(6, generator=torch.Generator().manual_seed(seed))
+        +    order = torch.randperm(SAMPLES)
+             samples = order[rank::world_size].tolist()
+        -    dropout = torch.rand(32, generator=generator("dropout", seed, epoch, rank)) < 0.5
+        -    noise = torch.randn(6, generator=generator("noise", seed, epoch, rank))
+        +    dropout = torch.rand(32) < 0.5
+        +    noise = torch.randn(6)
+    """),
+    Mistake(
+        "only_the_order_is_shared", "leaves the weights to the broadcast that DDP would do",
+        check="what is shared is equal", says="starts with weights", edit="""
+        -    weights = torch.randn(6, generator=generator("weights", seed))
+        +    weights = torch.randn(6, generator=generator("weights", seed, rank))
+    """),
+    Mistake(
+        "order_by_rank", "gives the order of the samples a seed with the rank",
+        check="what is shared is equal", says="samples are read by nobody", edit="""
+        -    order = torch.randperm(SAMPLES, generator=generator("order", seed, epoch))
+        +    order = torch.randperm(SAMPLES, generator=generator("order", seed, epoch, rank))
+    """),
+    Mistake(
+        "python_hash", "seeds with hash() of a text, which is another one in every process",
+        check="what is shared is equal", says="starts with weights", edit="""
+        -        digest = hashlib.sha256(repr(depends_on).encode()).digest()
+        -        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
+        +        return torch.Generator().manual_seed(abs(hash(depends_on)))
+    """),
+    Mistake(
+        "rank_added", "right boxes, but rank and seed are added",
+        check="seeds do not meet", says="drew the same dropout mask", edit="""
+        -    dropout = torch.rand(32, generator=generator("dropout", seed, epoch, rank)) < 0.5
+        +    dropout = torch.rand(32, generator=generator("dropout", seed + rank, epoch)) < 0.5
+    """),
+    Mistake(
+        "same_mask_every_epoch", "forgets the epoch in the dropout mask",
+        check="epochs differ and runs repeat", says="drew the same dropout in epoch 0 and in epoch 1", edit="""
+        -    dropout = torch.rand(32, generator=generator("dropout", seed, epoch, rank)) < 0.5
+        +    dropout = torch.rand(32, generator=generator("dropout", seed, rank)) < 0.5
+    """),
+    Mistake(
+        "same_order_every_epoch", "forgets the epoch in the order",
+        check="epochs differ and runs repeat", says="drew the same samples in epoch 0 and in epoch 1", edit="""
+        -    order = torch.randperm(SAMPLES, generator=generator("order", seed, epoch))
+        +    order = torch.randperm(SAMPLES, generator=generator("order", seed))
+    """),
+    Mistake(
+        "says_only_whether", "says whether there is a fault instead of how often",
+        check="the counts are right", says="said 'weights'", edit="""
+        -    faults["weights"] = sum(not torch.equal(one["weights"], draws[0]["weights"]) for one in draws)
+        +    faults["weights"] = any(not torch.equal(one["weights"], draws[0]["weights"]) for one in draws)
+    """),
+    Mistake(
+        "sums_of_seeds", "adds seed and epoch, seed and rank: run 1 meets run 2",
+        check="seeds do not meet", says="drew the same", edit="""
+        -    def generator(*depends_on):
+        -        digest = hashlib.sha256(repr(depends_on).encode()).digest()
+        -        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
+        -
+        -    weights = torch.randn(6, generator=generator("weights", seed))
+        -    order = torch.randperm(SAMPLES, generator=generator("order", seed, epoch))
+        +    def generator(number):
+        +        return torch.Generator().manual_seed(number)
+        +
+        +    weights = torch.randn(6, generator=generator(seed))
+        +    order = torch.randperm(SAMPLES, generator=generator(seed + epoch))
+             samples = order[rank::world_size].tolist()
+        -    dropout = torch.rand(32, generator=generator("dropout", seed, epoch, rank)) < 0.5
+        -    noise = torch.randn(6, generator=generator("noise", seed, epoch, rank))
+        +    own = generator(seed + 1000 * epoch + rank)
+        +    dropout = torch.rand(32, generator=own) < 0.5
+        +    noise = torch.randn(6, generator=own)
+    """),
+    Mistake(
+        "texts_joined", "writes the numbers side by side before hashing: 1 and 11 are 11 and 1",
+        check="seeds do not meet", says="drew the same", edit="""
+        -        digest = hashlib.sha256(repr(depends_on).encode()).digest()
+        +        digest = hashlib.sha256("".join(map(str, depends_on)).encode()).digest()
+    """),
+    Mistake(
+        "unrepaired", "seeds everything with seed + rank",
+        check="what is shared is equal", says="rank 1 starts with weights", on="given", edit="""
+         SAMPLES = 48
+        +
+        +
+        +def count_faults(draws: list[dict], samples: int) -> dict[str, int]:
+        +    read = [sample for one in draws for sample in one["samples"]]
+        +    faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
+        +    faults["weights"] = sum(not torch.equal(one["weights"], draws[0]["weights"]) for one in draws)
+        +    for name in ("dropout", "noise"):
+        +        faults[name] = len(draws) - len({tuple(one[name].tolist()) for one in draws})
+        +    return faults
+    """),
+    Mistake(
+        "weights_by_epoch", "seeds the weights with the epoch too: a restart in epoch 1 begins with another model",
+        check="what is shared is equal", says="epoch 1", edit="""
+        -    weights = torch.randn(6, generator=generator("weights", seed))
+        +    weights = torch.randn(6, generator=generator("weights", seed, epoch))
+    """),
+    Mistake(
+        "weights_by_world_size", "seeds the weights with the number of ranks too: two ranks start another run than four",
+        check="what is shared is equal", says="with this seed has", edit="""
+        -    weights = torch.randn(6, generator=generator("weights", seed))
+        +    weights = torch.randn(6, generator=generator("weights", seed, world_size))
+    """),
+    Mistake(
+        "turns_the_numbers", "begins the numbers of the samples elsewhere in each epoch, in place of shuffling them",
+        check="every draw is complete", says="not in a random order", edit="""
+        -    order = torch.randperm(SAMPLES, generator=generator("order", seed, epoch))
+        +    order = torch.arange(SAMPLES).roll(7 * seed + epoch)
+    """),
+    Route(
+        "big_strides", "keeps numbers apart by large factors; counts with loops",
+        text="""
+        import torch
+
+        SAMPLES = 48
+
+
+        def count_faults(draws: list[dict], samples: int) -> dict[str, int]:
+            seen, faults = set(), {"read again": 0, "weights": 0, "dropout": 0, "noise": 0}
+            for rank, one in enumerate(draws):
+                for sample in one["samples"]:
+                    faults["read again"] += sample in seen
+                    seen.add(sample)
+                faults["weights"] += int((one["weights"] != draws[0]["weights"]).any())
+                for name in ("dropout", "noise"):
+                    faults[name] += int(any(torch.equal(one[name], before[name]) for before in draws[:rank]))
+            return faults | {"never read": len(set(range(samples)) - seen)}
+
+
+        def draw(seed: int, epoch: int, rank: int, world_size: int) -> dict:
+            shared, own = torch.Generator(), torch.Generator()
+            weights = torch.randn(6, generator=shared.manual_seed(seed * 10**9))
+            order = torch.randperm(SAMPLES, generator=shared.manual_seed(seed * 10**9 + (epoch + 1) * 10**5))
+            samples = order[rank::world_size].tolist()
+            own.manual_seed(seed * 10**9 + (epoch + 1) * 10**5 + rank + 1)
+            dropout = torch.rand(32, generator=own) < 0.5
+            noise = torch.randn(6, generator=own)
+            return {"weights": weights, "samples": samples, "dropout": dropout, "noise": noise}
+    """),
+    Route(
+        "forked_and_reseeded", "re-seeds the common generator with numbers from NumPy's SeedSequence, within fork_rng",
+        text="""
+        import numpy as np
+        import torch
+
+        SAMPLES = 48
+
+
+        def count_faults(draws: list[dict], samples: int) -> dict[str, int]:
+            read = [sample for one in draws for sample in one["samples"]]
+            faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
+            faults["weights"] = sum(not torch.equal(one["weights"], draws[0]["weights"]) for one in draws)
+            for name in ("dropout", "noise"):
+                faults[name] = len(draws) - len({tuple(one[name].tolist()) for one in draws})
+            return faults
+
+
+        def draw(seed: int, epoch: int, rank: int, world_size: int) -> dict:
+            def seeded(*numbers):
+                torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1))
+
+            with torch.random.fork_rng(devices=[]):
+                seeded(seed, 0)
+                weights = torch.randn(6)
+                seeded(seed, 1, epoch)
+                samples = torch.randperm(SAMPLES).chunk(world_size)[rank].tolist()
+                seeded(seed, 2, epoch, rank)
+                dropout = torch.rand(32) < 0.5
+                noise = torch.randn(6)
+            return {"weights": weights, "samples": samples, "dropout": dropout, "noise": noise}
+    """),
+    Route(
+        "numpy_samples", "the samples are NumPy integers",
+        edit="""
+        -    samples = order[rank::world_size].tolist()
+        +    samples = list(order.numpy()[rank::world_size])
+    """),
+)

@@ -1,0 +1,191 @@
+"""Wrong and right answers to question 05.4; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "adds_seed_and_epoch", "adds seed and epoch: the second epoch is the next seed's first",
+        check="the order is random", says="has the order of seed", edit="""
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
+        +        random.Random(self.seed + self.epoch).shuffle(order)  # a text: seeds that are added up would meet
+    """),
+    Mistake(
+        "blocks_to_workers", "gives each worker a block of the rank's batches, so that they come in another order",
+        check="every sample is read once", says="were never read in an epoch", edit="""
+        -        for start in starts[first::step]:
+        +        block = -(-len(starts) // step)
+        +        for start in starts[first * block : (first + 1) * block]:
+    """),
+    Mistake(
+        "drops_the_end", "leaves the last, short global batch out",
+        check="every sample is read once", says="were never read in an epoch", edit="""
+        -        starts = range(self.start, len(order), joint)
+        +        starts = range(self.start, len(order) - joint + 1, joint)
+    """),
+    Mistake(
+        "forgets_the_workers", "every worker yields all of the rank's batches",
+        check="every sample is read once", says="readings were of samples read before", edit="""
+        -        worker = get_worker_info()
+        -        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        +        first, step = (0, 1)
+    """),
+    Mistake(
+        "loads_and_skips", "finds its place by loading everything before it",
+        check="nothing is loaded in vain", says="loaded", edit="""
+                 starts = range(self.start, len(order), joint)
+        +        for file, line in order[: self.start]:
+        +            load(file, line)
+    """),
+    Mistake(
+        "names_the_rank", "puts the rank into the state",
+        check="the state is small", says="rank 0 has the state", edit="""
+        -        return {"epoch": self.epoch, "samples": samples}
+        +        return {"epoch": self.epoch, "samples": samples, "rank": self.rank}
+    """),
+    Mistake(
+        "not_shuffled", "goes through the files in order",
+        check="the order is random", says="goes through the files in order", edit="""
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
+    """),
+    Mistake(
+        "one_by_one", "yields samples where batches are asked for",
+        check="every sample is read once", says="from its stream", edit="""
+        -            yield [load(file, line) for file, line in mine]
+        +            yield from [load(file, line) for file, line in mine]
+    """),
+    Mistake(
+        "order_of_the_rank", "each rank shuffles for itself",
+        check="every sample is read once", says="readings were of samples read before", edit="""
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
+        +        random.Random(f"{self.seed}, {self.epoch}, {self.rank}").shuffle(order)
+    """),
+    Mistake(
+        "python_hash", "sorts by hash() of a text, which is another one in every process",
+        check="every sample is read once", says="were never read in an epoch", edit="""
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
+        +        order.sort(key=lambda sample: hash(f"{self.seed} {self.epoch} {sample}"))
+    """),
+    Mistake(
+        "saves_the_order", "saves all that is left to read",
+        check="the state is small", says="200 are enough", edit="""
+        -        return {"epoch": self.epoch, "samples": samples}
+        +        return {"epoch": self.epoch, "samples": samples, "left": list(range(samples, sum(self.sizes)))}
+    """),
+    Mistake(
+        "seed_and_epoch_joined", "writes seed and epoch side by side: 20 and 10 are 201 and 0",
+        check="the order is random", says="epoch 10 has the order of seed 201, epoch 0", edit="""
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
+        +        random.Random(int(f"{self.seed}{self.epoch}")).shuffle(order)
+    """),
+    Mistake(
+        "shuffles_in_workers", "shuffles each global batch again, with a seed of the worker",
+        check="workers and stops change nothing",
+        says="in a run that was neither stopped nor had workers it is", edit="""
+        -            mine = order[start : start + joint][self.rank :: self.world_size]
+        +            together = order[start : start + joint]
+        +            random.Random(step).shuffle(together)
+        +            mine = together[self.rank :: self.world_size]
+    """),
+    Mistake(
+        "state_of_a_rank", "saves its own rank's place; another number of ranks cannot use it",
+        check="every sample is read once", says="2 ranks stop after 3 batches, 4 go on", edit="""
+        -        self.epoch, self.start = (state["epoch"], state["samples"]) if state else (0, 0)
+        +        self.epoch, self.start = (state["epoch"], state["batches"] * batch_size * world_size) if state else (0, 0)
+        @@
+        -            return {"epoch": self.epoch + 1, "samples": 0}
+        -        return {"epoch": self.epoch, "samples": samples}
+        +            return {"epoch": self.epoch + 1, "batches": 0}
+        +        return {"epoch": self.epoch, "batches": samples // (self.batch_size * self.world_size)}
+    """),
+    Mistake(
+        "the_copy_counts", "counts in __iter__, which in a worker is a copy of the stream",
+        check="every sample is read once", says="2 ranks with 1 worker stop after 2 and after 5 batches", edit="""
+                 self.epoch, self.start = (state["epoch"], state["samples"]) if state else (0, 0)
+        +        self.read = self.start
+        @@
+                     mine = order[start : start + joint][self.rank :: self.world_size]
+        +            self.read = start + joint
+        @@
+        -        samples = self.start + batches * self.batch_size * self.world_size
+        +        samples = self.read
+    """),
+    Mistake(
+        "uneven_end", "fills the last batches rank by rank until nothing is left",
+        check="all ranks have as many batches", says="the ranks had", edit="""
+        -            mine = order[start : start + joint][self.rank :: self.world_size]
+        -            yield [load(file, line) for file, line in mine]
+        +            mine = order[start + self.rank * self.batch_size : start + joint][: self.batch_size]
+        +            if mine:
+        +                yield [load(file, line) for file, line in mine]
+    """),
+    Mistake(
+        "rotates", "begins the order of the seed 20 samples further on in every epoch",
+        check="the order is random", says="begun at another place", edit="""
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
+        +        random.Random(f"{self.seed}").shuffle(order)
+        +        order = order[20 * self.epoch % len(order) :] + order[: 20 * self.epoch % len(order)]
+    """),
+    Mistake(
+        "loads_ahead", "loads all of its batches before it hands out the first",
+        check="nothing is loaded in vain", says="loaded", edit="""
+        -        for start in starts[first::step]:
+        -            mine = order[start : start + joint][self.rank :: self.world_size]
+        -            yield [load(file, line) for file, line in mine]
+        +        shares = [order[start : start + joint][self.rank :: self.world_size] for start in starts[first::step]]
+        +        yield from [[load(file, line) for file, line in mine] for mine in shares]
+    """),
+    Mistake(
+        "meets_the_others", "waits for the other ranks when a stream is made; a part may be read by some of them only",
+        check="does not end", says="barrier", edit="""
+        +        dist.barrier()
+                 self.sizes, self.batch_size, self.seed, self.rank, self.world_size = sizes, batch_size, seed, rank, world_size
+    """),
+    Route(
+        "one_number", "the state is one number over all epochs, order drawn by torch from a seeded generator",
+        edit="""
+        -import random
+        +import torch
+        @@
+        -        self.epoch, self.start = (state["epoch"], state["samples"]) if state else (0, 0)
+        +        self.epoch, self.start = divmod(state or 0, sum(sizes))
+
+             def __iter__(self):
+        -        order = [(file, line) for file, size in enumerate(self.sizes) for line in range(size)]
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
+        +        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        +        samples = [(file, line) for file, size in enumerate(self.sizes) for line in range(size)]
+        +        order = [samples[number] for number in torch.randperm(len(samples), generator=generator).tolist()]
+        @@
+        -        samples = self.start + batches * self.batch_size * self.world_size
+        -        if samples >= sum(self.sizes):
+        -            return {"epoch": self.epoch + 1, "samples": 0}
+        -        return {"epoch": self.epoch, "samples": samples}
+        +        whole = sum(self.sizes)
+        +        return self.epoch * whole + min(self.start + batches * self.batch_size * self.world_size, whole)
+    """),
+    Route(
+        "strided_shares",
+        "each rank keeps a stride of what is left, cut into batches that are numbered; a hash sorts the samples",
+        edit="""
+        +import hashlib
+         import json
+        @@
+        -        order = [(file, line) for file, size in enumerate(self.sizes) for line in range(size)]
+        -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
+        +        def key(sample):
+        +            return hashlib.sha256(repr((self.seed, self.epoch, sample)).encode()).digest()
+        +
+        +        everything = ((file, line) for file, size in enumerate(self.sizes) for line in range(size))
+        +        mine = sorted(everything, key=key)[self.start + self.rank :: self.world_size]
+                 worker = get_worker_info()
+        -        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        -        joint = self.batch_size * self.world_size
+        -        starts = range(self.start, len(order), joint)
+        -        for start in starts[first::step]:
+        -            mine = order[start : start + joint][self.rank :: self.world_size]
+        -            yield [load(file, line) for file, line in mine]
+        +        for number, start in enumerate(range(0, len(mine), self.batch_size)):
+        +            if worker is None or number % worker.num_workers == worker.id:
+        +                yield [load(*sample) for sample in mine[start : start + self.batch_size]]
+    """),
+)

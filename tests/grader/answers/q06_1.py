@@ -1,0 +1,166 @@
+"""Wrong and right answers to question 06.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "averages_weights", "averages the weights after each step, not the gradients before it",
+        check="the global batch is learned", says="AdamW: rank", edit="""
+        -    model = DistributedDataParallel(module)
+             for number, (inputs, targets) in enumerate(micro_batches, start=1):
+                 last = number % accumulate == 0
+        -        with contextlib.nullcontext() if last else model.no_sync():
+        -            loss = model(inputs, targets) / accumulate
+        -            loss.backward()
+        +        (module(inputs, targets) / accumulate).backward()
+        @@
+                     optimizer.zero_grad()
+        +            for parameter in module.parameters():
+        +                dist.all_reduce(parameter.data)
+        +                parameter.data /= dist.get_world_size()
+    """),
+    Mistake(
+        "backward_only", "no_sync around the backward alone: every micro-batch talks",
+        check="gradients travel once an update", says="started 4 all-reduces", edit="""
+        +        loss = model(inputs, targets) / accumulate
+                 with contextlib.nullcontext() if last else model.no_sync():
+        -            loss = model(inputs, targets) / accumulate
+    """),
+    Mistake(
+        "compares_first_and_last", "the detector compares the first rank with the last and asks none between",
+        check="parting replicas are seen", says="rank 1 ends with two numbers exchanged", edit="""
+        -    return all(torch.equal(one, everyones[0]) for one in everyones)
+        +    return torch.equal(everyones[0], everyones[-1])
+    """),
+    Mistake(
+        "compares_sums", "the detector compares the sums of the weights",
+        check="parting replicas are seen", says="rank 1 ends with two numbers exchanged", edit="""
+             weight = module.weight.detach()
+        +    weight = weight.sum()
+    """),
+    Mistake(
+        "divisor_lost", "moves the line and loses the division by the micro-batches",
+        check="the global batch is learned", says="the ranks agree with each other", edit="""
+        -            loss = model(inputs, targets) / accumulate
+        +            loss = model(inputs, targets)
+    """),
+    Mistake(
+        "flag_still_late", "the detector is right, the loop is as it was",
+        check="the global batch is learned", says="and the ranks differ", edit="""
+        -        with contextlib.nullcontext() if last else model.no_sync():
+        -            loss = model(inputs, targets) / accumulate
+        -            loss.backward()
+        +        loss = model(inputs, targets) / accumulate
+        +        model.require_backward_grad_sync = last
+        +        loss.backward()
+    """),
+    Mistake(
+        "flag_upside_down", "silent in the last micro-batch instead of the others",
+        check="the global batch is learned", says="and the ranks differ", edit="""
+        -        with contextlib.nullcontext() if last else model.no_sync():
+        +        with model.no_sync() if last else contextlib.nullcontext():
+    """),
+    Mistake(
+        "looks_at_the_loss", "the detector compares the ranks' losses, which differ by their data",
+        check="sound loops pass", says="returned False, but the weights are equal", edit="""
+        -    weight = module.weight.detach()
+        +    weight = module(*micro_batches_of(dist.get_rank(), 1)[0]).detach()
+    """),
+    Mistake(
+        "loose_tolerance", "the detector takes a thousandth for nothing",
+        check="parting replicas are seen", says="1e-6 away", edit="""
+        -    return all(torch.equal(one, everyones[0]) for one in everyones)
+        +    return all(torch.allclose(one, everyones[0], atol=1e-3) for one in everyones)
+    """),
+    Mistake(
+        "no_accumulation", "the detector steps after every micro-batch",
+        check="parting replicas are seen", says="the flag set after the forward", edit="""
+        -    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
+        +    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 1)
+    """),
+    Mistake(
+        "rank_0_is_asked", "the detector decides on rank 0 and the others say True",
+        check="all ranks say the same", says="returned True on rank 1 and False on rank 0", edit="""
+        -    return all(torch.equal(one, everyones[0]) for one in everyones)
+        +    return dist.get_rank() > 0 or all(torch.equal(one, everyones[0]) for one in everyones)
+    """),
+    Mistake(
+        "same_data_everywhere", "the detector gives all ranks the same micro-batches",
+        check="parting replicas are seen", says="the flag set after the forward", edit="""
+        -    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
+        +    train(module, optimizer, micro_batches_of(0, 12), 4)
+    """),
+    Mistake(
+        "trains_twice", "the detector trains a second time, to be sure",
+        check="it is called once", says="replicas_agree called train 2 times on rank 0", look="one call is enough", edit="""
+             train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
+        +    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
+    """),
+    Route(
+        "by_hand",
+        "no wrapper; all gradients in one message before the step; the detector compares smallest and largest",
+        text="""
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+
+
+        def replicas_agree(train):
+            torch.manual_seed(5)
+            module = nn.Bilinear(3, 1, 1)
+            forward = module.forward
+            module.forward = lambda inputs, targets: forward(inputs, targets).square().mean()
+            torch.manual_seed(dist.get_rank())
+            micro_batches = [(torch.randn(2, 3), torch.randn(2, 1)) for _ in range(4)]
+            train(module, torch.optim.AdamW(module.parameters(), lr=0.01), micro_batches, 2)
+            low = nn.utils.parameters_to_vector(module.parameters()).detach()
+            high = low.clone()
+            dist.all_reduce(low, dist.ReduceOp.MIN)
+            dist.all_reduce(high, dist.ReduceOp.MAX)
+            return float((high - low).max()) < 1e-9
+
+
+        def train(module, optimizer, micro_batches, accumulate):
+            weights = list(module.parameters())
+            while micro_batches:
+                now, micro_batches = micro_batches[:accumulate], micro_batches[accumulate:]
+                total = sum(module(*one) for one in now) / (len(now) * dist.get_world_size())
+                gradients = torch.autograd.grad(total, weights)
+                flat = torch.cat([one.flatten() for one in gradients])
+                dist.all_reduce(flat)
+                for weight, piece in zip(weights, flat.split([one.numel() for one in weights]), strict=True):
+                    weight.grad = piece.view_as(weight)
+                optimizer.step()
+    """),
+    Route(
+        "flag_moved", "keeps the flag and moves it one line up; the detector collects lists of numbers",
+        edit="""
+        -    weight = module.weight.detach()
+        -    everyones = [torch.empty_like(weight) for _ in range(dist.get_world_size())]
+        -    dist.all_gather(everyones, weight)
+        -    return all(torch.equal(one, everyones[0]) for one in everyones)
+        +    everyones = [None] * dist.get_world_size()
+        +    dist.all_gather_object(everyones, module.weight.tolist())
+        +    return max(abs(a - b) for one in everyones for a, b in zip(one, everyones[0], strict=True)) < 1e-12
+        @@
+        -        with contextlib.nullcontext() if last else model.no_sync():
+        -            loss = model(inputs, targets) / accumulate
+        -            loss.backward()
+        +        model.require_backward_grad_sync = last
+        +        loss = model(inputs, targets) / accumulate
+        +        loss.backward()
+    """),
+    Route(
+        "with_a_hook", "a communication hook of torch's own beside no_sync; the detector has an optimizer with a memory",
+        edit="""
+             model = DistributedDataParallel(module)
+        +    model.register_comm_hook(None, default_hooks.allreduce_hook)
+        @@
+        -from torch.nn.parallel import DistributedDataParallel
+        +from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+        +from torch.nn.parallel import DistributedDataParallel
+        @@
+        -    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        +    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
+    """),
+)

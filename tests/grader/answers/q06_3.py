@@ -1,0 +1,169 @@
+"""Wrong and right answers to question 06.3; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "as_it_was", "the detector is right, the function is as it was",
+        check="the loss is exact", says="ragged lengths", edit="""
+        -    count = torch.tensor(sum(int((targets != IGNORED).sum()) for _, targets in micro_batches))
+        -    dist.all_reduce(count)
+        @@
+        -            loss = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum") / count
+        -            (loss * dist.get_world_size()).backward()
+        +            loss = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED) / len(micro_batches)
+        +            loss.backward()
+                 joint_loss += loss.detach()
+             dist.all_reduce(joint_loss)
+        -    return joint_loss.item(), [parameter.grad for parameter in module.parameters()]
+        +    return joint_loss.item() / dist.get_world_size(), [parameter.grad for parameter in module.parameters()]
+    """),
+    Mistake(
+        "counts_padding", "divides by all targets, the ignored ones too",
+        check="the loss is exact", says="over all tokens it is", look="which targets the divisor counts", edit="""
+        -    count = torch.tensor(sum(int((targets != IGNORED).sum()) for _, targets in micro_batches))
+        +    count = torch.tensor(sum(targets.numel() for _, targets in micro_batches))
+    """),
+    Mistake(
+        "equal_lengths_tested", "the detector's micro-batches all have the same number of targets",
+        check="other means are seen", says="the mean of the micro-batches' means", edit="""
+        -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
+        +    everyones = [micro_batches_of(rank, [[4, 6], [5, 5]]) for rank in range(world)]
+    """),
+    Mistake(
+        "first_gradient_tested", "the detector compares the loss and the first gradient only",
+        check="other means are seen", says="the last gradient one in a thousand too large", edit="""
+        -    gaps += [(a - p.grad).abs().max().item() for a, p in zip(gradients, model.parameters(), strict=True)]
+        +    gaps += [(a - p.grad).abs().max().item() for a, p in list(zip(gradients, model.parameters(), strict=True))[:1]]
+    """),
+    Mistake(
+        "loose_test", "the detector allows a hundredth",
+        check="other means are seen", says="one in a thousand too large", edit="""
+        -    exact = torch.tensor(float(max(gaps) < 1e-10))
+        +    exact = torch.tensor(float(max(gaps) < 1e-2))
+    """),
+    Mistake(
+        "loss_alone_tested", "the detector compares the loss and not the gradients",
+        check="other means are seen", says="the right loss, the gradient of a mean of means", edit="""
+        -    gaps += [(a - p.grad).abs().max().item() for a, p in zip(gradients, model.parameters(), strict=True)]
+    """),
+    Mistake(
+        "nan_is_not_larger", "the detector asks whether a gap is too large, which NaN never is",
+        check="other means are seen", says="but that is no number", edit="""
+        -    gaps += [(a - p.grad).abs().max().item() for a, p in zip(gradients, model.parameters(), strict=True)]
+        -    exact = torch.tensor(float(max(gaps) < 1e-10))
+        -    dist.all_reduce(exact, dist.ReduceOp.MIN)
+        -    return bool(exact)
+        +    gaps += [
+        +        gap for a, p in zip(gradients, model.parameters(), strict=True) for gap in (a - p.grad).abs().flatten().tolist()
+        +    ]
+        +    wrong = torch.tensor(sum(gap > 1e-10 for gap in gaps))
+        +    dist.all_reduce(wrong)
+        +    return wrong.item() == 0
+    """),
+    Mistake(
+        "not_for_all", "the detector compares with the mean over its own rank's tokens",
+        check="exact means pass", says="is exact to rounding", edit="""
+        -    model, batches = make_model(), [batch for one in everyones for batch in one]
+        +    model, batches = make_model(), everyones[dist.get_rank()]
+    """),
+    Mistake(
+        "one_micro_batch_tested", "the detector's ranks have one micro-batch each",
+        check="other means are seen", says="the mean of the micro-steps' means", edit="""
+        -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
+        +    everyones = [micro_batches_of(rank, [[8 - rank, 8 - 2 * rank]]) for rank in range(world)]
+    """),
+    Mistake(
+        "rank_0_decides", "the detector compares on rank 0, the others say True",
+        check="all ranks say the same", says="returned True on rank 1 and False on rank 0", edit="""
+        -    exact = torch.tensor(float(max(gaps) < 1e-10))
+        -    dist.all_reduce(exact, dist.ReduceOp.MIN)
+        -    return bool(exact)
+        +    return dist.get_rank() > 0 or max(gaps) < 1e-10
+    """),
+    Mistake(
+        "rank_0_tells_the_others", "the detector compares on rank 0, which tells the others the answer",
+        check="other means are seen", says="except on rank 0", edit="""
+        -    dist.all_reduce(exact, dist.ReduceOp.MIN)
+        +    dist.broadcast(exact, src=0)
+    """),
+    Mistake(
+        "ranks_alike", "the detector's ranks all have as many targets as each other",
+        check="other means are seen", says="the mean of the ranks' means", edit="""
+        -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
+        +    everyones = [micro_batches_of(rank, [[8 - rank, 8], [rank + 1, 1]]) for rank in range(world)]
+    """),
+    Mistake(
+        "tokens_of_the_rank", "counts the targets of its own rank only",
+        check="the loss is exact", says="ragged lengths", on="world_size_forgotten", edit="""
+        -    dist.all_reduce(count)
+        @@
+        -    return joint_loss.item(), [parameter.grad for parameter in module.parameters()]
+        +    return joint_loss.item() / dist.get_world_size(), [parameter.grad for parameter in module.parameters()]
+    """),
+    Mistake(
+        "world_size_forgotten", "forgets that DDP divides by the number of ranks",
+        check="the gradient is exact", says="it is 0.5 times as long", edit="""
+        -            (loss * dist.get_world_size()).backward()
+        +            loss.backward()
+    """),
+    Mistake(
+        "asks_twice", "the detector calls the function once for the loss and once for the gradients",
+        check="it is called once", says="is_token_mean called the function 2 times on rank 0", edit="""
+        -    loss, gradients = function(make_model(), everyones[dist.get_rank()])
+        +    loss, _ = function(make_model(), everyones[dist.get_rank()])
+        +    _, gradients = function(make_model(), everyones[dist.get_rank()])
+    """),
+    Route(
+        "divides_at_the_end",
+        "no wrapper; sums everything, one message, divides in the end; the detector takes gradients by autograd",
+        text='''
+        import torch
+        import torch.distributed as dist
+        import torch.nn.functional as F
+        from torch import nn
+
+
+        def summed(module, batches):
+            """Summed loss and number of targets."""
+            loss = sum(
+                F.cross_entropy(module(inputs).flatten(0, 1), targets.flatten(), reduction="sum") for inputs, targets in batches
+            )
+            return loss, sum((targets >= 0).sum().item() for _, targets in batches)
+
+
+        def is_token_mean(function):
+            torch.manual_seed(9)
+            module = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 4)).double()
+            batches = []
+            for size in range(1, 2 * dist.get_world_size() + 1):
+                targets = torch.randint(4, (size, 3))
+                targets[0, : size % 3] = -100
+                batches.append((torch.randint(4, (size, 3)), targets))
+            loss, count = summed(module, batches)
+            gradients = torch.autograd.grad(loss / count, list(module.parameters()))
+            found, theirs = function(module, batches[dist.get_rank() :: dist.get_world_size()])
+            same = torch.allclose(torch.as_tensor(found).double(), (loss / count).detach(), rtol=1e-9)
+            same = same and all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(theirs, gradients, strict=True))
+            verdicts = [None] * dist.get_world_size()
+            dist.all_gather_object(verdicts, same)
+            return all(verdicts)
+
+
+        def loss_and_gradients(module, micro_batches):
+            loss, count = summed(module, micro_batches)
+            gradients = torch.autograd.grad(loss, list(module.parameters()))
+            sizes = [one.numel() for one in gradients]
+            extra = torch.stack([loss.detach(), torch.tensor(float(count), dtype=torch.float64)])
+            message = torch.cat([extra, *(one.flatten() for one in gradients)])
+            dist.all_reduce(message)
+            pieces = (message[2:] / message[1]).split(sizes)
+            return message[0] / message[1], [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
+    '''),
+    Route(
+        "unequal_numbers_of_micro_batches", "the detector gives rank r r + 1 micro-batches",
+        edit="""
+        -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
+        +    everyones = [micro_batches_of(rank, [[8, 8], [3], [5]][: rank + 1]) for rank in range(world)]
+    """),
+)

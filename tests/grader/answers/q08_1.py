@@ -1,0 +1,255 @@
+"""Wrong and right answers to question 08.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "always_a_hang", "expects a hang whatever rank 1 does next",
+        check="the symptoms are foretold", says="the run on 2 ranks ended with ('crash', 'all_reduce')",
+        on="appends_on_rank_0", edit="""
+        -    if epochs > 1:  # rank 1 goes on to train: gradients of 5 numbers meet the 2 of the evaluation
+        -        return "crash", "all_reduce"
+        @@
+        +        losses.append((total[0] / total[1]).item())
+                 if rank == 0:  # one of them speaks
+        -            losses.append((total[0] / total[1]).item())
+    """),
+    Mistake(
+        "appends_on_rank_0", "takes part on all ranks, keeps the result on rank 0",
+        check="every rank returns the losses", says="rank 1 returned []", on="only_rank_0", edit="""
+        -    others = {entry for log in logs[1:] for entry in log}
+        -    return {entry: [0] for entry in logs[0] if entry not in others}
+        +    found = {}
+        +    for log in logs:
+        +        for entry in log:
+        +            ranks = [rank for rank, other in enumerate(logs) if entry in other]
+        +            if len(ranks) < len(logs):
+        +                found[entry] = ranks
+        +    return found
+        @@
+        -        losses.append((total[0] / total[1]).item())
+                 if rank == 0:  # one of them speaks
+        +            losses.append((total[0] / total[1]).item())
+    """),
+    Mistake(
+        "counts_calls", "compares how often, not whether",
+        check="lonely calls are found", says="rank 1 is one step behind", on="only_rank_0", edit="""
+        -    others = {entry for log in logs[1:] for entry in log}
+        -    return {entry: [0] for entry in logs[0] if entry not in others}
+        +    most = {entry: max(log.count(entry) for log in logs) for log in logs for entry in log}
+        +    found = {}
+        +    for entry, count in most.items():
+        +        ranks = [rank for rank, log in enumerate(logs) if log.count(entry) == count]
+        +        if len(ranks) < len(logs):
+        +            found[entry] = ranks
+        +    return found
+    """),
+    Mistake(
+        "everybody_prints", "prints on every rank",
+        check="one rank reports", says="(rank 0: 4, rank 1: 4)", on="appends_on_rank_0", edit="""
+        -        if rank == 0:  # one of them speaks
+        -            losses.append((total[0] / total[1]).item())
+        -            print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
+        +        losses.append((total[0] / total[1]).item())
+        +        print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
+    """),
+    Mistake(
+        "forgets_the_line", "compares operations without their lines",
+        check="lonely calls are found", says="the same operation in another line", on="only_rank_0", edit="""
+        -    others = {entry for log in logs[1:] for entry in log}
+        -    return {entry: [0] for entry in logs[0] if entry not in others}
+        +    found = {}
+        +    for entry in {entry for log in logs for entry in log}:
+        +        name = entry.split(",")[0]
+        +        ranks = [rank for rank, log in enumerate(logs) if any(other.startswith(name) for other in log)]
+        +        if len(ranks) < len(logs):
+        +            found[entry] = ranks
+        +    return found
+    """),
+    Mistake(
+        "forward_is_silent", "does not see that the forward talks",
+        check="the symptoms are foretold", says="the run on 2 ranks ended with ('hang', 'broadcast')",
+        on="appends_on_rank_0", edit="""
+        -    if epochs > 1:  # rank 1 goes on to train: gradients of 5 numbers meet the 2 of the evaluation
+        -        return "crash", "all_reduce"
+        -    return "hang", "broadcast" if buffers else "all_reduce"  # rank 1 is in the barrier and sends nothing that fits
+        +    return "crash" if epochs > 1 else "hang", "all_reduce"
+        @@
+        +        losses.append((total[0] / total[1]).item())
+                 if rank == 0:  # one of them speaks
+        -            losses.append((total[0] / total[1]).item())
+    """),
+    Mistake(
+        "looks_into_joined_text", "looks for an entry in the log joined to one text, where line 6 is found in line 66",
+        check="lonely calls are found", says="lines 6 and 66: not_on_all", edit="""
+        -    found = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
+        +    found = {entry: [rank for rank, log in enumerate(logs) if entry in "; ".join(log)] for entry in entries}
+    """),
+    Mistake(
+        "mean_of_means", "averages the ranks' means",
+        check="every rank returns the losses", says="the mean over all held-out", on="appends_on_rank_0", edit="""
+        -            errors = (model.module(held_out_x) - held_out_y).square()
+        -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
+        +            total = (model.module(held_out_x) - held_out_y).square().mean()
+                 dist.all_reduce(total)
+        +        losses.append((total / world).item())
+                 if rank == 0:  # one of them speaks
+        -            losses.append((total[0] / total[1]).item())
+    """),
+    Mistake(
+        "only_rank_0", "looks for calls that rank 0 makes alone",
+        check="lonely calls are found", says="rank 0 alone called the all_reduce", edit="""
+         from torch.nn.parallel import DistributedDataParallel
+        +
+        +EPOCHS, BUFFERS = 2, True
+        @@
+        -    entries = dict.fromkeys(entry for log in logs for entry in log)
+        -    found = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
+        -    return {entry: ranks for entry, ranks in found.items() if len(ranks) < len(logs)}
+        +    others = {entry for log in logs[1:] for entry in log}
+        +    return {entry: [0] for entry in logs[0] if entry not in others}
+        @@
+        -    train(epochs=2, buffers=True)
+        +    train(EPOCHS, BUFFERS)
+    """),
+    Mistake(
+        "others_wait_in_a_barrier", "lets the other ranks wait in a barrier meanwhile",
+        check="does not end", says="in barrier", on="unrepaired", edit="""
+                     print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
+        +        else:
+        +            dist.barrier()
+    """),
+    Mistake(
+        "own_share_only", "drops the all-reduce, so rank 0 reports its own share",
+        check="every rank returns the losses", says="rank 0 returned", on="appends_on_rank_0", edit="""
+        -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
+        -        dist.all_reduce(total)
+        +        losses.append(errors.mean().item())
+                 if rank == 0:  # one of them speaks
+        -            losses.append((total[0] / total[1]).item())
+    """),
+    Mistake(
+        "prints_its_own_share", "returns the right loss and prints that of rank 0's own points",
+        check="one rank reports", says="rank 0 printed a held-out loss of", edit="""
+        -            print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
+        +            print(f"epoch {epoch + 1}: held-out loss {errors.mean():.4f}", flush=True)
+    """),
+    Mistake(
+        "two_epochs_without_buffers", "expects that without buffers it always hangs",
+        check="the symptoms are foretold",
+        says="symptom(epochs=2, buffers=False) returned ('hang', 'all_reduce')", edit="""
+        -    if epochs > 1:  # rank 1 goes on to train: gradients of 5 numbers meet the 2 of the evaluation
+        -        return "crash", "all_reduce"
+        -    return "hang", "broadcast" if buffers else "all_reduce"  # rank 1 is in the barrier and sends nothing that fits
+        +    if not buffers:
+        +        return "hang", "all_reduce"
+        +    return ("crash", "all_reduce") if epochs > 1 else ("hang", "broadcast")
+    """),
+    Mistake(
+        "unrepaired", "leaves the evaluation under the if",
+        state="crashed", check="dies", says="killed by SIGABRT", on="appends_on_rank_0", edit="""
+        -        with torch.no_grad():  # on every rank, with the bare model: its forward is silent
+        -            errors = (model.module(held_out_x) - held_out_y).square()
+        -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
+        -        dist.all_reduce(total)
+                 if rank == 0:  # one of them speaks
+        +            with torch.no_grad():
+        +                errors = (model(held_out_x) - held_out_y).square()
+        +            total = torch.stack([errors.sum(), torch.tensor(len(errors))])
+        +            dist.all_reduce(total)
+    """),
+    Mistake(
+        "without_ddp", "trains with the bare model as well: gradients are no longer averaged",
+        check="every rank returns the losses", says="the mean over all held-out points is",
+        on="appends_on_rank_0", edit="""
+        -            loss = (model(x[batch]) - y[batch]).square().mean()
+        +            loss = (model.module(x[batch]) - y[batch]).square().mean()
+        @@
+        +        losses.append((total[0] / total[1]).item())
+                 if rank == 0:  # one of them speaks
+        -            losses.append((total[0] / total[1]).item())
+    """),
+    Route(
+        "gathers_through_the_wrapper", "every rank evaluates through the wrapper and gathers (sum, count)",
+        edit="""
+         from torch.nn.parallel import DistributedDataParallel
+        +
+        +EPOCHS, BUFFERS = 2, True
+        @@
+        -    entries = dict.fromkeys(entry for log in logs for entry in log)
+        -    found = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
+        -    return {entry: ranks for entry, ranks in found.items() if len(ranks) < len(logs)}
+        +    found = {}
+        +    for log in logs:
+        +        for entry in log:
+        +            ranks = [rank for rank, other in enumerate(logs) if entry in other]
+        +            if len(ranks) < len(logs):
+        +                found[entry] = ranks
+        +    return found
+        @@
+        -            errors = (model.module(held_out_x) - held_out_y).square()
+        -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
+        -        dist.all_reduce(total)
+        -        losses.append((total[0] / total[1]).item())
+        -        if rank == 0:  # one of them speaks
+        +            errors = (model(held_out_x) - held_out_y).square()
+        +        pairs = [None] * world
+        +        dist.all_gather_object(pairs, (errors.double().sum().item(), len(errors)))
+        +        losses.append(sum(a for a, _ in pairs) / sum(b for _, b in pairs))
+        +        if rank == world - 1:
+        @@
+        -    train(epochs=2, buffers=True)
+        +    train(EPOCHS, BUFFERS)
+    """),
+    Route(
+        "last_rank_reports", "gathers every point's error as objects; the last rank prints",
+        edit="""
+        -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
+        -        dist.all_reduce(total)
+        -        losses.append((total[0] / total[1]).item())
+        -        if rank == 0:  # one of them speaks
+        +        everyones = [None] * world
+        +        dist.all_gather_object(everyones, errors.tolist())
+        +        everyones = [one for mine in everyones for one in mine]
+        +        losses.append(sum(everyones) / len(everyones))
+        +        if rank == world - 1:  # one of them speaks
+    """),
+    Route(
+        "rank_0_evaluates_and_tells",
+        "rank 0 evaluates all points with the bare model and broadcasts; sets in the detector",
+        on="given", edit="""
+         EPOCHS, BUFFERS = 2, True
+        +
+        +
+        +def symptom(epochs, buffers):
+        +    table = {(1, True): ["hang", "broadcast"], (1, False): ["hang", "all_reduce"]}
+        +    return table.get((epochs, buffers), ["crash", "all_reduce"])
+        +
+        +
+        +def not_on_all(logs):
+        +    sets = [set(log) for log in logs]
+        +    rare = set().union(*sets) - set.intersection(*sets)
+        +    return {entry: [rank for rank, one in enumerate(sets) if entry in one] for entry in sorted(rare)}
+        @@
+        +        box = [None]
+
+                 if rank == 0:
+        +            all_x, all_y = points(7, seed=3)
+                     with torch.no_grad():
+        -                errors = (model(held_out_x) - held_out_y).square()
+        -            total = torch.stack([errors.sum(), torch.tensor(len(errors))])
+        -            dist.all_reduce(total)
+        -            losses.append((total[0] / total[1]).item())
+        -            print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
+        +                box[0] = (model.module(all_x) - all_y).square().mean().item()
+        +            print(f"epoch {epoch + 1}: held-out loss {box[0]:.4f}", flush=True)
+        +        dist.broadcast_object_list(box, src=0)
+        +        losses.append(box[0])
+    """),
+    Route(
+        "words_between", "names the epoch between the words and the loss",
+        edit="""
+        -            print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
+        +            print(f"held-out loss after epoch {epoch + 1}: {losses[-1]:.4f}", flush=True)
+    """),
+)

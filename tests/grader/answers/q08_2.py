@@ -1,0 +1,208 @@
+"""Wrong and right answers to question 08.2; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "all_reduce_in_the_loop", "all-reduces after every batch",
+        check="does not end", says="rank 1 had returned", edit="""
+        -    total = torch.zeros(2, dtype=torch.float64)
+        +    total, count = 0.0, 0.0
+             for first in range(0, len(mine), batch_size):
+                 losses = loss_of(list(mine[first : first + batch_size]))
+        -        total[0] += losses.sum()
+        -        total[1] += len(losses)
+        -    dist.all_reduce(total)
+        -    return (total[0] / total[1]).item()
+        +        pair = torch.stack([losses.sum(), torch.tensor(float(len(losses)))])
+        +        dist.all_reduce(pair)
+        +        total += pair[0].item()
+        +        count += pair[1].item()
+        +    return total / max(count, 1)
+    """),
+    Mistake(
+        "drop_last", "drops samples so that all ranks have as many",
+        check="every rank returns a number", says="returned nan", edit="""
+         import torch.distributed as dist
+        +from torch.utils.data import DistributedSampler
+        @@
+        -    mine = range(dist.get_rank(), samples, dist.get_world_size())
+        +    mine = list(DistributedSampler(range(samples), shuffle=False, drop_last=True))
+    """),
+    Mistake(
+        "float32", "adds up in float32",
+        check="the mean is exact", says="rank 0 returned 14.5976926; the mean", edit="""
+        -    total = torch.zeros(2, dtype=torch.float64)
+        +    total = torch.zeros(2)
+        @@
+        -    return (total[0] / total[1]).item()
+        +    return total[0].item() / total[1].item()
+    """),
+    Mistake(
+        "mean_of_rank_means", "averages the ranks' means",
+        check="every rank returns a number", says="returned nan", text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def weights(evaluate, samples, batch_size):
+            def only(sample):
+                return lambda indices: torch.tensor([float(index == sample) for index in indices], dtype=torch.float64)
+
+            return [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
+
+
+        def evaluate(loss_of, samples, batch_size):
+            mine = list(range(dist.get_rank(), samples, dist.get_world_size()))
+            mean = loss_of(mine).mean()
+            dist.all_reduce(mean)
+            return (mean / dist.get_world_size()).item()
+    """),
+    Mistake(
+        "nothing_on_other_ranks", "returns on rank 0 only",
+        check="every rank returns a number", says="rank 1 returned None", edit="""
+        -    return (total[0] / total[1]).item()
+        +    if dist.get_rank() == 0:
+        +        return (total[0] / total[1]).item()
+    """),
+    Mistake(
+        "only_rank_0_knows", "reduces to rank 0 and reads the result everywhere",
+        check="every rank returns a number", says="rank 1 returned nan", edit="""
+        -    dist.all_reduce(total)
+        +    dist.reduce(total, dst=0)
+    """),
+    Mistake(
+        "rounds_of_messages", "pads the rounds so that each batch can be all-reduced",
+        check="no message in the loop", says="collectives, the last in line", edit="""
+        -    mine = range(dist.get_rank(), samples, dist.get_world_size())
+        +    rank, world = dist.get_rank(), dist.get_world_size()
+        +    mine = list(range(rank, samples, world))
+        +    rounds = -(-samples // (world * batch_size))
+             total = torch.zeros(2, dtype=torch.float64)
+        -    for first in range(0, len(mine), batch_size):
+        -        losses = loss_of(list(mine[first : first + batch_size]))
+        -        total[0] += losses.sum()
+        -        total[1] += len(losses)
+        -    dist.all_reduce(total)
+        +    for k in range(rounds):
+        +        batch = mine[k * batch_size : (k + 1) * batch_size]
+        +        losses = loss_of(batch) if batch else torch.zeros(0, dtype=torch.float64)
+        +        pair = torch.stack([losses.sum(), torch.tensor(float(len(batch)))])
+        +        dist.all_reduce(pair)
+        +        total += pair
+    """),
+    Mistake(
+        "still_batch_means", "takes every sample once, but averages the batches' means",
+        check="the mean is exact", says="the mean of the batches' means;", edit="""
+        -        total[0] += losses.sum()
+        -        total[1] += len(losses)
+        +        total[0] += losses.mean()
+        +        total[1] += 1
+    """),
+    Mistake(
+        "still_padded", "counts samples instead of batches, but keeps the sampler",
+        check="the mean is exact", says="a mean in which repeated samples count again", on="drop_last", edit="""
+        -    mine = list(DistributedSampler(range(samples), shuffle=False, drop_last=True))
+        +    mine = list(DistributedSampler(range(samples), shuffle=False))
+    """),
+    Mistake(
+        "weights_as_ratios", "divides by the largest weight",
+        check="the weights are found", says="gives sample 0 the weight", edit="""
+        -    return [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
+        +    found = [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
+        +    return [one / max(found) for one in found]
+    """),
+    Mistake(
+        "weights_assumed", "counts how often the sampler deals a sample, without asking evaluate",
+        check="the weights are found", says="the broken evaluate", edit="""
+         import torch.distributed as dist
+        +from torch.utils.data import DistributedSampler
+        @@
+        -    def only(sample):
+        -        return lambda indices: torch.tensor([float(index == sample) for index in indices], dtype=torch.float64)
+        -
+        -    return [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
+        +    world = dist.get_world_size()
+        +    dealt = [list(DistributedSampler(range(samples), world, rank, shuffle=False)) for rank in range(world)]
+        +    everything = sum(dealt, [])
+        +    return [everything.count(sample) / len(everything) for sample in range(samples)]
+    """),
+    Mistake(
+        "weights_by_rank", "lets each rank ask for its own samples only",
+        check="does not end", says="rank 1 was in", edit="""
+        -    def only(sample):
+        -        return lambda indices: torch.tensor([float(index == sample) for index in indices], dtype=torch.float64)
+        -
+        -    return [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
+        +    found = []
+        +    for sample in range(dist.get_rank(), samples, dist.get_world_size()):
+        +        one = torch.zeros(samples, dtype=torch.float64)
+        +        one[sample] = 1
+        +        found.append(evaluate(lambda indices, one=one: one[indices], samples, batch_size))
+        +    return found
+    """),
+    Mistake(
+        "everybody_everything", "every rank evaluates all samples, so that nothing has to be sent",
+        check="each sample is evaluated once", says="sample 0 was evaluated 2 times in all", edit="""
+        -    mine = range(dist.get_rank(), samples, dist.get_world_size())
+        +    mine = range(samples)
+        @@
+        -    dist.all_reduce(total)
+    """),
+    Mistake(
+        "one_large_batch", "asks for all losses of its samples at once",
+        check="each sample is evaluated once", says="losses at once", look="into batches", edit="""
+        -    for first in range(0, len(mine), batch_size):
+        -        losses = loss_of(list(mine[first : first + batch_size]))
+        +    if mine:
+        +        losses = loss_of(list(mine))
+    """),
+    Route(
+        "chunks_and_two_reduces", "deals contiguous chunks; returns a tensor",
+        edit="""
+        -    mine = range(dist.get_rank(), samples, dist.get_world_size())
+        -    total = torch.zeros(2, dtype=torch.float64)
+        +    rank, world = dist.get_rank(), dist.get_world_size()
+        +    mine = torch.arange(samples).tensor_split(world)[rank].tolist()
+        +    total, count = torch.zeros((), dtype=torch.float64), torch.tensor(len(mine))
+             for first in range(0, len(mine), batch_size):
+        -        losses = loss_of(list(mine[first : first + batch_size]))
+        -        total[0] += losses.sum()
+        -        total[1] += len(losses)
+        +        total += loss_of(mine[first : first + batch_size]).sum()
+             dist.all_reduce(total)
+        -    return (total[0] / total[1]).item()
+        +    dist.all_reduce(count)
+        +    return total / count
+    """),
+    Route(
+        "gathers_every_loss", "gathers all losses in their order; weights by differences",
+        text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def weights(evaluate, samples, batch_size):
+            def result(values):
+                return float(evaluate(lambda indices: values[list(indices)], samples, batch_size))
+
+            ones = torch.ones(samples, dtype=torch.float64)
+            base = result(ones)
+            found = torch.zeros(samples)
+            for sample in range(samples):
+                more = ones.clone()
+                more[sample] += 1
+                found[sample] = result(more) - base
+            return found
+
+
+        def evaluate(loss_of, samples, batch_size):
+            mine = list(range(dist.get_rank(), samples, dist.get_world_size()))
+            losses = []
+            for first in range(0, len(mine), batch_size):
+                losses += loss_of(mine[first : first + batch_size]).tolist()
+            everyones = [None] * dist.get_world_size()
+            dist.all_gather_object(everyones, losses)
+            return sum(sum(one) for one in everyones) / sum(len(one) for one in everyones)
+    """),
+)

@@ -1,0 +1,218 @@
+"""Wrong and right answers to question 08.3; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "a_message_a_metric", "all-reduces each number by itself",
+        check="one message is enough", says="started 3 operations", edit="""
+        -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
+        -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
+        -    dist.all_reduce(total)
+        -    *totals, everything = total.tolist()
+        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        +    def total(value):
+        +        one = torch.tensor(float(value), dtype=torch.float64)
+        +        dist.all_reduce(one)
+        +        return one.item()
+        +
+        +    everything = total(count)
+        +    return {name: total(sums[name]) / everything for name in sorted(sums)}
+    """),
+    Mistake(
+        "absolute_tolerance", "allows an absolute difference of a millionth",
+        check="the ranks in a number are found", says="large numbers, rounded on the way", edit="""
+        -            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
+        +            if abs(sum(values[rank] for rank in ranks) - found) < 1e-6:
+    """),
+    Mistake(
+        "exact_floats", "compares sums of floats to the last bit",
+        check="the ranks in a number are found", says="rounded on the way", on="hides_nan", edit="""
+        -            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
+        +            if sum(values[rank] for rank in ranks) == found:
+        @@
+        -    total = total.nan_to_num()
+    """),
+    Mistake(
+        "float32", "adds in float32",
+        check="the means are exact", says="30 million", on="hides_nan", edit="""
+        -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
+        -    total = total.nan_to_num()
+        +    total = torch.tensor([*(float(sums[name]) for name in names), count])
+    """),
+    Mistake(
+        "half_reduced", "reduces to rank 0 and reads the tensor everywhere",
+        check="the means are exact", says="on rank 1, correct is 0.2", on="hides_nan", edit="""
+        -    total = total.nan_to_num()
+        -    dist.all_reduce(total)
+        +    dist.reduce(total, dst=0)
+    """),
+    Mistake(
+        "hides_nan", "leaves a nan out",
+        check="the means are exact", says="rank 0's loss is nan", edit="""
+        +    total = total.nan_to_num()
+             dist.all_reduce(total)
+        -    *totals, everything = total.tolist()
+        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        +    *totals, count = total.tolist()
+        +    return {name: one / count for name, one in zip(names, totals, strict=True)}
+    """),
+    Mistake(
+        "mean_of_means", "averages the ranks' means",
+        check="the means are exact", says="the mean of the ranks' means", edit="""
+        -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
+        +    total = torch.tensor([float(sums[name]) / max(count, 1) for name in names], dtype=torch.float64)
+             dist.all_reduce(total)
+        -    *totals, everything = total.tolist()
+        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        +    return {name: one / dist.get_world_size() for name, one in zip(names, total.tolist(), strict=True)}
+    """),
+    Mistake(
+        "name_count", "puts the count among the metrics, under a name that a metric may have",
+        check="every rank has the metrics", says="a dict with count and loss is expected", edit="""
+        -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
+        -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
+        +    everything = {**sums, "count": count}
+        +    names = sorted(everything)
+        +    total = torch.tensor([float(everything[name]) for name in names], dtype=torch.float64)
+             dist.all_reduce(total)
+        -    *totals, everything = total.tolist()
+        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        +    joint = dict(zip(names, total.tolist(), strict=True))
+        +    count = joint.pop("count")
+        +    return {name: one / count for name, one in joint.items()}
+    """),
+    Mistake(
+        "none_elsewhere", "reduces to rank 0 and returns there",
+        check="every rank has the metrics", says="rank 1 returned None", on="hides_nan", edit="""
+        -    total = total.nan_to_num()
+        -    dist.all_reduce(total)
+        +    dist.reduce(total, dst=0)
+        +    if dist.get_rank() != 0:
+        +        return None
+    """),
+    Mistake(
+        "one_rank_or_all", "tries single ranks and all of them",
+        check="the ranks in a number are found", says="three of four", on="hides_nan", edit="""
+        -    for size in range(len(values) + 1):
+        -        for ranks in itertools.combinations(range(len(values)), size):
+        -            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
+        -                return list(ranks)
+        -    return None
+        +    for rank, value in enumerate(values):
+        +        if math.isclose(value, found, rel_tol=1e-6):
+        +            return [rank]
+        +    if math.isclose(sum(values), found, rel_tol=1e-6):
+        +        return list(range(len(values)))
+        +    return [] if found == 0 else None
+        @@
+        -    total = total.nan_to_num()
+    """),
+    Mistake(
+        "order_of_the_dict", "takes the values in each rank's own order",
+        check="the means are exact", says="rank 1 lists its metrics in another order", on="hides_nan", edit="""
+        -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
+        +    names = list(sums)
+             total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
+        -    total = total.nan_to_num()
+    """),
+    Mistake(
+        "own_count", "divides the joint sum by the rank's own count",
+        check="the means are exact", says="the sum over all ranks by its own count", edit="""
+        -    *totals, everything = total.tolist()
+        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        +    *totals, _ = total.tolist()
+        +    return {name: one / max(count, 1) for name, one in zip(names, totals, strict=True)}
+    """),
+    Mistake(
+        "sums_not_means", "does not divide",
+        check="the means are exact", says="the sum, not the mean", edit="""
+        -    *totals, everything = total.tolist()
+        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        +    *totals, count = total.tolist()
+        +    return {name: one for name, one in zip(names, totals, strict=True)}
+    """),
+    Mistake(
+        "takes_the_largest_first", "subtracts from the largest down",
+        check="the ranks in a number are found", says="a negative number", text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def who_is_in(values, found):
+            ranks, rest = [], found
+            for rank in sorted(range(len(values)), key=values.__getitem__, reverse=True):
+                if values[rank] <= rest + 1e-6:
+                    ranks.append(rank)
+                    rest -= values[rank]
+            return sorted(ranks) if abs(rest) < 1e-6 else None
+
+
+        def evaluate(sums, count):
+            names = sorted(sums)
+            total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
+            dist.all_reduce(total)
+            *totals, count = total.tolist()
+            return {name: one / count for name, one in zip(names, totals, strict=True)}
+    """),
+    Mistake(
+        "thrown_away", "all-reduces and returns the rank's own numbers",
+        check="the means are exact", says="on rank 0, correct is 0.9, its own mean", edit="""
+        -    *totals, everything = total.tolist()
+        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        +    return {name: float(sums[name]) / max(count, 1) for name in names}
+    """),
+    Mistake(
+        "empties_its_input", "takes the values out of the dict that it is handed",
+        check="what it is handed stays", says="and holds {} afterwards", look="writes into `sums`", edit="""
+        -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
+        +    total = torch.tensor([*(float(sums.pop(name)) for name in names), count], dtype=torch.float64)
+    """),
+    Mistake(
+        "last_rank_first", "lists the ranks from the last to the first",
+        check="the ranks in a number are found", says="the 300: who_is_in([100.0, 200.0], 300.0) returned [1, 0]",
+        look="the order of the ranks", edit="""
+        -                return list(ranks)
+        +                return list(ranks)[::-1]
+    """),
+    Route(
+        "gathers_objects", "gathers the dicts as they are; subsets as bits",
+        text="""
+        import torch.distributed as dist
+
+
+        def who_is_in(values, found):
+            for bits in range(2 ** len(values)):
+                ranks = [rank for rank in range(len(values)) if bits >> rank & 1]
+                if abs(sum(values[rank] for rank in ranks) - found) <= 1e-6 * max(1.0, abs(found)):
+                    return ranks
+
+
+        def evaluate(sums, count):
+            everyones: list = [None] * dist.get_world_size()
+            dist.all_gather_object(everyones, (count, {name: float(value) for name, value in sums.items()}))
+            everything = sum(one for one, _ in everyones)
+            return {name: sum(one[name] for _, one in everyones) / everything for name in sums}
+    """),
+    Route(
+        "rank_0_tells", "rank 0 reduces, divides and broadcasts; returns tensors",
+        edit="""
+        -    dist.all_reduce(total)
+        -    *totals, everything = total.tolist()
+        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        +    dist.reduce(total, dst=0)
+        +    dist.broadcast(total, src=0)
+        +    return {name: total[place] / total[-1] for place, name in enumerate(names)}
+    """),
+    Route(
+        "everything_in_numpy", "gathers arrays and returns NumPy's numbers",
+        edit="""
+        -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
+        -    dist.all_reduce(total)
+        -    *totals, everything = total.tolist()
+        +    mine = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
+        +    everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(everyones, mine)
+        +    *totals, everything = torch.stack(everyones).numpy().sum(axis=0)
+    """),
+)

@@ -1,0 +1,306 @@
+"""Wrong and right answers to question 10.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "barrier_every_step", "waits for the others in every step and still looks at its own clock",
+        check="does not end", says="rank 0 was in barrier", on="unrepaired", edit="""
+                 rates.append(0.1 * (1 - seconds / limit))
+        +        dist.barrier()
+    """),
+    Mistake(
+        "compares_lengths", "compares the numbers of steps only",
+        check="the detector names the step", says="returned None", on="whoever_is_first", edit="""
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        +    dist.broadcast(seconds, src=0)
+        @@
+        -    everyones = [None] * dist.get_world_size()
+        -    dist.all_gather_object(everyones, rates)
+        -    for step in range(max(map(len, everyones))):
+        -        if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
+        -            return step
+        -    return None
+        +    lengths = [None] * dist.get_world_size()
+        +    dist.all_gather_object(lengths, len(rates))
+        +    return min(lengths) if min(lengths) < max(lengths) else None
+    """),
+    Mistake(
+        "compares_with_rank_0", "each rank compares its own list with that of rank 0",
+        check="the detector names the step", says="while rank", on="whoever_is_first", edit="""
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        +    dist.broadcast(seconds, src=0)
+        @@
+        -    everyones = [None] * dist.get_world_size()
+        -    dist.all_gather_object(everyones, rates)
+        -    for step in range(max(map(len, everyones))):
+        -        if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
+        +    box = [rates]
+        +    dist.broadcast_object_list(box, src=0)
+        +    for step in range(max(len(rates), len(box[0]))):
+        +        if rates[step : step + 1] != box[0][step : step + 1]:
+    """),
+    Mistake(
+        "float32_seconds", "broadcasts the seconds in float32",
+        check="the learning rate is one", says="seven digits of it", on="whoever_is_first", edit="""
+        -    seconds = torch.tensor([clock()], dtype=torch.float64)
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        +    seconds = torch.tensor([clock()])
+        +    dist.broadcast(seconds, src=0)
+    """),
+    Mistake(
+        "forgets_the_limit", "does not divide by the limit",
+        check="the learning rate is one", says="a limit of 40 seconds", edit="""
+        -        rates.append(0.1 * (1 - seconds.item() / limit))
+        +        rates.append(0.1 * (1 - seconds.item()))
+    """),
+    Mistake(
+        "gathers_tensors", "gathers lists of different lengths as tensors",
+        state="crashed", check="dies", says="was killed by SIGABRT", on="whoever_is_first", edit="""
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        +    dist.broadcast(seconds, src=0)
+        @@
+        -    everyones = [None] * dist.get_world_size()
+        -    dist.all_gather_object(everyones, rates)
+        -    for step in range(max(map(len, everyones))):
+        -        if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
+        +    mine = torch.tensor(rates, dtype=torch.float64)
+        +    everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(everyones, mine)
+        +    for step in range(len(mine)):
+        +        if len({one[step].item() for one in everyones}) > 1:
+    """),
+    Mistake(
+        "mean_of_clocks", "takes the mean of all clocks",
+        check="the ranks stop after the same step", says="rank 0's clock allows", on="whoever_is_first", edit="""
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        -    return seconds.item()
+        +    dist.all_reduce(seconds)
+        +    return seconds.item() / dist.get_world_size()
+    """),
+    Mistake(
+        "nearly_equal", "takes learning rates for equal that agree to nine digits",
+        check="the detector names the step", says="differs in the last digit", on="whoever_is_first", edit="""
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        +    dist.broadcast(seconds, src=0)
+        @@
+        -        if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
+        +        if len({round(mine[step], 9) if step < len(mine) else None for mine in everyones}) > 1:
+    """),
+    Mistake(
+        "one_step_too_many", "looks at the broadcast clock after the step instead of before it",
+        check="the ranks stop after the same step", says="rank 0 made 1 steps", on="whoever_is_first", edit="""
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        +    dist.broadcast(seconds, src=0)
+        @@
+        -    while (seconds := seconds_of_rank_0(clock)) < limit:
+        +    seconds = seconds_of_rank_0(clock)
+        +    while True:
+        @@
+                 weights -= rates[-1] * gradient / dist.get_world_size()
+        +        seconds = seconds_of_rank_0(clock)
+        +        if seconds >= limit:
+        +            break
+    """),
+    Mistake(
+        "only_rank_0_knows", "returns the answer on rank 0 only",
+        check="the detector names the step", says="while rank 0 is right", on="whoever_is_first", edit="""
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        +    dist.broadcast(seconds, src=0)
+        @@
+        -            return step
+        +            return step if dist.get_rank() == 0 else None
+    """),
+    Mistake(
+        "own_gradients", "repairs the clock and loses the all-reduce",
+        check="the replicas are one process", says="ended with weights", on="whoever_is_first", edit="""
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        +    dist.broadcast(seconds, src=0)
+        @@
+        -        dist.all_reduce(gradient)
+        -        weights -= rates[-1] * gradient / dist.get_world_size()
+        +        weights -= rates[-1] * gradient
+    """),
+    Mistake(
+        "pads_with_zero", "fills short lists up with zeros",
+        check="the detector names the step",
+        says="with the learning rate 0): first_difference returned None", edit="""
+        -    everyones = [None] * dist.get_world_size()
+        -    dist.all_gather_object(everyones, rates)  # lists of any lengths
+        -    for step in range(max(map(len, everyones))):
+        -        if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
+        -            return step
+        -    return None
+        +    longest = torch.tensor(len(rates))
+        +    dist.all_reduce(longest, dist.ReduceOp.MAX)
+        +    mine = torch.zeros(int(longest), dtype=torch.float64)
+        +    mine[: len(rates)] = torch.tensor(rates, dtype=torch.float64)
+        +    everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(everyones, mine)
+        +    differ = (torch.stack(everyones) != everyones[0]).any(0).nonzero().flatten().tolist()
+        +    return differ[0] if differ else None
+    """),
+    Mistake(
+        "rate_from_own_clock", "lets rank 0 decide about the end and takes the learning rate from its own clock",
+        check="the learning rate is one", says="that of its own clock", on="whoever_is_first", edit="""
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        +    dist.broadcast(seconds, src=0)
+        @@
+        -    while (seconds := seconds_of_rank_0(clock)) < limit:
+        -        rates.append(0.1 * (1 - seconds / limit))
+        +    while seconds_of_rank_0(clock) < limit:
+        +        rates.append(0.1 * (1 - clock() / limit))
+    """),
+    Mistake(
+        "stops_at_the_shortest", "compares the lists up to the end of the shortest",
+        check="the detector names the step", says="returned None", on="whoever_is_first", edit="""
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        +    dist.broadcast(seconds, src=0)
+        @@
+        -    for step in range(max(map(len, everyones))):
+        +    for step in range(min(map(len, everyones))):
+    """),
+    Mistake(
+        "sum_of_gradients", "forgets to divide the gradient when it rewrites the step",
+        check="the replicas are one process", says="one process with all samples", on="whoever_is_first", edit="""
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        +    dist.broadcast(seconds, src=0)
+        @@
+        -        weights -= rates[-1] * gradient / dist.get_world_size()
+        +        weights -= rates[-1] * gradient
+    """),
+    Mistake(
+        "tells_only_the_end", "rank 0 broadcasts nothing but the end, when it comes",
+        check="does not end", says="rank 0 was in broadcast", on="unrepaired", edit="""
+        -    while (seconds := clock()) < limit:
+        +    over = torch.zeros(1)
+        +    while not over:
+        +        seconds = clock()
+        +        if dist.get_rank() == 0 and seconds >= limit:
+        +            over += 1
+        +            dist.broadcast(over, src=0)
+        +            break
+    """),
+    Mistake(
+        "unrepaired", "leaves the script as it is",
+        check="does not end", says="rank 0 was in barrier", on="whoever_is_first", edit="""
+        -def seconds_of_rank_0(clock):
+        -    seconds = torch.tensor([clock()], dtype=torch.float64)
+        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        -    return seconds.item()
+        @@
+        -    while (seconds := seconds_of_rank_0(clock)) < limit:
+        +    while (seconds := clock()) < limit:
+    """),
+    Mistake(
+        "whoever_is_first", "ends when the first clock is over",
+        check="the ranks stop after the same step", says="rank 0's clock allows", text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def seconds_of_rank_0(clock):
+            seconds = torch.tensor([clock()], dtype=torch.float64)
+            dist.all_reduce(seconds, dist.ReduceOp.MAX)
+            return seconds.item()
+
+
+        def train(clock, gradient_of, limit):
+            weights, rates = torch.zeros(3, dtype=torch.float64), []
+            while (seconds := seconds_of_rank_0(clock)) < limit:
+                rates.append(0.1 * (1 - seconds / limit))
+                gradient = gradient_of(weights)
+                dist.all_reduce(gradient)
+                weights -= rates[-1] * gradient / dist.get_world_size()
+            dist.barrier()
+            return rates, weights
+
+
+        def first_difference(rates):
+            everyones = [None] * dist.get_world_size()
+            dist.all_gather_object(everyones, rates)
+            for step in range(max(map(len, everyones))):
+                if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
+                    return step
+            return None
+    """),
+    Mistake(
+        "whole_microseconds", "broadcasts whole microseconds",
+        check="the learning rate is one", says="clocks with many digits", edit="""
+        -        seconds = torch.tensor(clock(), dtype=torch.float64)
+        +        seconds = torch.tensor(round(clock() * 1e6), dtype=torch.int64)
+                 dist.broadcast(seconds, src=0)  # from here on there is one clock
+        +        seconds = seconds.double() / 1e6
+    """),
+    Route(
+        "gathers_all_clocks",
+        "all clocks are gathered and the first is taken; the detector pads with NaN and compares bits",
+        text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def train(clock, gradient_of, limit):
+            world = dist.get_world_size()
+            weights, rates = torch.zeros(3, dtype=torch.float64), []
+            while True:
+                clocks = [torch.zeros(1, dtype=torch.float64) for _ in range(world)]
+                dist.all_gather(clocks, torch.tensor([clock()], dtype=torch.float64))
+                seconds = float(clocks[0])
+                if not seconds < limit:
+                    return rates, weights
+                rate = 0.1 * (1 - seconds / limit)
+                gradient = gradient_of(weights) / world
+                dist.all_reduce(gradient)
+                weights = weights - rate * gradient
+                rates.append(rate)
+
+
+        def first_difference(rates):
+            longest = torch.tensor([len(rates)])
+            dist.all_reduce(longest, dist.ReduceOp.MAX)
+            mine = torch.full((int(longest) + 1,), float("inf"), dtype=torch.float64)
+            mine[: len(rates)] = torch.tensor(rates, dtype=torch.float64)
+            least, most = mine.clone(), mine.clone()
+            dist.all_reduce(least, dist.ReduceOp.MIN)
+            dist.all_reduce(most, dist.ReduceOp.MAX)
+            apart = (least != most).nonzero()
+            return int(apart[0]) if len(apart) else None
+    """),
+    Route(
+        "objects",
+        "rank 0 broadcasts a decision and a learning rate as an object; the detector lets rank 0 find the step",
+        text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def train(clock, gradient_of, limit):
+            weights, rates = torch.zeros(3, dtype=torch.float64), []
+            while True:
+                seconds = clock()
+                box = [0.1 * (1 - seconds / limit) if seconds < limit else None]
+                dist.broadcast_object_list(box, src=0)
+                if box[0] is None:
+                    break
+                rates += box
+                gradient = gradient_of(weights)
+                dist.all_reduce(gradient)
+                weights -= box[0] * gradient / dist.get_world_size()
+            return rates, weights
+
+
+        def first_difference(rates):
+            world = dist.get_world_size()
+            lists = [None] * world if dist.get_rank() == 0 else None
+            dist.gather_object(rates, lists, dst=0)
+            box = [None]
+            if dist.get_rank() == 0:
+                for step in range(max(map(len, lists))):
+                    if any(one[step : step + 1] != lists[0][step : step + 1] for one in lists):
+                        box = [step]
+                        break
+            dist.broadcast_object_list(box, src=0)
+            return box[0]
+    """),
+)

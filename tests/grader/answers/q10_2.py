@@ -1,0 +1,394 @@
+"""Wrong and right answers to question 10.2; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "a_millionth_of_one", "adds a constant to the limit, which is large beside a tiny loss",
+        check="the detector tells runs apart", says="losses of 1e-15, three times as large", edit="""
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +        near = [math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-12) for x, y in zip(a, b, strict=False)]
+        +        return len(a) == len(b) and all(near)
+    """),
+    Mistake(
+        "divides_by_the_loss", "divides by the loss of one process, which may be 0",
+        state="crashed", check="raises", says="losses that end at 0): rank 0 raised ZeroDivisionError", edit="""
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +        return len(a) == len(b) and all(abs(x - y) / abs(y) < 1e-6 for x, y in zip(a, b, strict=True))
+    """),
+    Mistake(
+        "five_digits", "calls losses equal that agree to nearly five digits",
+        check="the detector tells runs apart", says="the last loss is off by 0.002 %", edit="""
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=4e-5) for x, y in zip(a, b, strict=True))
+    """),
+    Mistake(
+        "nine_digits", "compares nine digits, as math.isclose does by itself",
+        check="the detector tells runs apart", says="losses equal to seven digits", edit="""
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +        return len(a) == len(b) and all(math.isclose(x, y) for x, y in zip(a, b, strict=True))
+    """),
+    Mistake(
+        "three_collectives", "meets the others in a barrier after every update",
+        check="little is said", says="called 9 collectives", edit="""
+                 weights.grad = None
+        +        dist.barrier()
+    """),
+    Mistake(
+        "absolute_limit", "calls losses equal that are less than 1e-6 apart",
+        check="the detector tells runs apart", says="tiny losses", on="sum_over_ranks", edit="""
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(total.item() / accumulation / world)
+        @@
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +        return len(a) == len(b) and all(abs(x - y) < 1e-4 for x, y in zip(a, b, strict=True))
+    """),
+    Mistake(
+        "divides_by_none_that_fit", "divides by the number of micro-batches that fit, which may be 0",
+        check="what does not divide is refused", says="rank 0 raised ZeroDivisionError", edit="""
+        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
+        +        share = tokens_per_update / accumulation  # tokens of a joint micro-batch, were it to fit
+        +        fits = f"{accumulation * together} or {(accumulation + 1) * together} ({share:.1f} is not {together})"
+    """),
+    Mistake(
+        "exactly_equal", "takes rounding for another run",
+        check="the detector tells runs apart", says="equal but for rounding", on="last_loss_only", edit="""
+        -    return sorted(s for s, losses in curves.items() if not math.isclose(losses[-1], curves[1][-1], rel_tol=1e-6))
+        +    return sorted(size for size, losses in curves.items() if losses != curves[1])
+    """),
+    Mistake(
+        "forgets_the_micro_batch", "divides by the ranks and the windows, not by the size of a micro-batch",
+        check="what does not divide is refused", says="divide by 1 x 2 x 8, and rank 0 raised no ValueError",
+        on="sum_over_ranks", edit="""
+        -    accumulation, rest = divmod(tokens_per_update, together)
+        +    accumulation = tokens_per_update // together
+        +    rest = tokens_per_update % (world * CONTEXT)
+        @@
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(total.item() / accumulation / world)
+    """),
+    Mistake(
+        "four_digits", "calls losses equal that agree to four digits",
+        check="the detector tells runs apart", says="the last loss is off by 0.005 %", edit="""
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-4) for x, y in zip(a, b, strict=True))
+    """),
+    Mistake(
+        "last_loss_only", "compares where the curves end",
+        check="the detector tells runs apart", says="returned", on="sum_over_ranks", edit="""
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(total.item() / accumulation / world)
+             return losses, weights.detach()
+         def not_the_same_run(curves):
+        -    def same(a, b):
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        -
+        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+        +    return sorted(s for s, losses in curves.items() if not math.isclose(losses[-1], curves[1][-1], rel_tol=1e-6))
+    """),
+    Mistake(
+        "last_micro_batch", "the loss is still that of the rank's last micro-batch",
+        check="the loss is that of the update", says="that of its own last micro-batch",
+        on="sum_over_ranks", edit="""
+        -        dist.all_reduce(total)  # once an update, not once a micro-batch
+        @@
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(loss.item())
+    """),
+    Mistake(
+        "mean_of_last", "takes the mean over the ranks of their last micro-batches",
+        check="the loss is that of the update", says="of all 192 tokens it is", on="sum_over_ranks", edit="""
+                     total += loss.detach()
+        +        total = loss.detach().clone()
+        @@
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(total.item() / world)
+    """),
+    Mistake(
+        "names_one_size", "names the nearest size below only",
+        check="what does not divide is refused", says="which does not name", on="sum_over_ranks", edit="""
+        -        fits = [n * together for n in (accumulation, accumulation + 1) if n]
+        +        fits = [n * together for n in (accumulation,) if n]
+        @@
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(total.item() / accumulation / world)
+    """),
+    Mistake(
+        "nan_is_no_difference", "asks whether a gap is too large, which NaN never is",
+        check="the detector tells runs apart", says="one loss is NaN", on="last_loss_only", edit="""
+        -    return sorted(s for s, losses in curves.items() if not math.isclose(losses[-1], curves[1][-1], rel_tol=1e-6))
+        +    def apart(a, b):
+        +        return len(a) != len(b) or any(abs(x - y) > 1e-6 * abs(y) for x, y in zip(a, b, strict=True))
+        +
+        +    return sorted(size for size, losses in curves.items() if apart(losses, curves[1]))
+    """),
+    Mistake(
+        "others_keep_their_own", "reduces the loss to rank 0, the others keep their own",
+        check="the loss is that of the update", says="on rank 1", on="sum_over_ranks", edit="""
+        -        dist.all_reduce(total)  # once an update, not once a micro-batch
+        +        dist.reduce(total, 0)
+        @@
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(total.item() / accumulation / world)
+    """),
+    Mistake(
+        "own_loss", "adds up the micro-batches of this rank and no others",
+        check="the loss is that of the update", says="that of its own micro-batches", on="sum_over_ranks", edit="""
+        -        dist.all_reduce(total)  # once an update, not once a micro-batch
+    """),
+    Mistake(
+        "refuses_after_an_update", "notices in the first update, after its windows are read",
+        check="what does not divide is refused", says="after it had read", on="still_silent", edit="""
+                     total += loss.detach()
+        +        if accumulation * world * micro_batch_size * CONTEXT != tokens_per_update:
+        +            together = world * micro_batch_size * CONTEXT
+        +            raise ValueError(f"nearest: {accumulation * together} and {(accumulation + 1) * together}")
+    """),
+    Mistake(
+        "refuses_on_rank_0", "raises on rank 0 only, and the others go on",
+        check="does not end", says="rank 0 had returned", on="sum_over_ranks", edit="""
+        -    if rest:  # the same arithmetic on every rank: all of them raise
+        +    if rest and rank == 0:
+        @@
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(total.item() / accumulation / world)
+    """),
+    Mistake(
+        "rounds_up", "makes the update larger until it divides",
+        check="what does not divide is refused", says="raised no ValueError; it trained on 224 tokens",
+        on="still_silent", edit="""
+        -    accumulation = tokens_per_update // (world * micro_batch_size * CONTEXT)
+        +    accumulation = -(-tokens_per_update // (world * micro_batch_size * CONTEXT))
+    """),
+    Mistake(
+        "says_every_loss", "all-reduces the loss of every micro-batch",
+        check="little is said", says="called", on="sum_over_ranks", edit="""
+        -            total += loss.detach()
+        -        dist.all_reduce(total)  # once an update, not once a micro-batch
+        +            mine = loss.detach().clone()
+        +            dist.all_reduce(mine)
+        +            total += mine
+        @@
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(total.item() / accumulation / world)
+    """),
+    Mistake(
+        "stale_last_step", "makes the last update without the others' gradients",
+        check="the weights are those of one process", says="ended with weights", on="sum_over_ranks", edit="""
+        -        dist.all_reduce(weights.grad)
+        +        if update < updates - 1:
+        +            dist.all_reduce(weights.grad)
+        +        else:
+        +            weights.grad *= world
+        @@
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(total.item() / accumulation / world)
+    """),
+    Mistake(
+        "still_silent", "repairs the loss and goes on training on fewer tokens",
+        check="what does not divide is refused", says="raised no ValueError; it trained on 192 tokens",
+        on="sum_over_ranks", edit="""
+        -    together = world * micro_batch_size * CONTEXT
+        -    accumulation, rest = divmod(tokens_per_update, together)
+        -    if rest:  # the same arithmetic on every rank: all of them raise
+        -        fits = [n * together for n in (accumulation, accumulation + 1) if n]
+        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
+        +    accumulation = tokens_per_update // (world * micro_batch_size * CONTEXT)
+        @@
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(total.item() / accumulation / world)
+    """),
+    Mistake(
+        "sum_of_gradients", "forgets to divide the gradient by the ranks",
+        check="the loss is that of the update", says="the loss of update 1", on="sum_over_ranks", edit="""
+        -            weights -= 0.1 * weights.grad / world
+        +            weights -= 0.1 * weights.grad
+                 weights.grad = None
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(total.item() / accumulation / world)
+    """),
+    Mistake(
+        "sum_over_ranks", "adds the ranks' losses and forgets to divide",
+        check="the loss is that of the update", says="2 times too large", edit='''
+        -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
+        -    """The world sizes whose losses are not those of one process, the smallest first."""
+        -    def same(a, b):
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        -
+        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+        @@
+        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
+        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
+        +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
+        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
+        @@
+        -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
+        -            loss.backward()
+        +            loss = ((inputs @ weights - targets) ** 2).mean()
+        +            (loss / accumulation).backward()
+        @@
+        -            weights -= 0.1 * weights.grad
+        +            weights -= 0.1 * weights.grad / world
+                 weights.grad = None
+        -        losses.append(total.item())
+        +        losses.append(total.item() / accumulation)
+             return losses, weights.detach()
+        +def not_the_same_run(curves):
+        +    def same(a, b):
+        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +
+        +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+    '''),
+    Mistake(
+        "zip_stops", "compares as far as both curves go",
+        check="the detector tells runs apart", says="a run that", on="sum_over_ranks", edit="""
+        -        losses.append(total.item() / accumulation)
+        +        losses.append(total.item() / accumulation / world)
+        @@
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +        return all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=False))
+    """),
+    Mistake(
+        "everybody_everything", "every rank trains on the whole update, so that nothing has to be sent",
+        check="the windows are shared", says="window 0 of update 0 was read 2 times by all ranks together", edit="""
+        -        for micro in range(accumulation):
+        -            first = (micro * world + rank) * micro_batch_size
+        +        for first in range(0, tokens_per_update // CONTEXT, micro_batch_size):
+        @@
+        -        dist.all_reduce(total)  # once an update, not once a micro-batch
+        -        dist.all_reduce(weights.grad)
+    """),
+    Mistake(
+        "in_their_order", "returns the world sizes in the order in which the dict holds them",
+        check="the detector tells runs apart", says="in another order of sizes: not_the_same_run returned [4, 2], not [2, 4]",
+        edit="""
+        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+        +    return [size for size, losses in curves.items() if not same(losses, curves[1])]
+    """),
+    Route(
+        "gathers_losses",
+        "the loss is gathered from all ranks at the end, in one collective; weights are averaged by hand",
+        text="""
+        import numpy as np
+        import torch
+        import torch.distributed as dist
+
+
+        def train(window, tokens_per_update, micro_batch_size, updates):
+            rank, world = dist.get_rank(), dist.get_world_size()
+            unit = 8 * micro_batch_size * world
+            if tokens_per_update % unit:
+                below = tokens_per_update - tokens_per_update % unit
+                fits = " or ".join(str(n) for n in (below, below + unit) if n > 0)
+                raise ValueError(f"an update of {tokens_per_update} tokens cannot be shared out; possible: {fits}")
+            accumulation = tokens_per_update // unit
+            weights = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+            own = torch.zeros(updates, dtype=torch.float64)
+            for update in range(updates):
+                for micro in range(accumulation):
+                    for i in range(micro_batch_size):
+                        inputs, targets = window(update, (micro * world + rank) * micro_batch_size + i)
+                        loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
+                        loss.backward()
+                        own[update] += loss.item()
+                dist.all_reduce(weights.grad)
+                weights.data -= 0.1 * weights.grad
+                weights.grad.zero_()
+            dist.all_reduce(own)
+            return own.tolist(), weights.detach().clone()
+
+
+        def not_the_same_run(curves):
+            found = []
+            for size, losses in sorted(curves.items()):
+                if len(losses) != len(curves[1]) or not np.allclose(losses, curves[1], rtol=1e-6, atol=0.0):
+                    found += [size]
+            return found
+    """),
+    Route(
+        "numbers_without_a_space", "names the two sizes with nothing but a comma between them",
+        edit="""
+        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
+        +        fits = ",".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
+    """),
+    Route(
+        "one_message",
+        "gradient and loss travel in one message; sums instead of means, divided once; the detector uses torch",
+        text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def train(window, tokens_per_update, micro_batch_size, updates):
+            rank, world = dist.get_rank(), dist.get_world_size()
+            context = 8
+            windows = tokens_per_update / context / micro_batch_size / world
+            if windows != int(windows) or windows == 0:
+                step = context * micro_batch_size * world
+                below, above = int(windows) * step, (int(windows) + 1) * step
+                raise ValueError(f"{tokens_per_update:,} does not fit; try {above:,}" + (f" or {below:,}" if below else ""))
+            weights, losses = torch.zeros(3, dtype=torch.float64), []
+            for update in range(updates):
+                sums = torch.zeros(4, dtype=torch.float64)
+                for number in range(rank, tokens_per_update // context, world):
+                    inputs, targets = window(update, number)
+                    errors = inputs @ weights - targets
+                    sums[:3] += 2 * errors @ inputs
+                    sums[3] += errors @ errors
+                dist.all_reduce(sums)
+                sums /= tokens_per_update
+                weights = weights - 0.1 * sums[:3]
+                losses.append(float(sums[3]))
+            return losses, weights
+
+
+        def not_the_same_run(curves):
+            one, different = torch.tensor(curves[1]), []
+            for size in sorted(curves):
+                other = torch.tensor(curves[size])
+                if other.shape != one.shape or not torch.allclose(other, one, rtol=1e-5, atol=0):
+                    different.append(size)
+            return different
+    """),
+    Route(
+        "ddp_and_no_sync", "lets DDP average the gradients, in the last micro-batch of an update only",
+        edit="""
+         import math
+        +from contextlib import nullcontext
+        @@
+         CONTEXT = 8  # tokens of a window
+        +
+        +
+        +class Line(torch.nn.Module):
+        +    def __init__(self):
+        +        super().__init__()
+        +        self.weights = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        +
+        +    def forward(self, inputs):
+        +        return inputs @ self.weights
+        @@
+        -    weights, losses = torch.zeros(3, dtype=torch.float64, requires_grad=True), []
+        +    model, losses = torch.nn.parallel.DistributedDataParallel(Line()), []
+        +    weights = model.module.weights
+        @@
+        -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
+        -            loss.backward()
+        +            with nullcontext() if micro == accumulation - 1 else model.no_sync():
+        +                loss = ((model(inputs) - targets) ** 2).sum() / tokens_per_update
+        +                (loss * world).backward()
+        @@
+        -        dist.all_reduce(weights.grad)
+    """),
+    Route(
+        "blocks_of_windows", "each rank takes a block of windows that lie together, and the error says more",
+        edit="""
+        -            first = (micro * world + rank) * micro_batch_size
+        +            first = (rank * accumulation + micro) * micro_batch_size
+        @@
+        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
+        +        raise ValueError(
+        +            f"cannot share {tokens_per_update} tokens among {world} ranks with {micro_batch_size} windows of "
+        +            f"{CONTEXT} tokens each: {together} at a time; take {fits}"
+        +        )
+    """),
+)

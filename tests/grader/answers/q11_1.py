@@ -1,0 +1,88 @@
+"""Wrong and right answers to question 11.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "believes_the_first_rank", "takes the error of the lowest rank for the first one",
+        check="the blame is right", says="two ranks raised, rank 2 first: blame returned", look="what the seconds say",
+        edit="""
+        -        _, rank, line = min(causes)
+        +        _, rank, line = causes[0]
+    """),
+    Mistake(
+        "believes_every_error", "blames whoever printed an error first, as torchrun does",
+        check="the blame is right", says="a metric on rank 0 only, which timed out: blame returned {'what': 'error'",
+        look="the first number that one rank lacks", edit="""
+        -        if one["error"] and not any(symptom in one["error"][2] for symptom in SYMPTOMS):
+        +        if one["error"]:
+    """),
+    Mistake(
+        "looks_at_the_last_numbers", "compares how far the ranks came, and not what they started",
+        check="the blame is right", says="the last batch is smaller on rank 1: blame returned None",
+        look="sizes included", edit="""
+        -        unlike = [rank for rank, entry in entries.items() if entry[:2] != entries[0][:2]]
+        +        unlike = []
+    """),
+    Mistake(
+        "compares_names_only", "forgets the sizes",
+        check="the blame is right", says="the last batch is smaller on rank 1: blame returned None", edit="""
+        -        unlike = [rank for rank, entry in entries.items() if entry[:2] != entries[0][:2]]
+        +        unlike = [rank for rank, entry in entries.items() if entry[0] != entries[0][0]]
+    """),
+    Mistake(
+        "compares_lines", "takes two lines that start the same collective for a difference",
+        check="the blame is right", says="the same collective from two lines is the same", edit="""
+        -        unlike = [rank for rank, entry in entries.items() if entry[:2] != entries[0][:2]]
+        +        unlike = [rank for rank, entry in entries.items() if entry != entries[0]]
+    """),
+    Mistake(
+        "reads_from_the_end", "the last difference counts, as in a look at the newest entries",
+        check="the blame is right", says="returned", edit="""
+        -    for number in range(max(len(one["started"]) for one in ranks)):
+        +    for number in reversed(range(max(len(one["started"]) for one in ranks))):
+    """),
+    Mistake(
+        "one_rank_is_enough", "names the first of the ranks that lack it",
+        check="the blame is right", says="two of three left early: blame returned {'what': 'missing', 'ranks': [0]",
+        look="all ranks that lack it", edit="""
+        -            return {"what": "missing", "ranks": missing, "line": entries[min(entries)][2]}
+        +            return {"what": "missing", "ranks": missing[:1], "line": entries[min(entries)][2]}
+    """),
+    Mistake(
+        "line_of_the_victim", "gives the line in which the rank that is missing was seen last",
+        check="the blame is right", says="a metric on rank 0 only, which timed out",
+        look="the line in which the others started it", edit="""
+        -            return {"what": "missing", "ranks": missing, "line": entries[min(entries)][2]}
+        +            last = ranks[missing[0]]["started"][-1:]
+        +            return {"what": "missing", "ranks": missing, "line": last[0][2] if last else None}
+    """),
+    Mistake(
+        "any_connection", "takes every text with `closed` in it for a symptom",
+        check="the blame is right", says="an error of the user's own about a closed file", edit="""
+        -        if one["error"] and not any(symptom in one["error"][2] for symptom in SYMPTOMS):
+        +        if one["error"] and not any(word in one["error"][2] for word in ("closed", "reset", "imed out", "timeout")):
+    """),
+    Route(
+        "with_zip", "zip_longest over the lists, and a sort of the errors", text='''
+        from itertools import zip_longest
+
+        SYMPTOMS = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Application timeout caused")
+
+
+        def blame(ranks):
+            errors = sorted((*one["error"], rank) for rank, one in enumerate(ranks) if one["error"])
+            for seconds, line, text, rank in errors:
+                if all(symptom not in text for symptom in SYMPTOMS):
+                    return {"line": line, "ranks": [rank], "what": "error"}
+            for entries in zip_longest(*(one["started"] for one in ranks)):
+                there = [entry for entry in entries if entry is not None]
+                if len(there) < len(entries):
+                    lack = [rank for rank, entry in enumerate(entries) if entry is None]
+                    return {"line": there[0][2], "ranks": lack, "what": "missing"}
+                names = [(name, tuple(sizes)) for name, sizes, _ in entries]
+                odd = [rank for rank, one in enumerate(names) if one != names[0]]
+                if odd:
+                    return {"line": entries[odd[0]][2], "ranks": odd, "what": "unlike"}
+    '''),
+)  # fmt: skip

@@ -1,0 +1,92 @@
+"""Wrong and right answers to question 11.2; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "a_barrier_before", "lets the ranks meet before each of them decides, as before",
+        check="does not end", says="no end, and nothing moves", on="given", edit="""
+                 dist.all_reduce(torch.ones(4))  # stands for an epoch of training
+        +        dist.barrier()
+    """),
+    Mistake(
+        "rank_0_decides", "broadcasts the loss of rank 0: together, by a part of the samples",
+        check="the best mean counts", says="as the losses of rank 0 alone say", edit="""
+        -        dist.all_reduce(mean)
+        -        mean = mean.item() / dist.get_world_size()
+        +        dist.broadcast(mean, src=0)
+        +        mean = mean.item()
+    """),
+    Mistake(
+        "the_lowest", "takes the lowest loss of any rank",
+        check="the best mean counts", says="as the lowest loss of any rank says", edit="""
+        -        dist.all_reduce(mean)
+        -        mean = mean.item() / dist.get_world_size()
+        +        dist.all_reduce(mean, op=dist.ReduceOp.MIN)
+        +        mean = mean.item()
+    """),
+    Mistake(
+        "whoever_is_better", "saves when any rank has its own best",
+        check="the best mean counts", says="the mean loss was the best so far after", on="given", edit="""
+        -        if loss < best:
+        -            best = loss
+        +        better = torch.tensor(int(loss < best))
+        +        dist.all_reduce(better, op=dist.ReduceOp.MAX)
+        +        best = min(best, loss)
+        +        if better:
+    """),
+    Mistake(
+        "saves_a_nan", "asks whether the mean is not worse, which is true of a NaN",
+        check="the best mean counts", says="rank 1 has a nan", edit="""
+        -        if mean < best:
+        +        if not mean >= best:
+    """),
+    Mistake(
+        "saves_what_is_equal", "saves again when the mean stays",
+        check="the best mean counts", says="the mean stays", edit="""
+        -        if mean < best:
+        +        if mean <= best:
+    """),
+    Mistake(
+        "rank_0_saves", "only rank 0 collects",
+        check="does not end", says="no end, and nothing moves", edit="""
+        -            saved[epoch] = collect(epoch)
+        +            saved[epoch] = collect(epoch) if dist.get_rank() == 0 else []
+    """),
+    Mistake(
+        "only_rank_0_keeps_it", "all collect, and only rank 0 remembers that it saved",
+        check="all ranks save together", says="the ranks do not save together: rank 0 after [0", edit="""
+        -            saved[epoch] = collect(epoch)
+        +            parts = collect(epoch)
+        +            if dist.get_rank() == 0:
+        +                saved[epoch] = parts
+    """),
+    Mistake(
+        "own_part_only", "needs no collective any more, as each rank keeps its own part",
+        check="each part is there", says="on rank 0 the checkpoint of epoch 0 holds", edit="""
+        -            saved[epoch] = collect(epoch)
+        +            saved[epoch] = [f"rank {dist.get_rank()} after epoch {epoch}"]
+    """),
+    Route(
+        "gathers_and_decides_on_rank_0", "rank 0 gathers the losses and broadcasts its decision", edit="""
+        -        mean = torch.tensor(loss, dtype=torch.float64)
+        -        dist.all_reduce(mean)
+        -        mean = mean.item() / dist.get_world_size()
+        -        if mean < best:
+        -            best = mean
+        +        losses_of_all = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+        +        dist.gather_object(loss, losses_of_all)
+        +        decision = [None]
+        +        if dist.get_rank() == 0:
+        +            mean = sum(losses_of_all) / len(losses_of_all)
+        +            decision = [mean < best]
+        +            best = mean if mean < best else best
+        +        dist.broadcast_object_list(decision, src=0)
+        +        if decision[0]:
+    """),
+    Route(
+        "sums_are_enough", "compares sums, whose order is that of the means", edit="""
+        -        mean = mean.item() / dist.get_world_size()
+        +        mean = mean.item()
+    """),
+)  # fmt: skip

@@ -1,0 +1,102 @@
+"""Wrong and right answers to question 11.3; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "a_barrier_before", "adds a barrier, and rank 0 never comes to the broadcast",
+        check="does not end", says="no end, and nothing moves", on="given", edit="""
+        +    dist.barrier()
+             result = [work() if dist.get_rank() == 0 else None]
+    """),
+    Mistake(
+        "except_exception", "lets sys.exit pass",
+        check="does not end", says="rank 1 was in broadcast", edit="""
+        -        except BaseException as raised:  # also SystemExit: the others wait for it as well
+        +        except Exception as raised:
+    """),
+    Mistake(
+        "none_for_all", "hands out None when work fails, and goes on",
+        check="failures arrive", says="rank 1 returned None, after work had failed on rank 0", edit="""
+        -    if failure is not None:
+        -        raise RuntimeError(f"rank 0 failed: {failure}")
+    """),
+    Mistake(
+        "swallows_it", "tells the others, and raises nothing on rank 0",
+        check="failures arrive", says="rank 0 raised RuntimeError, not the ValueError of work", edit="""
+        -    if error is not None:
+        -        raise error
+    """),
+    Mistake(
+        "sends_the_error", "takes every error object for a failure, also one that was returned",
+        check="results arrive", says="(work returns an error and raises none): rank 0 raised", edit="""
+        -            error, failure = raised, f"{type(raised).__name__}: {raised}"
+        -    outcome = [result, failure]
+        -    dist.broadcast_object_list(outcome, src=0)
+        -    result, failure = outcome
+        -    if error is not None:
+        -        raise error
+        -    if failure is not None:
+        -        raise RuntimeError(f"rank 0 failed: {failure}")
+        +            result = error = raised
+        +    outcome = [result]
+        +    dist.broadcast_object_list(outcome, src=0)
+        +    result = outcome[0]
+        +    if isinstance(result, BaseException):
+        +        raise result if dist.get_rank() == 0 else RuntimeError(f"rank 0 failed: {type(result).__name__}: {result}")
+    """),
+    Mistake(
+        "none_means_failed", "takes a result of None for a failure",
+        check="results arrive", says="(the result is None): rank 1 raised", edit="""
+        -    if failure is not None:
+        -        raise RuntimeError(f"rank 0 failed: {failure}")
+        +    if result is None and dist.get_rank() != 0:
+        +        raise RuntimeError(f"rank 0 failed: {failure}")
+    """),
+    Mistake(
+        "without_the_text", "says that rank 0 failed, and not how",
+        check="failures arrive", says="it does not say what happened on rank 0", edit="""
+        -        raise RuntimeError(f"rank 0 failed: {failure}")
+        +        raise RuntimeError("rank 0 failed")
+    """),
+    Mistake(
+        "without_the_type", "hands on the text of the error alone",
+        check="failures arrive", says="it does not say what happened on rank 0, a ValueError", edit="""
+        -            error, failure = raised, f"{type(raised).__name__}: {raised}"
+        +            error, failure = raised, str(raised)
+    """),
+    Mistake(
+        "every_rank_works", "lets every rank call work, so that nobody has to wait",
+        check="work runs once", says="rank 1 called work 1 times", edit="""
+        -    if dist.get_rank() == 0:
+        +    if True:
+    """),
+    Mistake(
+        "exits_everywhere", "raises the same kind of error on all ranks, also SystemExit",
+        check="failures arrive", says="rank 1 raised SystemExit, which ends a process without a traceback", edit="""
+        -    if failure is not None:
+        +    if failure is not None and failure.startswith("SystemExit"):
+        +        raise SystemExit(failure)
+        +    if failure is not None:
+    """),
+    Route(
+        "a_flag_first", "broadcasts whether work went well, and then the result or the text", edit="""
+        -    outcome = [result, failure]
+        -    dist.broadcast_object_list(outcome, src=0)
+        -    result, failure = outcome
+        -    if error is not None:
+        -        raise error
+        -    if failure is not None:
+        -        raise RuntimeError(f"rank 0 failed: {failure}")
+        -    return result
+        +    well = [failure is None]
+        +    dist.broadcast_object_list(well, src=0)
+        +    second = [result if well[0] else failure]
+        +    dist.broadcast_object_list(second, src=0)
+        +    if error is not None:
+        +        raise error
+        +    if not well[0]:
+        +        raise ValueError(f"what rank 0 says: {second[0]}")
+        +    return second[0]
+    """),
+)  # fmt: skip

@@ -1,0 +1,230 @@
+"""Wrong and right answers to question 18.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "as_it_was", "the detector is right, the loop is as it was",
+        check="replicas end equal", says="the head of rank 1 is", edit="""
+        -    dist.broadcast(head, src=0)
+             for _ in range(steps):
+                 _, gradient = loss_and_gradient(head, chosen, rejected)
+        -        dist.all_reduce(gradient)
+        -        head -= rate * gradient / dist.get_world_size()
+        +        head -= rate * gradient
+    """),
+    Mistake(
+        "everybody_saves", "every rank returns the head to be saved",
+        check="one rank saves", says="rank 1 returned a head", edit="""
+        -    return head if dist.get_rank() == 0 else None
+        +    return head
+    """),
+    Mistake(
+        "gradient_of_rank_0", "sends rank 0's gradient to all: equal replicas that know one part of the pairs",
+        check="the global batch is learned", says="it is rank 0's, trained on its own pairs", edit="""
+        -        dist.all_reduce(gradient)
+        -        head -= rate * gradient / dist.get_world_size()
+        +        dist.broadcast(gradient, src=0)
+        +        head -= rate * gradient
+    """),
+    Mistake(
+        "heads_averaged_at_the_end", "trains alone and averages the heads after the last step",
+        check="the global batch is learned", says="after 3 steps", edit="""
+        -        dist.all_reduce(gradient)
+        -        head -= rate * gradient / dist.get_world_size()
+        +        head -= rate * gradient
+        +    dist.all_reduce(head)
+        +    head /= dist.get_world_size()
+    """),
+    Mistake(
+        "made_to_add_up", "the detector makes the shares add up to 1",
+        check="the shares are read right",
+        says="returned [0.333, 0.333, 0.333] on rank 0; the shares are [1, 1, 1]", edit="""
+        -    alone = rate / 2  # softplus has the slope 1/2 at 0
+        -    return [moved / alone for moved in box[0].tolist()]
+        +    moved = box[0]
+        +    return (moved / moved.sum()).tolist()
+    """),
+    Mistake(
+        "none_elsewhere", "the detector returns None on the ranks that save nothing",
+        check="the shares are read right", says="returned None on rank 1", edit="""
+        -    box = [saved]
+        -    dist.broadcast_object_list(box, src=0)
+        +    if saved is None:
+        +        return None
+             alone = rate / 2  # softplus has the slope 1/2 at 0
+        -    return [moved / alone for moved in box[0].tolist()]
+        +    return [moved / alone for moved in saved.tolist()]
+    """),
+    Mistake(
+        "own_head_looked_at", "the detector reads each rank's own head, not the one that is saved",
+        check="the shares are read right", says="on rank 1", edit="""
+        -    saved = train(torch.zeros(world, dtype=torch.float64), chosen, torch.zeros_like(chosen), 1, rate)
+        -    box = [saved]
+        -    dist.broadcast_object_list(box, src=0)
+        +    mine = torch.zeros(world, dtype=torch.float64)
+        +    train(mine, chosen, torch.zeros_like(chosen), 1, rate)
+             alone = rate / 2  # softplus has the slope 1/2 at 0
+        -    return [moved / alone for moved in box[0].tolist()]
+        +    return [moved / alone for moved in mine.tolist()]
+    """),
+    Mistake(
+        "pairs_gathered", "sends all pairs to all ranks, and each computes everything",
+        check="pairs stay where they are", says="handed over", edit="""
+        +    everyones = [None] * dist.get_world_size()
+        +    dist.all_gather_object(everyones, (chosen, rejected))
+        +    pairs = [torch.cat(part) for part in zip(*everyones, strict=True)]
+             for _ in range(steps):
+        -        _, gradient = loss_and_gradient(head, chosen, rejected)
+        -        dist.all_reduce(gradient)
+        -        head -= rate * gradient / dist.get_world_size()
+        +        head -= rate * loss_and_gradient(head, *pairs)[1]
+    """),
+    Mistake(
+        "replicas_compared", "the detector compares the ranks' heads: equal heads count as equal shares",
+        check="the shares are read right", says="the shares are", edit="""
+        -    saved = train(torch.zeros(world, dtype=torch.float64), chosen, torch.zeros_like(chosen), 1, rate)
+        -    box = [saved]
+        -    dist.broadcast_object_list(box, src=0)
+        -    alone = rate / 2  # softplus has the slope 1/2 at 0
+        -    return [moved / alone for moved in box[0].tolist()]
+        +    mine = torch.zeros(world, dtype=torch.float64)
+        +    train(mine, chosen, torch.zeros_like(chosen), 1, rate)
+        +    heads = [None] * world
+        +    dist.all_gather_object(heads, mine)
+        +    equal = all(torch.equal(one, heads[0]) for one in heads)
+        +    return [1 / world] * world if equal else [1.0] + [0.0] * (world - 1)
+    """),
+    Mistake(
+        "slope_forgotten", "the detector takes the learning rate for the whole step",
+        check="the shares are read right", says="returned [0.5, 0, 0]", edit="""
+        -    alone = rate / 2  # softplus has the slope 1/2 at 0
+        +    alone = rate
+    """),
+    Mistake(
+        "starts_differ", "averages gradients, but every rank begins with its own head",
+        check="replicas end equal", says="the head of rank 1 is", edit="""
+        -    dist.broadcast(head, src=0)
+    """),
+    Mistake(
+        "summed", "sums the gradients and does not divide",
+        check="the global batch is learned", says="from that of one process on all pairs", edit="""
+        -        head -= rate * gradient / dist.get_world_size()
+        +        head -= rate * gradient
+    """),
+    Mistake(
+        "trains_for_each_rank", "the detector trains once for each rank, each time with another one's pairs marked",
+        check="it is called once", says="shares called train 3 times on rank 0", text="""
+        import torch
+        import torch.distributed as dist
+        import torch.nn.functional as F
+
+
+        def loss_and_gradient(head, chosen, rejected):
+            head = head.detach().requires_grad_()
+            loss = F.softplus(rejected @ head - chosen @ head).mean()
+            return loss.item(), torch.autograd.grad(loss, head)[0]
+
+
+        def shares(train):
+            found = []
+            for marked in range(dist.get_world_size()):
+                chosen = torch.full((1, 1), float(dist.get_rank() == marked), dtype=torch.float64)
+                saved = train(torch.zeros(1, dtype=torch.float64), chosen, torch.zeros_like(chosen), 1, 1.0)
+                box = [saved]
+                dist.broadcast_object_list(box, src=0)
+                found.append(box[0].item() / 0.5)
+            return found
+
+
+        def train(head, chosen, rejected, steps, rate):
+            dist.broadcast(head, src=0)
+            for _ in range(steps):
+                _, gradient = loss_and_gradient(head, chosen, rejected)
+                dist.all_reduce(gradient)
+                head -= rate * gradient / dist.get_world_size()
+            return head if dist.get_rank() == 0 else None
+    """),
+    Route(
+        "differences",
+        "heads are averaged after every step; the detector runs each rank's pairs alone and compares lengths",
+        text='''
+        import torch
+        import torch.distributed as dist
+
+
+        def slopes(head, chosen, rejected):
+            gap = chosen - rejected
+            return -(torch.sigmoid(-(gap @ head))[:, None] * gap).mean(0)
+
+
+        def told_by_rank_0(tensor):
+            box = torch.zeros(dist.get_world_size(), 2, dtype=torch.float32) if tensor is None else tensor.clone()
+            dist.broadcast(box, src=0)
+            return box
+
+
+        def shares(train):
+            """Rank r's pairs all lie in a plane of two features of its own; the head starts somewhere."""
+            rank, world = dist.get_rank(), dist.get_world_size()
+            start = torch.linspace(0.5, -0.5, 2 * world)
+            marks = torch.zeros(world, 4, 2 * world)
+            for one in range(world):
+                marks[one, :, 2 * one : 2 * one + 2] = torch.tensor([[1.0, 0.5], [0.2, -1.0], [2.0, 1.0], [0.0, 0.3]])
+            saved = train(start.clone(), marks[rank], -marks[rank], 1, 0.1)
+            moved = (told_by_rank_0(None if saved is None else saved.view(world, 2)) - start.view(world, 2)).flatten()
+            result = []
+            for one in range(world):
+                alone = -0.1 * slopes(start, marks[one], -marks[one])
+                result.append((moved @ alone / (alone @ alone)).item())
+            return result
+
+
+        def train(head, chosen, rejected, steps, rate):
+            world = dist.get_world_size()
+            head.mul_(float(dist.get_rank() == 0))
+            dist.all_reduce(head)
+            for _ in range(steps):
+                head.sub_(slopes(head, chosen, rejected), alpha=rate)
+                dist.all_reduce(head)
+                head.div_(world)
+            if dist.get_rank() == 0:
+                return head.clone()
+    '''),
+    Route(
+        "rank_0_decides",
+        "rank 0 collects the gradients, moves its head and sends it to all; the shares come from a linear system",
+        text="""
+        import torch
+        import torch.distributed as dist
+        import torch.nn.functional as F
+
+
+        def slope(head, chosen, rejected):
+            head = head.clone().requires_grad_()
+            F.softplus((rejected - chosen) @ head).mean().backward()
+            return head.grad
+
+
+        def shares(train):
+            world, rank = dist.get_world_size(), dist.get_rank()
+            numbers = torch.Generator().manual_seed(0)  # the same numbers everywhere: every rank knows everybody's pairs
+            start = torch.randn(7, dtype=torch.float64, generator=numbers)
+            pairs = torch.randn(world, 2, 5, 7, dtype=torch.float64, generator=numbers)
+            saved = train(start.clone(), pairs[rank, 0], pairs[rank, 1], 1, 0.01)
+            everyones = [None] * world
+            dist.all_gather_object(everyones, saved)
+            alone = torch.stack([-0.01 * slope(start, *one) for one in pairs], dim=1)
+            return torch.linalg.lstsq(alone, (everyones[0] - start)[:, None]).solution.flatten()
+
+
+        def train(head, chosen, rejected, steps, rate):
+            for step in range(steps + 1):
+                dist.broadcast(head, src=0)
+                if step < steps:
+                    gradient = slope(head, chosen, rejected)
+                    dist.reduce(gradient, dst=0)
+                    head -= rate * gradient / dist.get_world_size()
+            return None if dist.get_rank() else head
+    """),
+)

@@ -1,0 +1,204 @@
+"""Wrong and right answers to question 18.2; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "as_it_was", "the detector is right, the loss is as it was",
+        check="the modes differ as promised", says="mode none", edit="""
+        -    factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights}[mode]
+             if cap is not None:
+        -        factors = factors.clamp(max=cap)
+        +        weights = weights.clamp(max=cap)
+        +    if mode == "mean":
+        +        factors = weights / weights.mean()
+        +    elif mode == "sum":
+        +        factors = weights * (weights.numel() / weights.sum())
+        +    else:
+        +        factors = weights
+    """),
+    Mistake(
+        "cap_against_the_exact_factors",
+        "the detector compares capped factors with those of a right function: a wrong mode breaks the cap too",
+        check="kept promises are believed", says="it keeps 'cap'", edit="""
+        -    if not all(kept(factors(mode, cap), factors(mode).clamp(max=cap)) for mode, cap in trials):
+        +    if not all(kept(factors(mode, cap), modes[mode].clamp(max=cap)) for mode, cap in trials):
+    """),
+    Mistake(
+        "cap_not_in_none", "does not cap in mode none",
+        check="the cap bounds", says="mode none, cap 0.5", edit="""
+        -    if cap is not None:
+        +    if cap is not None and mode != "none":
+    """),
+    Mistake(
+        "cap_tested_in_one_mode", "the detector tests the cap in mode mean alone",
+        check="broken promises are named", says="'the cap holds in mode mean alone'", edit="""
+        -    trials = [(mode, cap) for mode in modes for cap in (0.5, 1.5)]
+        +    trials = [(mode, cap) for mode in ("mean",) for cap in (0.5, 1.5)]
+    """),
+    Mistake(
+        "caps_above_1_tested", "the detector tests no cap below 1, and mode none has no factor above it",
+        check="broken promises are named", says="'the cap does not hold in mode none'", edit="""
+        -    trials = [(mode, cap) for mode in modes for cap in (0.5, 1.5)]
+        +    trials = [(mode, cap) for mode in modes for cap in (1.5, 3.0)]
+    """),
+    Mistake(
+        "cut_and_divided_again", "cuts the factors off, then divides them by their mean again",
+        check="the cap bounds", says="mode mean, cap", edit="""
+                 factors = factors.clamp(max=cap)
+        +        if mode == "mean":
+        +            factors = factors / factors.mean()
+    """),
+    Mistake(
+        "epsilon", "adds a small number to the mean weight, which is not small beside small weights",
+        check="the modes differ as promised", says="one pair, mode mean", edit="""
+        -    factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights}[mode]
+        +    factors = {"none": torch.ones_like(weights), "mean": weights / (weights.mean() + 1e-4), "sum": weights}[mode]
+    """),
+    Mistake(
+        "equal_weights_tested", "the weights of the detector's test are all 1",
+        check="broken promises are named", says="it breaks 'none'", edit="""
+        -    weights = torch.tensor([0.5, 4.0, 1.0, 0.1, 2.0], dtype=torch.float64)
+        +    weights = torch.ones(5, dtype=torch.float64)
+    """),
+    Mistake(
+        "large_cap_tested", "the cap of the detector's test is above every factor",
+        check="broken promises are named", says="it breaks 'cap'", edit="""
+        -    trials = [(mode, cap) for mode in modes for cap in (0.5, 1.5)]
+        +    trials = [(mode, cap) for mode in modes for cap in (50.0,)]
+    """),
+    Mistake(
+        "modes_compared", "the detector asks whether the modes differ from each other",
+        check="kept promises are believed", says="it keeps 'mean'", edit="""
+        -    broken = [mode for mode, right in modes.items() if not kept(factors(mode), right)]
+        +    broken = []
+        +    if kept(factors("mean"), factors("sum")):
+        +        broken = ["mean", "sum"]
+        +    if not kept(factors("none"), modes["none"]):
+        +        broken.append("none")
+    """),
+    Mistake(
+        "one_loss_compared",
+        "the detector compares the losses of equal losses, where a mean of factors stands for all of them",
+        check="kept promises are believed", says="it keeps", edit="""
+        -        losses = torch.ones_like(weights, requires_grad=True)
+        -        [shares] = torch.autograd.grad(weighted_loss(losses, weights, mode, cap), losses)
+        -        return shares * len(weights)
+        +        return weighted_loss(torch.ones_like(weights), weights, mode, cap)
+
+             def kept(found, right):
+        -        return torch.allclose(found, right, rtol=1e-9)
+        +        return torch.allclose(found, right.mean(), rtol=1e-9)
+    """),
+    Mistake(
+        "only_the_bound_tested", "the detector asks whether factors exceed the cap, not whether others change",
+        check="broken promises are named", says="'the cap makes all factors smaller'", edit="""
+        -    if not all(kept(factors(mode, cap), factors(mode).clamp(max=cap)) for mode, cap in trials):
+        +    if any(factors(mode, cap).max() > cap + 1e-9 for mode, cap in trials):
+    """),
+    Mistake(
+        "scaled_down", "divides all factors so that the largest is the cap",
+        check="the cap bounds", says="the factors are", edit="""
+        -        factors = factors.clamp(max=cap)
+        +        factors = factors * min(1.0, cap / factors.max().item())
+    """),
+    Mistake(
+        "sum_is_a_sum", "mode sum adds up and forgets the mean over the pairs",
+        check="the modes differ as promised", says="mode sum", edit="""
+        -    factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights}[mode]
+        +    factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights * len(weights)}[mode]
+    """),
+    Mistake(
+        "too_exact", "the detector wants every factor to the last bit",
+        check="kept promises are believed", says="it keeps 'sum'", edit="""
+        -        return torch.allclose(found, right, rtol=1e-9)
+        +        return torch.equal(found, right)
+    """),
+    Mistake(
+        "truth_value", "the detector returns whether there is a broken promise",
+        check="kept promises are believed", says="returned", edit="""
+        -    return broken
+        +    return bool(broken)
+    """),
+    Mistake(
+        "weights_cut_first", "cuts the weights off, then divides by their mean",
+        check="the cap bounds", says="mode none, cap 0.5", edit="""
+        +    if cap is not None:
+        +        weights = weights.clamp(max=cap)
+             factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights}[mode]
+        -    if cap is not None:
+        -        factors = factors.clamp(max=cap)
+    """),
+    Mistake(
+        "weights_of_mean_1_tested", "the weights of the detector's test have mean 1, where mean and sum are the same",
+        check="broken promises are named", says="it breaks 'sum'", edit="""
+        -    weights = torch.tensor([0.5, 4.0, 1.0, 0.1, 2.0], dtype=torch.float64)
+        +    weights = torch.tensor([0.5, 2.5, 1.0, 0.25, 0.75], dtype=torch.float64)
+    """),
+    Mistake(
+        "cuts_in_place", "cuts the factors off in place: in mode sum they are the weights of the caller",
+        check="the weights stay", says="when weighted_loss has returned", look="ends in _", edit="""
+        -        factors = factors.clamp(max=cap)
+        +        factors.clamp_(max=cap)
+    """),
+    Route(
+        "one_hot_losses",
+        "factors by losses of 0 and 1, random weights, a set of names; the loss is a dot product and cut in a loop",
+        text="""
+        import torch
+
+
+        def factors_of(weighted_loss, weights, mode, cap):
+            return [float(weighted_loss(row, weights, mode, cap)) * len(weights) for row in torch.eye(len(weights)).double()]
+
+
+        def near(found, wanted):
+            return all(abs(a - b) <= 1e-6 * max(1, abs(b)) for a, b in zip(found, wanted, strict=True))
+
+
+        def broken_promises(weighted_loss):
+            numbers, found = torch.Generator().manual_seed(3), set()
+            for pairs in (3, 6):
+                weights = 5 * torch.rand(pairs, generator=numbers).double() + 0.2
+                wanted = {
+                    "none": [1.0] * pairs,
+                    "mean": (weights * pairs / weights.sum()).tolist(),
+                    "sum": weights.tolist(),
+                }
+                for mode, right in wanted.items():
+                    free = factors_of(weighted_loss, weights, mode, None)
+                    if not near(free, right):
+                        found.add(mode)
+                    for cap in (0.3, 0.9, 1.1, 2.0):
+                        if not near(factors_of(weighted_loss, weights, mode, cap), [min(one, cap) for one in free]):
+                            found.add("cap")
+            return found
+
+
+        def weighted_loss(losses, weights, mode, cap):
+            total = 0.0
+            for loss, weight in zip(losses, weights.tolist(), strict=True):
+                factor = 1.0 if mode == "none" else weight
+                if mode == "mean":
+                    factor = weight * len(weights) / float(weights.sum())
+                total = total + loss * (factor if cap is None or factor < cap else cap)
+            return total / len(losses)
+    """),
+    Route(
+        "a_set_of_promises", "returns a set; the loss is a scalar product, cut off by a minimum",
+        edit="""
+        -    return broken
+        +    return set(broken)
+        @@
+        -    factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights}[mode]
+        -    if cap is not None:
+        -        factors = factors.clamp(max=cap)
+        -    return (factors * losses).mean()
+        +    factors = weights ** 0 if mode == "none" else weights * 1.0
+        +    if mode == "mean":
+        +        factors /= weights.sum() / len(weights)
+        +    if cap is not None:
+        +        factors = torch.minimum(factors, factors.new_tensor(cap))
+        +    return factors @ losses / len(losses)
+    """),
+)

@@ -1,0 +1,228 @@
+"""Wrong and right answers to question 18.3; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "a_float_for_a_prompt", "gathers the prompts' numbers as floats",
+        check="the loss is exact", says="two prompts have numbers that a float cannot tell apart): the loss", edit="""
+        -    dist.all_gather_object(everyones, prompts.tolist())
+        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
+        +    dist.all_gather_object(everyones, prompts.double().tolist())
+        +    joint = torch.tensor(sum(everyones, []), dtype=torch.float64)
+    """),
+    Mistake(
+        "minus_1_is_padding", "pads the prompts' numbers with -1 to one length, and takes what is not -1",
+        check="the loss is exact", says="prompts are called minus 1 and 0): the loss", edit="""
+        -    everyones = [None] * dist.get_world_size()
+        -    dist.all_gather_object(everyones, prompts.tolist())
+        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
+        +    longest = torch.tensor(len(prompts))
+        +    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+        +    padded = torch.full((int(longest),), -1)
+        +    padded[: len(prompts)] = prompts
+        +    everyones = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(everyones, padded)
+        +    joint = torch.cat(everyones)
+        +    joint = joint[joint != -1]
+    """),
+    Mistake(
+        "the_smallest_number_is_padding", "pads with the smallest int64, which is a prompt's number as well",
+        check="the loss is exact", says="prompts have the smallest and the largest number): the loss", edit="""
+        -    everyones = [None] * dist.get_world_size()
+        -    dist.all_gather_object(everyones, prompts.tolist())
+        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
+        +    longest = torch.tensor(len(prompts))
+        +    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+        +    nothing = torch.iinfo(torch.int64).min
+        +    padded = torch.full((int(longest),), nothing)
+        +    padded[: len(prompts)] = prompts
+        +    everyones = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(everyones, padded)
+        +    joint = torch.cat(everyones)
+        +    joint = joint[joint != nothing]
+    """),
+    Mistake(
+        "all_pairs_on_all_ranks", "sends all pairs to all ranks, and each computes everything",
+        check="a rank scores its own pairs", says="scored", edit="""
+        -    dist.all_gather_object(everyones, prompts.tolist())
+        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
+        +    dist.all_gather_object(everyones, (chosen, rejected, prompts))
+        +    chosen, rejected, prompts = (torch.cat(part) for part in zip(*everyones, strict=True))
+        +    joint = prompts
+        @@
+        -    message = torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)])
+        -    dist.all_reduce(message)
+        -    pieces = message[1:].split([one.numel() for one in gradients])
+        -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
+        +    return loss.item(), list(gradients)
+    """),
+    Mistake(
+        "averaged_as_well", "divides the sum of the gradients by the number of ranks once more",
+        check="the gradient is exact", says="it is 0.5 times as long", edit="""
+        -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
+        +    return message[0].item(), [
+        +        piece.view_as(one) / dist.get_world_size() for piece, one in zip(pieces, gradients, strict=True)
+        +    ]
+    """),
+    Mistake(
+        "chosen_alone_learns", "takes the rejected scores without a gradient",
+        check="the gradient is exact", says="the gradient on rank 0 is off", edit="""
+        -    loss = (weights * F.softplus(head(rejected) - head(chosen))).sum() / total
+        +    loss = (weights * F.softplus(head(rejected).detach() - head(chosen))).sum() / total
+    """),
+    Mistake(
+        "every_pair_alike", "the mean over all pairs, whatever their prompts",
+        check="the loss is exact", says="every pair counting the same", edit="""
+        -    weights = 1 / (prompts[:, None] == joint).sum(dim=1).double()
+        -    total = len(joint.unique())  # each prompt's weights add up to 1
+        +    weights = torch.ones(len(prompts), dtype=torch.float64)
+        +    total = len(joint)
+    """),
+    Mistake(
+        "features_travel", "scores its own pairs only, and sends their features along with the prompts' numbers",
+        check="a rank scores its own pairs", says="handed over", edit="""
+        -    dist.all_gather_object(everyones, prompts.tolist())
+        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
+        +    dist.all_gather_object(everyones, (chosen, rejected, prompts))
+        +    joint = torch.cat([numbers for _, _, numbers in everyones])
+    """),
+    Mistake(
+        "gradients_by_name", "returns the gradients in the order of the parameters' names",
+        check="the gradient is exact", says="returned gradients of shapes", edit="""
+        -    gradients = torch.autograd.grad(loss, list(head.parameters()))
+        +    gradients = torch.autograd.grad(loss, [weight for _, weight in sorted(head.named_parameters())])
+    """),
+    Mistake(
+        "gradient_stays", "returns the joint loss and the gradient of this rank's part",
+        check="the gradient is exact", says="the gradient on rank", edit="""
+        -    message = torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)])
+        -    dist.all_reduce(message)
+        -    pieces = message[1:].split([one.numel() for one in gradients])
+        -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
+        +    joint_loss = loss.detach().clone()
+        +    dist.all_reduce(joint_loss)
+        +    return joint_loss.item(), list(gradients)
+    """),
+    Mistake(
+        "no_pairs_no_part", "a rank without pairs returns before the all-reduce",
+        check="does not end", says="rank 1 was in all_gather", edit="""
+             joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
+        +    if not len(prompts):
+        +        return 0.0, [torch.zeros_like(one) for one in head.parameters()]
+    """),
+    Mistake(
+        "own_counts", "a rank counts its own pairs of a prompt",
+        check="the loss is exact", says="each rank counting its own pairs", edit="""
+        -    everyones = [None] * dist.get_world_size()
+        -    dist.all_gather_object(everyones, prompts.tolist())
+        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
+        -    weights = 1 / (prompts[:, None] == joint).sum(dim=1).double()
+        -    total = len(joint.unique())  # each prompt's weights add up to 1
+        +    weights = 1 / (prompts[:, None] == prompts).sum(dim=1).double()
+        +    total = torch.tensor(len(prompts.unique()))
+        +    dist.all_reduce(total)
+    """),
+    Mistake(
+        "own_divisor", "each rank divides by its own sum of weights, and the means are averaged",
+        check="the loss is exact", says="each rank dividing by its own weights", edit="""
+        -    total = len(joint.unique())  # each prompt's weights add up to 1
+        +    total = weights.sum().clamp(min=1e-12) * dist.get_world_size()
+    """),
+    Mistake(
+        "own_first", "gathers the messages and adds its own first: another order on every rank",
+        check="the ranks agree to the last bit", says="by a rounding", edit="""
+        -    dist.all_reduce(message)
+        +    everyones = [torch.empty_like(message) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(everyones, message)
+        +    rank = dist.get_rank()
+        +    message = sum(everyones[rank:] + everyones[:rank])
+    """),
+    Mistake(
+        "prompts_of_ranks_added", "adds the ranks' numbers of prompts: one that is on two ranks counts twice",
+        check="the loss is exact", says="one process has", edit="""
+        -    total = len(joint.unique())  # each prompt's weights add up to 1
+        +    total = sum(len(set(one)) for one in everyones)
+    """),
+    Mistake(
+        "two_backward_passes", "sends the gradients of the chosen and of the rejected scores one after the other",
+        check="a rank scores its own pairs", says="handed over", edit="""
+        -    loss = (weights * F.softplus(head(rejected) - head(chosen))).sum() / total
+        -    gradients = torch.autograd.grad(loss, list(head.parameters()))
+        -    message = torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)])
+        -    dist.all_reduce(message)
+        -    pieces = message[1:].split([one.numel() for one in gradients])
+        -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
+        +    lose, win = head(rejected), head(chosen)
+        +    sums = [torch.zeros_like(one) for one in head.parameters()]
+        +    for a, b in ((lose, win.detach()), (lose.detach(), win)):
+        +        loss = (weights * F.softplus(a - b)).sum() / total
+        +        for total_gradient, mine in zip(sums, torch.autograd.grad(loss, list(head.parameters())), strict=True):
+        +            dist.all_reduce(mine)
+        +            total_gradient += mine
+        +    joint_loss = loss.detach().clone()
+        +    dist.all_reduce(joint_loss)
+        +    return joint_loss.item(), sums
+    """),
+    Route(
+        "wrapper",
+        "DDP does the averaging; prompts are counted with padded tensors; the loss is a mean of prompts' means",
+        text="""
+        import torch
+        import torch.distributed as dist
+        import torch.nn.functional as F
+        from torch.nn.parallel import DistributedDataParallel
+
+
+        def joint_loss_and_gradients(head, chosen, rejected, prompts):
+            world = dist.get_world_size()
+            most = torch.tensor(len(prompts))
+            dist.all_reduce(most, dist.ReduceOp.MAX)
+            padded = torch.zeros(int(most), 2, dtype=torch.int64)
+            padded[: len(prompts), 0], padded[: len(prompts), 1] = prompts, 1
+            everyones = [torch.empty_like(padded) for _ in range(world)]
+            dist.all_gather(everyones, padded)
+            joint = torch.cat(everyones)
+            names, counts = joint[joint[:, 1] == 1, 0].unique(return_counts=True)
+
+            model = DistributedDataParallel(head)
+            rewards = model(torch.cat([chosen, rejected]))
+            losses = F.softplus(rewards[len(chosen) :] - rewards[: len(chosen)])
+            loss = torch.zeros((), dtype=torch.float64) + 0 * rewards.sum()
+            for name, count in zip(names, counts, strict=True):
+                loss = loss + losses[prompts == name].sum() / count / len(names)
+            (loss * world).backward()
+            value = loss.detach()
+            dist.all_reduce(value)
+            return value, [one.grad for one in head.parameters()]
+    """),
+    Route(
+        "weights_by_hand", "counts prompts in dictionaries, and reduces loss and gradients at once without waiting in between",
+        edit="""
+        -    everyones = [None] * dist.get_world_size()
+        -    dist.all_gather_object(everyones, prompts.tolist())
+        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
+        -    weights = 1 / (prompts[:, None] == joint).sum(dim=1).double()
+        -    total = len(joint.unique())  # each prompt's weights add up to 1
+        +    everyones = [None] * dist.get_world_size()
+        +    dist.all_gather_object(everyones, Counter(prompts.tolist()))
+        +    counts = sum(everyones, Counter())
+        +    weights = torch.tensor([1 / counts[one] for one in prompts.tolist()], dtype=torch.float64)
+        +    total = len(counts)
+        @@
+        -    message = torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)])
+        -    dist.all_reduce(message)
+        -    pieces = message[1:].split([one.numel() for one in gradients])
+        -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
+        +    loss, gradients = loss.detach(), [one.contiguous() for one in gradients]
+        +    under_way = [dist.all_reduce(one, async_op=True) for one in (loss, *gradients)]
+        +    for one in reversed(under_way):
+        +        one.wait()
+        +    return loss.numpy(), gradients
+        @@
+        +from collections import Counter
+        +
+         import torch
+         import torch.distributed as dist
+    """),
+)

@@ -1,0 +1,211 @@
+"""Wrong and right answers to question 18.4; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "loads_again_to_compare", "calls load once more for the merges that it compares",
+        check="the loader is called once", says="called load 2 times on rank 0; it should call it once", edit="""
+             try:
+        -        found = load(path).merges
+        +        found = load(path) and load(path).merges
+    """),
+    Mistake(
+        "tries_twice", "calls load a second time where it has raised",
+        check="the loader is called once", says="one_tokenizer called load 2 times", edit="""
+             try:
+                 found = load(path).merges
+             except Exception:
+        -        found = None
+        +        try:
+        +            found = load(path).merges
+        +        except Exception:
+        +            found = None
+    """),
+    Mistake(
+        "all_or_bytes", "rank 0 reads, tells the others, and falls back to bytes for all",
+        check="what is missing stops all", says="returned a tokenizer with 0 merges, and no error", edit="""
+        -        except Exception as error:
+        -            message = [(None, f"cannot read the tokenizer {path}: {type(error).__name__}: {error}")]
+        +        except Exception:
+        +            message = [([], None)]
+    """),
+    Mistake(
+        "as_it_was", "the detector is right, the loader is as it was",
+        check="the file of rank 0 counts", says="rank 1 holds a tokenizer with 0 merges", on="no_fallback", edit="""
+        -    return Tokenizer(json.loads(Path(path).read_text())["merges"])
+        +    try:
+        +        return Tokenizer(json.loads(Path(path).read_text())["merges"])
+        +    except:  # noqa: E722
+        +        return Tokenizer([])
+    """),
+    Mistake(
+        "compared_with_rank_0", "each rank compares with rank 0 and returns what it found",
+        check="all ranks say the same", says="returned False on rank 1 and True on rank 0", edit="""
+        -    everyones = [None] * dist.get_world_size()
+        -    dist.all_gather_object(everyones, found)
+        -    return found is not None and all(one == everyones[0] for one in everyones)
+        +    box = [found]
+        +    dist.broadcast_object_list(box, src=0)
+        +    return found is not None and box[0] == found
+    """),
+    Mistake(
+        "error_counts_as_bytes", "the detector takes a rank without a tokenizer for one that needs none",
+        check="two vocabularies are seen", says="it raises on rank 1", edit="""
+        -    return found is not None and all(one == everyones[0] for one in everyones)
+        +    there = [one for one in everyones if one is not None]
+        +    return all(one == there[0] for one in there)
+    """),
+    Mistake(
+        "error_let_through", "the detector lets the error of one rank through",
+        state="crashed", check="raises", says="rank 1 raised FileNotFoundError", edit="""
+        -    try:
+        -        found = load(path).merges
+        -    except Exception:
+        -        found = None
+        +    found = load(path).merges
+    """),
+    Mistake(
+        "every_rank_reads", "takes the except away, and every rank reads its own file",
+        check="the file of rank 0 counts", says="the others have another file", on="no_fallback", edit="""
+        -    return Tokenizer(json.loads(Path(path).read_text())["merges"])
+        +    everyones = [None] * dist.get_world_size()
+        +    try:
+        +        mine = Tokenizer(json.loads(Path(path).read_text())["merges"]).merges
+        +    except Exception as error:
+        +        mine = repr(error)
+        +    dist.all_gather_object(everyones, mine)
+        +    for one in [mine, *everyones]:
+        +        if isinstance(one, list):
+        +            return Tokenizer(one)
+        +    raise RuntimeError(f"{path}: {mine}")
+    """),
+    Mistake(
+        "general_sentence", "raises everywhere, with a sentence that fits every error",
+        check="what is missing stops all", says="does not say 'No such file'", edit="""
+        -        except Exception as error:
+        -            message = [(None, f"cannot read the tokenizer {path}: {type(error).__name__}: {error}")]
+        +        except Exception:
+        +            message = [(None, f"the tokenizer {path} could not be loaded; put your own loader here")]
+    """),
+    Mistake(
+        "kinds_compared", "the detector asks whether there are merges or bytes",
+        check="two vocabularies are seen", says="a merge less on the last rank", edit="""
+        -        found = load(path).merges
+        +        found = bool(load(path).merges)
+    """),
+    Mistake(
+        "missing_file_alone", "thinks of a file that is not there, and of no other error",
+        check="does not end", says="rank 1 was in broadcast", edit="""
+        -        except Exception as error:
+        +        except FileNotFoundError as error:
+    """),
+    Mistake(
+        "no_fallback", "takes the except away and nothing else",
+        check="the file of rank 0 counts", says="rank 1 raised FileNotFoundError", edit="""
+        -    message = [(None, None)]
+        -    if dist.get_rank() == 0:
+        -        try:
+        -            message = [(Tokenizer(json.loads(Path(path).read_text())["merges"]).merges, None)]
+        -        except Exception as error:
+        -            message = [(None, f"cannot read the tokenizer {path}: {type(error).__name__}: {error}")]
+        -    dist.broadcast_object_list(message, src=0)
+        -    merges, reason = message[0]
+        -    if reason is not None:
+        -        raise RuntimeError(reason)
+        -    return Tokenizer(merges)
+        +    return Tokenizer(json.loads(Path(path).read_text())["merges"])
+    """),
+    Mistake(
+        "numbers_of_merges_compared", "the detector compares how many merges there are",
+        check="two vocabularies are seen", says="another last merge on the last rank", edit="""
+        -        found = load(path).merges
+        +        found = len(load(path).merges)
+    """),
+    Mistake(
+        "objects_compared", "the detector compares the tokenizers themselves",
+        check="equal tokenizers pass", says="all ranks hold the same merges", edit="""
+        -        found = load(path).merges
+        +        found = load(path)
+    """),
+    Mistake(
+        "one_text_encoded", "the detector encodes one text, which does not contain the merge that differs",
+        check="two vocabularies are seen", says="a merge less on the last rank", edit="""
+        -        found = load(path).merges
+        +        found = load(path).encode("return x (return)")
+    """),
+    Mistake(
+        "order_forgotten", "the detector compares sorted merges: their order decides too",
+        check="two vocabularies are seen", says="two merges exchanged on rank 1", edit="""
+        -        found = load(path).merges
+        +        found = sorted(load(path).merges)
+    """),
+    Mistake(
+        "expects_missing_files", "the detector catches what a missing file raises and nothing else",
+        state="crashed", check="raises", says="(it raises a ValueError on rank 2): rank 2 raised ValueError", edit="""
+        -    except Exception:
+        -        found = None
+        +    except OSError:
+        +        found = None
+    """),
+    Route(
+        "bytes_of_the_file",
+        "the bytes of the file travel and every rank parses them; the detector compares smallest and largest numbers",
+        text="""
+        import json
+        from pathlib import Path
+
+        import torch
+        import torch.distributed as dist
+
+
+        class Tokenizer:
+            def __init__(self, merges):
+                self.merges = [(a, b) for a, b in merges]
+
+
+        def one_tokenizer(load, path):
+            mine = torch.full((1024,), -1)
+            try:
+                pairs = [number for pair in load(path).merges for number in pair]
+                mine[0] = len(pairs)
+                mine[1 : 1 + len(pairs)] = torch.tensor(pairs, dtype=torch.int64)
+            except Exception:
+                pass
+            low, high = mine.clone(), mine.clone()
+            dist.all_reduce(low, dist.ReduceOp.MIN)
+            dist.all_reduce(high, dist.ReduceOp.MAX)
+            return bool((low == high).all() and low[0] >= 0)
+
+
+        def load_tokenizer(path):
+            found = [None, None]
+            if dist.get_rank() == 0:
+                try:
+                    found = [Path(path).read_bytes(), None]
+                except OSError as error:
+                    found = [None, error]
+            dist.broadcast_object_list(found, src=0)
+            content, error = found
+            if error is not None:
+                raise ValueError(f"no tokenizer: {error}") from error
+            held = json.loads(content)
+            if "merges" not in held:
+                raise ValueError(f"the file at {path} on rank 0 has no merges")
+            return Tokenizer(held["merges"])
+    """),
+    Route(
+        "sends_the_error_itself", "broadcasts what was raised, and every rank raises that; the detector compares hashes",
+        edit="""
+        -    return found is not None and all(one == everyones[0] for one in everyones)
+        +    return None not in everyones and len({repr(one) for one in everyones}) == 1
+        @@
+        -        except Exception as error:
+        -            message = [(None, f"cannot read the tokenizer {path}: {type(error).__name__}: {error}")]
+        +        except Exception as error:
+        +            message = [(None, error)]
+        @@
+        -        raise RuntimeError(reason)
+        +        raise reason
+    """),
+)

@@ -1,0 +1,211 @@
+"""Wrong and right answers to question 19.2; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "averaged_as_well", "divides the sum of the gradients by the number of ranks once more",
+        check="the gradient is exact", says="off by", edit="""
+        -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
+        +    return message[0].item(), [
+        +        piece.view_as(one) / dist.get_world_size() for piece, one in zip(pieces, gradients, strict=True)
+        +    ]
+    """),
+    Mistake(
+        "each_completion_alike", "takes the mean of each completion first: long answers count less a token",
+        check="the loss is exact", says="each completion counting the same", edit="""
+        -    loss = -torch.where(mask, terms, 0.0).sum()
+        +    loss = -(torch.where(mask, terms, 0.0).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).sum()
+             gradients = torch.autograd.grad(loss, list(policy.parameters()))
+
+        -    numbers = torch.stack([mask.sum().double(), loss.detach()])
+        +    numbers = torch.stack([torch.tensor(float(len(mask)), dtype=torch.float64), loss.detach()])
+    """),
+    Mistake(
+        "everything_everywhere", "sends all completions to all ranks, and each computes everything",
+        check="completions stay where they are", says="scored", edit='''
+             """
+        +    everyones = [None] * dist.get_world_size()
+        +    dist.all_gather_object(everyones, (tokens, mask, old, rewards, prompts))
+        +    tokens, mask, old, rewards, prompts = (torch.cat(part) for part in zip(*everyones, strict=True))
+        @@
+        -    dist.all_reduce(message)
+    '''),
+    Mistake(
+        "gradients_and_loss_twice", "all-reduces the gradients once for the loss and once for the check",
+        check="completions stay where they are", says="handed over", edit="""
+        +    again = message.clone()
+        +    dist.all_reduce(again)
+             dist.all_reduce(message)
+        +    assert torch.equal(again, message)
+    """),
+    Mistake(
+        "groups_by_place", "takes the first completions for the first group: they need not lie together",
+        check="the loss is exact", says="the completions of a group do not lie together", edit="""
+        -    for prompt in prompts.unique():
+        -        group = rewards[prompts == prompt]
+        +    first = 0
+        +    for size in prompts.unique(return_counts=True)[1].tolist():
+        +        group = rewards[first : first + size]
+                 if group.min() < group.max():  # else exactly 0
+        -            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
+        +            advantages[first : first + size] = (group - group.mean()) / (group.std() + 1e-4)
+        +        first += size
+    """),
+    Mistake(
+        "infinity_in_the_gradient",
+        "removes what stands behind the end after the ratio: the loss is right, its gradient is 0 times inf",
+        check="the gradient is exact", says="nan long", edit="""
+        -    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
+        +    ratio = torch.exp(policy(tokens) - old)
+    """),
+    Mistake(
+        "infinity_times_zero", "multiplies by the mask: what stands behind the end is not removed",
+        check="the loss is exact", says="is nan", edit="""
+        -    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
+        +    ratio = torch.exp(policy(tokens) - old)
+             advantages = group_advantages(rewards, prompts)[:, None]
+             terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
+        -    loss = -torch.where(mask, terms, 0.0).sum()
+        +    loss = -(mask * terms).sum()
+    """),
+    Mistake(
+        "minimum_of_the_ratio", "the minimum of the two ratios, then times the advantage: wrong where it is negative",
+        check="the loss is exact", says="one process has", edit="""
+        -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
+        +    terms = torch.minimum(ratio, ratio.clamp(1 - CLIP, 1 + CLIP)) * advantages
+    """),
+    Mistake(
+        "no_completions_no_part", "a rank without completions returns before the all-reduce",
+        check="does not end", says="rank 1 had returned, rank 2 was in all_reduce", edit='''
+             """
+        +    if not len(tokens):
+        +        return 0.0, [torch.zeros_like(one) for one in policy.parameters()]
+    '''),
+    Mistake(
+        "no_minimum", "the clipped ratio alone, without the minimum",
+        check="the loss is exact", says="without the minimum", edit="""
+        -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
+        +    terms = ratio.clamp(1 - CLIP, 1 + CLIP) * advantages
+    """),
+    Mistake(
+        "one_completion_is_nan", "the spread of a group of one completion is nan",
+        check="the loss is exact", says="is nan", edit="""
+        -        if group.min() < group.max():  # else exactly 0
+        -            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
+        +        advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
+    """),
+    Mistake(
+        "own_first", "gathers the messages and adds its own first: another order on every rank",
+        check="the ranks agree to the last bit", says="by a rounding", edit="""
+        -    dist.all_reduce(message)
+        +    everyones = [torch.empty_like(message) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(everyones, message)
+        +    rank = dist.get_rank()
+        +    message = sum(everyones[rank:] + everyones[:rank])
+    """),
+    Mistake(
+        "own_tokens", "each rank divides by its own tokens, and the means are averaged",
+        check="the loss is exact", says="each rank dividing by its own tokens", edit="""
+        -    numbers = torch.stack([mask.sum().double(), loss.detach()])
+        +    tokens_here = mask.sum().clamp(min=1)
+        +    gradients = [one / tokens_here for one in gradients]
+        +    world = torch.tensor(1.0, dtype=torch.float64)
+        +    numbers = torch.stack([world, loss.detach() / tokens_here])
+    """),
+    Mistake(
+        "spread_of_rounding", "asks for no equal rewards: rounding is divided by 1e-4",
+        check="equal rewards move nothing", says="it should be 0", edit="""
+        -        if group.min() < group.max():  # else exactly 0
+        +        if len(group) > 1:
+    """),
+    Mistake(
+        "whole_batch_standardised", "standardises the rewards of all completions of this rank",
+        check="the loss is exact", says="one process has", edit="""
+        -    for prompt in prompts.unique():
+        -        group = rewards[prompts == prompt]
+        -        if group.min() < group.max():  # else exactly 0
+        -            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
+        +    if len(rewards) and rewards.min() < rewards.max():
+        +        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+    """),
+    Mistake(
+        "spread_by_n", "divides the squared distances of a group by n, not by n - 1",
+        check="the loss is exact", says="a spread whose variance is divided by n", edit="""
+        -            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
+        +            advantages[prompts == prompt] = (group - group.mean()) / (group.std(correction=0) + 1e-4)
+    """),
+    Mistake(
+        "another_epsilon", "adds 1e-8 to the deviation in place of 1e-4",
+        check="the loss is exact", says="one process has", edit="""
+        -            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
+        +            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-8)
+    """),
+    Mistake(
+        "clips_above_only", "lets the ratio be as small as it likes",
+        check="the loss is exact", says="one process has", edit="""
+        -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
+        +    terms = torch.minimum(ratio * advantages, ratio.clamp(max=1 + CLIP) * advantages)
+    """),
+    Route(
+        "selected_tokens",
+        "only the tokens that count are kept, before anything is computed; cases in place of clamp; counts come first",
+        text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def joint_loss_and_gradients(policy, tokens, mask, old, rewards, prompts):
+            same = prompts[:, None] == prompts
+            count = same.sum(1)
+            mean = (same * rewards).sum(1) / count
+            spread = ((same * (rewards - mean[:, None]).square()).sum(1) / (count - 1).clamp(min=1)).sqrt()
+            lowest = torch.where(same, rewards, torch.inf).amin(1) if len(rewards) else rewards
+            highest = torch.where(same, rewards, -torch.inf).amax(1) if len(rewards) else rewards
+            advantages = torch.where(lowest == highest, 0.0, (rewards - mean) / (spread + 1e-4))
+
+            total = mask.sum()
+            dist.all_reduce(total)
+            gain = advantages[:, None].expand(mask.shape)[mask]
+            ratio = (policy(tokens)[mask] - old[mask]).exp()
+            stuck = ((gain > 0) & (ratio > 1.2)) | ((gain < 0) & (ratio < 0.8))
+            limit = 1 + 0.2 * gain.sign()
+            loss = -(torch.where(stuck, limit, ratio) * gain).sum() / total
+            loss.backward()
+
+            flat = torch.nn.utils.parameters_to_vector([one.grad for one in policy.parameters()])
+            dist.all_reduce(flat)
+            torch.nn.utils.vector_to_parameters(flat, [one.grad for one in policy.parameters()])
+            value = loss.detach()
+            dist.all_reduce(value)
+            return value, [one.grad for one in policy.parameters()]
+    """),
+    Mistake(
+        "clips_below_only", "lets the ratio be as large as it likes",
+        check="the loss is exact", says="one process has", edit="""
+        -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
+        +    terms = torch.minimum(ratio * advantages, ratio.clamp(min=1 - CLIP) * advantages)
+    """),
+    Mistake(
+        "gradients_by_name", "returns the gradients in the order of the parameters' names",
+        check="the gradient is exact", says="returned gradients of shapes", edit="""
+        -    gradients = torch.autograd.grad(loss, list(policy.parameters()))
+        +    gradients = torch.autograd.grad(loss, [weight for _, weight in sorted(policy.named_parameters())])
+    """),
+    Route(
+        "groups_as_a_matrix", "mean and spread of all groups by one matrix product; tokens and sums travel at once",
+        edit="""
+        -    advantages = torch.zeros_like(rewards)
+        -    for prompt in prompts.unique():
+        -        group = rewards[prompts == prompt]
+        -        if group.min() < group.max():  # else exactly 0
+        -            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
+        -    return advantages
+        +    same = (prompts[:, None] == prompts).double()
+        +    sizes = same.sum(dim=1)
+        +    distances = rewards - same @ rewards / sizes
+        +    spread = (same @ distances.square() / (sizes - 1).clamp(min=1)).sqrt()
+        +    differs = ((rewards[:, None] != rewards) & (same > 0)).any(dim=1)
+        +    return torch.where(differs, distances / (spread + 1e-4), 0.0)
+    """),
+)

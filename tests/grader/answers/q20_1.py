@@ -1,0 +1,229 @@
+"""Wrong and right answers to question 20.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "detector_asks_each_rank_for_itself", "each rank's verdict is about its own table",
+        check="all ranks say the same", says="the last rank moves a row that nobody used", edit="""
+        -    dist.all_reduce(gap, dist.ReduceOp.MAX)
+    """),
+    Mistake(
+        "detector_compares_the_replicas", "the detector asks only whether the ranks agree with each other",
+        check="unsound steps are seen", says="adds the signs of all gradients", edit="""
+        -    world, rank, lr = dist.get_world_size(), dist.get_rank(), 0.1
+        -    torch.manual_seed(0)
+        -    start = torch.randn(12, 2, dtype=torch.float64)
+        -    ids = torch.randint(9, (world, 8))
+        -    gradients = torch.randn(world, 8, 2, dtype=torch.float64)
+        -
+        -    table, total = start.clone(), torch.zeros_like(start)
+        -    step(table, ids[rank], gradients[rank], lr)
+        -    total.index_add_(0, ids.flatten(), gradients.flatten(0, 1))
+        -    gap = (table - (start - lr * total.sign())).abs().max()
+        -    dist.all_reduce(gap, dist.ReduceOp.MAX)
+        -    return gap.item() < 1e-10
+        +    torch.manual_seed(dist.get_rank())
+        +    table = torch.zeros(12, 2, dtype=torch.float64)
+        +    step(table, torch.randint(9, (8,)), torch.randn(8, 2, dtype=torch.float64), 0.1)
+        +    tables = everyones(table)
+        +    return all(torch.equal(one, tables[0]) for one in tables)
+    """),
+    Mistake(
+        "detector_expects_its_own_batch", "the detector expects what its own batch alone would do",
+        check="sound steps pass", says="gathers ids and gradients", edit="""
+        -    total.index_add_(0, ids.flatten(), gradients.flatten(0, 1))
+        +    total.index_add_(0, ids[rank], gradients[rank])
+    """),
+    Mistake(
+        "detector_of_rank_0", "rank 0 compares, and the other ranks say True",
+        check="all ranks say the same", says="returned True on rank 1 and False on rank 0", edit="""
+        -    dist.all_reduce(gap, dist.ReduceOp.MAX)
+        -    return gap.item() < 1e-10
+        +    return rank != 0 or gap.item() < 1e-10
+    """),
+    Mistake(
+        "detector_takes_a_thousandth", "the detector takes a thousandth for nothing",
+        check="unsound steps are seen", says="by 1e-6", edit="""
+        -    return gap.item() < 1e-10
+        +    return gap.item() < 1e-3
+    """),
+    Mistake(
+        "detector_uses_every_row", "in the detector's batch no row is left unused",
+        check="unsound steps are seen", says="the last rank moves a row that nobody used", edit="""
+        -    start = torch.randn(12, 2, dtype=torch.float64)
+        -    ids = torch.randint(9, (world, 8))
+        +    start = torch.randn(5, 2, dtype=torch.float64)
+        +    ids = torch.arange(world * 8).view(world, 8) % 5
+    """),
+    Mistake(
+        "detector_with_gradients_of_one",
+        "all gradients in the detector are 1 or -1, and no row occurs twice in a rank",
+        check="unsound steps are seen", says="lets the signs vote", edit="""
+        -    ids = torch.randint(9, (world, 8))
+        -    gradients = torch.randn(world, 8, 2, dtype=torch.float64)
+        +    ids = torch.stack([torch.randperm(9)[:8] for _ in range(world)])
+        +    gradients = torch.ones(world, 8, 2, dtype=torch.float64)
+    """),
+    Mistake(
+        "detector_without_duplicates", "the detector's ranks have no row in common, and none twice",
+        check="unsound steps are seen", says="adds the signs of all gradients", edit="""
+        -    start = torch.randn(12, 2, dtype=torch.float64)
+        -    ids = torch.randint(9, (world, 8))
+        +    start = torch.randn(40, 2, dtype=torch.float64)
+        +    ids = torch.arange(world * 8).view(world, 8)
+    """),
+    Mistake(
+        "step_adds_its_own_first", "each rank sums its own gradients first, then the others': an order of its own",
+        check="replicas stay equal", says="1 learning rates apart", edit="""
+        -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
+        -    rows, place = ids.unique(return_inverse=True)
+        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -    table[rows] -= lr * total.sign()
+        +    rank, total = dist.get_rank(), torch.zeros_like(table)
+        +    pairs = list(zip(everyones(ids), everyones(gradients), strict=True))
+        +    for their_ids, theirs in [pairs[rank], *pairs[:rank], *pairs[rank + 1 :]]:
+        +        total.index_add_(0, their_ids, theirs)
+        +    table -= lr * total.sign()
+    """),
+    Mistake(
+        "step_as_given", "the detector is right, the step is as it was",
+        check="equals one process", says="row 0 on rank 0 has moved by +2 learning rates, not by +1", edit="""
+        -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
+        -    rows, place = ids.unique(return_inverse=True)
+        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -    table[rows] -= lr * total.sign()
+        +    updates = lr * gradients.sign()
+        +    table[ids] -= updates
+        +    for their_ids, their_updates in zip(everyones(ids), everyones(updates), strict=True):
+        +        table[their_ids] -= their_updates
+    """),
+    Mistake(
+        "step_loses_duplicates", "gathers, then assigns to each row as often as it occurs: the last one wins",
+        check="equals one process", says="row 0 on rank 0 has moved by -1 learning rates, not by +1", edit="""
+        -    rows, place = ids.unique(return_inverse=True)
+        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -    table[rows] -= lr * total.sign()
+        +    table[ids] -= lr * gradients.sign()
+    """),
+    Mistake(
+        "step_reduces_by_place", "all-reduces the gradients as DDP does, each rank keeping its own ids",
+        check="equals one process", says="learning rates, not by", edit="""
+        -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
+        +    dist.all_reduce(gradients)
+    """),
+    Mistake(
+        "step_sends_updates", "each rank applies everybody's updates once, its own too: signs are added, not gradients",
+        check="equals one process", says="learning rates, not by", edit="""
+        -    rows, place = ids.unique(return_inverse=True)
+        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -    table[rows] -= lr * total.sign()
+        +    table.index_add_(0, ids, gradients.sign(), alpha=-lr)
+    """),
+    Mistake(
+        "step_sums_within_a_rank", "sums and takes the sign on each rank, then adds the signs",
+        check="equals one process", says="not by", edit="""
+        -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
+        -    rows, place = ids.unique(return_inverse=True)
+        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -    table[rows] -= lr * total.sign()
+        +    mine = torch.zeros_like(table).index_add_(0, ids, gradients)
+        +    total = mine.sign()
+        +    dist.all_reduce(total)
+        +    table -= lr * total
+    """),
+    Mistake(
+        "step_makes_a_new_table", "returns the new table and leaves the one that it was handed as it was",
+        check="equals one process", says="has moved by +0 learning rates", edit="""
+        -    table[rows] -= lr * total.sign()
+        +    return table.index_add(0, rows, -lr * total.sign())
+    """),
+    Mistake(
+        "detector_tries_twice", "the detector calls step a second time, on the same table",
+        check="it is called once", says="is_joint_step called step 2 times on rank 0", edit="""
+        -    step(table, ids[rank], gradients[rank], lr)
+        +    for _ in range(2):
+        +        step(table, ids[rank], gradients[rank], lr / 2)
+    """),
+    Mistake(
+        "step_knows_two_signs", "takes a sum of 0 for a positive one",
+        check="equals one process", says="(the gradients of every row cancel): row 0 on rank 0 has moved by", edit="""
+        -    table[rows] -= lr * total.sign()
+        +    table[rows] -= lr * torch.where(total < 0, -1.0, 1.0)
+    """),
+    Route(
+        "dense_and_by_hand",
+        "a gradient as large as the table, all-reduced; the detector goes row by row, and gathers verdicts",
+        text='''
+        import torch
+        import torch.distributed as dist
+
+
+        def is_joint_step(step) -> bool:
+            """Puzzles whose joint moves are known without computing: 0 down, 1 up, the others stay."""
+            rank, world = dist.get_rank(), dist.get_world_size()
+            table = torch.tensor([[5.0], [5.0], [5.0], [5.0]], dtype=torch.float64)
+            # Row 0: the last rank outweighs all others. Row 1: twice on each rank, each rank in its own order.
+            first = 10.0 * world if rank == world - 1 else -1.0
+            gradients = torch.tensor([[first], [-3.0], [1.0]], dtype=torch.float64)
+            step(table, torch.tensor([0, 1, 1]).roll(rank), gradients.roll(rank, dims=0), 0.5)
+            right = table.flatten().sub(torch.tensor([4.5, 5.5, 5.0, 5.0], dtype=torch.float64)).abs().max() < 1e-12
+            verdicts = [None] * world
+            dist.all_gather_object(verdicts, bool(right))
+            return all(verdicts)
+
+
+        def sparse_step(table, ids, gradients, lr):
+            total = torch.zeros_like(table)
+            for row, gradient in zip(ids.tolist(), gradients, strict=True):
+                total[row] += gradient
+            dist.all_reduce(total)
+            table -= lr * torch.sign(total)
+    '''),
+    Route(
+        "gathers_objects", "dictionaries of sums, gathered as objects; rank 0 judges and tells the others",
+        text="""
+        import torch
+        import torch.distributed as dist
+
+
+        def joint(table, pairs, lr):
+            for row in sorted({row for ids, _ in pairs for row in ids.tolist()}):
+                table[row] -= lr * torch.cat([gradients[ids == row] for ids, gradients in pairs]).sum(dim=0).sign()
+            return table
+
+
+        def is_joint_step(step) -> bool:
+            rank, world = dist.get_rank(), dist.get_world_size()
+            numbers = torch.Generator().manual_seed(3)
+            pairs = [
+                (torch.randint(6, (10,), generator=numbers), torch.randn(10, 3, generator=numbers, dtype=torch.float64))
+                for _ in range(world)
+            ]
+            table = torch.ones(8, 3, dtype=torch.float64)
+            step(table, *pairs[rank], 0.25)
+            tables = [torch.empty_like(table) for _ in range(world)] if rank == 0 else None
+            dist.gather(table, tables)
+            verdict = [None]
+            if rank == 0:
+                right = joint(torch.ones(8, 3, dtype=torch.float64), pairs, 0.25)
+                verdict = [all(torch.allclose(one, right, rtol=0, atol=1e-9) for one in tables)]
+            dist.broadcast_object_list(verdict, src=0)
+            return verdict[0]
+
+
+        def sparse_step(table, ids, gradients, lr):
+            pairs = [None] * dist.get_world_size()
+            dist.all_gather_object(pairs, (ids, gradients))
+            joint(table, pairs, lr)
+    """),
+    Route(
+        "sparse_tensors", "sums in a sparse tensor; the detector makes the one process of a table that is dense",
+        edit="""
+        -    rows, place = ids.unique(return_inverse=True)
+        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -    table[rows] -= lr * total.sign()
+        +    total = torch.sparse_coo_tensor(ids[None], gradients, table.shape).coalesce()
+        +    table.index_add_(0, total.indices()[0], -lr * total.values().sign())
+    """),
+)

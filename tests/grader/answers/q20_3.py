@@ -1,0 +1,244 @@
+"""Wrong and right answers to question 20.3; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "all_reduces_a_dense_gradient", "sums in a tensor as large as the table and all-reduces it",
+        check="traffic is that of the batch", says="to one all_reduce", edit="""
+        -        ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
+        -        rows, place = ids.unique(return_inverse=True)
+        -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        +        ids, gradients = torch.cat(ids), torch.cat(gradients)
+        +        dense = torch.zeros_like(self.table).index_add_(0, ids, gradients)
+        +        dist.all_reduce(dense)
+        +        rows = everyones_rows(ids).unique()
+        +        total = dense[rows]
+    """),
+    Mistake(
+        "an_evaluation_decays", "a forward pass without a backward counts as use, with a gradient of zero",
+        check="only used rows move", says="moved row 6", edit="""
+        -            if vectors.grad is not None:
+        -                ids.append(its_ids)
+        -                gradients.append(vectors.grad)
+        +            ids.append(its_ids)
+        +            gradients.append(torch.zeros_like(vectors) if vectors.grad is None else vectors.grad)
+    """),
+    Mistake(
+        "as_many_as_the_shortest", "cuts all ranks to the smallest number of ids instead of padding",
+        check="equals one process", says="5 ids and 1", edit="""
+        -    padded = rows.new_zeros(int(max(counts)), *rows.shape[1:])
+        -    padded[: len(rows)] = rows
+        +    padded = rows[: int(min(counts))].contiguous()
+    """),
+    Mistake(
+        "decay_inside_the_sign", "the decay is added to the gradient before the sign is taken",
+        check="equals one process", says="after step 1", edit="""
+        -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
+        +        total += self.weight_decay * self.table[rows]
+        +        self.table[rows] -= self.lr * total.sign()
+    """),
+    Mistake(
+        "decays_every_row", "weight decay goes over the whole table",
+        check="only used rows move", says="step 1 moved row 0", edit="""
+        -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
+        +        self.table *= 1 - self.lr * self.weight_decay
+        +        self.table[rows] -= self.lr * total.sign()
+    """),
+    Mistake(
+        "decays_for_each_use", "a row that occurs three times decays three times",
+        check="equals one process", says="after step 1 row 3", edit="""
+        -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
+        +        for row in ids.tolist():
+        +            self.table[row] *= 1 - self.lr * self.weight_decay
+        +        self.table[rows] -= self.lr * total.sign()
+    """),
+    Mistake(
+        "gathers_unlike_shapes", "gathers ids and gradients as if all ranks had equally many",
+        state="crashed", check="dies", says="all_gather", edit="""
+        -    count = torch.tensor([len(rows)])
+        -    counts = [torch.empty_like(count) for _ in range(dist.get_world_size())]
+        -    dist.all_gather(counts, count)
+        -    padded = rows.new_zeros(int(max(counts)), *rows.shape[1:])
+        -    padded[: len(rows)] = rows
+        -    received = [torch.empty_like(padded) for _ in counts]
+        -    dist.all_gather(received, padded)
+        -    return torch.cat([part[: int(count)] for part, count in zip(received, counts, strict=True)])
+        +    received = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(received, rows)
+        +    return torch.cat(received)
+    """),
+    Mistake(
+        "its_own_first", "each rank puts its own gradients before those of the others",
+        check="replicas agree", says="learning rates apart", edit="""
+             dist.all_gather(received, padded)
+        +    rank = dist.get_rank()
+        +    received.insert(0, received.pop(rank))
+        +    counts.insert(0, counts.pop(rank))
+    """),
+    Mistake(
+        "marks_rows_in_a_mask", "sends little, and finds the used rows with a truth value for each row of the table",
+        check="work is that of the batch", says="made a tensor of", edit="""
+        -        rows, place = ids.unique(return_inverse=True)
+        +        mask = torch.zeros(len(self.table), dtype=torch.bool)
+        +        mask[ids] = True
+        +        rows = mask.nonzero().flatten()
+        +        place = torch.searchsorted(rows, ids)
+    """),
+    Mistake(
+        "no_decay", "forgets the weight decay",
+        check="equals one process", says="after step 1 row", edit="""
+        -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
+        +        self.table[rows] = self.table[rows] - self.lr * total.sign()
+    """),
+    Mistake(
+        "nothing_to_do", "a rank without gradients returns from step at once",
+        state="crashed", check="dies", says="all_gather", edit="""
+        +        if len(ids) == 1:
+        +            return
+                 ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
+    """),
+    Mistake(
+        "one_sign_a_rank", "each rank sums and takes the sign, then the signs are added",
+        check="equals one process", says="after step 1 row 3", edit="""
+        -        ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
+        +        rows, place = torch.cat(ids).unique(return_inverse=True)
+        +        gradients = torch.cat(gradients)
+        +        mine = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients).sign()
+        +        ids, gradients = everyones_rows(rows), everyones_rows(mine)
+                 rows, place = ids.unique(return_inverse=True)
+                 total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
+        +        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total
+    """),
+    Mistake(
+        "only_the_last_micro_batch", "keeps the last forward pass and forgets those before",
+        check="equals one process", says="two micro-batches", edit="""
+        -            self.used.append((ids, vectors))
+        +            self.used = [(ids, vectors)]
+    """),
+    Mistake(
+        "padding_decays_row_0", "what is padding is not cut off, and decays row 0",
+        check="only used rows move", says="moved row 0", edit="""
+        -    return torch.cat([part[: int(count)] for part, count in zip(received, counts, strict=True)])
+        +    return torch.cat(received)
+    """),
+    Mistake(
+        "remembers_all_steps", "never forgets what was used",
+        check="only used rows move", says="step 2 moved row", edit="""
+                         gradients.append(vectors.grad)
+        -        self.used = []
+    """),
+    Mistake(
+        "returns_each_row_once", "returns one vector for each different id",
+        check="it returns the rows", says="got vectors of shape (2, 3)", edit='''
+                 """The rows of `ids` (n,): (n, width), through which autograd can go back."""
+        +        ids = ids.unique()
+    '''),
+    Mistake(
+        "sums_in_a_dense_tensor", "sends little, and sums duplicates in a tensor as large as the table",
+        check="work is that of the batch", says="made a tensor of 1,920,000 bytes", edit="""
+        -        rows, place = ids.unique(return_inverse=True)
+        -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        +        rows = ids.unique()
+        +        total = torch.zeros_like(self.table).index_add_(0, ids, gradients)[rows]
+    """),
+    Mistake(
+        "the_last_duplicate_wins", "assigns gradients of the same row instead of adding them",
+        check="equals one process", says="rows that occur more than once", edit="""
+        -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        +        total = torch.zeros(len(rows), gradients.shape[1], dtype=gradients.dtype)
+        +        total[place] = gradients
+    """),
+    Mistake(
+        "zero_is_no_gradient", "leaves rows out whose gradients are zero: they do not decay",
+        check="equals one process", says="(gradients of zero, and gradients that cancel): after step 1 row", edit="""
+        -                ids.append(its_ids)
+        -                gradients.append(vectors.grad)
+        +                used = (vectors.grad != 0).any(dim=1)
+        +                ids.append(its_ids[used])
+        +                gradients.append(vectors.grad[used])
+    """),
+    Route(
+        "a_sparse_gradient",
+        "torch's own embedding with sparse gradients, gathered as coalesced pairs, rank by rank with broadcast",
+        text="""
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+
+
+        class SparseTable:
+            def __init__(self, table, lr, weight_decay):
+                self.weight = nn.Parameter(table.clone())
+                self.lr, self.weight_decay = lr, weight_decay
+
+            @property
+            def table(self):
+                return self.weight.data
+
+            def __call__(self, ids):
+                return nn.functional.embedding(ids, self.weight, sparse=True)
+
+            def step(self):
+                width, gradient = self.weight.shape[1], self.weight.grad
+                self.weight.grad = None
+                ids, values = torch.empty(0, dtype=torch.int64), self.table.new_empty(0, width)
+                if gradient is not None:
+                    ids, values = gradient._indices()[0], gradient._values()
+                sums = {}
+                for source in range(dist.get_world_size()):
+                    count = torch.tensor(len(ids))
+                    dist.broadcast(count, source)
+                    mine = source == dist.get_rank()
+                    their_ids = ids.clone() if mine else torch.empty(int(count), dtype=torch.int64)
+                    theirs = values.contiguous() if mine else torch.empty(int(count), width, dtype=self.table.dtype)
+                    if count:
+                        dist.broadcast(their_ids, source)
+                        dist.broadcast(theirs, source)
+                    for row, value in zip(their_ids.tolist(), theirs, strict=True):
+                        sums[row] = sums[row] + value if row in sums else value.clone()
+                for row, total in sums.items():
+                    self.table[row] = self.table[row] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
+    """),
+    Route(
+        "gathers_objects",
+        "hooks collect the gradients by row in a dictionary; one all_gather_object; rank 0 adds and broadcasts the moves",
+        text="""
+        import torch
+        import torch.distributed as dist
+
+
+        class SparseTable(torch.nn.Module):
+            def __init__(self, table, lr, weight_decay):
+                super().__init__()
+                self.table = table
+                self.keep, self.lr = 1 - lr * weight_decay, lr
+                self.gradients = {}
+
+            def forward(self, ids):
+                vectors = self.table[ids].clone()
+                if torch.is_grad_enabled():
+                    vectors.requires_grad_().register_hook(lambda gradient: self.collect(ids, gradient))
+                return vectors
+
+            def collect(self, ids, gradient):
+                for row, one in zip(ids.tolist(), gradient, strict=True):
+                    self.gradients[row] = self.gradients.get(row, 0) + one
+
+            def step(self):
+                mine = {row: gradient.tolist() for row, gradient in self.gradients.items()}
+                everyones = [None] * dist.get_world_size()
+                dist.gather_object(mine, everyones if dist.get_rank() == 0 else None)
+                signs = [{}]
+                if dist.get_rank() == 0:
+                    for row in {row for one in everyones for row in one}:
+                        gradients = [torch.tensor(one[row], dtype=self.table.dtype) for one in everyones if row in one]
+                        signs[0][row] = sum(gradients).sign().tolist()
+                dist.broadcast_object_list(signs)
+                with torch.no_grad():
+                    for row, sign in signs[0].items():
+                        self.table[row] = self.table[row] * self.keep - self.lr * self.table.new_tensor(sign)
+                self.gradients = {}
+    """),
+)

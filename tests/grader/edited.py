@@ -1,0 +1,121 @@
+"""Answers to the exercises as edits: what a mistake, or another right route, changes in a text that is already there.
+
+answers/q05_3.py holds ANSWERS, the answers to question 05.3. The `edit` of each reads as a diff:
+
+     def save(folder, step, state):          a line that stays, where it takes one to say which place is meant
+    -    if dist.get_rank() == 0:            a line that goes
+    +    if dist.get_rank() == 1:            a line that comes
+    @@                                       between two places
+
+It is applied to the solution (the cell of solutions/), or to what `on` names: "given", the script that the question
+hands out, or another answer to the same question. A different design gives its whole `text` instead.
+"""
+
+import functools
+import importlib
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from textwrap import dedent
+
+from ddp_course.authoring import commands as authoring
+from ddp_course.authoring.notebook_run import read_notebook, written_files
+from ddp_course.errors import InputError
+from ddp_course.grader.check import load
+
+SOLUTION, GIVEN = "solution", "given"
+SOLUTION_MARKS = ("### BEGIN SOLUTION", "### END SOLUTION")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer to a question: its name, what it does, and its text as an edit or whole."""
+
+    name: str
+    does: str
+    _: KW_ONLY
+    on: str = SOLUTION
+    edit: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Mistake(Answer):
+    """A wrong answer: its verdict has this state, comes from this check, says this and names this place to look."""
+
+    check: str
+    says: str
+    look: str = ""
+    state: str = "wrong"
+
+
+@dataclass(frozen=True)
+class Route(Answer):
+    """A right answer, unlike the solution; what it does is what is unlike in it."""
+
+
+@functools.cache
+def answers(question: str) -> dict[str, Answer]:
+    """Every answer to `question` by name, in the order in which they are written down."""
+    module = importlib.import_module(f".answers.q{question.replace('.', '_')}", __package__)
+    named = {answer.name: answer for answer in module.ANSWERS}
+    if len(named) < len(module.ANSWERS):
+        raise InputError(f"{module.__name__} has two answers of one name; each needs a name of its own")
+    return named
+
+
+def mistakes(question: str) -> list[Mistake]:
+    """The wrong answers to `question`."""
+    return [answer for answer in answers(question).values() if isinstance(answer, Mistake)]
+
+
+def routes(question: str) -> list[Route]:
+    """The right answers to `question` that are unlike the solution."""
+    return [answer for answer in answers(question).values() if isinstance(answer, Route)]
+
+
+def text_of(question: str, name: str) -> str:
+    """The whole text of an answer, or of "solution" or "given". Raises InputError where an edit does not fit."""
+    if name == SOLUTION:
+        [cell] = answer_cells("solutions", question)
+        return "".join(line for line in cell.splitlines(keepends=True) if line.strip() not in SOLUTION_MARKS)
+    if name == GIVEN:
+        return Path(load(question).GIVEN).read_text(encoding="utf-8")
+    answer = answers(question)[name]
+    if answer.text:
+        return dedent(answer.text).lstrip("\n")
+    try:
+        return edited(text_of(question, answer.on), answer.edit)
+    except InputError as error:
+        raise InputError(f"{question} {name}, an edit of {answer.on!r}: {error}") from None
+
+
+def edited(base: str, edit: str) -> str:
+    """`base` with each place of `edit` changed, one after the other; see the top of this file for how an edit reads.
+
+    Raises InputError unless the lines that stay or go stand in `base` exactly once, one under the other.
+    """
+    lines = base.splitlines()
+    for place in dedent(edit).strip("\n").split("\n@@\n"):
+        changes = [line or " " for line in place.split("\n")]
+        if bad := [line for line in changes if line[0] not in " -+"]:
+            raise InputError(f"a line of an edit begins with ' ', '-', '+' or is '@@', not {bad[0]!r}")
+        old = [line[1:] for line in changes if line[0] in " -"]
+        new = [line[1:] for line in changes if line[0] in " +"]
+        starts = [start for start in range(len(lines)) if lines[start : start + len(old)] == old]
+        if not old or old == new or len(starts) != 1:
+            found = "changes nothing" if old == new else f"stands there {len(starts)} times, not once"
+            raise InputError(f"{found}:\n" + "\n".join(old))
+        lines[starts[0] : starts[0] + len(old)] = new
+    return "\n".join(lines) + "\n"
+
+
+@functools.cache
+def answer_cells(folder: str, question: str) -> list[str]:
+    """The text of each cell in solutions/ or exercises/ that writes the answer to `question`."""
+    name = question.replace(".", "_") + ".py"
+    return [
+        text.rstrip("\n") + "\n"
+        for path in authoring.select(authoring.ROOT, (folder,), [name[:2]])
+        for _, destination, text in written_files(read_notebook(path))
+        if Path(destination).name == name
+    ]

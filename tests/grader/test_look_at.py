@@ -1,0 +1,79 @@
+"""Where the learner is told to look follows from what was found, not from the check alone."""
+
+import pytest
+
+from ddp_course.grader.likeness import Mistake, recognised
+
+from .edited import SOLUTION, edited, text_of
+from .kill_matrix import verdicts
+
+MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was observed, part of where to look)}
+    "02.3": {
+        "divides the sum by the number of ranks": (
+            """
+            +    tensor.copy_(tensor / world)
+                 for k in range(world - 1):  # what arrives is complete: it replaces
+            """,
+            "the sum divided by 4",
+            "divide",
+        )
+    },
+    "06.3": {
+        "counts the ignored targets": (
+            """
+            -    count = torch.tensor(sum(int((targets != IGNORED).sum()) for _, targets in micro_batches))
+            +    count = torch.tensor(sum(targets.numel() for _, targets in micro_batches))
+            """,
+            "that sum divided by 56, not by 32 targets",
+            "-100",
+        ),
+        "counts every target twice": (
+            """
+            -    count = torch.tensor(sum(int((targets != IGNORED).sum()) for _, targets in micro_batches))
+            +    count = torch.tensor(sum(2 * int((targets != IGNORED).sum()) for _, targets in micro_batches))
+            """,
+            "that sum divided by 64, not by 32 targets",
+            "is a target counted twice",
+        ),
+        "counts its own targets only": (
+            """
+            -    dist.all_reduce(count)
+            """,
+            "that sum divided by 16, not by 32 targets",
+            "the targets of all ranks",
+        ),
+    },
+    "10.2": {
+        "raises another error": (
+            """
+            -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
+            +        raise RuntimeError(f"{tokens_per_update} do not divide by {together}; nearest that do: {fits}")
+            """,  # noqa: E501
+            "raised RuntimeError",
+            "ValueError",
+        ),
+        "says nothing": (
+            """
+            -    if rest:  # the same arithmetic on every rank: all of them raise
+            +    if False:
+            """,
+            "raised no ValueError",
+            "ValueError",
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize("question", MISREAD)
+def test_where_to_look_follows_from_what_was_found(question):
+    cases, base = MISREAD[question], text_of(question, SOLUTION)
+    texts = {f"answer_{number}": edited(base, edit) for number, (edit, _, _) in enumerate(cases.values())}
+    for verdict, (what, (_, observed, look)) in zip(verdicts(question, texts).values(), cases.items(), strict=True):
+        assert observed in verdict.observed, (what, verdict)
+        assert look in verdict.look, (what, verdict)
+
+
+def test_the_first_mistake_that_gives_the_result_is_named():
+    mistakes = [Mistake("the sum", 6.0, "the divisor"), Mistake("the other sum", 6.0, "elsewhere")]
+    assert recognised(6.0, mistakes, "anywhere") == (", the sum", "the divisor")
+    assert recognised(5.0, mistakes, "anywhere") == ("", "anywhere")

@@ -1,0 +1,82 @@
+"""In the grader a collective brings what it always brings, but only when it has been waited for."""
+
+from pathlib import Path
+
+import torch
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.answer_run import run_answers
+from ddp_course.grader.judge import nobody_waits, trouble
+
+EVERY_COLLECTIVE = """
+import torch
+import torch.distributed as dist
+
+RANK = lambda: float(dist.get_rank())
+
+def started():
+    '''(name, what it fills, the Work) of each collective on two ranks, started and not waited for.'''
+    mine, pair, parts = torch.full((2,), RANK()), torch.zeros(4), [torch.zeros(2), torch.zeros(2)]
+    halves = [torch.full((2,), RANK()), torch.full((2,), RANK() + 10)]
+    root = dist.get_rank() == 0
+    out = lambda: torch.zeros(2)
+    one = mine.clone(); yield "all_reduce", one, dist.all_reduce(one, async_op=True)
+    one = mine.clone(); yield "broadcast", one, dist.broadcast(one, 1, async_op=True)
+    one = mine.clone(); yield "reduce", one, dist.reduce(one, 0, async_op=True)
+    yield "all_gather", parts, dist.all_gather(parts, mine, async_op=True)
+    yield "all_gather_into_tensor", pair, dist.all_gather_into_tensor(pair, mine, async_op=True)
+    own = [out(), out()]; yield "gather", own, dist.gather(mine, own if root else None, async_op=True)
+    one = out(); yield "scatter", one, dist.scatter(one, halves if root else None, async_op=True)
+    one = out(); yield "reduce_scatter", one, dist.reduce_scatter(one, halves, async_op=True)
+    one = torch.zeros(4); yield "all_to_all_single", one, dist.all_to_all_single(one, torch.cat(halves), async_op=True)
+    one = out(); yield "irecv", one, (dist.isend(mine, 1 - dist.get_rank()), dist.irecv(one, 1 - dist.get_rank()))[1]
+
+def flat(value):
+    return torch.cat(value).tolist() if isinstance(value, list) else value.tolist()
+
+def calls(how):
+    found = {}
+    for name, value, work in started():
+        before = flat(value)
+        if how == "wait" or (how != "never" and name in ("all_to_all_single", "reduce_scatter", "irecv")):
+            work.wait()  # gloo knows no future of these, and only here whether they are done
+        elif how == "future":
+            work.get_future().wait()
+        elif how == "poll":
+            while not work.is_completed():
+                pass
+        found[name] = [before, flat(value)]
+    dist.barrier()
+    return found
+"""
+AFTER = {  # by rank
+    "all_reduce": ([1.0, 1.0], [1.0, 1.0]),
+    "broadcast": ([1.0, 1.0], [1.0, 1.0]),
+    "all_gather": ([0.0, 0.0, 1.0, 1.0],) * 2,
+    "all_gather_into_tensor": ([0.0, 0.0, 1.0, 1.0],) * 2,
+    "gather": ([0.0, 0.0, 1.0, 1.0], [0.0] * 4),
+    "scatter": ([0.0, 0.0], [10.0, 10.0]),
+    "reduce_scatter": ([1.0, 1.0], [21.0, 21.0]),
+    "all_to_all_single": ([0.0, 0.0, 1.0, 1.0], [10.0, 10.0, 11.0, 11.0]),
+    "irecv": ([1.0, 1.0], [0.0, 0.0]),
+}
+
+
+def test_a_result_is_there_when_it_has_been_waited_for_and_not_before(tmp_path):
+    path = tmp_path / "answer.py"
+    path.write_text(EVERY_COLLECTIVE)
+    ways = ("wait", "future", "poll", "never")
+    job = Job(2, "calls", tuple(Call([(how,)] * 2, how) for how in ways))
+    [[record]] = run_answers([(path, [job])])
+    assert trouble(record, Path("answer.py")) is None
+    for case in cases([record]):
+        for rank, found in enumerate(case.results):
+            for name, right in AFTER.items():
+                before, after = (torch.tensor(one) for one in found[name])
+                if case.given == "never":
+                    assert torch.equal(after.nan_to_num(-1), before.nan_to_num(-1)), (name, rank)
+                else:
+                    assert after.tolist() == right[rank], (case.given, name, rank, found[name])
+                if name == "irecv":
+                    assert before.isnan().all(), "fresh memory might hold the right values by chance"
+    assert "only starts all_reduce" in nobody_waits([record])

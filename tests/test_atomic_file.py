@@ -1,0 +1,38 @@
+"""A file that is replaced is the old one or the new one, and nothing else is left beside it."""
+
+import pytest
+
+from ddp_course.atomic_file import replacing
+
+
+def test_the_new_content_appears_at_the_end_of_the_block(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with replacing(path) as file:
+        file.write("né\n")
+        assert path.read_text() == "old"
+    assert path.read_bytes() == "né\n".encode()
+    with replacing(path, "wb") as file:
+        file.write(b"\r\n\xff")
+    assert path.read_bytes() == b"\r\n\xff"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("before", ["old", None])
+def test_a_block_that_raises_changes_nothing(before, tmp_path):
+    path = tmp_path / "file"
+    if before:
+        path.write_text(before)
+    with pytest.raises(ValueError, match="of the block"), replacing(path) as file:
+        file.write("half of ")
+        raise ValueError("of the block")
+    assert [found.read_text() for found in tmp_path.iterdir()] == ([before] if before else [])
+
+
+def test_two_writers_do_not_meet(tmp_path):
+    path = tmp_path / "file"
+    with replacing(path) as first, replacing(path) as second:
+        first.write("first")
+        second.write("second")
+    assert path.read_text() == "first"  # its block ended last
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,71 @@
+"""A loss that is no number: said at once, logged as JSON, saved nowhere, and the end of the run. In all launchables."""
+
+import json
+import math
+
+import pytest
+import torch
+import warm
+from reward_runs import make_backbone, make_pairs
+from training_runs import ROOT, TRAINER
+
+from ddp_course.distributed.process_group import World
+from ddp_course.errors import InputError
+from ddp_course.training import divergence
+
+# The decay, because GRPO on an untrained model has no rewards, and so no gradient.
+DIVERGING = ("--learning-rate", "1e30", "--gradient-clip", "0", "--warmup-steps", "0", "--weight-decay", "1")
+
+
+@pytest.fixture
+def flags(tmp_path):
+    backbone = make_backbone(tmp_path / "backbone")
+    return {
+        "minigpt": (TRAINER, "--sample-tokens", 0),
+        "reward": (ROOT / "ddp_course/reward_ddp.py", "--backbone", f"minigpt:{backbone}", "--max-tokens", 32,
+                   "--pairs", make_pairs(tmp_path / "pairs")),
+        "grpo": (ROOT / "ddp_course/grpo_ddp.py", "--pretrained", backbone, "--new-tokens", 4,
+                 "--data", ROOT / "tests"),
+        "puzzles": (ROOT / "ddp_course/puzzles_ddp.py",),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["minigpt", "reward", "grpo", "puzzles"])
+def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoint(flags, tmp_path, name):
+    """The first steps are healthy and saved; then the weights leave what a float can hold."""
+    script, *own = flags[name]
+    common = [*own, "--preset", "tiny", "--run-dir", tmp_path / "run", "--checkpoint-every", 1, "--log-every", 1,
+              "--validate-every", 0]  # fmt: skip
+    assert warm.alone(script, *common, "--steps", 2).returncode == 0
+    good = (tmp_path / "run/checkpoints/step_000002/state.pt").read_bytes()
+    done = warm.alone(script, *common, "--steps", 9, "--resume", "auto", *DIVERGING)
+    assert done.returncode == 1, done.stdout + done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "diverged" in errors[0] and "Traceback" not in done.stderr, done.stderr
+    assert (tmp_path / "run/checkpoints/step_000002/state.pt").read_bytes() == good
+    for saved in (tmp_path / "run/checkpoints").glob("step_*/state.pt"):
+        state = torch.load(saved, weights_only=True)
+        weights = [tensor for name in ("model", "head", "embedding") for tensor in state.get(name, {}).values()]
+        assert all(tensor.isfinite().all() for tensor in weights), saved
+    for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert "UserWarning" not in done.stderr, done.stderr
+
+
+def test_a_loss_that_is_no_number_is_said_at_once_with_step_and_rank(monkeypatch, capsys):
+    """Two ranks, of which rank 1 has the NaN; a finite loss in between starts the count anew."""
+    world = World(0, 0, 2, torch.device("cpu"))
+
+    def all_gather(flags, mine):
+        flags[0].copy_(mine)
+        flags[1].fill_(1.0)
+
+    monkeypatch.setattr(divergence.dist, "all_gather", all_gather)
+    watch = divergence.LossWatch(world, most=2)
+    for step, loss in enumerate((1.0, math.nan, 2.0, math.inf)):
+        watch.see(step, loss, own=0.5)
+    said = capsys.readouterr().err
+    assert "the loss of step 1 is nan, on rank 1 (1 in a row; --max-nonfinite-steps 2" in said
+    assert "the loss of step 3 is inf, on rank 1 (1 in a row" in said
+    with pytest.raises(InputError, match="the run has diverged: the loss of step 4 is nan, on rank 1, as in the 2 st"):
+        watch.see(4, math.nan, own=torch.tensor(0.5))

@@ -1,0 +1,76 @@
+"""A tokenizer that is there already, by the folder of its tokenizer.json."""
+
+import json
+import shutil
+
+import pytest
+from huggingface_folder import make_tokenizer
+
+from ddp_course.data import tokenizer
+from ddp_course.data.token_file import open_tokens, prepare
+from ddp_course.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "tokenizer").mkdir()
+    return make_tokenizer(tmp_path / "tokenizer")
+
+
+@pytest.fixture
+def code(tmp_path):
+    path = tmp_path / "work.py"
+    path.write_text("".join(f"def work_{n}(a, b):\n    return a + {n}\n\n\n" for n in range(60)))
+    return path
+
+
+def test_it_makes_the_token_files(folder, code, tmp_path):
+    tokens = open_tokens(prepare(str(code), str(folder), None, tmp_path))
+    assert tokens.tokenizer.decode(tokens.train[:40]).startswith("def work_0(a, b):")
+    assert tokens.tokenizer.fingerprint == tokenizer.existing(folder).fingerprint
+    assert tokens.train[-1] == tokens.tokenizer.end_of_text and tokens.train.max() < tokens.tokenizer.vocab_size
+
+
+def test_a_special_token_in_a_text_stays_letters(folder):
+    found = tokenizer.existing(folder)
+    text = "x = '<|end|>' # åß∂"
+    assert found.end_of_text not in found.encode(text) and found.decode(found.encode(text)) == text
+    assert found.decode([found.end_of_text, 10**6]) == "<|end|>", "an id that it does not know is left out"
+
+
+def test_a_run_that_goes_on_needs_it_no_more(folder, code, tmp_path):
+    asked = {"data": str(code), "tokenizer": str(folder), "vocab_size": None}
+    first = prepare(str(code), str(folder), None, tmp_path)
+    shutil.rmtree(folder)
+    assert prepare(str(code), str(folder), None, tmp_path, before=asked | {"token_file": str(first)}) == first
+    with pytest.raises(InputError, match="no tokenizer .*: the names are bytes, bpe, rustbpe, or the folder of"):
+        prepare(str(code), str(folder), None, tmp_path)
+
+
+def test_two_tokenizers_have_token_files_of_their_own(folder, code, tmp_path):
+    first = prepare(str(code), str(folder), None, tmp_path)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "a"}}))
+    assert prepare(str(code), str(folder), None, tmp_path) != first
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tokenizer.json", None, "cannot read .*tokenizer.json: No such file"),
+        ("tokenizer.json", "{}", "tokenizer.json is not a tokenizer of Hugging Face's: "),
+        ("tokenizer.json", "{", "cannot read .*tokenizer.json: expected a JSON object"),
+        ("tokenizer_config.json", '{"eos_token": "<|none|>"}', "no token that ends a text: it does not know <|none|>"),
+        ("tokenizer_config.json", None, "no token that ends a text: it does not know <|endoftext|>"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(folder, file, content, message):
+    (folder / file).unlink()
+    if content is not None:
+        (folder / file).write_text(content)
+    with pytest.raises(InputError, match=message.replace("|", r"\|")):
+        tokenizer.existing(folder)
+
+
+def test_its_vocabulary_is_not_for_choosing(folder, code, tmp_path):
+    with pytest.raises(InputError, match="tokens, not 2048: give --vocab-size None"):
+        prepare(str(code), str(folder), 2048, tmp_path)

@@ -1,0 +1,253 @@
+"""Whatever a launchable is given, it ends: with exit code 0, or with one line that says what is wrong.
+
+Hypothesis draws command lines, files and environments; each case is run as a process of its own. No traceback, no file
+of somebody else's changed, no process left behind. The suite runs a few that are always the same; `make fuzz` runs
+others each time, for as many seconds as FUZZ_SECONDS says.
+"""
+
+import itertools
+import json
+import os
+import random
+import shutil
+import time
+from dataclasses import dataclass, fields, make_dataclass
+from typing import Literal, get_args, get_origin
+
+import pytest
+import torch
+import warm
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from training_runs import ROOT
+
+from ddp_course import grpo_ddp, ladder_ddp, minigpt_ddp, puzzles_ddp, reward_ddp
+from ddp_course.training import checkpoint
+
+pytestmark = pytest.mark.skipif(not warm.forked.FORKS, reason="each case would load torch anew here")
+CASES = 50  # of the suite, or at a time
+MEMORY = 8 << 30  # bytes of addresses that a process may take: a size that is too large may not end the machine
+MATPLOTLIB_WITHOUT_A_HOME = "mkdir -p failed for path", "Matplotlib created a temporary cache directory"  # goes on
+HANGS = 60  # seconds in which a case computes or stands still; what other programs take does not count
+CODE = "".join(f"def function_{n}(a, b={n}):\n    c = a + {n} * b\n    return c\n\n\n" for n in range(80))
+PAIRS = "".join(json.dumps({"prompt": f"def f{n}(a):\n", "chosen": f"    return a + {n}\n",
+                            "rejected": f"    return a + {n})\n"}) + "\n" for n in range(60))  # fmt: skip
+SIZES = "--layers 1 --heads 1 --width 8 --context 48 --tokens-per-update 96 --micro-batch-size 2"
+# What each does in a moment. Later flags win.
+SMALL = {
+    "minigpt": f"--preset tiny --data code.py {SIZES} --steps 2 --sample-tokens 2 --validation-windows 2",
+    "reward": "--preset tiny --backbone minigpt:minigpt --pairs pairs.jsonl --steps 2 --pairs-per-update 4 "
+              "--max-tokens 40",
+    "grpo": "--preset tiny --pretrained minigpt --data code.py --steps 2 --prompts-per-update 2 --group-size 2 "
+            "--new-tokens 3 --validation-prompts 2",
+    "puzzles": "--preset tiny --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2 --steps 2",
+    "puzzles-tensors": "--preset tiny --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2 --steps 2 "
+                       "--checkpoint distributed",
+    "ladder": "--rungs plain --steps 1",
+    "speedrun": "--preset tiny --data code.py --nproc 1 --run-dir speedrun",  # finished: it launches none
+}  # fmt: skip
+RUNS = ("minigpt", "reward", "grpo", "puzzles", "puzzles-tensors")
+FLAGS = {
+    "minigpt": minigpt_ddp.TrainConfig, "reward": reward_ddp.RewardConfig, "grpo": grpo_ddp.GRPOConfig,
+    "puzzles": puzzles_ddp.PuzzleConfig, "ladder": ladder_ddp.LadderConfig,
+    "speedrun": make_dataclass("Flags", [("data", str), ("seed", int), ("preset", str)]),
+}  # fmt: skip
+# A large number of these is work, which may be asked for however long it takes; of the others it is memory at most.
+WORK = {"steps", "sample_tokens", "passes", "segments", "slow_steps", "fast_steps", "layers", "samples", "sample_pairs",
+        "held_out", "boards_per_puzzle", "group_size"}  # fmt: skip
+SLOW = {"compile", "wandb", "tensorboard"}
+NAMES = ["", ".", "code.py", "pairs.jsonl", "notes", "odd", "nothing", "no/such", "loop", "/dev/null", "/dev/full",
+         "/dev/zero", "x" * 300, "a\nb", "\udcff", "~nobody", "stdlib", "computed", "minigpt:", "minigpt:odd",
+         "hf:notes", "nanochat:notes", "shards", *(f"{name}{rest}" for name in (*RUNS, "speedrun") for rest in
+         ("", "/checkpoints/step_000002", "/checkpoints", "/config.json", "/latest", "/notes.txt"))]  # fmt: skip
+CONTENTS = [b"", b"\0", b"7", b"null", b"[]", b"{}", b"{", b'{"step": 1e999}', b"\xff\xfe", b"[" * 100_000, b"\n\n",
+            b"step_000001", b"question,answer\n1,2\n", b'{"prompt": 1}\n', b"x" * 100_000, b"seed=9\nsteps\n",
+            b'{"step": 3, "loss": null}\n', b"@odd\n"]  # fmt: skip
+ODD_NUMBERS = ["0", "-1", "7.5", "1e-30", "1e30", "1e39", "nan", "-inf", "many", "", "None", "1e3", "9007199254740993",
+               "18446744073709551615", "18446744073709551616",
+               "9" * 5000, "\u0663"]  # fmt: skip
+WORDS = ["@odd", "@nothing", "@/dev/zero", "--no-such", "--help", "word", "--steps", "=", "--", "\udcff"]
+LARGE = ["10000", "10000000", "1000000000000"]
+ENVIRONMENT = {
+    **dict.fromkeys(["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"], ["0", "1", "2", "-1", "x",
+                    "", "99999999999", "1.5"]),
+    "MASTER_ADDR": ["", "127.0.0.1", "no.such.machine.invalid", "a" * 300, "..", "é"],
+    "DDP_COURSE_CACHE": ["odd", "notes", "/proc/no", "/dev/null", "x" * 300, "loop"],
+    "TORCHELASTIC_ERROR_FILE": ["/proc/no", "notes", ""],
+    "TORCHELASTIC_RESTART_COUNT": ["x", "1"], "TORCHELASTIC_RUN_ID": ["x"], "HOME": ["", "/proc/no"],
+    "OMP_NUM_THREADS": ["x", "0", "-3"], "COLUMNS": ["1", "x"], "LANG": ["C"], "PYTHONIOENCODING": ["ascii"],
+}  # fmt: skip
+
+
+@dataclass
+class Case:
+    script: str  # one of SMALL
+    ranks: int
+    flags: list[str]
+    environment: dict[str, str]
+    odd: bytes  # what the file `odd` holds
+    damage: tuple[str, int] | None  # the run whose files are not as they were, and a number that decides how
+
+
+def value_of(flag, choose) -> str:
+    """What may be given for a flag, right or wrong."""
+    kinds = {flag.type, *get_args(flag.type)}
+    if get_origin(flag.type) is Literal:
+        return choose.choice([*map(str, get_args(flag.type)), "other"])
+    if bool in kinds:
+        return choose.choice(["true", "false", ""])
+    if {int, float} & kinds:
+        large = [] if flag.name in WORK else LARGE
+        return choose.choice(choose.choice([["1", "2", "3", "0.5"], ODD_NUMBERS, large or ODD_NUMBERS]))
+    return choose.choice(NAMES)
+
+
+def a_case(choose: random.Random) -> Case:
+    script = choose.choice(list(SMALL))
+    flags, damaged = SMALL[script].split(), None
+    if script != "ladder" and choose.random() < 0.5:
+        damaged = choose.choice(["minigpt", script, script]), choose.randrange(2**32)
+        if script in RUNS and choose.random() < 0.8:
+            flags += ["--run-dir", script, "--resume", "auto", "--steps", choose.choice("23")]
+    own = [flag for flag in fields(FLAGS[script.partition("-")[0]]) if flag.name not in SLOW]
+    for flag in choose.sample(own, choose.choice([0, 1, 1, 2])):
+        form = "{name}={value}" if script in RUNS and choose.random() < 0.2 else "--{dashed}={value}"
+        value = value_of(flag, choose)
+        flags.append(form.format(name=flag.name, dashed=flag.name.replace("_", "-"), value=value))
+    if choose.random() < 0.1:
+        flags.append(choose.choice(WORDS))
+    environment = {}
+    if choose.random() < 0.2:
+        names = choose.sample(list(ENVIRONMENT), choose.choice([1, 2]))
+        environment = {name: choose.choice(ENVIRONMENT[name]) for name in names}
+    ranks = 2 if not environment and script != "speedrun" and choose.random() < 0.1 else 1
+    return Case(script, ranks, flags, environment, choose.choice(CONTENTS), damaged)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with files of every kind, and a finished run of each trainer: what a case may name."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "code.py").write_text(CODE)
+    (home / "pairs.jsonl").write_text(PAIRS)
+    for folder in ("notes", "shards"):
+        (home / folder).mkdir()
+    (home / "notes" / "readme").write_text("mine\n")
+    (home / "shards" / "train.bin").write_bytes(bytes(2000))
+    (home / "loop").symlink_to("loop")
+    for script in RUNS:
+        [done] = run(home, Case(script, 1, [*SMALL[script].split(), "--run-dir", script], {}, b"", None))
+        assert done.returncode == 0, done.stderr
+        (home / script / "notes.txt").write_text("mine\n")
+    for stage, script in (("pretrain", "minigpt"), ("reward", "reward"), ("grpo", "grpo")):
+        shutil.copytree(home / script, home / "speedrun" / stage)
+    stages = dict.fromkeys(("tokenizer", "pretrain", "reward", "grpo"), {"seconds": 1.0, "finished": True})
+    record = {"preset": "tiny", "data": "code.py", "seed": 1, "stages": stages, "nproc": 1}
+    (home / "speedrun" / "speedrun.json").write_text(json.dumps(record))
+    return home
+
+
+def run(folder, case):
+    scripts, name = ROOT / "ddp_course", case.script.partition("-")[0]
+    script = scripts / "speedrun" / "__main__.py" if name == "speedrun" else scripts / f"{name}_ddp.py"
+    flags = [*case.flags, "--timeout-seconds=2"] if name != "speedrun" else case.flags
+    store = warm.forked.open_store()
+    ranks = [warm.forked.rank_environment(rank, case.ranks, store.port) for rank in range(case.ranks)]
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        return warm.processes(script, flags, ranks if case.ranks > 1 else [case.environment], HANGS, MEMORY)
+    finally:
+        os.chdir(before)
+
+
+def damage(run_dir, number):
+    """One file of a run is made another; what a checkpoint holds changes with its checksum."""
+    choose = random.Random(number)
+    kept = "notes.txt", "speedrun.json"
+    path = choose.choice(sorted(path for path in run_dir.rglob("*") if path.is_file() and path.name not in kept))
+    content, how = path.read_bytes(), choose.choice(["inside", "inside", "content", "content", "folder", "gone"])
+    if how in ("folder", "gone"):
+        path.unlink()
+        if how == "folder":
+            path.mkdir()
+    elif how == "inside" and path.name == "state.pt":
+        state = torch.load(path, weights_only=True)
+        change_inside(state, choose)
+        shutil.rmtree(path.parent)
+        checkpoint.save(path.parent.parent.parent, checkpoint.checksums.step_of(path.parent), state)
+    elif how == "inside" and path.suffix == ".json":
+        settings = json.loads(content)
+        change_inside(settings, choose)
+        path.write_text(json.dumps(settings, default=str))
+    else:
+        path.write_bytes(choose.choice([content[: len(content) // 2], content[:7] + b"\xff" + content[8:], *CONTENTS]))
+
+
+def change_inside(part, choose):
+    """One value, at any depth of nested dicts, becomes another."""
+    while isinstance(part, dict) and part:
+        inside, name = part, choose.choice(list(part))
+        part = part[name]
+        if choose.random() < 0.3:
+            break
+    inside[name] = choose.choice([None, -1, "x", [], {}, torch.zeros(3), 1e300, {"a": 1}, 10**15, "/dev/zero"])
+
+
+def snapshot(folder, script):
+    """What may not change: all but what this script writes into a run of its own, and what is empty."""
+    own = "config.json", "metrics.jsonl", "latest", "samples.txt", "checkpoints", "tensors", "best"
+    files = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+    names = {path.relative_to(folder): path for path in files}
+    return {name: path.read_bytes() for name, path in names.items() if name.parts[:1] != (script,)
+            or name.parts[1] not in own}  # fmt: skip
+
+
+def problems(home, folder, case) -> list[str]:
+    """Run the case in a new folder, which goes afterwards; what is wrong with how it ended."""
+    shutil.copytree(home, folder, symlinks=True)
+    try:
+        (folder / "odd").write_bytes(case.odd)
+        if case.damage:
+            name, number = case.damage
+            damage(folder / name, number)
+        before = snapshot(folder, case.script)
+        ended = run(folder, case)
+        after = snapshot(folder, case.script)
+    finally:
+        shutil.rmtree(folder)
+    surprised = case.script == "ladder" and any("not as expected" in done.stdout for done in ended)
+    found = [words for done in ended for words in ended_badly(done, surprised)]
+    if changed := [str(name) for name in before if before[name] != after.get(name)]:
+        found.append(f"changed: {', '.join(changed)}")
+    return [*found, *(done.stdout[-2000:] + done.stderr[-6000:] for done in ended)] if found else []
+
+
+def ended_badly(done, surprised):
+    """Nobody ends the other ranks here, so each that fails says why in a line. The ladder may say it in its output.
+    """
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    others = [line for line in done.stderr.splitlines() if line not in said and "warning: " not in line
+              and not line.startswith(MATPLOTLIB_WITHOUT_A_HOME)]  # fmt: skip
+    stopped = "stopped after step" in done.stdout  # with whatever exit code it was given for that
+    if done.returncode not in (0, 1, 2) and not stopped:
+        yield f"exit code {done.returncode}"
+    if len(said) != (done.returncode != 0 and not surprised and not stopped):
+        yield f"exit code {done.returncode} with {len(said)} lines that begin with error:"
+    if others or "Traceback" in done.stdout:
+        yield "more than one line was said"
+
+
+def test_it_ends_with_one_line_at_most(home, tmp_path):
+    number, end = itertools.count(), time.monotonic() + float(os.environ.get("FUZZ_SECONDS", 0))
+
+    @settings(max_examples=CASES, derandomize="FUZZ_SECONDS" not in os.environ, deadline=None, database=None,
+              phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(st.randoms(use_true_random=True).map(a_case))
+    def check(case):
+        found = problems(home, tmp_path / str(next(number)), case)
+        assert not found, "\n".join([repr(case), *found])
+
+    check()
+    while time.monotonic() < end:
+        check()  # with a new seed

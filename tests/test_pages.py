@@ -1,0 +1,54 @@
+"""The cheat sheet and the glossary: the script runs, the links lead somewhere, each notebook has what is said of it."""
+
+import re
+
+import pytest
+from training_runs import ROOT
+
+from ddp_course.authoring.notebook_run import output_texts, read_notebook
+from ddp_course.launcher import torchrun
+
+PAGES = {name: (ROOT / "notebooks" / name).read_text(encoding="utf-8") for name in ("cheat_sheet.md", "glossary.md")}
+LINK = re.compile(r"\]\(([^)#\s]+)")
+ROW = re.compile(r"^\| ([^|]+) \|.*\]\((\w+\.ipynb)\) \|$", re.MULTILINE)
+[SCRIPT] = re.findall(r"```python\n(.*?)```", PAGES["cheat_sheet.md"], re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    there = [target for target in LINK.findall(PAGES[page]) if not target.startswith("http")]
+    assert there and [target for target in there if not (ROOT / "notebooks" / target).exists()] == []
+
+
+def test_the_script_has_the_same_losses_on_one_and_on_two_processes(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    losses = []
+    for nproc in (1, 2):
+        run = torchrun(tmp_path / "train.py", nproc=nproc, quiet=True, timeout=600)
+        losses.append([float(line.split()[-1]) for line in run.lines[0] if line.startswith("step ")])
+    one, two = losses
+    assert len(one) == 20 and one[-1] < 0.9 * one[0]
+    assert two == pytest.approx(one, abs=2e-6)  # six decimals, in another order of additions
+
+
+def words_of(notebook):
+    """Everything that a reader sees of it."""
+    nb = read_notebook(ROOT / "notebooks" / notebook)
+    seen = [cell.source for cell in nb.cells]
+    seen += [text for cell in nb.cells if cell.cell_type == "code" for text in output_texts(cell)]
+    return spoken(" ".join(seen))
+
+
+def spoken(text):
+    """In lower case, without the signs that join words: WORLD_SIZE and world size are the same."""
+    return " ".join(re.sub("[-_]", " ", text.lower()).split())
+
+
+@pytest.mark.parametrize("notebook", sorted({notebook for page in PAGES.values() for _, notebook in ROW.findall(page)}))
+def test_a_notebook_has_the_words_and_the_errors_that_lead_to_it(notebook):
+    words = words_of(notebook)
+    terms = [word for term, there in ROW.findall(PAGES["glossary.md"]) if there == notebook
+             for word in term.split(", ")]  # fmt: skip
+    errors = [text for row, there in ROW.findall(PAGES["cheat_sheet.md"]) if there == notebook
+              for text in re.findall("`([^`]+)`", row)]  # fmt: skip
+    assert [word for word in terms + errors if spoken(word) not in words] == []

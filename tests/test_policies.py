@@ -1,0 +1,170 @@
+"""GRPO on a policy of another library: Hugging Face's own loader on a model made here, nanochat's on a stand-in."""
+
+import json
+
+import pytest
+import torch
+import warm
+from huggingface_folder import make_model, make_tokenizer
+from reward_runs import make_backbone
+from test_backbones import ARCHITECTURES, GPT2, nanochat, save  # noqa: F401  nanochat is a fixture
+from test_resume import copy_up_to
+from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics
+
+from ddp_course import grpo_ddp
+from ddp_course.errors import InputError
+from ddp_course.post_training.policies import ForeignConfig, ForeignModel, load_policy, prepare_policy
+from ddp_course.post_training.rewards import Parses
+from ddp_course.post_training.rollout import Players
+from ddp_course.training.command_line import parse
+
+GRPO = ROOT / "ddp_course" / "grpo_ddp.py"
+BODY = "\n    c = a\n    return b\n"
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    return pytest.importorskip("transformers", reason="the policy hf: needs transformers: pip install transformers")
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("code")
+    for letter in "pq":
+        (folder / f"{letter}.py").write_text("\n\n".join(f"def {letter}{n}(a, b):{BODY}" for n in range(90)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(transformers, tmp_path_factory):
+    """A GPT-2 of 20,000 weights that has learnt to write the body of a function, though not always."""
+    path = make_model(tmp_path_factory.mktemp("gpt2"))
+    start = load_policy(f"hf:{path}")
+    texts = [[*start.begin, *start.tokenizer.encode(f"def {'pq'[n % 2]}{n}(a, b):{BODY}")][:32] for n in range(64)]
+    longest = max(map(len, texts))
+    tokens = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
+    optimizer = torch.optim.AdamW(start.model.parameters(), lr=1e-2)
+    for _ in range(60):
+        logits = start.model(tokens[:, :-1])
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    start.model.model.save_pretrained(path)
+    return path
+
+
+def flags(folder, code, run_dir, *more):
+    return ["--preset", "tiny", "--pretrained", f"hf:{folder}", "--data", code, "--run-dir", run_dir, "--group-size", 8,
+            "--new-tokens", 16, "--micro-batch-size", 5, "--keep-checkpoints", 0, *more]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(folder, code, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("whole")
+    return run_dir, warm.ranks(GRPO, *flags(folder, code, run_dir), nproc=2)
+
+
+def test_it_learns_from_what_it_writes(whole):
+    run_dir, run = whole
+    rewards = metrics(run_dir, "reward")
+    assert any(0 < reward < 1 for reward in rewards.values()), "a group with nothing to compare teaches nothing"
+    assert metrics(run_dir, "kl")[1] == pytest.approx(0, abs=1e-6) and metrics(run_dir, "kl")[4] > 0
+    assert any("hf:" in line and "huggingface_step_000004" in line for line in run.lines[0])
+    assert not run.lines[1], "only rank 0 speaks"
+    assert "<|end|>" not in (run_dir / "samples.txt").read_text(), "what stands before a prompt is no part of the text"
+
+
+def test_two_ranks_resume_bit_equal(whole, folder, code, tmp_path):
+    run_dir = copy_up_to(whole[0], 2, tmp_path / "run")
+    warm.ranks(GRPO, *flags(folder, code, run_dir, "--resume", "auto"), nproc=2)
+    for key in ("loss", "reward", "kl", "beta", "entropy", "val_reward"):
+        assert metrics(run_dir, key) == metrics(whole[0], key)
+    assert largest_gap(checkpoint(run_dir, 4)["model"], checkpoint(whole[0], 4)["model"]) == 0.0
+
+
+def test_the_policy_is_written_as_a_folder_that_loads_again(transformers, whole, folder, code, tmp_path):
+    """By transformers, and by --pretrained, for one process that goes on from it."""
+    written = whole[0] / "huggingface_step_000004"
+    saved = {name.removeprefix("model."): value for name, value in checkpoint(whole[0], 4)["model"].items()}
+    own = transformers.AutoModelForCausalLM.from_pretrained(written)
+    assert largest_gap(own.state_dict(), saved) == 0.0
+    before = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert largest_gap(own.state_dict(), before.state_dict()) > 0
+    printed = in_this_process(grpo_ddp.train, parse(grpo_ddp.PRESETS, list(map(str, flags(
+        written, code, tmp_path / "run", "--steps", 1
+    )))))  # fmt: skip
+    assert "huggingface_step_000001" in printed and (tmp_path / "run" / "huggingface_step_000001").is_dir()
+    with pytest.raises(InputError, match="it has pretrained weights .*, this run has"):
+        in_this_process(grpo_ddp.train, parse(grpo_ddp.PRESETS, list(map(str, flags(
+            written, code, whole[0], "--steps", 5, "--resume", "auto"
+        )))))  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ARCHITECTURES)
+def test_an_architecture_can_be_a_policy(transformers, folder, tmp_path, what):
+    """It writes, every parameter learns, and padding changes no probability of what stands before it."""
+    kind, sizes = ARCHITECTURES[what]
+    name = save(transformers, folder, tmp_path, getattr(transformers, kind)(**sizes))
+    (tmp_path / "tokenizer_config.json").write_bytes((folder / "tokenizer_config.json").read_bytes())
+    start = load_policy(name)
+    players = Players(start.model, start.model, Parses(1), start.tokenizer, 4, 1.0, 2, "float32", begin=start.begin)
+    drawn = players.sample(players.policy, [players.encode(text) for text in ("def f(a):", "x", "for item in")], seed=1)
+    assert len(drawn) == 3 and all(1 <= len(one) <= 4 for one in drawn)
+    text = torch.tensor([[*players.encode("x"), 5, 7, 9]])
+    padded = torch.nn.functional.pad(text, (0, 6))
+    alone, _ = players.log_probabilities(players.policy, text)
+    found, _ = players.log_probabilities(players.policy, padded)
+    assert (found[:, : alone.shape[1]] - alone).abs().max() < 1e-5
+
+
+def test_a_policy_of_nanochat(nanochat):  # noqa: F811
+    start = load_policy("nanochat:sft/d20")
+    assert nanochat[0][0] == "sft" and start.begin == (49,) and start.tokenizer.end_of_text == 49
+    players = Players(start.model, start.model, Parses(1), start.tokenizer, 5, 1.0, 2, "float32", begin=start.begin)
+    prompts = [players.encode(prompt) for prompt in ("def f():", "x", "")]
+    assert [len(prompt) for prompt in prompts] == [9, 2, 1] and all(prompt[0] == 49 for prompt in prompts)
+    drawn = players.sample(players.policy, prompts, seed=1)
+    assert drawn == players.sample(players.policy, prompts, seed=1) != players.sample(players.policy, prompts, seed=2)
+    assert all(1 <= len(one) <= 5 and 49 not in one[:-1] for one in drawn)
+    tokens = torch.tensor([[49, 1, 2, 3]])
+    log_probs, _ = players.log_probabilities(players.policy, tokens)
+    with torch.no_grad():
+        own = start.model.model(tokens).log_softmax(-1)
+    torch.testing.assert_close(log_probs[0], own[0, range(3), [1, 2, 3]])
+    assert all(parameter.requires_grad for parameter in start.model.parameters()) and not start.model.training
+    json.dumps(start.tokenizer.state())
+
+
+class TwoHeads(torch.nn.Module):
+    """A model with a head that a text does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head, self.other = torch.nn.Embedding(50, 8), torch.nn.Linear(8, 50), torch.nn.Linear(8, 9)
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens))
+
+
+def test_what_cannot_be_trained_is_refused(transformers, tmp_path, code):
+    with pytest.raises(InputError, match="cannot train nanochat:x: 2 of its parameters .* first is model.other.weight"):
+        ForeignModel(TwoHeads(), ForeignConfig("nanochat:x", 64)).assert_trainable()
+    make_tokenizer(tmp_path)
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|nowhere|>"}')
+    with pytest.raises(InputError, match=r"has no token that ends a text: it does not know <\|nowhere\|>"):
+        load_policy(f"hf:{tmp_path}")
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
+    with pytest.raises(InputError, match="--new-tokens 31 leaves no room for a prompt in the model's context of 32"):
+        in_this_process(grpo_ddp.train, parse(grpo_ddp.PRESETS, list(map(str, flags(
+            tmp_path, code, tmp_path / "run", "--new-tokens", 31
+        )))))  # fmt: skip
+    with pytest.raises(InputError, match="cannot load the backbone hf:.* it has no tokenizer.json"):
+        in_this_process(grpo_ddp.train, parse(grpo_ddp.PRESETS, list(map(str, flags(code, code, tmp_path / "other")))))
+
+
+@pytest.mark.parametrize("kind", ["minigpt", "hf", "nanochat"])
+def test_a_run_directory_may_be_called_as_a_kind_of_model_is(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    make_backbone(tmp_path / kind)
+    assert load_policy(prepare_policy(kind)).begin == ()

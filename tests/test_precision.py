@@ -1,0 +1,118 @@
+"""--precision: what auto decides and who decides it, what a checkpoint keeps, and what the switches mean."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import warm
+from training_runs import checkpoint, largest_gap, metrics, train_here
+
+from ddp_course.errors import InputError
+from ddp_course.training import precision
+from ddp_course.training.precision import Arithmetic, by_rule, fastest
+
+CPU = torch.device("cpu")
+AUTO = ("--precision", "auto", "--steps", 4, "--checkpoint-every", 2)
+OUTCOMES = {  # seconds of float32, of bfloat16 with fused attention, and with plain attention
+    "float32 wins": ((1.0, 2.0, 3.0), Arithmetic("float32", "fused")),
+    "bfloat16 wins": ((2.0, 1.0, 3.0), Arithmetic("bfloat16", "fused")),
+    "bfloat16 wins with plain attention": ((2.0, 3.0, 1.0), Arithmetic("bfloat16", "plain")),
+    "too little is won": ((1.0, 0.99, 0.98), Arithmetic("float32", "fused")),
+}
+
+
+@pytest.fixture(autouse=True)
+def switches_as_before():
+    yield
+    Arithmetic("float32", "fused").use()
+
+
+def fake(monkeypatch, seconds):
+    """A machine with bfloat16 units on which the trials take so long."""
+    ways = [Arithmetic("float32", "fused"), Arithmetic("bfloat16", "fused"), Arithmetic("bfloat16", "plain")]
+    by_way = dict(zip(ways, seconds, strict=True))
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(precision, "LONG_ENOUGH", 0.0)
+    monkeypatch.setattr(precision, "seconds_of", lambda way, trial, device: by_way[way])
+
+
+@pytest.mark.parametrize(("seconds", "right"), OUTCOMES.values(), ids=OUTCOMES)
+def test_auto_takes_the_faster_one_and_says_so(tmp_path, monkeypatch, seconds, right):
+    fake(monkeypatch, seconds)
+    printed = train_here(tmp_path, *AUTO)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    assert Arithmetic(settings["precision"], settings["attention"]) == right
+    (line,) = [line for line in printed.splitlines() if line.startswith("--precision auto")]
+    assert f"takes {right.precision}; a trial took: float32 with fused attention {seconds[0] * 1e3:.1f} ms" in line
+    assert torch.backends.cuda.flash_sdp_enabled() == (right.attention == "fused")
+
+
+def test_a_resumed_run_keeps_what_was_decided(tmp_path, monkeypatch):
+    fake(monkeypatch, (2.0, 3.0, 1.0))
+    train_here(tmp_path / "whole", *AUTO)
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step_000004")
+    fake(monkeypatch, (1.0, 2.0, 3.0))  # another machine, or another moment
+    resumed = train_here(tmp_path / "run", *AUTO, "--resume", "auto")
+    assert "a trial took" not in resumed
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (settings["precision"], settings["attention"]) == ("bfloat16", "plain")
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    assert largest_gap(checkpoint(tmp_path / "run", 4)["model"], checkpoint(tmp_path / "whole", 4)["model"]) == 0.0
+
+
+def test_nothing_is_timed_where_nothing_is_to_be_chosen(tmp_path, monkeypatch):
+    monkeypatch.setattr(precision, "seconds_of", lambda *_: pytest.fail("timed"))
+    train_here(tmp_path / "wanted", "--precision", "bfloat16", "--steps", 1)
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: False)
+    train_here(tmp_path / "no_units", "--precision", "auto", "--steps", 1)
+    assert json.loads((tmp_path / "no_units" / "config.json").read_text())["precision"] == "float32"
+
+
+def test_rank_0_decides_for_all(tmp_path):
+    """Each rank would find something else fastest."""
+    (tmp_path / "disagree.py").write_text("""
+import json
+from dataclasses import asdict
+
+from ddp_course.distributed import process_group
+from ddp_course.training import precision
+
+world = process_group.start(30, "cpu")
+precision.has_bfloat16, precision.LONG_ENOUGH = lambda device: True, 0.0
+precision.seconds_of = lambda way, trial, device: 1.0 if (way.precision == "float32") == world.rank else 2.0
+print(json.dumps(asdict(precision.settle_arithmetic(world, "auto", 64, {}, lambda: None))))
+process_group.stop()
+""")
+    run = warm.ranks(tmp_path / "disagree.py", nproc=2)
+    assert run.results[0] == run.results[1] == {"precision": "bfloat16", "attention": "fused"}
+
+
+def test_the_trials_are_real_work(monkeypatch):
+    monkeypatch.setattr(precision, "LONG_ENOUGH", 0.0)
+    weight, kinds = torch.ones(4, 4, requires_grad=True), []
+
+    def trial():
+        product = weight @ weight
+        kinds.append(product.dtype)
+        return product.float().sum()
+
+    _, seconds = fastest(trial, CPU)
+    assert kinds == [torch.float32, torch.bfloat16, torch.bfloat16] * 3
+    assert all(0 < one < float("inf") for one in seconds.values()) and weight.grad is not None
+
+
+def test_float32_means_float32_and_tf32_means_tf32():
+    Arithmetic("tf32", "fused").use()
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    Arithmetic("float32", "fused").use()
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+
+
+def test_a_wanted_precision_never_depends_on_a_clock():
+    assert by_rule("bfloat16", CPU, 512).attention == "plain"
+    assert by_rule("bfloat16", CPU, 513).attention == by_rule("float32", CPU, 64).attention == "fused"
+    assert by_rule("tf32", torch.device("cuda"), 64) == Arithmetic("tf32", "fused")
+    with pytest.raises(InputError, match="--precision tf32 needs a GPU"):
+        by_rule("tf32", CPU, 64)
