@@ -6,16 +6,25 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 BENCH_READY := $(VENV)/.installed-bench
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# What is installed has the version and the hash that stand in requirements/, from whatever index it comes, and none of
+# its own code runs on the way. cpu: PyTorch's small build without CUDA, from its own index; pypi: what PyPI has.
+TORCH ?= $(if $(filter Linux,$(shell uname)),$(if $(shell nvidia-smi -L 2>/dev/null),pypi,cpu),pypi)
+PIP = $(BIN)/python -m pip --quiet --disable-pip-version-check
+PINNED = install --no-deps --require-hashes --only-binary :all:
 
-# One process a GPU; without a GPU, two. Processes x threads never exceed the cores.
-NPROC ?= $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU' | sed 's/^0$$/2/')
+# One process per GPU that CUDA_VISIBLE_DEVICES leaves (-1 ends its list); without a GPU, two. Processes x threads never
+# exceed the cores.
+GPUS := $(shell gpus=$$(nvidia-smi -L 2>/dev/null | grep -c '^GPU'); \
+  if [ "$$gpus" != 0 ] && [ -n "$${CUDA_VISIBLE_DEVICES+set}" ]; \
+  then printf '%s' "$$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | sed '/^-/,$$d' | grep -c .; else echo $$gpus; fi)
+NPROC ?= $(patsubst 0,2,$(GPUS))
 OMP_NUM_THREADS ?= $(shell threads=$$(( $$(getconf _NPROCESSORS_ONLN) / $(NPROC) )); echo $$(( threads > 1 ? threads : 1 )))
-TEST_WORKERS ?= 2
+TEST_WORKERS ?= 3
+FUZZ_SECONDS ?= 600
 NOW := $(shell date +%Y%m%d-%H%M%S)
 RUN ?= runs/minigpt-$(NOW)
 
-.PHONY: help train speedrun test lab notebooks exercises bench lint kill-matrix constraints
+.PHONY: help train skeleton speedrun test test-fast fuzz lab notebooks exercises bench lint kill-matrix doctor-matrix pins
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -24,52 +33,79 @@ train: $(READY)  ## pre-train MiniGPT on this machine and draw its loss curve
 	OMP_NUM_THREADS=$(OMP_NUM_THREADS) $(BIN)/torchrun --standalone --nproc-per-node=$(NPROC) ddp_course/minigpt_ddp.py --preset laptop --run-dir $(RUN) $(ARGS)
 	$(BIN)/python -m ddp_course.lab.figures $(RUN)
 
+skeleton:  ## copy the script to start from into DIR, beside one line each for your model and your tokens
+	@test -n "$(DIR)" || { echo "say where: make skeleton DIR=path/to/your/project" >&2; exit 1; }
+	@for file in train.py my_model.py my_tokens.py; do test ! -e "$(DIR)/$$file" || \
+	  { echo "$(DIR)/$$file is there already, and is left as it is" >&2; exit 1; }; done
+	@mkdir -p "$(DIR)"
+	@sed 's/ddp_course\.data\.token_file/my_tokens/; s/ddp_course\.models\.minigpt/my_model/; s/skeleton_ddp\.py/train.py/' \
+	  ddp_course/skeleton_ddp.py > "$(DIR)/train.py"
+	@echo 'from ddp_course.data.token_file import open_tokens, prepare  # noqa: F401  replace by your tokens' > "$(DIR)/my_tokens.py"
+	@echo 'from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig  # noqa: F401  replace by your model' > "$(DIR)/my_model.py"
+	@echo "wrote train.py, my_model.py and my_tokens.py into $(DIR); python train.py runs as it is"
+
 speedrun: RUN = runs/speedrun-$(NOW)
 speedrun: $(READY)  ## tokenizer, pre-training, reward model, GRPO and a report; RUN=DIR goes on with a run
-	$(BIN)/python -m ddp_course.lab.speedrun --nproc $(NPROC) --run-dir $(RUN) $(ARGS)
+	$(BIN)/python -m ddp_course.speedrun --nproc $(NPROC) --run-dir $(RUN) $(ARGS)
 
-test: lint  ## ruff and all tests, the notebooks among them; on two workers, for many tests wait more than they compute
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: lint  ## ruff and all tests, the notebooks among them; on three workers, for many tests wait more than they compute
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+
+test-fast: lint  ## the tests that start no ranks, notebooks or trainers: what a change usually needs
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder -m "not ranks" $(ARGS)
+
+fuzz: $(READY)  ## ten minutes of random command lines, files and environments; FUZZ_SECONDS=60 for one
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/test_fuzz.py $(ARGS)
 
 lint: $(READY)  ## ruff alone
 	$(BIN)/ruff check .
 
-lab: $(READY)  ## read the course in JupyterLab
-	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_your_lab.ipynb $(ARGS)
+lab: $(READY)  ## read the course in JupyterLab, from a page that shows how far you are
+	@$(BIN)/python -m ddp_course.lab.start_page progress
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/progress/start_here.ipynb $(ARGS)
 
 notebooks: $(READY)  ## run the notebooks and store their outputs; one of them: make notebooks ARGS=04
-	$(BIN)/python -m ddp_course.lab.authoring notebooks $(ARGS)
+	$(BIN)/python -m ddp_course.authoring notebooks $(ARGS)
 
 exercises: $(READY)  ## derive exercises/ from solutions/
-	$(BIN)/python -m ddp_course.lab.authoring exercises $(ARGS)
+	$(BIN)/python -m ddp_course.authoring exercises $(ARGS)
 
 bench: $(BENCH_READY)  ## compare with other trainers
 	$(BIN)/python tests/benchmarks/run.py $(ARGS)
 
 kill-matrix: $(READY)  ## which check of the grader catches which wrong answer
-	$(BIN)/python tests/kill_matrix.py $(ARGS)
+	$(BIN)/python -m tests.grader.kill_matrix $(ARGS)
 
-constraints:  ## pin anew what pip installs today, in an environment of its own
-	$(PYTHON) -m venv --clear .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check -e ".[dev,bench,peers]"
-	( grep '^#' constraints.txt; .venv-constraints/bin/python -m pip freeze --all --exclude-editable \
-	  | grep -vE '^(pip==|nvidia-|cuda-|triton)' | sed 's/+[^+]*$$//' ) > constraints.txt.new
-	mv constraints.txt.new constraints.txt
+doctor-matrix: $(READY)  ## which verdict the doctor gives on which script
+	$(BIN)/python -m tests.doctor.cases $(ARGS)
+	$(BIN)/python -m tests.doctor.check_cases $(ARGS)
 
+pins: $(READY)  ## pin anew what is installed, with hashes, in requirements/
+	$(PYTHON) -m venv --clear .venv-pins
+	.venv-pins/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	PATH=$(CURDIR)/.venv-pins/bin:$$PATH $(BIN)/python requirements/pin.py
+
+# The authors' extensions (nbgrader) and Jupyter's news stay off for whoever reads: .jupyter/ says which.
+lab: export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter
+# What the start page shows is kept here, ignored by git. Without the variable nothing is kept.
+lab: export DDP_COURSE_PROGRESS := $(CURDIR)/progress
 # A solution that does not pass its check fails the run, so its outputs are not stored.
 notebooks: export DDP_COURSE_STRICT := 1
 # What a terminal, a cell and a test see is the same as in an activated environment.
-lab notebooks test: export PATH := $(abspath $(BIN)):$(PATH)
+lab notebooks test test-fast fuzz: export PATH := $(abspath $(BIN)):$(PATH)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "The course needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1). Try: make PYTHON=python3.12" >&2; exit 1; }
 	@echo "Setting up $(VENV): the first time this downloads PyTorch and takes some minutes."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(INSTALL) -e ".[dev]"
+	@$(PIP) $(PINNED) -r requirements/$(if $(filter cpu,$(TORCH)),torch-cpu,torch).txt
+	@$(PIP) $(PINNED) -r requirements/course.txt
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@$(PIP) check
 	@touch $@
 
 $(BENCH_READY): $(READY)
 	@echo "Installing the trainers to compare with."
-	@$(INSTALL) -e ".[dev,bench]"
+	@$(PIP) $(PINNED) -r requirements/bench.txt
 	@touch $@
