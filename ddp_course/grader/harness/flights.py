@@ -111,7 +111,7 @@ def note_reading(args: tuple, line: int | None):
     lists = [one for one in args if isinstance(one, (list, tuple))]
     for one in chain(args, *lists):
         if torch.is_tensor(one) and one.layout == torch.strided:
-            for flight in flying.values():
+            for flight in list(flying.values()):  # a copy: the future of a Work ends its Flight in gloo's thread
                 if flight.op != "send" and line and any(_overlap(one, place) for place, _ in flight.pairs):
                     early.append((flight.op, flight.line, line))
 
@@ -119,10 +119,10 @@ def note_reading(args: tuple, line: int | None):
 def left_over() -> dict[str, list]:
     """Notes for the RankRecord: (op, line) of what is received but not waited for, the lines of changed sends, and
     (op, its line, line) of what was read too early."""
-    for one in flying.values():
+    for one in list(flying.values()):
         if one.op == "send":
             one.end()
-    alone = [(one.op, one.line) for one in flying.values() if one.op != "send"]
+    alone = [(one.op, one.line) for one in list(flying.values()) if one.op != "send"]
     return {"not_waited_for": alone, "changed": changed, "read_early": early[:1]} if alone or changed or early else {}
 
 
