@@ -160,14 +160,27 @@ def test_continuous_integration_runs_make_test_and_every_answer_once_a_week():
     job = workflow["jobs"]["test"]
     weekly = {"run": "make test ARGS=tests/grader", "env": {"DDP_COURSE_EVERY_ANSWER": 1}}
     assert [step for step in job["steps"] if "run" in step] == [
-        {"run": "make test", "if": "github.event_name != 'schedule'"},
+        {"run": ".ci/run", "if": "github.event_name != 'schedule'"},
         {"if": "github.event_name == 'schedule'"} | weekly,
     ]
     assert job["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
     uses = [step["uses"] for step in job["steps"] if "uses" in step]
     assert uses and all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", one) for one in uses), "pin actions by commit"
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
-    assert text_of(".ci/run").splitlines()[-1] == "exec make test"
+
+
+@pytest.mark.parametrize(("codes", "calls", "code"), [("0", 1, 0), ("2 0", 2, 0), ("2 2", 2, 2)])
+def test_ci_runs_what_failed_once_more_and_no_more(tmp_path, codes, calls, code):
+    """With a `make` that ends with each of `codes` in turn."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    make = tmp_path / "make"
+    make.write_text(f'#!/bin/bash\ncodes=({codes})\necho "$@" >> calls\nexit "${{codes[$(wc -l < calls) - 1]}}"\n')
+    make.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([tmp_path / ".ci" / "run"], env=environment, stdout=subprocess.PIPE, timeout=60)
+    made = (tmp_path / "calls").read_text().splitlines()
+    assert (done.returncode, len(made), made[0]) == (code, calls, "test")
+    assert all("--last-failed --last-failed-no-failures=none" in one for one in made[1:])
 
 
 # ---- the Makefile, without running it ----------------------------------------------------------------------------
