@@ -27,7 +27,8 @@ from ddp_course.data.pairs import Pair, pairs_of_update, read_pairs
 from ddp_course.distributed import process_group
 from ddp_course.distributed.bucket_order import wrap
 from ddp_course.distributed.process_group import World
-from ddp_course.distributed.sync import assert_replicas_equal, assert_same_value, from_rank_0, sum_over_ranks
+from ddp_course.distributed.replica_check import assert_replicas_equal
+from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over_ranks
 from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.post_training.backbones import prepare_backbone

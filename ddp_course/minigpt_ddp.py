@@ -21,7 +21,8 @@ from ddp_course.data.windows import IGNORED, validation_batches
 from ddp_course.distributed import process_group
 from ddp_course.distributed.bucket_order import wrap
 from ddp_course.distributed.process_group import World
-from ddp_course.distributed.sync import assert_replicas_equal, assert_same_value, from_rank_0, sum_over_ranks
+from ddp_course.distributed.replica_check import assert_replicas_equal
+from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over_ranks
 from ddp_course.errors import InputError
 from ddp_course.models import minigpt
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, generate, parameter_count
@@ -65,7 +66,8 @@ class TrainConfig(RunSettings):
     """Windows of a validation, spread evenly over the held-out text; None takes all of it."""
     sample_tokens: int = 120
     """Tokens of text written by the model at the end; 0 writes none."""
-
+    check_every: int = 0
+    """Updates between comparisons of weights, optimizer and random state over the ranks. 0: weights, at the end."""
     layers: int = 4
     """Transformer blocks."""
     heads: int = 4
@@ -82,7 +84,7 @@ class TrainConfig(RunSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         sizes = "layers", "heads", "width", "context", "tokens_per_update", "micro_batch_size", "validation_windows"
-        check_ranges(self, at_least_1=sizes, at_least_0=("sample_tokens",))
+        check_ranges(self, at_least_1=sizes, at_least_0=("sample_tokens", "check_every"))
         if not 0 <= self.dropout < 1:
             raise ValueError(f"--dropout must be a probability from 0 to below 1, not {self.dropout}")
         if self.width % self.heads:
@@ -91,14 +93,12 @@ class TrainConfig(RunSettings):
 
 PRESETS = {
     "laptop": TrainConfig(),
-    "tiny": TrainConfig(
-        preset="tiny", tokenizer="bytes", vocab_size=None, layers=2, heads=2, width=64, context=64,
-        tokens_per_update=2048, micro_batch_size=8, steps=20, warmup_steps=2, precision="float32",
-        validate_every=10, checkpoint_every=10, log_every=1),
-    "gpt2": TrainConfig(
-        preset="gpt2", vocab_size=50304, layers=12, heads=12, width=768, context=1024, tokens_per_update=524288,
-        micro_batch_size=16, steps=2000, learning_rate=6e-4, warmup_steps=200, validate_every=250,
-        validation_windows=512, checkpoint_every=500),
+    "tiny": TrainConfig(preset="tiny", tokenizer="bytes", vocab_size=None, layers=2, heads=2, width=64, context=64,
+                        tokens_per_update=2048, micro_batch_size=8, steps=20, warmup_steps=2, precision="float32",
+                        validate_every=10, checkpoint_every=10, log_every=1),
+    "gpt2": TrainConfig(preset="gpt2", vocab_size=50304, layers=12, heads=12, width=768, context=1024, steps=2000,
+                        tokens_per_update=524288, micro_batch_size=16, learning_rate=6e-4, warmup_steps=200,
+                        validate_every=250, validation_windows=512, checkpoint_every=500),
 }  # fmt: skip
 
 
@@ -115,7 +115,6 @@ def train(config: TrainConfig) -> int:
     assert_same_value(world, "the token file", tokens.fingerprint)
     of_run = tokens.train, tokens.tokenizer.end_of_text, config.context, config.seed, config.tokens_per_update
     windows = PackedWindows(*of_run) if config.pack else StreamWindows(*of_run)  # refuses a text shorter than a window
-
     process_group.seed_shared(config.seed)
     shape = MiniGPTConfig(vocab_size=tokens.tokenizer.vocab_size, context=config.context, layers=config.layers,
                           heads=config.heads, width=config.width, dropout=config.dropout,
@@ -130,7 +129,6 @@ def train(config: TrainConfig) -> int:
     optimizer = make_adamw(model, config.learning_rate, config.weight_decay)
     scaler = torch.amp.GradScaler(world.device.type, enabled=precision == "float16")
     process_group.seed_rank(config.seed, world.rank)
-
     identity = {name: getattr(config, name) for name in IDENTITY}
     identity |= {"precision": precision, "data and tokenizer": tokens.fingerprint + " packed" * config.pack}
     state = TrainingState({"model": model, "optimizer": optimizer, "scaler": scaler}, identity)
@@ -148,7 +146,6 @@ def train(config: TrainConfig) -> int:
         replica = wrap(world, model, window, window)
     if config.compile:
         replica.compile()
-
     world.say(f"{parameter_count(shape):,} parameters; {len(tokens.train):,} training tokens{windows.described}; "
               f"{precision} on {world.device}\n{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x "
               f"{accumulation_steps} micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens")
@@ -180,6 +177,8 @@ def train(config: TrainConfig) -> int:
         scaler.update()
         optimizer.zero_grad()
         step += 1
+        if config.check_every and step % config.check_every == 0:
+            assert_replicas_equal(world, model, optimizer, own_random_state=True, step=step)
 
         # DDP 5/6: a number is summed over the ranks before anybody prints it or acts on it.
         total, ranks_asked = sum_over_ranks(world, loss_sum, stop_request.asked())

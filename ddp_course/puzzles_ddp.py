@@ -24,8 +24,9 @@ from ddp_course.data.windows import IGNORED
 from ddp_course.distributed import process_group
 from ddp_course.distributed.bucket_order import wrap
 from ddp_course.distributed.process_group import World
+from ddp_course.distributed.replica_check import assert_replicas_equal
 from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignSGD
-from ddp_course.distributed.sync import assert_replicas_equal, from_rank_0, sum_over_ranks
+from ddp_course.distributed.sync import from_rank_0, sum_over_ranks
 from ddp_course.models.puzzle import PuzzleModel, PuzzleModelConfig, halting_steps
 from ddp_course.training.command_line import run
 from ddp_course.training.distributed_state import DistributedState

@@ -23,7 +23,7 @@ from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.distributed import process_group
 from ddp_course.distributed.by_hand import *
 from ddp_course.distributed.by_hand.tensor_bytes import TensorBytes
-from ddp_course.distributed.sync import assert_replicas_equal
+from ddp_course.distributed.replica_check import assert_replicas_equal
 
 world = process_group.start(timeout_seconds=30)
 WRAPPERS = {"flat": FlatDataParallel, "overlapped": OverlappedDataParallel, "bucketed": BucketedDataParallel,

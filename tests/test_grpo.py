@@ -331,7 +331,7 @@ from ddp_course.data import tokenizer
 from ddp_course.grpo_ddp import GRPOConfig, learn
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.distributed import process_group
-from ddp_course.distributed.sync import assert_replicas_equal
+from ddp_course.distributed.replica_check import assert_replicas_equal
 from ddp_course.post_training.batch import describe
 from ddp_course.post_training.grpo import AdaptiveBeta, kl_estimate
 from ddp_course.post_training.policies import load_policy

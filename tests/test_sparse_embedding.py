@@ -32,7 +32,7 @@ import torch.distributed as dist
 from ddp_course.distributed import process_group
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignSGD
-from ddp_course.distributed.sync import assert_replicas_equal
+from ddp_course.distributed.replica_check import assert_replicas_equal
 
 world = process_group.start(timeout_seconds=30)
 

@@ -1,7 +1,6 @@
-"""Agreement between ranks: one decision for all, exact sums, and proof that replicas are equal."""
+"""Agreement between ranks: one decision for all, exact sums, and values that are the same everywhere."""
 
 import contextlib
-import hashlib
 import itertools
 import pickle
 import threading
@@ -11,19 +10,16 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.rendezvous import launcher_is_gone, told_if_the_store_is_lost
+from ddp_course.distributed.replica_check import ReplicasDiffer
 from ddp_course.errors import InputError
 
 T = TypeVar("T")
 SHORTEST_SILENCE = 10  # seconds without a sign of life that a busy machine may cause
 _turns = itertools.count()  # of from_rank_0, which every rank calls equally often
-
-
-class ReplicasDiffer(RuntimeError):
-    """Ranks that should hold the same values do not."""
 
 
 class RankSilent(RuntimeError):
@@ -123,40 +119,3 @@ def assert_same_value(world: World, name: str, value: object) -> None:
     for rank, other in enumerate(values):
         if other != values[0]:
             raise ReplicasDiffer(f"{name} differs: rank 0 has {values[0]!r}, rank {rank} has {other!r}")
-
-
-def assert_replicas_equal(world: World, module: nn.Module, *, buffers: bool = False) -> None:
-    """Raise ReplicasDiffer on every rank unless all ranks hold bit-equal parameters.
-
-    The message names the first tensor and the first rank that differ, and by how much. `buffers=True` compares
-    them as well; leave it off where they differ by design (the running statistics of BatchNorm).
-    Only 8 bytes a tensor travel; the tensor itself only if it differs.
-    """
-    tensors = dict(module.named_parameters())
-    if buffers:
-        tensors |= dict(module.named_buffers())
-    assert_same_value(world, "the list of tensors", [(name, tuple(t.shape)) for name, t in tensors.items()])
-    mine = torch.tensor([_fingerprint(t) for t in tensors.values()], dtype=torch.int64, device=world.device)
-    everyones = [torch.empty_like(mine) for _ in range(world.size)]
-    dist.all_gather(everyones, mine)
-    different = torch.stack([other != everyones[0] for other in everyones])  # (ranks, tensors)
-    if not different.any():
-        return
-    index = int(different.any(dim=0).nonzero()[0])
-    rank = int(different[:, index].nonzero()[0])
-    name, tensor = list(tensors.items())[index]
-    reference = tensor.detach().clone().contiguous()
-    dist.broadcast(reference, src=0)
-    gap = (tensor.detach() - reference).abs().max().to(torch.float64)
-    gaps = [torch.empty_like(gap) for _ in range(world.size)]
-    dist.all_gather(gaps, gap)
-    raise ReplicasDiffer(
-        f"replicas differ: {name} on rank {rank} is up to {gaps[rank].item():.3g} from rank 0's "
-        f"({int(different.any(dim=0).sum())} of {len(tensors)} tensors differ)"
-    )
-
-
-def _fingerprint(tensor: Tensor) -> int:
-    """64 bits of a hash over the tensor's bytes."""
-    data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)

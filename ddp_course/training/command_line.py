@@ -17,6 +17,7 @@ import tyro
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from ddp_course.distributed import process_group, torchrun
+from ddp_course.distributed.replica_check import RandomStatesEqual, ReplicasDiffer
 from ddp_course.distributed.sync import from_rank_0
 from ddp_course.errors import InputError, in_one_line
 from ddp_course.training.memory import is_out_of_memory
@@ -35,10 +36,10 @@ def run(main: Callable[[Config], int | None], presets: Mapping[str, Config], on_
 
     on_rank_0: that rank reads them and sends the result to the others, as `parse_on_rank_0` does.
     Exit code: what `main` returned (0 for None), 2 for a wrong flag, 1 for everything else. An InputError is printed by
-    one rank as one line. Any other exception keeps its traceback on the rank where it happened, and that rank
-    ends at once, without taking the process group down first: its peers may be inside a collective, and
-    whoever waits for them can hang. The kernel closes our sockets, so they notice within milliseconds, and say no more
-    than a line about it, if a launcher leaves them the time.
+    one rank as one line, and so is what a check of the replicas has found. Any other exception keeps its traceback on
+    the rank where it happened, and that rank ends at once, without taking the process group down first: its peers may
+    be inside a collective, and whoever waits for them can hang. The kernel closes our sockets, so they notice within
+    milliseconds, and say no more than a line about it, if a launcher leaves them the time.
     """
     sys.stdout = StandardOutput(sys.stdout)
     try:
@@ -47,7 +48,7 @@ def run(main: Callable[[Config], int | None], presets: Mapping[str, Config], on_
         _speak_and_leave(f"error: {error}", USAGE_ERROR)
     try:
         code = main(config)
-    except InputError as error:
+    except (InputError, ReplicasDiffer, RandomStatesEqual) as error:  # all ranks have raised it, with one text
         torchrun.put_into_report(str(error))
         _speak_and_leave(f"error: {error}", FAILURE)
     except Exception as error:

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddp_course.distributed.sync import ReplicasDiffer
+from ddp_course.distributed.replica_check import ReplicasDiffer
 
 
 @torch.no_grad()

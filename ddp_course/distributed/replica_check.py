@@ -1,0 +1,99 @@
+"""Are the replicas still equal? What each rank holds becomes 16 bytes, which one all-gather compares.
+
+    assert_replicas_equal(world, model, optimizer, step=step)  # on every rank, every N updates
+
+It needs nothing but torch: take the file along. `world` is ours, or anything of yours with a `size` and a `device`.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+class Ranks(Protocol):
+    """How many ranks compare, and where the tensors of their collectives live."""
+
+    size: int
+    device: torch.device
+
+
+class ReplicasDiffer(RuntimeError):
+    """Ranks that should hold the same values do not."""
+
+
+class RandomStatesEqual(RuntimeError):
+    """Ranks that should draw random numbers of their own do not."""
+
+
+def assert_replicas_equal(world: Ranks, module: nn.Module, optimizer: Optimizer | None = None, *, buffers: bool = False,
+                          own_random_state: bool = False, step: int | None = None) -> None:  # fmt: skip
+    """Raise ReplicasDiffer on every rank unless all hold bit-equal parameters, and an equal state of `optimizer`.
+
+    The message names the first tensor and the first rank that differs from most, and by how much. Of two ranks nobody
+    can say which is right. `buffers=True` compares them as well; leave it off where they differ by design (the
+    running statistics of BatchNorm). `own_random_state=True` also raises RandomStatesEqual if two ranks would draw the
+    same dropout masks.
+    """
+    held = dict(_replicated(module, optimizer, buffers))
+    prints = {name: (_fingerprint(value), tuple(getattr(value, "shape", ()))) for name, value in held.items()}
+    generator = torch if world.device.type == "cpu" else torch.get_device_module(world.device)
+    mine = torch.tensor([_fingerprint(repr(prints)), _fingerprint(generator.get_rng_state())], device=world.device)
+    everyones = [torch.empty_like(mine) for _ in range(world.size)]
+    dist.all_gather(everyones, mine)
+    states, random_states = zip(*(one.tolist() for one in everyones), strict=True)
+    when = "" if step is None else f" after step {step}"
+    if len(set(states)) > 1:
+        raise ReplicasDiffer(f"replicas differ{when}: {_first_difference(world, held, prints)}")
+    for rank, state in enumerate(random_states if own_random_state else ()):
+        if (first := random_states.index(state)) < rank:
+            raise RandomStatesEqual(f"ranks {first} and {rank} draw the same random numbers{when}: seed each by its "
+                                    "rank, or their dropout masks are equal")  # fmt: skip
+
+
+def _replicated(module: nn.Module, optimizer: Optimizer | None, buffers: bool) -> Iterator[tuple[str, Tensor | str]]:
+    """(what it is and its name, value) of all that the ranks should hold alike, in one order on all of them."""
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    yield from ((f"parameter {name}", parameter) for parameter, name in names.items())
+    yield from ((f"buffer {name}", buffer) for name, buffer in module.named_buffers() if buffers)
+    for number, group in enumerate(optimizer.param_groups if optimizer else ()):
+        settings = {name: value for name, value in group.items() if name != "params"}
+        yield f"settings of the optimizer's group {number}", repr(settings)
+        for place, parameter in enumerate(group["params"]):
+            name = names.get(parameter, f"parameter {place} of group {number}")
+            for key, value in sorted(optimizer.state.get(parameter, {}).items()):
+                yield f"optimizer state {key} of {name}", value if isinstance(value, Tensor) else repr(value)
+
+
+def _first_difference(world: Ranks, held: dict[str, Tensor | str], prints: dict[str, tuple]) -> str:
+    """Which tensor and which rank, in words. Collective; what differs is sent only now."""
+    everyones: list[dict] = [{} for _ in range(world.size)]
+    dist.all_gather_object(everyones, prints)
+    columns = {name: [one.get(name) for one in everyones] for ranks_own in everyones for name in ranks_own}
+    different = {name: column for name, column in columns.items() if len(set(column)) > 1}
+    name, column = next(iter(different.items()))
+    [(common, _count)] = Counter(column).most_common(1)
+    reference, odd = column.index(common), next(rank for rank, one in enumerate(column) if one != common)
+    rest = f"rank {reference}'s ({len(different)} of {len(columns)} tensors differ)"
+    tensor = held.get(name)
+    if len({one and one[1] for one in column}) > 1 or not isinstance(tensor, Tensor):
+        return f"{name} on rank {odd} is not {rest}"
+    theirs = tensor.detach().clone().contiguous()
+    dist.broadcast(theirs, src=reference)
+    gap = (tensor.detach().double() - theirs.double()).abs().max()
+    dist.broadcast(gap, src=odd)
+    return f"{name} on rank {odd} is up to {gap.item():.3g} from {rest}"
+
+
+def _fingerprint(value: Tensor | str) -> int:
+    """64 bits of a hash over a tensor's bytes, or a text's."""
+    if isinstance(value, Tensor):
+        data = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    else:
+        data = value.encode()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)

@@ -1,0 +1,175 @@
+"""What the check of the replicas finds, and what it says; and the trainer that it ends."""
+
+import pytest
+import warm
+from training_runs import TRAINER, metrics
+
+from ddp_course.launcher import RunFailed, torchrun
+
+THREE_RANKS = """
+import json
+import torch
+from ddp_course.distributed import process_group
+from ddp_course.distributed.replica_check import RandomStatesEqual, ReplicasDiffer, assert_replicas_equal
+
+world = process_group.start(timeout_seconds=30)
+
+
+def trained(seed=1):
+    process_group.seed_shared(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    process_group.seed_rank(seed, world.rank)
+    return model, optimizer
+
+
+def said(change, *, on=1, **options):
+    model, optimizer = trained()
+    if world.rank == on:
+        with torch.no_grad():
+            change(model, optimizer)
+    try:
+        return assert_replicas_equal(world, model, optimizer, step=12, **options)
+    except (ReplicasDiffer, RandomStatesEqual) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def flip_a_bit(model, optimizer):
+    model[2].weight.view(torch.int32)[2, 3] ^= 1
+
+
+def add_a_half(model, optimizer):
+    model[2].weight[2, 3] += 0.5
+
+
+def swap(model, optimizer):
+    model[2].weight[0, :2] = model[2].weight[0, :2].flip(0)
+
+
+def all_nan(model, optimizer):
+    model[0].bias.fill_(float("nan"))
+
+
+def other_buffer(model, optimizer):
+    model[1].running_mean += 1
+
+
+def other_moment(model, optimizer):
+    optimizer.state[model[0].bias]["exp_avg"] += 1
+
+
+def no_moment(model, optimizer):
+    del optimizer.state[model[0].bias]
+
+
+def other_rate(model, optimizer):
+    optimizer.param_groups[0]["lr"] = 0.5
+
+
+def other_shape(model, optimizer):
+    model[0] = torch.nn.Linear(5, 4)
+
+
+def seed_of_rank_0(model, optimizer):
+    process_group.seed_rank(1, 0)
+
+
+def nothing(model, optimizer):
+    pass
+
+
+changes = (flip_a_bit, add_a_half, swap, all_nan, other_buffer, other_moment, no_moment, other_rate, other_shape,
+           seed_of_rank_0, nothing)
+found = {change.__name__: said(change) for change in changes}
+found["buffers"] = said(other_buffer, buffers=True)
+found["own_random_state"] = said(seed_of_rank_0, own_random_state=True)
+found["all well"] = said(nothing, buffers=True, own_random_state=True)
+found["odd rank 0"] = said(add_a_half, on=0)
+print(json.dumps(found))
+process_group.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each case said, which has to be the same on all ranks."""
+    script = tmp_path_factory.mktemp("three") / "script.py"
+    script.write_text(THREE_RANKS)
+    results = warm.ranks(script, nproc=3).results
+    assert results[0] == results[1] == results[2]
+    return results[0]
+
+
+@pytest.mark.parametrize("case", ["nothing", "all well", "other_buffer", "seed_of_rank_0"])
+def test_equal_replicas_pass_and_so_does_what_nobody_asked_for(found, case):
+    assert found[case] is None
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("add_a_half", "parameter 2.weight on rank 1 is up to 0.5 from rank 0's (1 of "),
+        ("odd rank 0", "parameter 2.weight on rank 0 is up to 0.5 from rank 1's (1 of "),
+        ("flip_a_bit", "parameter 2.weight on rank 1 is up to "),
+        ("swap", "parameter 2.weight on rank 1 is up to "),
+        ("all_nan", "parameter 0.bias on rank 1 is up to nan from rank 0's (1 of "),
+        ("other_moment", "optimizer state exp_avg of 0.bias on rank 1 is up to 1 from rank 0's (1 of "),
+        ("no_moment", "optimizer state exp_avg of 0.bias on rank 1 is not rank 0's (3 of "),
+        ("other_rate", "settings of the optimizer's group 0 on rank 1 is not rank 0's (1 of "),
+        ("other_shape", "parameter 0.weight on rank 1 is not rank 0's ("),
+        ("buffers", "buffer 1.running_mean on rank 1 is up to 1 from rank 0's (1 of "),
+    ],
+)
+def test_the_step_the_kind_the_tensor_and_the_rank_are_named(found, case, says):
+    assert found[case].startswith(f"ReplicasDiffer: replicas differ after step 12: {says}")
+
+
+def test_equal_random_states_are_named(found):
+    assert found["own_random_state"].startswith("RandomStatesEqual: ranks 0 and 1 draw the same random numbers after")
+
+
+FLIPPED = f"""
+import os, sys
+import torch
+sys.argv[0] = {str(TRAINER)!r}
+from ddp_course import minigpt_ddp
+from ddp_course.training import command_line
+
+healthy, updates = minigpt_ddp.clip_grad_norm_, []
+def flipping(parameters, limit):
+    parameters = list(parameters)
+    updates.append(1)
+    if os.environ["RANK"] == "1" and len(updates) == 3:
+        parameters[0].data.view(torch.int32)[0, 0] ^= 1 << 20
+    return healthy(parameters, limit)
+minigpt_ddp.clip_grad_norm_ = flipping
+command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
+"""
+
+
+def test_one_bit_of_one_rank_ends_the_trainer_at_the_next_check(tmp_path):
+    (tmp_path / "flipped.py").write_text(FLIPPED)
+    flags = ["--preset", "tiny", "--sample-tokens", 0, "--run-dir", tmp_path / "run"]
+    with pytest.raises(RunFailed) as failed:
+        torchrun(tmp_path / "flipped.py", *flags, "--check-every", 2, nproc=2, quiet=True, timeout=600)
+    run, (line,) = failed.value.run, [line for line in failed.value.run.lines[0] if "error" in line]
+    assert line.startswith("error: replicas differ after step 4: parameter ") and " on rank 1 is up to " in line
+    assert run.exit_codes[0] == 1 and not any("Traceback" in text for lines in run.lines.values() for text in lines)
+    assert max(metrics(tmp_path / "run")) == 3  # the step that was found wrong is not reported
+    assert not list((tmp_path / "run").glob("checkpoints/*"))  # and nothing of it is saved
+
+
+def test_without_a_check_the_same_fault_is_found_at_the_end_only(tmp_path):
+    (tmp_path / "flipped.py").write_text(FLIPPED)
+    flags = ["--preset", "tiny", "--sample-tokens", 0, "--steps", 5, "--run-dir", tmp_path / "run"]
+    run = warm.ranks(tmp_path / "flipped.py", *flags, nproc=2, exit_code=1)
+    assert "error: replicas differ: parameter" in "".join(run.lines[0]) and max(metrics(tmp_path / "run")) == 5
+
+
+def test_a_healthy_run_passes_every_check_and_its_losses_stay_the_same(tmp_path):
+    for name, check_every in (("checked", 1), ("plain", 0)):
+        flags = ["--preset", "tiny", "--sample-tokens", 0, "--steps", 4, "--dropout", 0.1, "--run-dir", tmp_path / name]
+        warm.ranks(TRAINER, *flags, "--check-every", check_every, nproc=2)
+    assert metrics(tmp_path / "checked") == metrics(tmp_path / "plain")
