@@ -24,7 +24,7 @@ FUZZ_SECONDS ?= 600
 NOW := $(shell date +%Y%m%d-%H%M%S)
 RUN ?= runs/minigpt-$(NOW)
 
-.PHONY: help train skeleton speedrun test test-fast fuzz lab notebooks exercises bench lint kill-matrix doctor-matrix pins
+.PHONY: help train skeleton speedrun test test-fast fuzz chaos lab notebooks exercises bench lint kill-matrix doctor-matrix pins
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -56,6 +56,9 @@ test-fast: lint  ## the tests that start no ranks, notebooks or trainers: what a
 
 fuzz: $(READY)  ## ten minutes of random command lines, files and environments; FUZZ_SECONDS=60 for one
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/test_fuzz.py $(ARGS)
+
+chaos: $(READY)  ## kills, freezes and damages 200 runs of the trainers, others each time, and writes the table
+	$(BIN)/python tests/chaos.py $(ARGS)
 
 lint: $(READY)  ## ruff alone
 	$(BIN)/ruff check .
@@ -92,7 +95,7 @@ lab: export DDP_COURSE_PROGRESS := $(CURDIR)/progress
 # A solution that does not pass its check fails the run, so its outputs are not stored.
 notebooks: export DDP_COURSE_STRICT := 1
 # What a terminal, a cell and a test see is the same as in an activated environment.
-lab notebooks test test-fast fuzz: export PATH := $(abspath $(BIN)):$(PATH)
+lab notebooks test test-fast fuzz chaos: export PATH := $(abspath $(BIN)):$(PATH)
 
 $(READY): pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

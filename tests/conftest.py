@@ -18,7 +18,7 @@ LONGEST_FILES = (
     "test_resume.py", "test_reward.py", "test_fuzz.py",  # about a minute each
 )  # fmt: skip
 # A test module that imports one of these starts ranks, kernels or trainers, minutes in all: not for make test-fast.
-STARTS_RANKS = ("torchrun", "warm", "run_notebook", "run_answers", "metrics", "examine")
+STARTS_RANKS = ("torchrun", "warm", "run_notebook", "run_answers", "metrics", "examine", "Chaos")
 # What a library starts once and keeps as long as this process lives: not the test's doing.
 KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
 

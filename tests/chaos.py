@@ -1,0 +1,276 @@
+"""Faults at random moments of every trainer: whatever happens, `--resume auto` ends as if nothing had happened.
+
+    make chaos                        200 cases, others each time; writes tests/CHAOS.md
+    make chaos ARGS="--cases 20 --seed 7"
+
+A case starts a trainer on two ranks, lets a fault happen (and proves that it did), perhaps damages the newest
+checkpoint, goes on with `--resume auto`, and compares the last checkpoint and every logged loss with those of a run
+that nobody disturbed, bit by bit. A seed and a number give a case; `make test` runs five (test_chaos.py).
+"""
+
+import argparse
+import collections
+import itertools
+import json
+import os
+import random
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import warm
+from reward_runs import make_backbone, make_pairs
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from training_runs import ROOT, metrics
+from warm import forked
+
+from ddp_course.launcher.supervise import sweep, tagged
+
+TABLE = Path(__file__).parent / "CHAOS.md"
+RANK = Path(__file__).parent / "chaos_rank.py"
+STEPS = 6  # with a checkpoint every two
+TIMEOUT, LONG_FREEZE, SHORT_FREEZE = 15, 40, 1  # seconds: of a collective, and beyond and within it
+HANGS = 600  # seconds in which whatever was started has to end
+CODE = "".join(f"def function_{n}(a, b={n}):\n    c = a + {n} * b\n    return c\n\n\n" for n in range(80))
+SIZES = "--preset tiny --validate-every 3 --checkpoint-every 2 --keep-checkpoints 0"
+TRAINERS = {
+    "minigpt": "minigpt_ddp.py --data code.py --dropout 0.1 --tokens-per-update 1024 --validation-windows 8 "
+               "--sample-tokens 0",
+    "reward": "reward_ddp.py --backbone minigpt:backbone --pairs pairs --max-tokens 40 --head-width 8 --most-misses 0 "
+              "--pairs-per-update 8",
+    "grpo": "grpo_ddp.py --pretrained backbone --data code.py --prompts-per-update 2 --group-size 2 --new-tokens 4",
+    "puzzles": "puzzles_ddp.py --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2",
+    "puzzles, tensors": "puzzles_ddp.py --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2 "
+                        "--checkpoint distributed",
+}  # fmt: skip
+KINDS = {  # what happens: (act, seconds, who launches)
+    "kill -9 of a rank": ("kill", 0, None),
+    "kill -9 of both ranks": ("kill", 0, None),
+    "kill -9 of torchrun": ("kill launcher", 0, 1),
+    "kill -9 of one of two agents": ("kill launcher", 0, 2),
+    "a rank frozen for a moment": ("freeze", SHORT_FREEZE, None),
+    "a rank frozen for longer than the timeout": ("freeze", LONG_FREEZE, None),
+    "disk full": ("fill the disk", 0, None),
+    "clocks an hour apart": ("set the clock", 0, None),
+}
+MOMENTS = {"meeting": 1, "training": STEPS, "saving": 6, "loading": 1}  # and how many places each has
+DAMAGES = ("none", "none", "cut short", "one bit flipped", "gone")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is to happen, where and when. `place`: at which step, fsync or loading, from 0."""
+
+    trainer: str
+    kind: str
+    moment: str
+    place: int
+    ranks: tuple[int, ...]
+    damage: str
+
+    def __str__(self):
+        then = "" if self.damage == "none" else f", then the newest checkpoint {self.damage}"
+        return f"{self.trainer}: {self.kind}, {self.moment} {self.place}, rank {self.ranks}{then}"
+
+
+def case(seed: int, number: int) -> Case:
+    """The `number`-th case of `seed`."""
+    choose = random.Random(f"{seed} {number}")
+    kind, moment = choose.choice(list(KINDS)), choose.choice(list(MOMENTS))
+    both = kind in ("kill -9 of both ranks", "clocks an hour apart")
+    trainer = choose.choice(list(TRAINERS))
+    # Of most trainers rank 0 alone writes and reads.
+    ranks = (0, 1) if both else (0,) if moment in ("saving", "loading") else (choose.randrange(2),)
+    return Case(trainer, kind, moment, choose.randrange(MOMENTS[moment]), ranks, choose.choice(DAMAGES))
+
+
+class Chaos:
+    """Runs cases in `folder`, beside an undisturbed run of each trainer."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        (folder / "code.py").write_text(CODE)
+        make_pairs(folder / "pairs")
+        make_backbone(folder / "backbone")
+
+    def undisturbed(self, trainer: str) -> Path:
+        run_dir = self.folder / f"{trainer} undisturbed"
+        if not run_dir.exists():
+            problem = self.go_on(trainer, run_dir)
+            assert not problem, problem
+        return run_dir
+
+    def run(self, number: int, case: Case) -> str:
+        """What went wrong; nothing if the case ended as it has to."""
+        whole, run_dir, mark = self.undisturbed(case.trainer), self.folder / f"run {number}", self.folder / f"{number}"
+        if case.moment == "loading":  # there is something to load
+            copy_of_first_steps(whole, run_dir)
+        self.disturbed(case, run_dir, mark)
+        if not list(self.folder.glob(f"{number}_*")):
+            return "the fault did not happen"
+        damage(run_dir, case.damage)
+        return self.go_on(case.trainer, run_dir) or different(run_dir, whole)
+
+    def command(self, trainer: str, run_dir: Path) -> list[str]:
+        script, *flags = TRAINERS[trainer].split()
+        own = ["--steps", STEPS, "--run-dir", run_dir, "--resume", "auto", "--timeout-seconds", TIMEOUT]
+        return [str(one) for one in (ROOT / "ddp_course" / script, *SIZES.split(), *flags, *own)]
+
+    def go_on(self, trainer: str, run_dir: Path) -> str:
+        """Train to the end, undisturbed; why it did not get there, or nothing."""
+        script, *flags = self.command(trainer, run_dir)
+        done = self.in_forks(script, flags, {})
+        failed = [(one.returncode, one.stderr[-500:]) for one in done if one.returncode]
+        return f"did not end well: {failed}" if failed else ""
+
+    def disturbed(self, case: Case, run_dir: Path, mark: Path) -> None:
+        act, seconds, agents = KINDS[case.kind]
+        fault = {"act": act, "seconds": seconds, "moment": case.moment, "number": case.place, "ranks": case.ranks}
+        chaos = {"CHAOS": json.dumps(fault | {"mark": str(mark)})}
+        if agents is None:
+            self.in_forks(RANK, self.command(case.trainer, run_dir), chaos)
+        else:
+            self.by_torchrun(agents, [str(RANK), *self.command(case.trainer, run_dir)], chaos)
+
+    def in_forks(self, script: Path | str, flags: list[str], chaos: dict) -> list[subprocess.CompletedProcess]:
+        store, before = forked.open_store(), os.getcwd()
+        os.chdir(self.folder)
+        try:
+            return warm.processes(
+                script, flags, [forked.rank_environment(rank, 2, store.port) | chaos for rank in range(2)], HANGS
+            )
+        finally:
+            os.chdir(before)
+
+    def by_torchrun(self, agents: int, command: list[str], chaos: dict) -> None:
+        """Two ranks under one torchrun, or one each under two; returns when no process of them is left."""
+        tag, port = uuid.uuid4().hex, forked.open_store().port
+        where = ["--standalone"] if agents == 1 else ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+        start = [sys.executable, "-m", "torch.distributed.run", *where, f"--nnodes={agents}"]
+        environment = os.environ | chaos | {"DDP_COURSE_RUN": tag, "OMP_NUM_THREADS": "1"}
+        try:
+            with open(self.folder / "torchrun.log", "w") as log:
+                started = [
+                    subprocess.Popen([*start, f"--nproc-per-node={2 // agents}", *command], cwd=self.folder, stdout=log,
+                                     stderr=log, env=environment, start_new_session=True)
+                    for _ in range(agents)
+                ]  # fmt: skip
+            deadline = time.monotonic() + HANGS
+            while tagged(tag):
+                assert time.monotonic() < deadline, "ranks or agents have not ended"
+                time.sleep(0.2)
+        finally:
+            sweep(tag, grace=0)
+            for one in started:
+                one.wait()
+
+
+def copy_of_first_steps(whole: Path, run_dir: Path) -> None:
+    """A run as it is after its first checkpoint."""
+    shutil.copytree(whole, run_dir)
+    for path in run_dir.glob("*/step_*"):
+        if path.name > "step_000002":
+            shutil.rmtree(path)
+    (run_dir / "latest").unlink()
+
+
+def damage(run_dir: Path, how: str) -> None:
+    """Of a run with two checkpoints or more, the newest."""
+    steps = sorted((run_dir / "checkpoints").glob("step_*"))
+    if how == "none" or len(steps) < 2:
+        return
+    path = steps[-1] / "state.pt"
+    content = bytearray(path.read_bytes())
+    if how == "gone":
+        path.unlink()
+        return
+    if how == "cut short":
+        del content[len(content) // 2 :]
+    else:
+        content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def different(run_dir: Path, whole: Path) -> str:
+    """What differs first; nothing if both ended with the same bits."""
+    for key in ("loss", "val_loss"):
+        if metrics(run_dir, key) != metrics(whole, key):
+            return f"{key} differs: {metrics(run_dir, key)} and {metrics(whole, key)}"
+    ours, theirs = (dict(leaves(last_state(one))) for one in (run_dir, whole))
+    names = [name for name in ours.keys() | theirs.keys() if not same(ours.get(name), theirs.get(name))]
+    return f"the last checkpoint differs in {sorted(names)[:3]}" if names else ""
+
+
+def last_state(run_dir: Path) -> dict:
+    """All that the last checkpoint holds of the training."""
+    state = torch.load(run_dir / "checkpoints" / f"step_{STEPS:06d}" / "state.pt", weights_only=True)
+    state = {name: part for name, part in state.items() if name != "config"}  # it names the folder
+    tensors = run_dir / "tensors" / f"step_{STEPS:06d}"
+    if tensors.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            dcp_to_torch_save(tensors, Path(folder) / "tensors.pt")
+            state["tensors"] = torch.load(Path(folder) / "tensors.pt", weights_only=True)
+    return state
+
+
+def leaves(part: object, name: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(part, dict | list | tuple):
+        items = part.items() if isinstance(part, dict) else enumerate(part)
+        yield from itertools.chain.from_iterable(leaves(one, f"{name}/{key}") for key, one in items)
+    else:
+        yield name, part
+
+
+def same(one: object, other: object) -> bool:
+    return torch.equal(one, other) if torch.is_tensor(one) and torch.is_tensor(other) else one == other
+
+
+def table(seed: int, done: list[tuple[Case, str]]) -> str:
+    """Bit-equal ends of all cases, by kind of fault and trainer."""
+    cells = collections.defaultdict(list)
+    for one, problem in done:
+        cells[one.kind, one.trainer].append(not problem)
+    good = sum(not problem for _, problem in done)
+    lines = [
+        "# What becomes of a run when something dies\n",
+        f"Written by `make chaos`, seed {seed}. After `--resume auto`, {good} of {len(done)} cases ended with the bits",
+        "of the run that nobody disturbed.\n",
+        f"| fault | {' | '.join(TRAINERS)} |",
+        "|" + "---|" * (len(TRAINERS) + 1),
+    ]
+    for kind in KINDS:
+        counts = [cells[kind, trainer] for trainer in TRAINERS]
+        lines.append(f"| {kind} | {' | '.join(f'{sum(one)} of {len(one)}' if one else '' for one in counts)} |")
+    return "\n".join([*lines, *(f"\n- {one}: {problem}" for one, problem in done if problem), ""])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
+    asked = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"  # with more threads, sums have other last bits
+    done = []
+    with tempfile.TemporaryDirectory(prefix="chaos_") as folder:
+        chaos = Chaos(Path(folder))
+        for number in range(asked.cases):
+            one = case(asked.seed, number)
+            start = time.monotonic()
+            problem, seconds = chaos.run(number, one), time.monotonic() - start
+            done.append((one, problem))
+            print(f"{number + 1:3d}/{asked.cases} {seconds:4.0f} s  {one}  {problem or 'bit-equal'}", flush=True)
+            shutil.rmtree(chaos.folder / f"run {number}", ignore_errors=True)
+    TABLE.write_text(table(asked.seed, done), encoding="utf-8")
+    return int(any(problem for _, problem in done))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
