@@ -152,7 +152,7 @@ def _comes_first(one: Collective, other: Collective, before: Collective | None) 
     """Of two that met: would the script come to `one` before it comes to `other`, so that it is the one left out?
 
     What hangs on the rank comes first; then what stands in the loop of the collective before, where another rank
-    has left it; then the next line below that one.
+    has left it, be it the loop of a function that both have called; then the next line below that one.
     """
     if _by_rank(one) != _by_rank(other):
         return _by_rank(one)
@@ -164,7 +164,22 @@ def _comes_first(one: Collective, other: Collective, before: Collective | None) 
         return len(stacks[1]) < len(stacks[2])
     (file, start), first, second = (stack[level] for stack in stacks)
     begin, end = source_lines.loop_around(file, start)
-    inside = [place[0] == file and begin <= place[1] <= end for place in (first, second)]
-    if inside[0] != inside[1]:
-        return inside[0]
+    in_the_call = [_stays_in_the_call(stack, stacks[0], level) for stack in stacks[1:]]
+    in_the_loop = [place[0] == file and begin <= place[1] <= end for place in (first, second)]
+    for inside in (in_the_call, in_the_loop):
+        if inside[0] != inside[1]:
+            return inside[0]
     return (first[1] <= start, first[1]) < (second[1] <= start, second[1])
+
+
+def _stays_in_the_call(stack, before, level):
+    """Do two collectives come from one call at `level` of their stacks, in a loop of what was called?"""
+    if stack[level] != before[level]:
+        return False
+    for (file, line), now in zip(before[level + 1 :], stack[level + 1 :], strict=False):
+        begin, end = source_lines.loop_around(file, line)
+        if file == now[0] and begin <= now[1] <= end:
+            return True
+        if now != (file, line):
+            return False
+    return False

@@ -69,6 +69,40 @@ def test_the_first_difference(script, ranks, kind, have, lack, number, line):
     assert (found.collective.number, found.collective.own[0].line) == (number, line)
 
 
+IN_A_FUNCTION = """\
+def train(batches):
+    for batch in batches:
+        all_reduce(batch)
+
+
+for _ in range(2):
+    train(batches)
+    barrier()
+train(batches)
+barrier()
+"""
+
+
+@pytest.mark.parametrize(("call", "barrier"), [(7, 8), (9, 10)])
+def test_a_rank_that_has_left_the_loop_of_a_function_missed_what_the_loop_still_does(tmp_path, call, barrier):
+    script = tmp_path / "train.py"
+    script.write_text(IN_A_FUNCTION)
+
+    def ran(batches):
+        inside = Frame(str(script), 3, "train"), Frame(str(script), call, "<module>")
+        frames = [inside] * batches + [(Frame(str(script), barrier, "<module>"),)]
+        ones = (
+            Collective(number, "0", "all_reduce" if len(own) == 2 else "barrier", ((4,),), ("Float",), own)
+            for number, own in enumerate(frames, 1)
+        )
+        return History({"0": tuple(ones)}, {}, None, True)
+
+    histories = {0: ran(5), 1: ran(3)}
+    histories[0] = History({"0": histories[0].collectives["0"][:4]}, {}, None, True)  # it waits in its fourth
+    (found,) = differences(histories, {})
+    assert (found.kind, found.lack, found.collective.own[0].line) == ("missing", (1,), 3)
+
+
 @pytest.mark.parametrize(
     "ranks", [["8 8", "8 8"], ["", ""], ["8 4 8 4 8", "8 10 8 10 8"], ["8 8 4", "8 8 10"], ["8 4 4", "8 10 10"]]
 )  # fmt: skip
