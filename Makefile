@@ -49,10 +49,10 @@ speedrun: $(READY)  ## tokenizer, pre-training, reward model, GRPO and a report;
 	$(BIN)/python -m ddp_course.speedrun --nproc $(NPROC) --run-dir $(RUN) $(ARGS)
 
 test: lint  ## ruff and all tests, the notebooks among them; on three workers, for many tests wait more than they compute
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-fast: lint  ## the tests that start no ranks, notebooks or trainers: what a change usually needs
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder -m "not ranks" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder -m "not ranks" $(ARGS)
 
 fuzz: $(READY)  ## ten minutes of random command lines, files and environments; FUZZ_SECONDS=60 for one
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/test_fuzz.py $(ARGS)

@@ -31,19 +31,41 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Tests that share what took long to make stay on one worker; each of the others would make it again.
+
+    Not by the mark xdist_group: xdist 3.8 writes it where pytest 9.2 no longer looks, and then every test goes its own
+    way, without a word (https://github.com/pytest-dev/pytest-xdist/issues/1386).
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return together(nodeid)
+
+    return Together(config, log)
+
+
+def together(nodeid):
+    """A name for the tests that stay together: those of a file, or of one notebook's answers, or `nodeid` alone."""
+    path, _, test = nodeid.partition("::")
+    name = path.rpartition("/")[2]
+    if name in SPREAD_OUT:
+        return nodeid
+    if name == "test_wrong_answers.py":  # the answers of a notebook are graded at once
+        return f"answers {test.partition('[')[2][:2]}"
+    return path
+
+
 def pytest_collection_modifyitems(items):
     """The longest files first: begun last, one of them would keep one worker busy and leave the others idle.
 
-    And which tests stay together on one worker, and the mark `ranks`, by what a test's module imports.
+    And the mark `ranks`, by what a test's module imports.
     """
     order = {name: number for number, name in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
     for item in items:
-        if item.path.name == "test_wrong_answers.py":  # the answers of a notebook are graded at once
-            item.add_marker(pytest.mark.xdist_group(f"answers {item.callspec.params['question'][:2]}"))
-        elif item.path.name not in SPREAD_OUT:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
         if item.path.name in order or any(hasattr(item.module, name) for name in STARTS_RANKS):
             item.add_marker("ranks")
 
