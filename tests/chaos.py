@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import torch
 import warm
 from reward_runs import make_backbone, make_pairs
@@ -114,7 +115,7 @@ class Chaos:
         if case.moment == "loading":  # there is something to load
             copy_of_first_steps(whole, run_dir)
         self.disturbed(case, run_dir, mark)
-        if not list(self.folder.glob(f"{number}_*")):
+        if not has_struck(mark):
             return "the fault did not happen"
         damage(run_dir, case.damage)
         return self.go_on(case.trainer, run_dir) or different(run_dir, whole)
@@ -151,7 +152,10 @@ class Chaos:
             os.chdir(before)
 
     def by_torchrun(self, agents: int, command: list[str], chaos: dict) -> None:
-        """Two ranks under one torchrun, or one each under two; returns when no process of them is left."""
+        """Two ranks under one torchrun, or one each under two; returns when no rank is left.
+
+        Not when no agent is: torch lets one wait five minutes for another that was killed.
+        """
         tag, port = uuid.uuid4().hex, forked.open_store().port
         where = ["--standalone"] if agents == 1 else ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
         start = [sys.executable, "-m", "torch.distributed.run", *where, f"--nnodes={agents}"]
@@ -164,13 +168,28 @@ class Chaos:
                     for _ in range(agents)
                 ]  # fmt: skip
             deadline = time.monotonic() + HANGS
-            while tagged(tag):
-                assert time.monotonic() < deadline, "ranks or agents have not ended"
+            mark = Path(json.loads(chaos["CHAOS"])["mark"])
+            while ranks_left(tag) if has_struck(mark) else any(one.poll() is None for one in started):
+                assert time.monotonic() < deadline, "ranks have not ended"
                 time.sleep(0.2)
         finally:
             sweep(tag, grace=0)
             for one in started:
                 one.wait()
+
+
+def has_struck(mark: Path) -> bool:
+    return any(mark.parent.glob(f"{mark.name}_*"))
+
+
+def ranks_left(tag: str) -> bool:
+    def is_rank(process):
+        try:
+            return "LOCAL_RANK" in process.environ()
+        except psutil.Error:
+            return False  # it has just ended
+
+    return any(map(is_rank, tagged(tag)))
 
 
 def copy_of_first_steps(whole: Path, run_dir: Path) -> None:
