@@ -104,7 +104,8 @@ LADDER = ROOT / "ddp_course" / "ladder_ddp.py"
 NOT_EQUAL = {"BatchNorm"}  # from 2 processes on
 FAULTS = ("no_all_reduce", "sum_for_mean", "same_share")
 FOR_FAULTS = ("plain", "accumulation", "ragged token counts", "fp16 messages", "by hand: overlapped",
-              "by hand: bucketed", "another world size")  # fmt: skip
+              "by hand: bucketed", "fully sharded", "FSDP2: accumulation", "FSDP2: hybrid",
+              "another world size")  # fmt: skip
 BOUNDED = {"bf16", "fp16 and scaler", "fp16 messages", "PowerSGD messages"}
 
 

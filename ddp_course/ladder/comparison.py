@@ -103,7 +103,7 @@ def one_update(
     for part in range(accumulate):
         inputs, targets = share(mine, part, accumulate)
         silent = part < accumulate - 1 or setting.fault == "no_all_reduce"
-        # Fully sharded models have no no_sync: their gradients travel in every backward pass.
+        # The fully sharded model by hand has no no_sync: its gradients travel in every backward pass.
         with getattr(replica, "no_sync", contextlib.nullcontext)() if silent else contextlib.nullcontext():
             # The wrappers average over the ranks; what is wanted is the mean over all tokens of the update.
             factor = world.size / tokens * (world.size if setting.fault == "sum_for_mean" else 1)

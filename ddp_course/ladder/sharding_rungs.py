@@ -1,11 +1,16 @@
 """Rungs about who holds what: the optimizer's state in shards, or weights and gradients as well."""
 
+from contextlib import contextmanager
+
 import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddp_course.distributed.by_hand import ShardedOptimizer, full_state_dict, fully_shard_by_hand
 from ddp_course.distributed.process_group import World
+from ddp_course.ladder.batch_rungs import CLIP
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, adamw, alone, batches, ddp, together
 from ddp_course.ladder.setting import Setting
 from ddp_course.ladder.subjects import build
@@ -31,11 +36,55 @@ def sharded_state(setting: Setting, world: World, optimizer) -> Comparison:
 
 def fully_sharded(setting: Setting, world: World) -> Comparison:
     """torch's FSDP2: weights, gradients and optimizer state in shards, whole only while a block computes."""
-    joint, model = batches(setting), build(setting)
-    for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+    joint = batches(setting)
+    return Comparison(together(setting, world, sharded(setting), joint), alone(build(setting), joint))
+
+
+def fully_sharded_kept(setting: Setting, world: World) -> Comparison:
+    """Weights stay whole from forward to backward: one all-gather less, and more memory, as in ZeRO-2."""
+    joint, model = batches(setting), sharded(setting, reshard_after_forward=False)
     return Comparison(together(setting, world, model, joint), alone(build(setting), joint))
+
+
+def fully_sharded_accumulation(setting: Setting, world: World) -> Comparison:
+    """In two parts, of which the first sends no gradients."""
+    joint = batches(setting)
+    return Comparison(together(setting, world, sharded(setting), joint, accumulate=2), alone(build(setting), joint))
+
+
+def fully_sharded_clipping(setting: Setting, world: World) -> Comparison:
+    """The norm of sharded gradients is that of all shards: torch's clip_grad_norm_ sums over the ranks."""
+    joint = batches(setting)
+    several = together(setting, world, sharded(setting), joint, clip=CLIP)
+    return Comparison(several, alone(build(setting), joint, clip=CLIP))
+
+
+def hybrid_sharded(setting: Setting, world: World) -> Comparison:
+    """Shards within pairs of ranks, replicas between the pairs. An odd number of ranks is one group."""
+    shards = 2 if world.size % 2 == 0 else world.size
+    mesh = init_device_mesh("cpu", (world.size // shards, shards), mesh_dim_names=("replicate", "shard"))
+    joint, model = batches(setting), sharded(setting, mesh=mesh)
+    return Comparison(together(setting, world, model, joint), alone(build(setting), joint))
+
+
+def sharded(setting: Setting, **options) -> nn.Module:
+    """The setting's model, each block and then the rest sharded by FSDP2.
+
+    FSDP2 has no no_sync: the model has a switch for it, which stays as it is set.
+    """
+    model = build(setting)
+    for block in model.blocks:
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+
+    @contextmanager
+    def no_sync():
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+
+    model.no_sync = no_sync
+    return model
 
 
 def fully_sharded_by_hand(setting: Setting, world: World) -> Comparison:
@@ -55,5 +104,9 @@ RUNGS = [
     Rung("ZeRO-1", "shards", zero_1, divided, DIVIDED),
     Rung("by hand: ZeRO-1", "shards", zero_1_by_hand, divided, DIVIDED),
     Rung("fully sharded", "shards", fully_sharded, reordered, REORDERED),
+    Rung("FSDP2: weights kept", "shards", fully_sharded_kept, reordered, REORDERED),
+    Rung("FSDP2: accumulation", "shards", fully_sharded_accumulation, reordered, REORDERED),
+    Rung("FSDP2: clipping", "shards", fully_sharded_clipping, reordered, REORDERED),
+    Rung("FSDP2: hybrid", "shards", hybrid_sharded, reordered, REORDERED),
     Rung("by hand: fully sharded", "shards", fully_sharded_by_hand, reordered, REORDERED),
 ]
