@@ -1,0 +1,193 @@
+"""12.1: a function that reads from the record of a run which ranks went wrong first, in which step, and in what."""
+
+import hashlib
+from pathlib import Path
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.questions.q12_1 import given as given_script
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "which rank, which step, which state?"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "Look for the first step in which anything is wrong, and in it for the first kind, in the order in which a step "
+    "uses them. Which kinds have to be equal on all ranks? Which must not be?",
+    "Samples and random states: go through the ranks upwards and remember what the lower ones have had in this step. "
+    "The others: which entry do more than half of the ranks hold? Rank 0 can be the one that is wrong.",
+    "for step, ranks in enumerate(report): for what in KINDS: entries = [one[what] for one in ranks]. Of entries that "
+    "have to be equal, value, count = Counter(map(repr, entries)).most_common(1)[0]; if count < len(entries), it "
+    "is here: the ranks whose repr is not value if 2 * count > len(entries), else [].",
+]
+FUNCTION = "diagnose"
+KINDS = ("samples", "random", "collectives", "gradient", "optimizer", "parameters")
+OWN = ("samples", "random")  # what each rank has for itself alone
+BATCH = 3
+
+
+def run(steps, ranks, *faults):
+    """The report of a sound run, report[step][rank], into which the faults are then made."""
+    report = [[_entry(step, rank, ranks) for rank in range(ranks)] for step in range(steps)]
+    for fault in faults:
+        fault(report)
+    return report
+
+
+def _entry(step, rank, ranks):
+    first = (step * ranks + rank) * BATCH
+    equal = {what: _print(what, step) for what in KINDS[3:]}
+    return {"samples": [7 * number % 997 for number in range(first, first + BATCH)], "random": _print(step, rank),
+            "collectives": [["all_reduce", [16, 8]], ["all_reduce", [16]]], **equal}  # fmt: skip
+
+
+def _print(*what):
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:8]
+
+
+def odd(what, ranks, steps, apart=False):
+    """These ranks hold another fingerprint in these steps; apart: each one of its own."""
+
+    def fault(report):
+        for step in steps:
+            for rank in ranks:
+                report[step][rank][what] = _print(what, step, "odd", rank if apart else 0)
+
+    return fault
+
+
+def put(what, step, rank, entry):
+    def fault(report):
+        report[step][rank][what] = entry
+
+    return fault
+
+
+def copied(what, step, rank, other, of_step=None, places=BATCH):
+    """`rank` has what `other` has, the first `places` samples of it; of_step: what that had in another step."""
+
+    def fault(report):
+        theirs = report[step if of_step is None else of_step][other][what]
+        report[step][rank][what] = theirs[:places] + report[step][rank][what][places:] if what == "samples" else theirs
+
+    return fault
+
+
+REORDERED = [["all_reduce", [16]], ["all_reduce", [16, 8]]]
+SOUND = {
+    "nothing is wrong": run(5, 4),
+    "one rank": run(3, 1),
+    "no step was made": [],
+    "samples return in the next epoch": run(
+        4, 3, *(copied("samples", 3, rank, 2 - rank, of_step=0) for rank in range(3))),
+    "a random state returns on another rank, steps later": run(4, 3, copied("random", 3, 2, 0, of_step=0)),
+}  # fmt: skip
+WRONG = {  # what is right: (step, what, ranks)
+    "a flipped bit in a weight of rank 2": (run(6, 4, odd("parameters", [2], range(3, 6))), 3, "parameters", [2]),
+    "a flipped bit in the momentum of rank 3": (
+        run(6, 4, odd("optimizer", [3], range(2, 6)), odd("parameters", [3], range(3, 6))), 2, "optimizer", [3]),
+    "rank 0 is the one": (run(5, 4, odd("parameters", [0], range(1, 5))), 1, "parameters", [0]),
+    "two of five, each in its own way": (
+        run(4, 5, odd("optimizer", [1, 4], range(2, 4), apart=True)), 2, "optimizer", [1, 4]),
+    "two of five, alike": (run(4, 5, odd("gradient", [0, 3], range(1, 4))), 1, "gradient", [0, 3]),
+    "two of four against two": (run(4, 4, odd("parameters", [1, 2], range(2, 4))), 2, "parameters", []),
+    "two agree, and two more are each alone": (
+        run(4, 4, odd("parameters", [1, 2], [3], apart=True)), 3, "parameters", []),
+    "no all-reduce took place": (
+        run(4, 4, odd("gradient", [0, 1, 2, 3], range(1, 4), apart=True)), 1, "gradient", []),
+    "one of two ranks": (run(3, 2, odd("parameters", [1], range(1, 3))), 1, "parameters", []),
+    "apart for one step, and then equal again": (run(6, 3, odd("parameters", [1], [2])), 2, "parameters", [1]),
+    "rank 2 reads one sample of rank 0": (run(5, 4, copied("samples", 1, 2, 0, places=1)), 1, "samples", [2]),
+    "all read the same samples": (
+        run(3, 3, *(copied("samples", step, rank, 0) for step in range(3) for rank in (1, 2))), 0, "samples", [1, 2]),
+    "rank 3 reads what rank 1 reads, the other way round": (
+        run(4, 4, copied("samples", 2, 3, 1), lambda report: report[2][3]["samples"].reverse()), 2, "samples", [3]),
+    "all ranks have the same dropout masks": (
+        run(4, 3, *(copied("random", step, rank, 0) for step in range(4) for rank in (1, 2))), 0, "random", [1, 2]),
+    "rank 3 takes over the random state of rank 1": (run(6, 4, copied("random", 4, 3, 1)), 4, "random", [3]),
+    "rank 1 reduces in another order": (
+        run(5, 4, put("collectives", 2, 1, REORDERED), odd("gradient", [1], range(2, 5))), 2, "collectives", [1]),
+    "rank 0 leaves out an all-reduce": (run(5, 3, put("collectives", 3, 0, REORDERED[:1])), 3, "collectives", [0]),
+    "rank 2 gathers instead": (
+        run(4, 3, put("collectives", 1, 2, [["all_gather", [16, 8]], ["all_reduce", [16]]])), 1, "collectives", [2]),
+    "the cause stands before the symptoms of the same step": (
+        run(5, 4, copied("samples", 2, 1, 0), odd("gradient", [1, 3], [2]), odd("parameters", [3], range(2, 5))),
+        2, "samples", [1]),
+    "random states and weights in the same step": (
+        run(4, 3, copied("random", 1, 1, 0), odd("parameters", [2], range(1, 4))), 1, "random", [1]),
+    "two faults, and the first in time counts": (
+        run(6, 4, copied("samples", 4, 2, 0), odd("parameters", [3], range(2, 6))), 2, "parameters", [3]),
+}  # fmt: skip
+REPORTS = SOUND | {given: report for given, (report, *_) in WRONG.items()}
+JOBS = [Job(1, FUNCTION, tuple(Call([(report,)], given) for given, report in REPORTS.items()))]
+
+
+def a_sound_run_is_left_alone(records):
+    """diagnose returns None for a run in which nothing is wrong."""
+    for case in cases(records):
+        if case.given in SOUND and case.results[0] is not None:
+            look = {
+                "samples return in the next epoch": "within one step, not in the whole run, no sample comes twice",
+                "a random state returns on another rank, steps later": "random states are compared within a step",
+            }.get(case.given, "samples and random states have to differ between the ranks, and nothing else")
+            raise Wrong(f"{case.given}: {FUNCTION} returned {case.results[0]!r}, not None", look)
+    return f"{len(SOUND)} sound runs are left alone"
+
+
+def the_first_step_is_named(records):
+    """The step is the first one in which anything is wrong."""
+    for case, step, _, _ in diagnoses(records):
+        [result] = case.results
+        if not isinstance(result, dict) or set(result) != {"step", "what", "ranks"}:
+            look = "the return value: a dict with step, what and ranks"
+            if result is None:
+                look = missed(case.given)
+            raise Wrong(f"{case.given}: {FUNCTION} returned {result!r}", look)
+        if result["step"] != step:
+            look = "a later step shows what followed" if result["step"] > step else "is that step wrong in anything?"
+            if result["step"] > step and WRONG[case.given][2] in (*OWN, "collectives"):
+                look = missed(case.given)
+            raise Wrong(f"{case.given}: {FUNCTION} named step {result['step']!r}, not {step}", look)
+    return "the step is the first one in which anything is wrong"
+
+
+def the_cause_is_named(records):
+    """What is the first kind that is wrong in that step, in the order of KINDS."""
+    for case, _, what, _ in diagnoses(records):
+        found = case.results[0]["what"]
+        if found != what:
+            look = "a step reads samples, draws random numbers, communicates, and updates last: KINDS has this order"
+            raise Wrong(f"{case.given}: {FUNCTION} named {found!r}, not {what!r}", look)
+    return "what is wrong first within the step is named, and not what follows from it"
+
+
+def the_ranks_are_right(records):
+    """The ranks are those that are wrong; none, if no state is held by more than half of them."""
+    for case, _, what, ranks in diagnoses(records):
+        found = case.results[0]["ranks"]
+        if found != ranks:
+            if what in OWN:
+                look = "the rank that has what a lower rank has; all of these, and not the lower rank"
+            elif not ranks:
+                look = "more than half of the ranks have to agree before another one can be called wrong"
+            else:
+                look = "all ranks that do not hold what more than half of the ranks hold; rank 0 is one of many"
+            raise Wrong(f"{case.given}: {FUNCTION} named the ranks {found!r}, not {ranks}", look)
+    return f"the ranks are right in {len(WRONG)} runs, also where nobody can say"
+
+
+CHECKS = [a_sound_run_is_left_alone, the_first_step_is_named, the_cause_is_named, the_ranks_are_right]
+
+
+def diagnoses(records):
+    for case in cases(records):
+        if case.given in WRONG:
+            _, step, what, ranks = WRONG[case.given]
+            yield case, step, what, ranks
+
+
+def missed(given):
+    """Where to look if the fault of this run was not seen."""
+    return {
+        "samples": "one sample that two ranks read in a step is enough, at whichever places",
+        "random": "random states that are equal on two ranks",
+        "collectives": "name, sizes and order of the collectives, also their number",
+    }.get(WRONG[given][2], f"{WRONG[given][2]}: equal on all ranks, in every step")

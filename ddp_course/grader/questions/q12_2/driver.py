@@ -1,0 +1,155 @@
+"""Inside a rank, for 12.2: replicas that are equal on all ranks, or not, and what a look at them leaves behind."""
+
+import hashlib
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def drive(odd_ranks, what, ranks):
+    """Make `what` of the replica on `ranks`, and ask. What odd_ranks returned, and what it touched."""
+    here = dist.get_rank() in ranks
+    steps = 0 if what == "before the first update" else 2
+    model, optimizer = trained(steps, momentum=what != "SGD without momentum")
+    torch.manual_seed(1000 + dist.get_rank())
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape).to(parameter.dtype)  # of this rank's own batch
+    if what == "running statistics of a BatchNorm, by each rank's own batch":
+        model.norm.running_mean += dist.get_rank()
+    if what in CHANGES and here:
+        with torch.no_grad():
+            CHANGES[what](model, optimizer)
+    before = touchable(model, optimizer)
+    returned = odd_ranks(model, optimizer)
+    after = touchable(model, optimizer)
+    return {"returned": returned, "touched": [name for name in before if before[name] != after[name]]}
+
+
+class Model(nn.Module):
+    """Parameters and buffers of many kinds. What it computes is of no matter."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(24, 24), nn.Linear(24, 24)
+        self.turned = nn.Parameter(torch.randn(6, 24).t())  # its rows do not lie one after the other
+        self.coarse = nn.Parameter(torch.randn(24).bfloat16())
+        self.scalar = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+        self.frozen = nn.Parameter(torch.randn(24), requires_grad=False)
+        self.norm = nn.BatchNorm1d(24)
+        self.register_buffer("positions", torch.linspace(0, 1, 24), persistent=False)  # not in the state_dict
+        self.register_buffer("padding", torch.tensor([0.0, float("nan"), 1.0]))
+        self.register_buffer("nothing_yet", torch.empty(0))
+
+    def forward(self, x):
+        x = self.norm(self.second(torch.tanh(self.first(x)) + self.positions)) @ self.turned
+        return (x.sum() * self.coarse.float().sum() * self.scalar.float()).square()
+
+
+def trained(steps, momentum):
+    """The same model and optimizer on every rank."""
+    torch.manual_seed(7)
+    model = Model()
+    groups = [{"params": [*model.first.parameters(), *model.second.parameters()]},
+              {"params": [model.turned, model.coarse, model.scalar, *model.norm.parameters()],
+               "lr": 0.002}]  # fmt: skip
+    optimizer = torch.optim.AdamW(groups, lr=0.001) if momentum else torch.optim.SGD(groups, lr=0.001)
+    for _ in range(steps):
+        loss = model(torch.randn(8, 24))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def touchable(model, optimizer):
+    """A fingerprint of everything that a look must leave as it is."""
+    state = [value for entry in optimizer.state.values() for value in entry.values()]
+    parts = {
+        "a parameter": list(model.parameters()),
+        "a gradient": [parameter.grad for parameter in model.parameters() if parameter.grad is not None],
+        "a buffer": list(model.buffers()),
+        "the optimizer's state": state,
+        "the random state": [torch.get_rng_state()],
+        "the mode of a module": [torch.tensor([module.training for module in model.modules()])],
+        "what is trained": [torch.tensor([parameter.requires_grad for parameter in model.parameters()])],
+    }
+    return {name: [_bits(tensor) for tensor in tensors] for name, tensors in parts.items()}
+
+
+def _bits(value):
+    if not torch.is_tensor(value):
+        return repr(value)
+    contiguous = value.detach().contiguous().view(-1)
+    return f"{value.dtype} {hashlib.sha256(contiguous.view(torch.uint8).numpy().tobytes()).hexdigest()}"
+
+
+# ---- what is changed on one rank ------------------------------------------------------------------------------------
+
+
+def lowest_bit(tensor, index):
+    """Turn over the last bit of one element."""
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    number = tensor[index].reshape(1).view(kind) ^ 1
+    tensor[index] = number.view(tensor.dtype)[0]
+
+
+def of_state(name):
+    return lambda model, optimizer: optimizer.state[model.second.weight][name]
+
+
+def swapped(model, _):
+    weight = model.first.weight
+    weight[0, 0], weight[3, 5] = weight[3, 5].item(), weight[0, 0].item()
+
+
+def layers_swapped(model, _):
+    one, other = model.first.weight, model.second.weight
+    kept = one.clone()
+    one.copy_(other)
+    other.copy_(kept)
+
+
+def sum_stays(model, _):
+    weight = model.first.weight
+    weight[1, 1], weight[2, 2] = 0.25, 0.5  # numbers that float32 adds exactly
+    kept = weight.double().sum()
+    weight[1, 1], weight[2, 2] = 0.5, 0.25
+    assert weight.double().sum() == kept
+
+
+def count_of_updates(model, optimizer):
+    optimizer.state[model.second.weight]["step"] += 1
+
+
+def learning_rate(_, optimizer):
+    optimizer.param_groups[1]["lr"] *= 0.5
+
+
+def sign_of_zero(model, _):
+    model.padding[0] = -0.0
+
+
+def nan_elsewhere(model, _):
+    model.padding.copy_(torch.tensor([float("nan"), 0.0, 1.0]))
+
+
+CHANGES = {
+    "the last bit of one weight": lambda model, _: lowest_bit(model.first.weight, (7, 3)),
+    "the last bit of a weight in bfloat16": lambda model, _: lowest_bit(model.coarse, 23),
+    "the last bit of a weight that is a transposed view": lambda model, _: lowest_bit(model.turned, (23, 5)),
+    "the last bit of a weight without dimensions": lambda model, _: lowest_bit(model.scalar, ()),
+    "the last bit of a frozen weight": lambda model, _: lowest_bit(model.frozen, 0),
+    "two weights that changed places": swapped,
+    "two weights changed, their sum as before": sum_stays,
+    "two layers that changed places": layers_swapped,
+    "the last bit of a weight of the norm": lambda model, _: lowest_bit(model.norm.weight, 1),
+    "a buffer": lambda model, _: lowest_bit(model.padding, 2),
+    "a buffer that is not in the state_dict": lambda model, _: lowest_bit(model.positions, 12),
+    "the sign of a zero": sign_of_zero,
+    "a NaN in another place": nan_elsewhere,
+    "the last bit of the momentum": lambda *both: lowest_bit(of_state("exp_avg")(*both), (0, 1)),
+    "the last bit of the second moment": lambda *both: lowest_bit(of_state("exp_avg_sq")(*both), (23, 23)),
+    "the count of updates": count_of_updates,
+    "the learning rate of the second group": learning_rate,
+}

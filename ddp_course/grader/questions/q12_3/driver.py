@@ -1,0 +1,17 @@
+"""Inside a rank, for 12.3: draw in the middle of a run, whose random states belong to somebody else."""
+
+import random
+
+import torch
+import torch.distributed as dist
+
+
+def drive(indices, weights, *arguments):
+    """What `indices` returned on this rank, and whether torch and Python draw on as if it had not been called."""
+    torch.manual_seed(100 + dist.get_rank())  # for dropout: another one on each rank
+    random.seed(200 + dist.get_rank())
+    before = torch.get_rng_state(), random.getstate()
+    returned = indices(torch.tensor(weights, dtype=torch.float64), *arguments)
+    after = torch.get_rng_state(), random.getstate()
+    drawn = returned.tolist() if torch.is_tensor(returned) else list(returned)
+    return {"drawn": drawn, "untouched": [torch.equal(before[0], after[0]), before[1] == after[1]]}

@@ -1,0 +1,146 @@
+"""Wrong and right answers to question 12.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "all_have_to_be_equal", "compares samples and random states as it compares weights",
+        check="a sound run is left alone", says="nothing is wrong: diagnose returned {'step': 0, 'what': 'samples'",
+        look="samples and random states have to differ", edit="""
+        -            if what in ("samples", "random"):
+        +            if what == "nothing":
+    """),
+    Mistake(
+        "remembers_all_samples", "takes a sample that comes again in the next epoch for a fault",
+        check="a sound run is left alone", says="samples return in the next epoch", look="within one step", edit="""
+        +    seen = []
+             for step, ranks in enumerate(report):
+        @@
+                         wrong = repeated([set(entry) if what == "samples" else {entry} for entry in entries])
+        +                if what == "samples":
+        +                    wrong = [rank for rank in range(len(ranks)) if wrong or set(entries[rank]) & set(seen)]
+        +                    seen += [one for entry in entries for one in entry]
+    """),
+    Mistake(
+        "remembers_random_states", "takes a random state for used up once any rank had it",
+        check="a sound run is left alone", says="a random state returns on another rank", look="within a step", edit="""
+        +    seen = set()
+             for step, ranks in enumerate(report):
+        @@
+                         wrong = repeated([set(entry) if what == "samples" else {entry} for entry in entries])
+        +                if what == "random":
+        +                    wrong = wrong or [rank for rank, entry in enumerate(entries) if entry in seen]
+        +                    seen |= set(entries)
+    """),
+    Mistake(
+        "one_kind_after_the_other", "looks for the first kind in the whole run, and then for its step",
+        check="the first step is named", says="two faults, and the first in time counts: diagnose named step 4, not 2",
+        look="a later step shows what followed", edit="""
+        -    for step, ranks in enumerate(report):
+        -        for what in KINDS:
+        -            entries = [one[what] for one in ranks]
+        +    for what in KINDS:
+        +        for step, ranks in enumerate(report):
+        +            entries = [one[what] for one in ranks]
+    """),
+    Mistake(
+        "whole_lists", "calls samples equal only if two ranks read the same list",
+        check="the first step is named", says="rank 2 reads one sample of rank 0: diagnose returned None",
+        look="one sample that two ranks read in a step is enough", edit="""
+        -                wrong = repeated([set(entry) if what == "samples" else {entry} for entry in entries])
+        +                wrong = repeated([{str(entry)} for entry in entries])
+    """),
+    Mistake(
+        "compares_as_sets", "overlooks another order of the collectives",
+        check="the first step is named", says="rank 0 leaves out an all-reduce: diagnose returned None",
+        look="name, sizes and order", edit="""
+                     entries = [one[what] for one in ranks]
+        +            if what == "collectives":
+        +                entries = [entry[:1] and sorted({name for name, _ in entry}) for entry in entries]
+    """),
+    Mistake(
+        "leaves_out_dropout", "has no look at the random states",
+        check="the first step is named", says="all ranks have the same dropout masks: diagnose returned None",
+        look="random states that are equal", edit="""
+        -        for what in KINDS:
+        +        for what in [kind for kind in KINDS if kind != "random"]:
+    """),
+    Mistake(
+        "the_last_step", "reads from the end, where the difference is largest",
+        check="the first step is named", says="a flipped bit in a weight of rank 2: diagnose named step 5, not 3",
+        look="a later step", edit="""
+        -    for step, ranks in enumerate(report):
+        +    for step, ranks in reversed(list(enumerate(report))):
+    """),
+    Mistake(
+        "parameters_first", "looks at the weights first, as at what matters most",
+        check="the cause is named", says="not 'collectives'", look="updates last", edit="""
+        -        for what in KINDS:
+        +        for what in reversed(KINDS):
+    """),
+    Mistake(
+        "believes_rank_0", "compares with rank 0",
+        check="the ranks are right", says="rank 0 is the one: diagnose named the ranks [1, 2, 3], not [0]",
+        look="rank 0 is one of many", edit="""
+        -    most = max(entries, key=entries.count)
+        -    if 2 * entries.count(most) <= len(entries):
+        -        return []
+        +    most = entries[0]
+    """),
+    Mistake(
+        "most_common_is_enough", "lets the largest group decide, also if it is one of two equal ones",
+        check="the ranks are right", says="two of four against two: diagnose named the ranks",
+        look="more than half of the ranks have to agree", edit="""
+        -    if 2 * entries.count(most) <= len(entries):
+        -        return []
+    """),
+    Mistake(
+        "half_is_enough", "takes half of the ranks for a majority",
+        check="the ranks are right", says="two of four against two", look="more than half", edit="""
+        -    if 2 * entries.count(most) <= len(entries):
+        +    if 2 * entries.count(most) < len(entries):
+    """),
+    Mistake(
+        "names_one", "stops at the first odd rank",
+        check="the ranks are right", says="two of five, each in its own way: diagnose named the ranks [1], not [1, 4]",
+        look="all ranks that do not hold", edit="""
+        -    return [rank for rank, entry in enumerate(entries) if entry != most]
+        +    return [rank for rank, entry in enumerate(entries) if entry != most][:1]
+    """),
+    Mistake(
+        "names_both", "names the lower rank as well, which was there first",
+        check="the ranks are right", says="rank 2 reads one sample of rank 0: diagnose named the ranks [0, 2], not [2]",
+        look="not the lower rank", edit="""
+        -    return [rank for rank, part in enumerate(parts) if part & set().union(*parts[:rank])]
+        +    others = [set().union(*parts[:rank], *parts[rank + 1 :]) for rank in range(len(parts))]
+        +    return [rank for rank, part in enumerate(parts) if part & others[rank]]
+    """),
+    Route(
+        "with_counters", "one loop with Counter and a set of what was seen", text='''
+        from collections import Counter
+
+        KINDS = ("samples", "random", "collectives", "gradient", "optimizer", "parameters")
+
+
+        def diagnose(report):
+            for step, ranks in enumerate(report):
+                for number, what in enumerate(KINDS):
+                    if number < 2:
+                        seen, wrong = set(), []
+                        for rank, one in enumerate(ranks):
+                            mine = set(one[what]) if number == 0 else {one[what]}
+                            if seen & mine:
+                                wrong.append(rank)
+                            seen |= mine
+                        if wrong:
+                            return dict(step=step, what=what, ranks=wrong)
+                        continue
+                    texts = [str(one[what]) for one in ranks]
+                    counted = Counter(texts)
+                    if len(counted) > 1:
+                        (right, count), *_ = counted.most_common()
+                        clear = count > len(ranks) / 2
+                        return dict(step=step, what=what, ranks=[r for r, t in enumerate(texts) if t != right and clear])
+            return None
+    '''),
+)  # fmt: skip
