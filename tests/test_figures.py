@@ -25,6 +25,10 @@ from ddp_course.lab.quantity import format_number, quantity, with_prefix
 
 TRAINING = [{"step": step, "loss": 5.0 - step / 10, "learning_rate": 0.001} for step in range(20)]
 
+LIFE = [{"time": 100.0 + time, "lane": "0", "what": what, "step": step} for time, what, step in (
+    (0, "start", None), (2, "load", None), (3, "step", 0), (4, "save", None), (5, "saved", None), (6, "step", 1),
+    (7, "killed", None), (9, "start", None), (11, "step", 1), (12, "step", 2), (13, "exit", 75))]  # fmt: skip
+
 
 def event(start, end, kind="compute", name="forward"):
     return {"name": name, "start": start, "end": end, "kind": kind}
@@ -35,6 +39,7 @@ def one_of_each():
     return {
         "curves": figures.loss_curves({"one": TRAINING, "two": TRAINING}, "They agree"),
         "lanes": figures.rank_lanes({"run": lanes}, "Rank 1 is late"),
+        "lives": figures.lives(LIFE, "Rank 0 starts again"),
         "collective": figures.collective("all_reduce", {0: [1], 1: [2]}, {0: [3], 1: [3]}, "The sum is everywhere"),
         "bars": figures.bars({"flat": (3.0, 0.1), "bucketed": 2.0}, "Buckets help", "ms"),
         "roofline": figures.roofline(1e11, 1e10, {"matmul": (100.0, 8e10)}, "Near the roof"),
@@ -63,6 +68,18 @@ def patches_by_colour(figure):
 def test_the_style_is_applied_by_the_import():
     assert matplotlib.rcParams["figure.dpi"] == 100
     assert matplotlib.rcParams["axes.spines.top"] is False
+
+
+def test_lives_shows_the_pause_between_two_processes_and_which_steps_were_done_again():
+    figure = figures.lives(LIFE, "Rank 0 starts again")
+    [axes] = figure.axes
+    spans = [(box.x0, box.x1) for part in axes.collections for path in part.get_paths() for box in [path.get_extents()]]
+    assert spans == [(0, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (9, 11), (11, 12), (12, 13)]
+    drawn = [colors.to_hex(part.get_facecolor()[0]).upper() for part in axes.collections]
+    assert drawn[-2] == figures.rank_colour(1) and drawn[-1] == drawn[5] == figures.rank_colour(0)
+    assert "killed" in texts(figure) and "rank 0" in texts(figure)
+    with pytest.raises(InputError, match="at least one event"):
+        figures.lives([], "Nothing")
 
 
 def test_every_figure_is_750_pixels_wide_small_and_named_by_its_title():

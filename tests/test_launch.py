@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from jupyter_client.manager import start_new_kernel
 from ddp_course.errors import InputError
 from ddp_course.lab.figures import style
 from ddp_course.lab.machine import threads_per_process
-from ddp_course.launcher import RunFailed, RunTimedOut, rank_output, torchrun
+from ddp_course.launcher import Run, RunFailed, RunTimedOut, rank_output, torchrun
 from ddp_course.launcher.first_failure import first_failure
 from ddp_course.launcher.supervise import RUN_VARIABLE, sweep, tagged
 
@@ -160,6 +161,29 @@ def test_quiet_check_false_and_restarts(capsys):
     assert (run.exit_code, run.exit_codes) == (1, {0: 3})
     assert (run.failure.rank, run.failure.exit_code) == (0, 3)
     assert "ChildFailedError" in "\n".join(run.launcher_lines)
+
+
+def test_what_torchrun_writes_anew_is_read_as_well(tmp_path):
+    """When a node joins or leaves, torchrun removes the folder of the attempt and writes one of the same name."""
+    run = Run("", {0: []}, {0: {}})
+    output = rank_output.RankOutput(tmp_path, run, quiet=True)
+    folder = tmp_path / "ranks" / "job" / "attempt_0" / "0"
+    for words in ("one rank\nsaved", "two ranks, and more\n"):
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text(words)
+        (folder / "stderr.log").touch()
+        output.pass_on()
+        shutil.rmtree(folder.parent)
+    output.finish()
+    assert run.lines[0] == ["one rank", "saved", "two ranks, and more"]
+
+
+def test_nodes_that_may_join_get_the_variable_that_lets_them(tmp_path):
+    """Of torch 2.13; tests/test_elastic.py has a node join."""
+    prints = script("import os; print(os.environ.get('TORCH_DISABLE_SHARE_RDZV_TCP_STORE'))")
+    alone = ["--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-conf=last_call_timeout=1"]
+    run = torchrun(prints, nproc=1, quiet=True, timeout=600, torchrun_args=alone)
+    assert run.lines[0] == ["1"] and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 " in run.command
 
 
 def test_a_script_runs_as_the_printed_command_would(monkeypatch):

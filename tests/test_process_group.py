@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+import warm
 from test_faults import wait_until
 
 from ddp_course.distributed import process_group
@@ -274,6 +275,27 @@ process_group.stop()
 """)  # fmt: skip
     run = torchrun(script, nproc=2, quiet=True, timeout=600, torchrun_args=["--max-restarts=1"])
     assert {rank: result["attempt"] for rank, result in run.results.items()} == {0: "1", 1: "1"}
+
+
+def test_nodes_that_have_counted_different_restarts_meet(tmp_path):
+    """Each agent counts its own: of a job that has lost a node, the node that comes next has counted none."""
+    script = write(tmp_path, """
+import json, os, sys
+import torch.distributed as dist
+from ddp_course.distributed import process_group
+
+os.environ |= {"TORCHELASTIC_RESTART_COUNT": str(1 - int(os.environ["RANK"])), "MASTER_PORT": sys.argv[1],
+               "TORCHELASTIC_USE_AGENT_STORE": "False"}  # as with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+process_group.start(timeout_seconds=30)
+dist.barrier()
+print(json.dumps({"met": True}))
+process_group.stop()
+""")  # fmt: skip
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    run = warm.ranks(script, port, nproc=2, timeout=600)
+    assert run.results == {0: {"met": True}, 1: {"met": True}}
 
 
 def test_the_seed_decides_every_generator_alike_or_by_rank():

@@ -52,11 +52,10 @@ def meet(rank: int, size: int, seconds: float, launcher: int) -> dist.Store:
     serve = rank == 0 and not of_launcher
     if not serve:
         _wait_for_answer(rank, address, port, seconds, deadline, of_launcher, launcher)
-    store = dist.PrefixStore(
-        # The agent keeps one store over restarts. Without a prefix, restarted ranks read the addresses of the dead.
-        f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}",
-        _connect(rank, address, port, serve, seconds, deadline),
-    )
+    # The agent keeps one store over restarts. Without a prefix, restarted ranks read the addresses of the dead.
+    # A store of rank 0 is fresh. There the ranks may differ: each agent counts the restarts that it has seen itself.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0) if of_launcher else 0
+    store = dist.PrefixStore(f"attempt_{attempt}", _connect(rank, address, port, serve, seconds, deadline))
     with told_if_the_store_is_lost():
         if store.add(f"rank_{rank}", 1) == 1:
             store.add("ranks", 1)

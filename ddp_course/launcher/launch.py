@@ -101,7 +101,8 @@ def torchrun(
     check           raise if the run does not end with exit code 0; otherwise see `run.exit_code`, `run.timed_out`
     quiet           print nothing
     torchrun_args   more options for torchrun, such as "--max-restarts=1". With those of several nodes, the ranks in
-                    the Run are the local ranks of this node
+                    the Run are the local ranks of this node; with "--nnodes=1:2" the variable without which no node
+                    can join is set
 
     Raises RunFailed with the traceback of the rank that broke the run first, RunStopped if all ranks were asked to stop
     before the end (exit code 75), RunTimedOut with the last line of each rank that was still running, InputError if the
@@ -114,6 +115,9 @@ def torchrun(
     if Path(script).is_absolute() and Path(script).is_relative_to(os.getcwd()):
         script = Path(script).relative_to(os.getcwd())
     added = {"OMP_NUM_THREADS": threads_per_process(nproc), **(env or {})}
+    if any(re.match(r"--nnodes=\d+:\d+$", arg) for arg in torchrun_args):
+        # torch 2.13 keeps the first round's store for later rounds, and does not tell a node that joins where it is.
+        added = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1, **added}
     added = {name: str(value) for name, value in added.items()}
     several_nodes = any(re.match("--(nnodes|node|rdzv|master)", arg) for arg in torchrun_args)
     options = [*([] if several_nodes else ["--standalone"]), f"--nproc-per-node={nproc}", *torchrun_args]

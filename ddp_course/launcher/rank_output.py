@@ -37,8 +37,13 @@ class RankOutput:
         # Written by torchrun: ranks/<run>/attempt_<restarts>/<rank>/stdout.log, and stderr.log
         for path in sorted(self.folder.glob("ranks/*/attempt_*/*/std*.log"), key=_attempt_rank_stream):
             _, rank, is_stderr = _attempt_rank_stream(path)
-            if path not in self._files:
-                self._files[path] = [open(path, "rb"), b""]
+            try:
+                new = path not in self._files or self._replaced(path)
+                opened = open(path, "rb") if new else None
+            except FileNotFoundError:
+                continue  # torchrun is replacing it now
+            if new:
+                self._files[path] = [opened, b""]
                 if is_stderr:
                     self.errors[rank] = []
                     self.first_traceback.pop(rank, None)
@@ -46,6 +51,17 @@ class RankOutput:
             *complete, self._files[path][1] = (rest + file.read()).split(b"\n")
             for line in complete:
                 self._take(rank, is_stderr, line)
+
+    def _replaced(self, path):
+        """Whether torchrun has written a file anew, whose end is then taken: so it does when a node joins or leaves."""
+        file, rest = self._files[path]
+        if os.fstat(file.fileno()).st_ino == path.stat().st_ino:  # ours keeps its number as long as it is open
+            return False
+        _, rank, is_stderr = _attempt_rank_stream(path)
+        for line in filter(None, (rest + file.read()).split(b"\n")):
+            self._take(rank, is_stderr, line)
+        file.close()
+        return True
 
     def finish(self):
         """Takes the rest, also last lines without an end, and torchrun's own log; closes the files."""

@@ -33,6 +33,7 @@ class StopRequest:
 
     def _note(self, number: int, _frame: object) -> None:
         self.reason = f"received {signal.Signals(number).name}"
+        torchrun.signalled()
 
     def asked(self) -> bool:
         """Whether this rank wants to stop; `reason` then says why."""

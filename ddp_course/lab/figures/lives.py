@@ -1,0 +1,62 @@
+"""What the processes of a run did over its whole life, restarts included; one lane per rank, or per node."""
+
+from itertools import pairwise
+
+from matplotlib.patches import Patch
+
+from ddp_course.errors import InputError
+from ddp_course.lab.figures.style import DARK, NEUTRAL, PALE, RANK_COLOURS, new_figure
+
+COLOURS = {"start": PALE, "load": NEUTRAL, "step": RANK_COLOURS[0], "again": RANK_COLOURS[1], "save": DARK}
+WORDS = {"start": "Python, torch, rendezvous", "load": "loading", "step": "steps", "again": "steps again",
+         "save": "saving"}  # fmt: skip
+MARKED = ("killed", "SIGTERM")
+
+
+def lives(events: list[dict], title: str):
+    """A bar for each state of each lane, from its event to the lane's next one; between processes it is empty.
+
+    events: in order of time, dicts with "time" in seconds, "lane", "what" and "step". A state begins with "start",
+        "load", "save" or "step"; a step that the lane has done before is drawn as done again. "killed" and "SIGTERM"
+        are marked; "killed" and "exit" end a process; others, such as "saved", leave the state as it is.
+    Raises InputError if there are no events.
+    """
+    if not events:
+        raise InputError("lives needs at least one event, got none.")
+    lanes = {str(event["lane"]): [] for event in sorted(events, key=lambda event: str(event["lane"]))}
+    for event in events:
+        lanes[str(event["lane"])].append(event)
+    figure, axes = new_figure(title, 1.1 + 0.5 * len(lanes))
+    zero, shown = events[0]["time"], set()
+    for row, mine in enumerate(lanes.values()):
+        state, most = None, -1
+        for event, following in pairwise([*mine, None]):
+            what, begin = event["what"], event["time"] - zero
+            if what == "step":
+                state, most = "again" if event["step"] <= most else "step", max(most, event["step"])
+            elif what in COLOURS:
+                state = what
+            elif what in ("killed", "exit"):
+                state = None
+            if what in MARKED:
+                axes.plot([begin] * 2, [row - 0.35, row + 0.35], color=RANK_COLOURS[5], linewidth=2)
+                axes.annotate(what, (begin, row - 0.35), xytext=(0, 2), textcoords="offset points", ha="center",
+                              va="bottom", fontsize=8)  # fmt: skip
+            # An error leaves no word: what follows is the start of another process.
+            if state and following and (following["what"] != "start"):
+                shown.add(state)
+                axes.broken_barh([(begin, following["time"] - event["time"])], (row - 0.35, 0.7),
+                                 facecolor=COLOURS[state], **_edge(state))  # fmt: skip
+    axes.set_yticks(range(len(lanes)), [f"rank {lane}" if lane.isdigit() else f"node {lane}" for lane in lanes])
+    axes.set_ylim(len(lanes) - 0.5, -0.75)
+    axes.tick_params(axis="y", length=0)
+    axes.spines.left.set_visible(False)
+    axes.set_xlabel("seconds since the first process", loc="left")
+    states = [state for state in COLOURS if state in shown]
+    figure.legend([Patch(facecolor=COLOURS[state], **_edge(state)) for state in states],
+                  [WORDS[state] for state in states], ncols=5, loc="outside lower left", fontsize=8)  # fmt: skip
+    return figure
+
+
+def _edge(state: str) -> dict:
+    return {"hatch": "////", "edgecolor": "#C2C2C2", "linewidth": 0} if state == "start" else {"linewidth": 0}

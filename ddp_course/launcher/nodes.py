@@ -1,0 +1,73 @@
+"""Several nodes of one job on this machine: a torchrun each, which come and go while the job runs.
+
+    with Nodes("scripts/13_waits.py", folder) as job:
+        job.start("a")
+        job.start("b", when=(folder / "a of 1").exists)
+        runs = job.ended()
+"""
+
+import os
+import socket
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+
+from ddp_course.launcher.launch import Run, torchrun
+from ddp_course.launcher.supervise import sweep, tagged
+
+JOB_VARIABLE, NODE_VARIABLE = "DDP_COURSE_JOB", "NODE"
+
+
+class Nodes:
+    """A job of one rank per node, that starts with one node and goes on with up to `most`.
+
+    `script`, `args` and `env` are those of `launcher.torchrun`; a rank finds the name of its node in NODE. `conf` are
+    more settings of the rendezvous. Leaving the `with` block ends what still runs.
+    """
+
+    def __init__(self, script, *args, env=None, most=2, conf="", timeout=900):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        self._script, self._args, self._env, self._timeout = script, args, env or {}, timeout
+        self._options = [f"--nnodes=1:{most}", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=job",
+                         f"--rdzv-endpoint=localhost:{port}", "--local-addr=127.0.0.1",
+                         f"--rdzv-conf=last_call_timeout=1{conf and ','}{conf}"]  # fmt: skip
+        self._tag, self._futures = uuid.uuid4().hex, {}
+        self._pool = ThreadPoolExecutor(most)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if not all(future.done() for future in self._futures.values()):
+            sweep(self._tag, variable=JOB_VARIABLE)
+        self._pool.shutdown()
+
+    def start(self, name: str, when=lambda: True) -> None:
+        """Start the torchrun of the node `name`, as soon as `when()` is true. The first one also serves the store."""
+        self.until(when)
+        env = {**self._env, NODE_VARIABLE: name, JOB_VARIABLE: self._tag}
+        how = {"nproc": 1, "timeout": self._timeout, "check": False, "quiet": True, "torchrun_args": self._options}
+        self._futures[name] = self._pool.submit(torchrun, self._script, *self._args, env=env, **how)
+
+    def until(self, condition) -> None:
+        """Wait until `condition()` is true, or a node has ended."""
+        while not condition() and not any(future.done() for future in self._futures.values()):
+            time.sleep(0.1)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to everything of a node, as if its power failed."""
+        for process in tagged(self._tag, JOB_VARIABLE):
+            try:
+                if process.environ().get(NODE_VARIABLE) == name and process.ppid() != os.getpid():  # not the supervisor
+                    process.kill()
+            except psutil.Error:
+                continue
+
+    def ended(self) -> dict[str, Run]:
+        """Each node's finished run, as soon as all have ended."""
+        return {name: future.result() for name, future in self._futures.items()}
