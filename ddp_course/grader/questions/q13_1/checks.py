@@ -1,0 +1,129 @@
+"""13.1: a function that reads from the events of a run with restarts who died first, and what it cost."""
+
+import math
+import random
+from pathlib import Path
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.questions.q13_1 import given as given_script
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "what did the restart cost?"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "The place in the list says nothing. For each attempt: which ranks are in it, when had all of them reached a "
+    "number of steps, and which was the last number that all reached?",
+    "A rank reaches a number of steps by a `step` or a `resume`; all have reached it at the latest of these times. "
+    "Keep two things from attempt to attempt: how far the last one came, and the front (the most steps, and when).",
+    "done = {step: max(times) for each step reached by all ranks of the attempt}; steps += last - min(done); if "
+    "front in done: seconds += done[front] - front_time; then, if max(done) >= front: front, front_time = max(done), "
+    "done[max(done)]; last = max(done). An attempt with an empty `done` changes none of them.",
+]
+FUNCTION = "account"
+LAG = 0.25  # seconds by which each rank is later than the one below it
+
+
+def attempt(number, begin, resume, steps, exits, short=()):
+    """The events of one attempt: rank 0 resumes at second `begin` with `resume` steps, and makes one step a second.
+
+    exits: (seconds, code) of each rank. short: ranks that do not come to the end of the last step.
+    """
+    events = []
+    for rank, (when, code) in enumerate(exits):
+        for step in range(resume, resume + steps + 1 - (rank in short)):
+            event = "resume" if step == resume else "step"
+            time = begin + step - resume + LAG * rank
+            events.append({"time": time, "attempt": number, "rank": rank, "event": event, "step": step})
+        events.append({"time": when, "attempt": number, "rank": rank, "event": "exit", "code": code})
+    return events
+
+
+def report(*attempts, reverse=False):
+    """All events, and in no order."""
+    events = [event for one in attempts for event in one]
+    random.Random(len(events)).shuffle(events)
+    return events[::-1] if reverse else events
+
+
+WELL = [(90.0, 0), (90.25, 0)]
+KILLED = attempt(0, 1.0, 0, 7, [(8.75, 1), (8.5, -9)])  # 7 steps, the last one done at 8.25
+MADE_UP = {  # what is right: who was first, the steps, the seconds
+    "nothing went wrong": (report(attempt(0, 1.0, 0, 9, WELL)), [], 0, 0.0),
+    "rank 1 was killed": (report(KILLED, attempt(1, 14.0, 4, 5, WELL)), [1], 3, 9.0),
+    "no checkpoint was there": (report(KILLED, attempt(1, 14.0, 0, 9, WELL)), [1], 7, 13.0),
+    "the checkpoint was of the last step": (report(KILLED, attempt(1, 14.0, 7, 2, WELL)), [1], 0, 6.0),
+    "rank 0 was killed, and rank 1 lost contact": (
+        report(attempt(0, 1.0, 0, 6, [(7.5, -9), (7.75, 1)]), attempt(1, 12.0, 4, 5, WELL)), [0], 2, 7.0),
+    "rank 1 left with exit code 0": (
+        report(attempt(0, 1.0, 0, 6, [(8.0, 1), (7.5, 0)]), attempt(1, 12.0, 4, 5, WELL)), [1], 2, 7.0),
+    "rank 1 died within a step that rank 0 had ended": (
+        report(attempt(0, 1.0, 0, 7, [(9.0, 1), (8.0, -9)], short=[1]), attempt(1, 14.0, 4, 5, WELL)), [1], 2, 9.0),
+    "rank 2 of 4 raised, the others were ended": (
+        report(attempt(0, 1.0, 0, 5, [(9.0, -15), (9.5, -9), (7.0, 1), (8.0, 1)]),
+               attempt(1, 20.0, 4, 4, [(90.0, 0)] * 4)), [2], 1, 15.0),
+    "a second failure, beyond the front": (
+        report(KILLED, attempt(1, 14.0, 4, 6, [(20.5, -9), (21.0, 1)]), attempt(2, 30.0, 8, 3, WELL)),
+        [1, 0], 5, 21.0),
+    "a second failure, before the front was reached": (
+        report(KILLED, attempt(1, 14.0, 4, 2, [(17.0, 1), (16.5, -9)]), attempt(2, 30.0, 4, 6, WELL), reverse=True),
+        [1, 1], 5, 25.0),
+    "a second failure, on the front": (
+        report(KILLED, attempt(1, 14.0, 4, 3, [(17.5, -9), (18.0, 1)]), attempt(2, 30.0, 4, 6, WELL)),
+        [1, 0], 6, 25.0),
+    "an attempt that failed before it had begun": (
+        report(KILLED, attempt(1, 14.0, 4, 0, [(15.0, 1), (14.5, 1)], short=[1]), attempt(2, 30.0, 4, 6, WELL)),
+        [1, 1], 3, 25.0),
+    "one rank less after the restart": (
+        report(attempt(0, 1.0, 0, 6, [(8.5, 1), (8.25, -15), (8.0, -9)]), attempt(1, 12.0, 4, 5, WELL)), [2], 2, 6.75),
+    "one rank more after the restart": (
+        report(KILLED, attempt(1, 14.0, 4, 5, [*WELL, (90.5, 0)])), [1], 3, 9.25),
+    "one rank alone": (
+        report(attempt(0, 1.0, 0, 5, [(6.5, -9)]), attempt(1, 10.0, 4, 5, [(90.0, 0)])), [0], 1, 5.0),
+}  # fmt: skip
+JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], given) for given, (events, *_) in MADE_UP.items()))]
+
+
+def the_first_to_die_is_named(records):
+    """first is, for each attempt that failed, the rank whose process ended first."""
+    for case, first, _, _ in accounts(records):
+        found = case.results[0]["first"]
+        if found != first:
+            look = "the attempts that failed, in order: one rank for each, and none for the last, which ended well"
+            if isinstance(found, list) and len(found) == len(first):
+                look = "the time of its exit says who was first; neither the code nor the place in the list does"
+            raise Wrong(f"{case.given}: {FUNCTION} named {found!r} as first, not {first}", look)
+    return "who died first is right, whatever the exit codes say"
+
+
+def the_lost_steps_are_counted(records):
+    """steps is the number of steps that all ranks had done and that had to be done again."""
+    for case, _, steps, _ in accounts(records):
+        found = case.results[0]["steps"]
+        if found != steps:
+            look = "from the last step that all ranks of the attempt had done, back to where the next one resumed"
+            raise Wrong(f"{case.given}: {FUNCTION} counted {found!r} lost steps, not {steps}", look)
+    return "the steps that were lost are counted"
+
+
+def the_lost_seconds_are_measured(records):
+    """seconds is the time in which the run was behind a point where it had been already."""
+    for case, _, _, seconds in accounts(records):
+        found = case.results[0]["seconds"]
+        if not isinstance(found, int | float) or not math.isclose(found, seconds, abs_tol=1e-6):
+            look = "from when all ranks had first come so far until all were there again, by a step or by a resume"
+            if "before the front" in case.given or "before it had begun" in case.given:
+                look = "an attempt that does not come so far is part of the time that is lost"
+            raise Wrong(f"{case.given}: {FUNCTION} measured {found!r} lost seconds, not {seconds:g}", look)
+    return f"the seconds that were lost are right in {len(MADE_UP)} runs"
+
+
+CHECKS = [the_first_to_die_is_named, the_lost_steps_are_counted, the_lost_seconds_are_measured]
+
+
+def accounts(records):
+    for case in cases(records):
+        [result] = case.results
+        if not isinstance(result, dict) or set(result) != {"first", "steps", "seconds"}:
+            look = "the return value: a dict with first, steps and seconds"
+            raise Wrong(f"{case.given}: {FUNCTION} returned {result!r}", look)
+        yield case, *MADE_UP[case.given][1:]

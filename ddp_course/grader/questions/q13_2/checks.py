@@ -1,0 +1,131 @@
+"""13.2: ranks with disks of their own go on from the newest checkpoint that all of them have whole."""
+
+from pathlib import Path
+
+import torch
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.questions.q13_2 import given as given_script
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "from which step on?"
+GIVEN = Path(given_script.__file__)
+DRIVER = Path(__file__).with_name("driver.py")
+HINTS = [
+    "Which checkpoint does rank 0 take, and which rank 1? What happens to the all-reduce if these are not of one step? "
+    "And what is the learning rate of the first step after a restart?",
+    "Each rank knows which of its own checkpoints are whole. The step to go on from is in all of these lists, and the "
+    "smallest of the newest ones need not be. The learning rate is a function of the step, not of the attempt.",
+    "own = [step for each path if load(path) is not None]; dist.all_gather_object(everyones, own); "
+    "common = set(everyones[0]).intersection(*everyones); go on from max(common), or begin if it is empty.",
+]
+FUNCTION, STEPS = "train", 14
+TORN_9, LOST_9 = [(9, "torn")], [(9, "lost")]
+ALL_TORN = [(3, "torn"), (6, "torn"), (9, "torn")]
+RUNS = {  # the steps at which the attempts end; after each, what happened to which rank's disk; the first step again
+    "never stopped": ([], [], [0]),
+    "stopped before the first checkpoint": ([2], [{}], [0, 0]),
+    "stopped after step 7": ([7], [{}], [0, 6]),
+    "stopped right after a checkpoint": ([6], [{}], [0, 6]),
+    "rank 1's newest is torn": ([10], [{1: TORN_9}], [0, 6]),
+    "rank 0's newest is torn": ([10], [{0: TORN_9}], [0, 6]),
+    "rank 0 had not written its newest": ([10], [{0: LOST_9}], [0, 6]),
+    "rank 1 had not written its newest": ([10], [{1: LOST_9}], [0, 6]),
+    "both are torn, each at another step": ([13], [{0: [(12, "torn")], 1: TORN_9}], [0, 6]),
+    "rank 1's last two are torn, an older one of rank 0 is": (
+        [13], [{1: [(12, "torn"), (9, "lost")], 0: [(6, "torn")]}], [0, 3]),
+    "rank 0 has the newest alone, and rank 1 one that rank 0 lacks": (
+        [13], [{0: TORN_9, 1: [(12, "lost")]}], [0, 6]),
+    "a new machine takes over rank 1": ([11], [{1: [(3, "lost"), (6, "lost"), (9, "lost")]}], [0, 0]),
+    "all of rank 0's are torn": ([11], [{0: ALL_TORN}], [0, 0]),
+    "stopped twice": ([8, 11], [{}, {1: TORN_9}], [0, 6, 6]),
+    "stopped after the last checkpoint": ([13], [{}], [0, 12]),
+}  # fmt: skip
+
+
+def job(world):
+    calls = [
+        Call([(f"run_{number}", STEPS, kills, damage)] * world, given)
+        for number, (given, (kills, damage, _)) in enumerate(RUNS.items())
+        if world > 1 or not any(1 in one for one in damage)
+    ]
+    return Job(world, FUNCTION, tuple(calls), driver=DRIVER)
+
+
+JOBS = [job(world) for world in (2, 3, 1)]
+
+
+def all_go_on_from_one_step(records):
+    """Each attempt begins, on every rank, after the newest checkpoint that all ranks have whole."""
+    for case in cases(records):
+        kills, _, firsts = RUNS[case.given]
+        for rank, result in enumerate(case.results):
+            right = [list(range(first, end)) for first, end in zip(firsts, [*kills, STEPS], strict=True)]
+            for attempt, (found, wanted) in enumerate(zip(result["made"], right, strict=True)):
+                if found != wanted:
+                    look = "the newest step of which all ranks have a whole checkpoint; if there is none, the beginning"
+                    if attempt == 0:
+                        look = "the first attempt makes all steps"
+                    raise Wrong(
+                        f"{case.where}rank {rank} made the steps {shown(found)} in attempt {attempt}, not "
+                        f"{shown(wanted)}", look,
+                    )  # fmt: skip
+    return f"after {len(RUNS) - 1} kinds of stop, all ranks go on from the newest step that all have whole"
+
+
+def the_run_is_the_one_that_never_stopped(records):
+    """The weights are those of the run that never stopped, bit for bit, on every rank."""
+    for record in records:
+        straight = None
+        for case in cases([record]):
+            straight = case.results[0]["weights"] if straight is None else straight
+            for rank, result in enumerate(case.results):
+                weights = result["weights"]
+                if not torch.is_tensor(weights) or not torch.equal(weights, straight):
+                    raise Wrong(
+                        f"{case.where}rank {rank} ended with the weights {plain(weights)}; the run that never stopped "
+                        f"has {plain(straight)}",
+                        "what a step depends on: weights, momentum, the rest of this rank, and the number of the step",
+                    )
+    return "and the weights are those of the run that never stopped, to the last bit"
+
+
+def the_training_is_the_given_one(records):
+    """A run that is never stopped ends with the weights of the given script."""
+    for case in cases(records):
+        if case.given == "never stopped":
+            right = reference(case.world)
+            if not torch.allclose(case.results[0]["weights"], right, rtol=1e-12, atol=1e-12):
+                raise Wrong(
+                    f"{case.where}the weights are {plain(case.results[0]['weights'])}, not {plain(right)}",
+                    "the arithmetic of a step and the learning rate of a run that is not stopped stay as they are",
+                )
+    return "the arithmetic is that of the given script"
+
+
+CHECKS = [all_go_on_from_one_step, the_training_is_the_given_one, the_run_is_the_one_that_never_stopped]
+
+
+def reference(world):
+    """What one process computes that plays all ranks."""
+    weights = momentum = torch.zeros(4, dtype=torch.float64)
+    rests = [torch.zeros(4, dtype=torch.float64)] * world
+    for step in range(STEPS):
+        total = torch.zeros(4, dtype=torch.float64)
+        for rank in range(world):
+            target = torch.tensor([3.0, -1.0, 0.3, 2.2], dtype=torch.float64) * (rank + 1) + step % 4
+            exact = weights - target + rests[rank]
+            sent = (8 * exact).round() / 8
+            rests[rank] = exact - sent
+            total += sent
+        momentum = momentum / 2 + total / world
+        weights = weights - 0.1 * (1 - step / STEPS) * momentum
+    return weights
+
+
+def shown(steps):
+    return f"{steps[0]} to {steps[-1]}" if steps and steps == list(range(steps[0], steps[-1] + 1)) else str(steps)
+
+
+def plain(weights):
+    return [round(one, 6) for one in weights.tolist()] if torch.is_tensor(weights) else repr(weights)[:80]

@@ -1,0 +1,50 @@
+"""Inside a rank, for 13.2: a run that ends in the middle, on every rank at once, and disks that have lost something."""
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+class NodeLost(BaseException):
+    """Ends an attempt on all ranks, between two collectives, so that the group stays as it is."""
+
+
+def drive(train, name, steps, kills, damage):
+    """The run `name`, begun anew after each of `kills`: the steps after which the attempts end.
+
+    damage: for each kill {rank: [(steps of a checkpoint, "torn" or "lost")]}. Returns what each attempt did.
+    """
+    folder = Path.cwd() / name / f"rank_{dist.get_rank()}"
+    folder.mkdir(parents=True)
+    made, weights = [], None
+    for number, kill in enumerate([*kills, None]):
+        made.append([])
+        try:
+            weights = train(str(folder), steps, gradients(made[-1], kill))
+        except NodeLost:
+            for step, what in damage[number].get(dist.get_rank(), []):
+                harm(folder / f"step_{step:06d}.pt", what)
+            (folder / "step_000099.tmp").write_bytes(b"the beginning of a checkpoint")
+            dist.barrier()
+    return {"made": made, "weights": weights}
+
+
+def gradients(made, kill):
+    rank = dist.get_rank()
+
+    def gradient(step, weights):
+        if step == kill:
+            raise NodeLost
+        made.append(step)
+        target = torch.tensor([3.0, -1.0, 0.3, 2.2], dtype=torch.float64) * (rank + 1) + step % 4
+        return weights - target
+
+    return gradient
+
+
+def harm(path, what):
+    if what == "lost":
+        path.unlink(missing_ok=True)
+    elif path.exists():
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

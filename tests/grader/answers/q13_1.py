@@ -1,0 +1,148 @@
+"""Wrong and right answers to question 13.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "first_in_the_list", "takes the order of the list for that of time",
+        check="the first to die is named", says="as first, not", look="the time of its exit", edit="""
+        -            first.append(min(exits)[1])
+        +            first.append(exits[0][1])
+    """),
+    Mistake(
+        "by_the_code", "blames the most negative exit code",
+        check="the first to die is named", says="account named [0] as first, not [2]",
+        look="neither the code", edit="""
+        -            first.append(min(exits)[1])
+        +            first.append(min((code, rank) for _, rank, code in exits)[1])
+    """),
+    Mistake(
+        "only_who_failed", "leaves out ranks with exit code 0",
+        check="the first to die is named", says="rank 1 left with exit code 0", look="neither the code", edit="""
+        -        exits = [(event["time"], event["rank"], event["code"]) for event in mine if event["event"] == "exit"]
+        +        exits = [(event["time"], event["rank"], event["code"]) for event in mine if event.get("code")]
+    """),
+    Mistake(
+        "every_attempt", "names a rank of the last attempt, too, which ended well",
+        check="the first to die is named", says="nothing went wrong: account named [0] as first, not []",
+        look="none for the last", edit="""
+        -        if any(code for _, _, code in exits):
+        -            first.append(min(exits)[1])
+        +        first.append(min(exits)[1])
+    """),
+    Mistake(
+        "ended_by_any_rank", "counts a step as done when the first rank has made it",
+        check="the lost steps are counted", says="rank 1 died within a step that rank 0 had ended: account counted 3",
+        look="all ranks of the attempt", edit="""
+        -    return {step: max(reached) for step, reached in times.items() if len(reached) == len(ranks)}
+        +    return {step: max(reached) for step, reached in times.items()}
+    """),
+    Mistake(
+        "ranks_of_the_whole_run", "expects as many ranks in each attempt",
+        check="the lost steps are counted", says="after the restart: account counted", look="of the attempt", edit="""
+        -        done = done_by_all(mine)
+        +        done = done_by_all(mine, {event["rank"] for event in events})
+        @@
+        -def done_by_all(events):
+        +def done_by_all(events, ranks):
+        @@
+        -    ranks, times = {event["rank"] for event in events}, {}
+        +    times = {}
+    """),
+    Mistake(
+        "from_the_front", "counts the second loss from the front, where the second attempt never was",
+        check="the lost steps are counted", says="a second failure, before the front was reached: account counted 6",
+        look="the last step that all ranks of the attempt had done", edit="""
+        -            steps += last - min(done)
+        +            steps += front - min(done)
+    """),
+    Mistake(
+        "without_resume", "takes the first step of an attempt for the point where it resumed",
+        check="the lost steps are counted", says="rank 1 was killed: account counted 2 lost steps, not 3", edit="""
+        -        if event["event"] in ("resume", "step"):
+        +        if event["event"] == "step":
+    """),
+    Mistake(
+        "until_it_resumed", "stops the clock when the ranks are there again",
+        check="the lost seconds are measured", says="rank 1 was killed: account measured 6", look="until all were there",
+        edit="""
+        -            if front in done:
+        -                seconds += done[front] - when
+        +            seconds += done[min(done)] - when
+    """),
+    Mistake(
+        "from_the_exit", "starts the clock with the exit, and forgets the step that was under way",
+        check="the lost seconds are measured", says="rank 1 was killed: account measured 8.75", look="from when all ranks",
+        edit="""
+                 if last >= front:
+                     front, when = last, done[last]
+        +        when = min(exits)[0]
+    """),
+    Mistake(
+        "by_the_first_rank", "takes the time of the rank that was there first",
+        check="the lost seconds are measured", says="one rank less after the restart: account measured 7",
+        look="all were there again", edit="""
+        -    return {step: max(reached) for step, reached in times.items() if len(reached) == len(ranks)}
+        +    return {step: min(reached) for step, reached in times.items() if len(reached) == len(ranks)}
+    """),
+    Mistake(
+        "a_new_front_each_time", "forgets how far the run had been before the last attempt",
+        check="the lost seconds are measured", says="a second failure, before the front was reached",
+        look="an attempt that does not come so far", edit="""
+        -        if last >= front:
+        -            front, when = last, done[last]
+        +        front, when = last, done[last]
+    """),
+    Mistake(
+        "the_first_visit_counts", "leaves the front at its first time when a later attempt ends on it",
+        check="the lost seconds are measured", says="a second failure, on the front", edit="""
+        -        if last >= front:
+        +        if last > front:
+    """),
+    Mistake(
+        "cannot_begin", "takes an attempt in which nothing was done for a loss of all steps",
+        check="the lost steps are counted", says="an attempt that failed before it had begun", edit="""
+                 if not done:
+        +            steps += last
+                     continue
+    """),
+    Route(
+        "by_time", "walks through the events in time, and keeps where each rank is", text='''
+        def account(events):
+            events = sorted(events, key=lambda event: event["time"])
+            members, failed = {}, set()
+            for event in events:
+                members.setdefault(event["attempt"], set()).add(event["rank"])
+                if event.get("code"):
+                    failed.add(event["attempt"])
+            first, where, last_done, fronts = {}, {}, {}, []
+            steps = front = 0
+            behind = None
+            seconds, previous = 0.0, 0
+            began = 0.0
+            for event in events:
+                attempt = event["attempt"]
+                if event["event"] == "exit":
+                    first.setdefault(attempt, event["rank"])
+                    continue
+                at = where.setdefault(attempt, {})
+                at[event["rank"]] = event["step"]
+                if len(at) < len(members[attempt]):
+                    continue
+                done = min(at.values())
+                if attempt not in last_done:
+                    if attempt > 0:
+                        steps += previous - done
+                        behind = began
+                elif done == last_done[attempt]:
+                    continue
+                last_done[attempt] = previous = done
+                if done >= front:
+                    if behind is not None:
+                        if done == front:
+                            seconds += event["time"] - behind
+                        behind = None
+                    front, began = done, event["time"]
+            return {"first": [first[one] for one in sorted(failed)], "steps": steps, "seconds": seconds}
+    '''),
+)  # fmt: skip

@@ -1,0 +1,161 @@
+"""Wrong and right answers to question 13.3; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "a_barrier_before", "lets the rank that was asked wait for the others before it saves",
+        check="does not end", says="no end, and nothing moves", on="given", edit="""
+                 if asked:
+        +            dist.barrier()
+    """),
+    Mistake(
+        "rank_0_is_asked", "broadcasts whether rank 0 was asked",
+        check="all stop after the same step", says="(rank 1 is asked in step 3): rank 0 made 8 steps, not 4",
+        look="whether any of them was asked", edit="""
+        -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
+        +        dist.broadcast(anybody, src=0)
+    """),
+    Mistake(
+        "all_have_to_agree", "stops when all ranks have been asked",
+        check="all stop after the same step", says="made 8 steps, not 4", edit="""
+        -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
+        +        dist.all_reduce(anybody, op=dist.ReduceOp.MIN)
+    """),
+    Mistake(
+        "a_step_later", "looks at the flag of the step before",
+        check="all stop after the same step", says="made 5 steps, not 4", look="at the end of a step", edit="""
+        -        anybody = torch.tensor(len(asked))
+        -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
+        -        if anybody:
+        -            break
+        +        before = step and anybody
+        +        anybody = torch.tensor(len(asked))
+        +        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
+        +        if before:
+        +            break
+    """),
+    Mistake(
+        "goes_on", "takes note of nothing, and makes all steps",
+        check="all stop after the same step", says="made 8 steps, not 4", edit="""
+        -        if anybody:
+        -            break
+    """),
+    Mistake(
+        "every_rank_saves", "lets every rank write the checkpoint",
+        check="rank 0 saves once", says="rank 1 saved 1 times", look="one checkpoint, by rank 0", edit="""
+        -    if dist.get_rank() == 0:
+        -        save(step + 1, weights)
+        +    save(step + 1, weights)
+    """),
+    Mistake(
+        "the_one_that_was_asked_saves", "lets the rank save that was asked",
+        check="rank 0 saves once", says="rank 0 saved 0 times", edit="""
+        -    if dist.get_rank() == 0:
+        +    if asked:
+    """),
+    Mistake(
+        "only_when_stopped", "saves no checkpoint of a run that is done",
+        check="rank 0 saves once", says="(nobody is asked): rank 0 saved 0 times", look="one that is done", edit="""
+        -    if dist.get_rank() == 0:
+        +    if dist.get_rank() == 0 and anybody:
+    """),
+    Mistake(
+        "the_number_of_the_step", "saves the number of the last step instead of how many were made",
+        check="rank 0 saves once", says="the checkpoint says 7 steps; 8 were made", look="step + 1", edit="""
+        -        save(step + 1, weights)
+        +        save(step, weights)
+    """),
+    Mistake(
+        "saves_before_the_update", "leaves the loop before the update of the step",
+        check="rank 0 saves once", says="the weights in the checkpoint are", look="also of the last one", edit="""
+        -        weights -= 0.1 * total / dist.get_world_size()
+                 anybody = torch.tensor(len(asked))
+        @@
+                 if anybody:
+                     break
+        +        weights -= 0.1 * total / dist.get_world_size()
+    """),
+    Mistake(
+        "without_a_barrier", "lets the others leave while rank 0 saves",
+        check="nobody leaves before the save", says="before the checkpoint was written", look="have to wait", edit="""
+        -    dist.barrier()  # nobody leaves before the checkpoint is written
+    """),
+    Mistake(
+        "a_barrier_too_early", "meets before the save, and not after it",
+        check="nobody leaves before the save", says="before the checkpoint was written", edit="""
+        -    if dist.get_rank() == 0:
+        -        save(step + 1, weights)
+        -    dist.barrier()  # nobody leaves before the checkpoint is written
+        +    dist.barrier()
+        +    if dist.get_rank() == 0:
+        +        save(step + 1, weights)
+    """),
+    Mistake(
+        "own_exit_code", "each rank returns whether it was asked",
+        check="the exit code says how it ended", says="rank 0 returned 0, not 75", look="on every rank", edit="""
+        -    return 0 if step + 1 == steps else STOPPED
+        +    return STOPPED if asked else 0
+    """),
+    Mistake(
+        "asked_in_the_last_step", "says that steps are missing if anybody had asked in the last one",
+        check="the exit code says how it ended", says="(rank 1 is asked in the last step): rank 0 returned 75, not 0",
+        look="are steps missing", edit="""
+        -    return 0 if step + 1 == steps else STOPPED
+        +    return STOPPED if anybody else 0
+    """),
+    Mistake(
+        "all_is_well", "returns 0 in any case, so that nobody starts it again",
+        check="the exit code says how it ended", says="returned 0, not 75", edit="""
+        -    return 0 if step + 1 == steps else STOPPED
+        +    return 0
+    """),
+    Mistake(
+        "the_default_again", "gives the signal back before it saves, and the second one kills the rank",
+        check="dies", state="crashed", says="killed by SIGTERM", edit="""
+             if dist.get_rank() == 0:
+        +        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """),
+    Mistake(
+        "leaves_in_the_handler", "ends the process in the handler",
+        check="leaves early", state="crashed", says="left with exit code 75", edit="""
+        -    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+        +    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(STOPPED))
+    """),
+    Mistake(
+        "asks_everybody_for_everything", "gathers objects, several messages per step",
+        check="little is sent", says="operations with", look="one number per step", edit="""
+        -        anybody = torch.tensor(len(asked))
+        -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
+        +        told = [None] * dist.get_world_size()
+        +        dist.all_gather_object(told, {"rank": dist.get_rank(), "asked": bool(asked)})
+        +        anybody = any(one["asked"] for one in told)
+    """),
+    Route(
+        "with_the_gradient", "sends the request as a fourth number of the gradient", edit="""
+        -        total = gradient(step)
+        -        dist.all_reduce(total)
+        -        weights -= 0.1 * total / dist.get_world_size()
+        -        anybody = torch.tensor(len(asked))
+        -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
+        -        if anybody:
+        -            break
+        +        gradients = gradient(step)
+        +        total = torch.cat([gradients, torch.tensor([float(bool(asked))], dtype=torch.float64)])
+        +        dist.all_reduce(total)
+        +        weights -= 0.1 * total[:3] / dist.get_world_size()
+        +        if total[3] > 0:
+        +            break
+    """),
+    Route(
+        "before_the_next_step", "asks at the top of the loop, and rank 0 tells with a broadcast that it has saved", edit="""
+        -    for step in range(steps):
+        +    step = -1
+        +    while step + 1 < steps:
+        +        step += 1
+        @@
+        -    dist.barrier()  # nobody leaves before the checkpoint is written
+        +    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        +    dist.broadcast(torch.zeros(1), src=0)
+    """),
+)  # fmt: skip
