@@ -1,7 +1,7 @@
 """Runs an answer to an exercise on several ranks, looks at what it does, and says what it saw.
 
 An answer is a program, and it runs with the rights of whoever calls check(): it can read, change and send whatever that
-user can. The limits are there for accidents. Each rank is ended after a few seconds of its own time, 20 s for all of
+user can. The limits are there for accidents. Each rank is ended after a few seconds of its own time, 60 s for all of
 an answer's jobs; it may write 64 MB to a file or to its output; it works in a folder that is removed, as is all that
 it started; no limit on memory. The process that grades runs none of the answer: it reads the ranks' notes as JSON and
 what they returned as tensors and plain values (torch.load with weights_only=True).

@@ -17,7 +17,7 @@ from ddp_course.launcher.launch import supervised, supervised_environment
 
 PACKAGE_FOLDER = Path(__file__).parents[2]
 START = "ddp_course.grader.harness.start"
-# The harness itself keeps to 20 seconds of its own clock for an answer. These, on the wall, are for one that the answer
+# The harness itself keeps to 60 seconds of its own clock for an answer. These, on the wall, are for one that the answer
 # has broken: a busy machine must not come near them.
 LONGEST_RUN, LONGEST_ANSWER = 300.0, 120.0
 

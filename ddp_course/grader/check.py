@@ -30,7 +30,7 @@ _hints_given: dict[str, int] = {}
 def check(name: str, path: str | Path | None = None, *, strict: bool | None = None) -> Verdict:
     """Grade the answer to question `name`, such as "02.1"; `path` is answers/02_1.py unless given.
 
-    Takes a few seconds, at most about twenty (more where other programs have the cores), whatever the answer does;
+    Takes a few seconds, at most about a minute (more where other programs have the cores), whatever the answer does;
     nothing it starts survives.
     strict: raise NotPassed unless the answer passed; None: only if the variable DDP_COURSE_STRICT is set.
     Raises InputError for a question that does not exist.

@@ -29,7 +29,7 @@ from ddp_course.grader.harness.rank import run_rank
 HOW = forked.context("fork")
 TO_LOAD = 0.0 if forked.FORKS else 15.0  # seconds that a rank may need to load torch
 TO_MEET = 1.0  # seconds that the ranks may need to meet, before the answer begins
-OWNER_SECONDS = 20.0  # for all jobs of one answer together
+OWNER_SECONDS = 60.0  # for all jobs of one answer together: for what would never end, not for what is slow
 GRACE = 1.5  # seconds for the others once one rank has failed, and past its time for a rank that cannot be asked
 POLL = 0.05  # seconds; a rank's sentinel alone would miss its end if the answer has forked
 
