@@ -27,14 +27,14 @@ def train(rank, checkpoint):
     note("resume", step=state["step"])
     while state["step"] < STEPS:
         time.sleep(0.1)  # the forward and the backward pass
+        if rank == 1 and state["step"] == KILLED_AFTER and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            note("exit", code=-signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
         gradient = torch.ones(3)
         dist.all_reduce(gradient)
         state["weights"] -= gradient
         state["step"] += 1
         note("step", step=state["step"])
-        if rank == 1 and state["step"] == KILLED_AFTER and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            note("exit", code=-signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
         if rank == 0 and state["step"] % EVERY == 0:
             torch.save(state, checkpoint.with_suffix(".tmp"))
             checkpoint.with_suffix(".tmp").replace(checkpoint)
