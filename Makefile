@@ -79,7 +79,7 @@ bench: $(BENCH_READY)  ## compare with other trainers
 kill-matrix: $(READY)  ## which check of the grader catches which wrong answer
 	$(BIN)/python -m tests.grader.kill_matrix $(ARGS)
 
-doctor-matrix: $(READY)  ## which verdict the doctor gives on which script
+doctor-matrix: $(BENCH_READY)  ## which verdict the doctor gives on which script
 	$(BIN)/python -m tests.doctor.cases $(ARGS)
 	$(BIN)/python -m tests.doctor.check_cases $(ARGS)
 

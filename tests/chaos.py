@@ -22,6 +22,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,11 +44,12 @@ HANGS = 600  # seconds in which whatever was started has to end
 CODE = "".join(f"def function_{n}(a, b={n}):\n    c = a + {n} * b\n    return c\n\n\n" for n in range(80))
 SIZES = "--preset tiny --validate-every 3 --checkpoint-every 2 --keep-checkpoints 0"
 TRAINERS = {
-    "minigpt": "minigpt_ddp.py --data code.py --dropout 0.1 --tokens-per-update 1024 --validation-windows 8 "
+    "minigpt": "minigpt_ddp.py --data {home}/code.py --dropout 0.1 --tokens-per-update 1024 --validation-windows 8 "
                "--sample-tokens 0",
-    "reward": "reward_ddp.py --backbone minigpt:backbone --pairs pairs --max-tokens 40 --head-width 8 --most-misses 0 "
-              "--pairs-per-update 8",
-    "grpo": "grpo_ddp.py --pretrained backbone --data code.py --prompts-per-update 2 --group-size 2 --new-tokens 4",
+    "reward": "reward_ddp.py --backbone minigpt:{home}/backbone --pairs {home}/pairs --max-tokens 40 --head-width 8 "
+              "--most-misses 0 --pairs-per-update 8",
+    "grpo": "grpo_ddp.py --pretrained {home}/backbone --data {home}/code.py --prompts-per-update 2 --group-size 2 "
+            "--new-tokens 4",
     "puzzles": "puzzles_ddp.py --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2",
     "puzzles, tensors": "puzzles_ddp.py --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2 "
                         "--checkpoint distributed",
@@ -114,14 +116,19 @@ class Chaos:
         whole, run_dir, mark = self.undisturbed(case.trainer), self.folder / f"run {number}", self.folder / f"{number}"
         if case.moment == "loading":  # there is something to load
             copy_of_first_steps(whole, run_dir)
-        self.disturbed(case, run_dir, mark)
-        if not has_struck(mark):
-            return "the fault did not happen"
-        damage(run_dir, case.damage)
-        return self.go_on(case.trainer, run_dir) or different(run_dir, whole)
+        try:
+            self.disturbed(case, run_dir, mark)
+            if not has_struck(mark):
+                return "the fault did not happen"
+            damage(run_dir, case.damage)
+            return self.go_on(case.trainer, run_dir) or different(run_dir, whole)
+        except AssertionError as error:
+            return f"did not end: {str(error)[:500]}"
+        finally:
+            shutil.rmtree(run_dir, ignore_errors=True)
 
     def command(self, trainer: str, run_dir: Path) -> list[str]:
-        script, *flags = TRAINERS[trainer].split()
+        script, *flags = (word.format(home=self.folder) for word in TRAINERS[trainer].split())
         own = ["--steps", STEPS, "--run-dir", run_dir, "--resume", "auto", "--timeout-seconds", TIMEOUT]
         return [str(one) for one in (ROOT / "ddp_course" / script, *SIZES.split(), *flags, *own)]
 
@@ -142,14 +149,9 @@ class Chaos:
             self.by_torchrun(agents, [str(RANK), *self.command(case.trainer, run_dir)], chaos)
 
     def in_forks(self, script: Path | str, flags: list[str], chaos: dict) -> list[subprocess.CompletedProcess]:
-        store, before = forked.open_store(), os.getcwd()
-        os.chdir(self.folder)
-        try:
-            return warm.processes(
-                script, flags, [forked.rank_environment(rank, 2, store.port) | chaos for rank in range(2)], HANGS
-            )
-        finally:
-            os.chdir(before)
+        store = forked.open_store()
+        ranks = [forked.rank_environment(rank, 2, store.port) | chaos for rank in range(2)]
+        return warm.processes(script, flags, ranks, HANGS)
 
     def by_torchrun(self, agents: int, command: list[str], chaos: dict) -> None:
         """Two ranks under one torchrun, or one each under two; returns when no rank is left.
@@ -161,12 +163,11 @@ class Chaos:
         start = [sys.executable, "-m", "torch.distributed.run", *where, f"--nnodes={agents}"]
         environment = os.environ | chaos | {"DDP_COURSE_RUN": tag, "OMP_NUM_THREADS": "1"}
         try:
-            with open(self.folder / "torchrun.log", "w") as log:
-                started = [
-                    subprocess.Popen([*start, f"--nproc-per-node={2 // agents}", *command], cwd=self.folder, stdout=log,
-                                     stderr=log, env=environment, start_new_session=True)
-                    for _ in range(agents)
-                ]  # fmt: skip
+            started = [
+                subprocess.Popen([*start, f"--nproc-per-node={2 // agents}", *command], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, env=environment, start_new_session=True)
+                for _ in range(agents)
+            ]  # fmt: skip
             deadline = time.monotonic() + HANGS
             mark = Path(json.loads(chaos["CHAOS"])["mark"])
             while ranks_left(tag) if has_struck(mark) else any(one.poll() is None for one in started):
@@ -275,18 +276,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
+    parser.add_argument("--at-once", type=int, default=4, help="cases; most of them wait most of the time")
     asked = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # with more threads, sums have other last bits
-    done = []
-    with tempfile.TemporaryDirectory(prefix="chaos_") as folder:
+    cases, problems = [case(asked.seed, number) for number in range(asked.cases)], []
+    with tempfile.TemporaryDirectory(prefix="chaos_") as folder, ThreadPoolExecutor(asked.at_once) as threads:
         chaos = Chaos(Path(folder))
-        for number in range(asked.cases):
-            one = case(asked.seed, number)
-            start = time.monotonic()
-            problem, seconds = chaos.run(number, one), time.monotonic() - start
-            done.append((one, problem))
-            print(f"{number + 1:3d}/{asked.cases} {seconds:4.0f} s  {one}  {problem or 'bit-equal'}", flush=True)
-            shutil.rmtree(chaos.folder / f"run {number}", ignore_errors=True)
+        for trainer in TRAINERS:
+            chaos.undisturbed(trainer)
+        for one, problem in zip(cases, threads.map(chaos.run, range(asked.cases), cases), strict=True):
+            problems.append(problem)
+            print(f"{len(problems):3d}/{asked.cases}  {one}  {problem or 'bit-equal'}", flush=True)
+    done = list(zip(cases, problems, strict=True))
     TABLE.write_text(table(asked.seed, done), encoding="utf-8")
     return int(any(problem for _, problem in done))
 
