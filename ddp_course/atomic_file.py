@@ -1,6 +1,7 @@
 """A file is replaced whole or not at all, whatever ends the process that writes it."""
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,11 @@ def replacing(path: Path, mode: str = "w") -> Iterator[IO]:
         flush_folder_to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_left_by_a_kill(name: str) -> bool:
+    """Whether a file of this name is what a killed process had written of a replacement."""
+    return re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", name) is not None
 
 
 def flush_to_disk(file: IO) -> None:

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ddp_course.atomic_file import is_left_by_a_kill
 from ddp_course.errors import InputError
 from ddp_course.json_file import read_object
 
@@ -32,7 +33,9 @@ def look_at(path: Path) -> RunFolder:
     Raises InputError for a folder that is neither empty nor a run of ours, and for settings that cannot be read.
     """
     try:
-        names = sorted(name for name in os.listdir(path) if not name.startswith(".write_test."))
+        names = sorted(
+            name for name in os.listdir(path) if not name.startswith(".write_test.") and not is_left_by_a_kill(name)
+        )
     except (FileNotFoundError, NotADirectoryError):  # to be made; whoever writes there will be told why it cannot be
         return RunFolder()
     except (OSError, ValueError) as error:

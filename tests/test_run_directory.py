@@ -9,6 +9,8 @@ import time
 import pytest
 import torch
 
+from ddp_course import run_folder
+from ddp_course.atomic_file import replacing
 from ddp_course.distributed import process_group, torchrun
 from ddp_course.distributed.process_group import World
 from ddp_course.errors import InputError
@@ -268,3 +270,14 @@ def test_a_restart_after_a_resume_from_elsewhere_goes_on_with_its_own(world, mon
         gc.collect()
     checkpoint.save(tmp_path / "run", 7, {"step": 7})
     assert open_run(world, "run", str(elsewhere), "minigpt")[1].name == "step_000007"
+
+
+def test_what_a_kill_left_of_the_first_file_does_not_make_a_folder_foreign(tmp_path):
+    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "config.json"):
+        (half_written,) = (path.name for path in tmp_path.iterdir())
+        raise KeyboardInterrupt
+    (tmp_path / half_written).touch()
+    assert run_folder.look_at(tmp_path) == run_folder.RunFolder()
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(InputError, match=r"holds thesis\.tex"):
+        run_folder.look_at(tmp_path)
