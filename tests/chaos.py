@@ -31,7 +31,7 @@ import torch
 import warm
 from reward_runs import make_backbone, make_pairs
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from training_runs import ROOT, metrics
+from training_runs import CODE, ROOT, metrics
 from warm import forked
 
 from ddp_course.launcher.supervise import sweep, tagged
@@ -41,7 +41,6 @@ RANK = Path(__file__).parent / "chaos_rank.py"
 STEPS = 6  # with a checkpoint every two
 TIMEOUT, LONG_FREEZE, SHORT_FREEZE = 15, 40, 1  # seconds: of a collective, and beyond and within it
 HANGS = 600  # seconds in which whatever was started has to end
-CODE = "".join(f"def function_{n}(a, b={n}):\n    c = a + {n} * b\n    return c\n\n\n" for n in range(80))
 SIZES = "--preset tiny --validate-every 3 --checkpoint-every 2 --keep-checkpoints 0"
 TRAINERS = {
     "minigpt": "minigpt_ddp.py --data {home}/code.py --dropout 0.1 --tokens-per-update 1024 --validation-windows 8 "

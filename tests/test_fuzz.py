@@ -19,7 +19,7 @@ import torch
 import warm
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from training_runs import ROOT
+from training_runs import CODE, ROOT
 
 from ddp_course import grpo_ddp, ladder_ddp, minigpt_ddp, puzzles_ddp, reward_ddp
 from ddp_course.training import checkpoint
@@ -29,7 +29,6 @@ CASES = 50  # of the suite, or at a time
 MEMORY = 8 << 30  # bytes of addresses that a process may take: a size that is too large may not end the machine
 MATPLOTLIB_WITHOUT_A_HOME = "mkdir -p failed for path", "Matplotlib created a temporary cache directory"  # goes on
 HANGS = 60  # seconds in which a case computes or stands still; what other programs take does not count
-CODE = "".join(f"def function_{n}(a, b={n}):\n    c = a + {n} * b\n    return c\n\n\n" for n in range(80))
 PAIRS = "".join(json.dumps({"prompt": f"def f{n}(a):\n", "chosen": f"    return a + {n}\n",
                             "rejected": f"    return a + {n})\n"}) + "\n" for n in range(60))  # fmt: skip
 SIZES = "--layers 1 --heads 1 --width 8 --context 48 --tokens-per-update 96 --micro-batch-size 2"

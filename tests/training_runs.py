@@ -23,6 +23,8 @@ from ddp_course.training.command_line import parse
 
 ROOT = Path(__file__).parent.parent
 TRAINER = ROOT / "ddp_course" / "minigpt_ddp.py"
+# A text to train on that is read in a moment.
+CODE = "".join(f"def function_{n}(a, b={n}):\n    c = a + {n} * b\n    return c\n\n\n" for n in range(80))
 
 
 def arguments(run_dir: Path, *flags: object) -> list[str]:

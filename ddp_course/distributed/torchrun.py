@@ -37,15 +37,6 @@ def would_restart() -> bool:
     return int(numbers[0]) < int(numbers[1])
 
 
-_signalled = False
-
-
-def signalled() -> None:
-    """Note that this rank was sent SIGTERM itself: perhaps by its torchrun, which sends it to all of its ranks."""
-    global _signalled
-    _signalled = True
-
-
 def may_regroup(launcher: int) -> bool:
     """Whether nodes may join the job, --nnodes=MIN:MAX: torchrun then ends its ranks, to start a larger group."""
     try:
@@ -60,11 +51,8 @@ def stop(launcher: int) -> None:
     """SIGTERM to torchrun, the process `launcher`: it ends its ranks, waits for them, and starts none anew.
 
     torchrun makes each rank the leader of a session. A rank that is none was started by something in between, which
-    SIGTERM would not stop: then nothing is sent. Nor is it if this rank was sent SIGTERM in a job that nodes may join:
-    it came from torchrun, which has another plan.
+    SIGTERM would not stop: then nothing is sent.
     """
-    if _signalled and may_regroup(launcher):
-        return
     if os.getsid(0) == os.getpid() and os.getppid() == launcher:
         with contextlib.suppress(OSError):
             os.kill(launcher, signal.SIGTERM)

@@ -24,7 +24,7 @@ class StopRequest:
 
     def __init__(self, world: World, config: RunSettings) -> None:
         """Of the settings: the time budget, for which rank 0's clock counts, since clocks disagree; the exit code."""
-        self.reason = ""
+        self.reason, self._signalled = "", False
         budgeted = config.max_seconds is not None and world.is_main
         self._deadline = time.monotonic() + config.max_seconds if budgeted else float("inf")
         self._world, self._exit_code = world, config.exit_code_when_stopped
@@ -33,7 +33,7 @@ class StopRequest:
 
     def _note(self, number: int, _frame: object) -> None:
         self.reason = f"received {signal.Signals(number).name}"
-        torchrun.signalled()
+        self._signalled = True
 
     def asked(self) -> bool:
         """Whether this rank wants to stop; `reason` then says why."""
@@ -62,6 +62,8 @@ class StopRequest:
         torchrun.put_into_report(sentence)
         here = any(reason and (reason == TIME_IS_UP or node == torchrun.node()) for node, reason in told)
         if here and self._exit_code and self._world.local_rank == 0 and torchrun.would_restart():
-            torchrun.stop(self._world.launcher)
+            # A signal in a job that nodes may join came from torchrun, which wants to start a larger group.
+            if not (self._signalled and torchrun.may_regroup(self._world.launcher)):
+                torchrun.stop(self._world.launcher)
         dist.barrier()  # nobody leaves before that
         return self._exit_code
