@@ -4,7 +4,7 @@ models, data            <- nothing of ours but errors, and what is said of files
 distributed, training   <- nothing that knows a model
 post_training, ladder   <- models, data, distributed, training: they run inside a rank
 launchable scripts      <- all of the above
-launcher, doctor, lab, grader, authoring, speedrun: for notebooks, tests and authors; never inside a rank
+launcher, doctor, lab, grader, authoring, speedrun, predict: for notebooks, tests and authors; never inside a rank
 """
 
 import ast
@@ -35,6 +35,7 @@ ALLOWED = {  # part of the package: the parts it may import, besides itself and 
     "authoring": {"lab", "launcher"},
     "grader": IN_A_RANK | {"lab", "launcher", "harness"},
     "speedrun": IN_A_RANK | {"lab", "launcher"},
+    "predict": {"lab"},
     "harness": IN_A_RANK,  # what the grader starts inside a rank
 }
 NOT_IN_A_RANK = {"matplotlib", "IPython", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "nbclient",

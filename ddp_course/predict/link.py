@@ -1,0 +1,86 @@
+"""One link, as the α-β model sees it, and the fit of both numbers to measured all-reduces.
+
+A message of S bytes takes α + S / β: α seconds to get it under way, then the bytes at β bytes per second. A ring
+all-reduce over n ranks is 2(n - 1) such messages of S / n bytes each, so its time is 2(n - 1) α + 2(n - 1)/n S / β.
+"""
+
+import random
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddp_course.errors import InputError
+
+SMALL, LARGE = 4 * 2**10, 256 * 2**10  # bytes: what is as small decides on α, what is as large on β
+UNITS = {"b": 1 / 8, "bit": 1 / 8, "B": 1.0}
+PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+@dataclass(frozen=True)
+class Link:
+    """α in seconds per message, β in bytes per second, and of each an interval, if it was fitted."""
+
+    alpha: float
+    beta: float
+    alpha_interval: tuple[float, float] = field(default=(0.0, 0.0), compare=False)
+    beta_interval: tuple[float, float] = field(default=(0.0, 0.0), compare=False)
+
+    def __post_init__(self):
+        if not (self.alpha >= 0 and 0 < self.beta < float("inf")):
+            raise InputError(f"a link needs a latency from 0 s up and a bandwidth above 0 B/s, got {self.alpha} s and "
+                             f"{self.beta} B/s")  # fmt: skip
+
+
+def bytes_per_second(text: str) -> float:
+    """The speed in "400Gb", "100 Mbit/s" (bits) or "450GB" (bytes), in bytes per second."""
+    found = re.fullmatch(r"\s*(\d+\.?\d*)\s*([kKMmGgTt]?)(bit|b|B)s?(?:/s|ps)?\s*", text)
+    if not found or float(found[1]) == 0:
+        raise InputError(f"cannot read the speed {text!r}; write bits as in 400Gb or 100Mbit, or bytes as in 450GB")
+    prefix = "k" if found[2] in "kK" and found[2] else found[2].upper()
+    return float(found[1]) * PREFIXES[prefix] * UNITS[found[3]]
+
+
+def fit(seconds: Mapping[int, Sequence[float]], ranks: int, draws: int = 200) -> Link:
+    """α from the small all-reduces, β from the large ones, each with a 90 % bootstrap interval.
+
+    seconds: bytes of an all-reduce over `ranks` ranks -> its measured times, of which the median counts. Sizes between
+    4 and 256 KiB are not used: there both numbers matter, and a cable that lets a burst pass is neither.
+    """
+    if ranks < 2:
+        raise InputError(f"a link has two ends: the times must come from at least 2 ranks, got {ranks}")
+    small = {size: times for size, times in seconds.items() if size <= SMALL}
+    large = {size: times for size, times in seconds.items() if size >= LARGE}
+    if not small or not large:
+        raise InputError(f"a fit needs messages of at most {SMALL:,} bytes for α and of at least {LARGE:,} for β, got "
+                         f"{sorted(seconds)}")  # fmt: skip
+    messages, chance = 2 * (ranks - 1), random.Random(0)
+
+    def once(pick) -> tuple[float, float]:
+        alpha = min(statistics.median(pick(times)) for times in small.values()) / messages
+        slopes = [(statistics.median(pick(times)) - messages * alpha) / size for size, times in large.items()]
+        if statistics.median(slopes) <= 0:
+            raise InputError("large messages took no longer than small ones: measure larger ones")
+        return alpha, messages / ranks / statistics.median(slopes)
+
+    alphas, betas = zip(*(once(lambda times: chance.choices(times, k=len(times))) for _ in range(draws)), strict=True)
+    return Link(*once(list), alpha_interval=_middle(alphas), beta_interval=_middle(betas))
+
+
+def fit_all_sizes(seconds: Mapping[int, Sequence[float]], ranks: int) -> Link:
+    """Both numbers at once, from all sizes: least squares of the relative errors. Kept to show what it gets wrong."""
+    rows = [(statistics.median(times), size) for size, times in seconds.items()]
+    # minimise the sum of ((a + b size) / t - 1)^2: two normal equations
+    one, x, xx, t, tx = (sum(f(time, size) for time, size in rows) for f in (
+        lambda t, s: 1 / t**2, lambda t, s: s / t**2, lambda t, s: s * s / t**2, lambda t, s: 1 / t,
+        lambda t, s: s / t))  # fmt: skip
+    slope = (one * tx - x * t) / (one * xx - x * x)
+    start = (t - slope * x) / one
+    messages = 2 * (ranks - 1)
+    return Link(max(0.0, start / messages), messages / ranks / slope)
+
+
+def _middle(values: Sequence[float]) -> tuple[float, float]:
+    """From the 5th to the 95th percentile."""
+    ordered = sorted(values)
+    return ordered[round(0.05 * (len(ordered) - 1))], ordered[round(0.95 * (len(ordered) - 1))]
