@@ -139,6 +139,7 @@ def seen(cap):
     torch.manual_seed(0)
     model = DistributedDataParallel(MiniGPT(MiniGPTConfig(256, 128, 4, 4, 192)), bucket_cap_mb=cap)
     sizes, tokens = [], torch.zeros(1, 16, dtype=torch.long)
+
     def hook(group, bucket):
         sizes.append(bucket.buffer().nbytes)
         return allreduce_hook(group, bucket)
@@ -338,9 +339,10 @@ def test_what_was_measured_is_not_asked_for_again(capsys):
 
 
 def test_a_model_that_does_not_fit_is_noted(capsys):
-    assert main("--model 7B --gpus 8 --link 400Gb".split()) == 0
+    known = "--link 400Gb --mfu 0.4 --link-share 0.8 --latency-us 10 --spread 0"
+    assert main(f"--model 7B --gpus 8 {known}".split()) == 0
     assert "DDP does not fit" in capsys.readouterr().out
-    assert main("--model gpt2 --gpus 8 --link 400Gb".split()) == 0
+    assert main(f"--model gpt2 --gpus 8 {known}".split()) == 0
     assert "does not fit" not in capsys.readouterr().out
 
 
