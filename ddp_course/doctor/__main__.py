@@ -11,6 +11,7 @@ done as asked.
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -43,13 +44,15 @@ def main(arguments: list[str] | None = None) -> int:
     check.add_argument("--nproc", type=int, default=2, help="ranks (%(default)s)")
     check.add_argument("--seconds", type=float, default=120.0, metavar="S", help="of each run at most (%(default)g)")
     check.add_argument("--once", action="store_true", help="a single run: nothing is confirmed by a second one")
+    check.add_argument("--resume-with", default="", metavar="ARGS", help="arguments that the second run gets, too")
     check.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
     check.add_argument("script", help="the training script, and its own arguments after it: a short run of it")
     check.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     try:
         if given.command == "check":
-            checked = checking.check(given.script, given.arguments, given.nproc, given.seconds, given.once)
+            more = shlex.split(given.resume_with)
+            checked = checking.check(given.script, given.arguments, given.nproc, given.seconds, given.once, more)
             print(f"\n{checking.checklist(checked)}", flush=True)
             _write(given.json, checking.as_json(checked))
             return 1 if checked.wrong else 0

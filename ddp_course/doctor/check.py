@@ -1,15 +1,18 @@
 """`doctor check`: a script runs twice, audited from inside its ranks; a checklist says what is wrong, and what not."""
 
+import tempfile
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ddp_course.doctor import audited, words
 from ddp_course.doctor.audited import Seen
 from ddp_course.doctor.checks import findings
 from ddp_course.doctor.checks.finding import CATALOGUE, Finding
-from ddp_course.doctor.checks.resume import resume
+from ddp_course.doctor.checks.resume import loads, resume
 from ddp_course.doctor.diagnosis import diagnose
 from ddp_course.doctor.page import page
 from ddp_course.doctor.seen import Job
+from ddp_course.doctor.set_back import moment, set_back, take_copies
 from ddp_course.doctor.watch import run_and_watch
 from ddp_course.lab.machine import usable_cores
 
@@ -29,35 +32,48 @@ class Checked:
         return self.failed is not None or any(one.status == "wrong" for one in self.findings)
 
 
-def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = False) -> Checked:
+def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = False, resume_with=()) -> Checked:
     """Two runs of `script` on `nproc` ranks, each of `seconds` at most; with `once` a single one.
 
-    What is found wrong in the first run and right in the second cannot be decided. Raises InputError as run_and_watch.
+    What is found wrong in the first run and right in the second cannot be decided. The second starts on the files as
+    they stood at the first checkpoint of the first, and gets the arguments `resume_with`, too. Raises InputError as
+    run_and_watch.
     """
-    first, job = _audited_run(script, arguments, nproc, seconds)
+    with tempfile.TemporaryDirectory(prefix="ddp_course_kept_") as copies:
+        first, job = _audited_run(script, arguments, nproc, seconds, Path(copies))
+        if job.ended not in ("well", "time"):
+            return Checked(findings(first), job)
+        found = findings(first)
+        if once:
+            return Checked([*found, resume(first, None)], notes=_notes(first))
+        why_not = set_back(first, Path(copies))
+        if why_not is None:
+            print(f"doctor: its files are as they were after update {moment(first)}; it starts again on them")
+    second, job = _audited_run(script, [*arguments, *resume_with], nproc, seconds)
     if job.ended not in ("well", "time"):
-        return Checked(findings(first), job)
-    found = findings(first)
-    if once:
-        return Checked([*found, resume(first, None)], notes=_notes(first))
-    second, job = _audited_run(script, arguments, nproc, seconds)
-    if job.ended not in ("well", "time"):
-        return Checked([*found, resume(first, None)], job)
+        return Checked([*found, resume(first, second, why_not)], job)
     again = {one.check: one for one in findings(second)}
     found = [
         replace(one, status="unknown", text=f"in one of two runs: {one.text}")
-        if one.status == "wrong" and again[one.check].status == "ok"
+        if one.status == "wrong" and again[one.check].status == "ok" and not _mended(one.check, first, second)
         else one
         for one in found
     ]
-    return Checked([*found, resume(first, second)], notes=_notes(first))
+    return Checked([*found, resume(first, second, why_not)], notes=_notes(first))
 
 
-def _audited_run(script, arguments, nproc: int, seconds: float) -> tuple[Seen, Job]:
+def _mended(check: str, first: Seen, second: Seen) -> bool:
+    """Replicas that begin apart are made equal by a checkpoint that all of them load."""
+    return check == "replicas" and bool(loads(first, second))
+
+
+def _audited_run(script, arguments, nproc: int, seconds: float, copies: Path | None = None) -> tuple[Seen, Job]:
     audits = {}
 
     def read(folder):
         audits.update(audited.read(folder))
+        if copies:
+            take_copies(folder, copies)
 
     job = run_and_watch(script, arguments, nproc, timeout=seconds, read_audits=read)
     return Seen(audits, job.ended == "well", usable_cores()[1]), job

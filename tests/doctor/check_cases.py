@@ -5,6 +5,8 @@ marks the line. Those in sound/ and healthy/ have none.
 
     # check: averaged
     # status: note            (if it is not wrong in every script)
+    # says: words of the finding
+    # runs: 2                 (once more on the files of its first checkpoint; it gets an empty folder as its argument)
 
     python -m tests.doctor.check_cases                  # checks all, and writes their part of tests/doctor/MATRIX.md
     python -m tests.doctor.check_cases two_writers      # checks these, and prints their checklists
@@ -23,6 +25,8 @@ from ddp_course.doctor.audited import Seen
 from ddp_course.doctor.check import Checked, checklist
 from ddp_course.doctor.checks import FAILED, findings
 from ddp_course.doctor.checks.finding import Finding
+from ddp_course.doctor.checks.resume import resume
+from ddp_course.doctor.set_back import set_back, take_copies
 from tests import warm
 from tests.doctor.cases import FOLDER, MATRIX, OF_CHECK
 
@@ -37,6 +41,8 @@ class Case:
     status: str = "wrong"
     line: int | None = None
     needs: str = ""
+    says: str = ""
+    runs: int = 1
 
     @property
     def missing(self) -> bool:
@@ -56,15 +62,30 @@ def cases(*kinds: str) -> dict[str, Case]:
             header.get("status", "wrong"),
             here[0] if here else None,
             header.get("needs", ""),
+            header.get("says", ""),
+            int(header.get("runs", 1)),
         )
     return found
 
 
 def examine(one: Case) -> list[Finding]:
     """Two ranks run it, forked from a process that has torch, under the audit; what the checks find in that."""
-    with tempfile.TemporaryDirectory(prefix="audited_") as folder:
-        warm.ranks(FOLDER / "audited_script.py", folder, one.path, nproc=2)
-        return findings(Seen(audited.read(Path(folder)), cores=CORES))
+    with tempfile.TemporaryDirectory(prefix="audited_") as name:
+        folder = Path(name)
+        (folder / "out").mkdir()
+        first = _audited(one, folder / "first", folder / "out")
+        found = findings(first)
+        if one.runs == 2:
+            take_copies(folder / "first", folder)
+            why_not = set_back(first, folder)
+            found.append(resume(first, _audited(one, folder / "second", folder / "out"), why_not))
+    return found
+
+
+def _audited(one: Case, audits: Path, out: Path) -> Seen:
+    audits.mkdir()
+    warm.ranks(FOLDER / "audited_script.py", audits, one.path, *[out] * (one.runs - 1), nproc=2)
+    return Seen(audited.read(audits), cores=CORES)
 
 
 def wrong(one: Case, found: list[Finding]) -> list[str]:
@@ -75,11 +96,15 @@ def wrong(one: Case, found: list[Finding]) -> list[str]:
         if each.status == "wrong" or each.status == "note" and each.check not in TO_KNOW - {one.check}
     ]
     problems = [each.text for each in found if each.text.startswith(FAILED)]
+    if one.runs == 2 and not one.check and found[-1].status != "ok":
+        problems.append(f"resume is not decided: {found[-1].text}")
     problems += [f"an alarm: {each.title}: {each.text}" for each in alarms if each.check != one.check]
     mine = [each for each in alarms if each.check == one.check]
     if one.check and not mine:
         problems.append(f"nothing found by {one.check}")
     for each in mine:
+        if one.says not in each.text:
+            problems.append(f"does not say {one.says!r}, but {each.text}")
         if each.status != one.status:
             problems.append(f"is {each.status}, not {one.status}")
         if not each.frames or (each.frames[0].file, each.frames[0].line) != (str(one.path), one.line):

@@ -1,64 +1,102 @@
 """Flight recorder dumps of gloo and of NCCL, read by one code; and what the recorder inside a rank may import."""
 
 import ast
+import gc
 import pickle
 import sys
 from pathlib import Path
 
 import pytest
+from torch.distributed.flight_recorder import fr_trace as torchfrtrace
 from torch.distributed.flight_recorder.components.loader import read_dump
 from torch.distributed.flight_recorder.components.types import Op
 
 import ddp_course.doctor
 from ddp_course.doctor import history
+from ddp_course.doctor.alignment import differences
 from ddp_course.errors import InputError
+from tests import warm
 
 FOLDER = Path(ddp_course.doctor.__file__).parent
+RECORDED = Path(__file__).with_name("recorded_script.py")
 
 
-def entry(number, name="nccl:all_reduce", sizes=((1024, 1024),), line=41, p2p=0):
-    """One entry with the fields that ProcessGroupNCCL writes."""
-    return {
-        "record_id": number - 1, "pg_id": 0, "process_group": ("0", "default_pg"), "thread_name": "python",
-        "thread_id": "1", "collective_seq_id": number, "p2p_seq_id": p2p, "op_id": number, "profiling_name": name,
-        "time_created_ns": 1_700_000_000_000_000_000 + number, "duration_ms": 0.2, "input_sizes": sizes,
-        "input_dtypes": ["Float"], "output_sizes": sizes, "output_dtypes": ["Float"], "state": "completed",
-        "time_discovered_started_ns": 1, "time_discovered_completed_ns": 2, "retired": True, "timeout_ms": 600000,
-        "is_p2p": bool(p2p),
-        "frames": [
-            {"name": "all_reduce", "filename": "/x/site-packages/torch/distributed/distributed_c10d.py", "line": 3245},
-            {"name": "step", "filename": "/home/me/train.py", "line": line},
-            {"name": "<module>", "filename": "/home/me/train.py", "line": 90},
-        ],
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """torch's own dumps of two ranks, as bytes: gloo and NCCL have one recorder, FlightRecorder.hpp."""
+    folder = tmp_path_factory.mktemp("recorded")
+    warm.ranks(RECORDED, folder, nproc=2)
+    return [(folder / str(rank)).read_bytes() for rank in range(2)]
+
+
+def of_nccl(dump: bytes, done=1) -> dict:
+    """The same with what ProcessGroupNCCL says otherwise, as torch's test/distributed/test_c10d_nccl.py expects it."""
+    found = pickle.loads(dump)
+    found["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    found["comm_lib_version"] = "2.29.7"
+    found["nccl_comm_state"] = {"0x55d0c0ffee": {"rank": "0", "nranks": "2", "initialized": "1"}}
+    for number, one in enumerate(found["entries"]):
+        one["profiling_name"] = one["profiling_name"].replace("gloo:", "nccl:")
+        one |= {"state": "completed", "duration_ms": 0.2} if number < done else {"state": "scheduled", "retired": False}
+        one |= {"timeout_ms": 600_000, "time_discovered_completed_ns": 2 if number < done else None}
+    return found
+
+
+def entry(recorded, number, name="nccl:all_reduce", sizes=((1024, 1024),), p2p=0):
+    one = of_nccl(recorded[0])["entries"][0]
+    return one | {
+        "record_id": number - 1, "op_id": number, "profiling_name": name, "collective_seq_id": number,
+        "p2p_seq_id": p2p, "is_p2p": bool(p2p), "input_sizes": sizes, "output_sizes": sizes,
     }  # fmt: skip
 
 
-def nccl_dump(*entries):
-    return {
-        "version": "2.10",
-        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
-        "pg_status": {"0": {f"last_{what}_collective": 1 for what in ("enqueued", "started", "completed")}},
-        "entries": list(entries),
-    }
+def test_torchs_reader_takes_the_dumps_and_sees_the_same_collectives(recorded, tmp_path, monkeypatch, caplog):
+    files = [tmp_path / f"nccl_trace_rank_{rank}" for rank in range(2)]
+    for file, dump in zip(files, recorded, strict=True):
+        file.write_bytes(pickle.dumps(of_nccl(dump)))
+    monkeypatch.setattr(gc, "disable", lambda: None)  # torchfrtrace turns the garbage collector off
+    torchfrtrace.main([str(tmp_path), "--prefix", "nccl_trace_rank_", "-o", str(tmp_path / "database")])
+    _, database = pickle.loads((tmp_path / "database").read_bytes())
+    assert "internal record id: 2" in caplog.text and "missing ranks: {1}" in caplog.text  # it blames the last one
+    found = [history.read(file) for file in files]
+    for rank, mine in enumerate(found):
+        assert mine.groups == {"0": (0, 1)} and mine.whole
+        calls = [one for one in database.ncclcalls if one.global_rank == rank]
+        assert [one.collective_type for one in calls] == [f"nccl:{one.name}" for one in mine.collectives["0"]]
+    source = RECORDED.read_text().splitlines()
+    [first] = differences(dict(enumerate(found)), {})
+    assert (first.collective.number, first.have, first.lack) == (2, (0,), (1,))
+    assert "# SKIPPED" in source[first.collective.own[0].line - 1]
 
 
-def test_a_dump_of_nccl(tmp_path):
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_dump_as_torch_writes_it(recorded, tmp_path, backend):
     file = tmp_path / "nccl_trace_rank_0"
-    dump = nccl_dump(entry(1), entry(1, "nccl:send 0->1", p2p=1), entry(2, "nccl:_all_gather_base", ((3,),), line=52))
-    file.write_bytes(pickle.dumps(dump))
-    theirs = read_dump("nccl_trace_rank_", str(file))  # torch's own reader takes the same file
-    assert Op(theirs["entries"][0], {"0": {0, 1}}, "0").type == "all_reduce"
+    file.write_bytes(recorded[0] if backend == "gloo" else pickle.dumps(of_nccl(recorded[0]), protocol=2))
+    first, second, third = history.read(file).collectives["0"]
+    assert [one.number for one in (first, second, third)] == [1, 2, 3]
+    assert {(one.name, one.sizes, one.dtypes) for one in (first, second, third)} == {
+        ("all_reduce", ((3, 4),), ("Float",))
+    }
+    assert first.own[0].file == str(RECORDED) and first.own[0].function == "train"
+
+
+def test_names_and_messages_of_nccl(recorded, tmp_path):
+    file = tmp_path / "nccl_trace_rank_0"
+    gathers = entry(recorded, 2, "nccl:_all_gather_base", ((3,),))
+    barrier = entry(recorded, 3, "nccl:all_reduce_barrier", ((1,),))
+    ones = [entry(recorded, 1), entry(recorded, 1, "nccl:send 0->1", p2p=1), gathers, barrier]
+    file.write_bytes(pickle.dumps(of_nccl(recorded[0]) | {"entries": ones}))
+    theirs = read_dump("nccl_trace_rank_", str(file))["entries"]
+    kinds = [Op(one, {"0": {0, 1}}, "0").type for one in theirs]
+    assert kinds[:3] == ["all_reduce", "send", "_all_gather_base"]
     found = history.read(file)
-    assert found.groups == {"0": (0, 1)} and found.whole
-    first, second = found.collectives["0"]
-    assert (first.name, first.number, first.sizes, first.dtypes) == ("all_reduce", 1, ((1024, 1024),), ("Float",))
-    assert first.lines == (("/home/me/train.py", 41), ("/home/me/train.py", 90))
-    assert (second.name, second.own[0].line) == ("all_gather_base", 52)
-    assert found.newest == second
+    assert [one.name for one in found.collectives["0"]] == ["all_reduce", "all_gather_base", "all_reduce_barrier"]
+    assert found.newest == found.collectives["0"][-1] and found.collectives["0"][1].sizes == ((3,),)
 
 
-def test_a_dump_that_lost_its_beginning_says_so():
-    assert not history.parse(nccl_dump(entry(5))).whole
+def test_a_dump_that_lost_its_beginning_says_so(recorded):
+    assert not history.parse(of_nccl(recorded[0]) | {"entries": [entry(recorded, 5)]}).whole
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"entries": [1]}', pickle.dumps(7), pickle.dumps(print)])

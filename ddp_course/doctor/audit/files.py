@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 
+from .kept import Kept
 from .log import caller, kind_of, where
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e[+-]?\d+)?(?![\w.])")
@@ -13,18 +14,17 @@ WRITES = ("torch", "numpy", "safetensors", "pandas")  # packages that write a fi
 
 
 def watch_files(log):
-    """Through Python's audit hooks, which see every open() and os.rename, and print."""
+    """Through Python's audit hooks, which see every open(), os.rename and os.mkdir, and print."""
     state = threading.local()
+    log.kept = Kept(log)
+    looks = {"open": _opened, "os.rename": _renamed, "os.mkdir": _made, "os.symlink": _linked}
 
     def hook(event, args):
-        if event not in ("open", "os.rename") or log.off() or getattr(state, "inside", False):
+        if event not in looks or log.off() or getattr(state, "inside", False):
             return
         state.inside = True
         try:
-            if event == "open":
-                _opened(log, *args)
-            else:
-                log.quietly(_renamed, log, args)
+            looks[event](log, *args)
         finally:
             state.inside = False
 
@@ -42,18 +42,20 @@ def _opened(log, path, mode, flags):
     if isinstance(path, int) or path is None:
         return
     if mode is None:
-        writes = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not flags & os.O_APPEND
+        changes, anew = bool(flags & (os.O_WRONLY | os.O_RDWR)), not flags & os.O_APPEND
     else:
-        writes = "w" in mode or "x" in mode
-    if writes:
-        log.quietly(_written, log, path)
+        changes, anew = bool(set(mode) & {*"wxa+"}), bool(set(mode) & {*"wx"})
+    if changes:
+        log.quietly(_written, log, path, anew)
 
 
-def _written(log, path):
+def _written(log, path, anew):
     path = os.path.abspath(os.fsdecode(path))
     if path.startswith(("/dev/", "/proc/", "/sys/")) or path.endswith((".pyc", ".lock")) or "__pycache__" in path:
         return
-    if _asked_for_by_the_script():
+    asked = _asked_for_by_the_script()
+    log.kept.writes(os.path.realpath(path), asked)
+    if asked and anew:
         log.event("open", path=os.path.realpath(path), frames=where())
 
 
@@ -71,11 +73,26 @@ def _asked_for_by_the_script():
     return False
 
 
-def _renamed(log, args):
+def _renamed(log, source, target, *_):
+    log.quietly(_moved, log, source, target)
+
+
+def _moved(log, *paths):
     place = where()
-    if place and all(isinstance(one, str | bytes | os.PathLike) for one in args[:2]):
-        source, target = (os.path.realpath(os.fsdecode(one)) for one in args[:2])
-        log.event("rename", source=source, target=target, frames=place)
+    if all(isinstance(one, str | bytes | os.PathLike) for one in paths):
+        source, target = (os.path.realpath(os.fsdecode(one)) for one in paths)
+        log.kept.renames(source, target)
+        if place:
+            log.event("rename", source=source, target=target, frames=place)
+
+
+def _made(log, path, *_):
+    log.quietly(lambda: log.kept.folders.add(os.path.realpath(os.fsdecode(path))))
+
+
+def _linked(log, _source, target, *_):
+    folder, name = os.path.split(os.path.abspath(os.fsdecode(target)))
+    log.quietly(log.kept.writes, os.path.join(os.path.realpath(folder), name), _asked_for_by_the_script())
 
 
 def watch_saves(log):
@@ -89,16 +106,19 @@ def watch_saves(log):
         path, place = os.path.realpath(os.fspath(name)), where()
         direct = isinstance(file, str | os.PathLike)
         before = os.path.exists(path) and os.path.getsize(path) > 0
+        log.kept.writes(path)
 
         def then(_):
+            log.kept.saves(path)
             log.event("save", path=path, frames=place, before=before, loads=_loads(path) if direct else None)
 
         return then
 
     def loads(args, kwargs):
         file = args[0] if args else kwargs.get("f")
-        if isinstance(file, str | os.PathLike):
-            log.event("load", path=os.path.realpath(os.fspath(file)), frames=where())
+        name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
+        if isinstance(name, str | os.PathLike):
+            log.event("load", path=os.path.realpath(os.fspath(name)), frames=where())
 
     def item(args, kwargs):
         if torch.is_grad_enabled() or args[0].numel() != 1 or caller("torch/_tensor.py") != "own":

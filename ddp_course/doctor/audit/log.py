@@ -23,7 +23,9 @@ class Log:
 
     def __init__(self, folder):
         self.pid = os.getpid()
-        self.file = os.open(os.path.join(folder, f"{self.pid}.audit"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.path = os.path.join(folder, str(self.pid))
+        self.kept = None  # see kept.py
+        self.file = os.open(f"{self.path}.audit", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self.counts, self.inside, self.ended = {}, threading.local(), False
         self.event("start", rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))
 
@@ -36,6 +38,8 @@ class Log:
     def end(self):
         if not self.ended:
             self.ended = True
+            if self.kept is not None:
+                self.quietly(self.kept.end)
             self.event("end", counts=self.counts)
 
     def off(self):

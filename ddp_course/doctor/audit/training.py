@@ -84,6 +84,7 @@ class _Training:
         self.stepping.append(number)
         if len(self.stepping) > 1:
             return  # one that another uses, such as ZeroRedundancyOptimizer's for its share of the parameters
+        self.log.kept.before_update()
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         if not done:
             self.log.event(
@@ -107,6 +108,7 @@ class _Training:
             "local": [self.local.get(one) for one in parameters],
             "used": [self.at_clip.get(one) or some_values(one.grad) for one in parameters],
             "clipped": any(one in self.at_clip for one in parameters),
+            "state": [_state(optimizer.state.get(one)) for one in parameters],
             "rates": [float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
         }
         for one in parameters:
@@ -244,3 +246,13 @@ class _Training:
             gpu = input.device.type == "cuda"
             state = torch.cuda.get_rng_state(input.device) if gpu else torch.get_rng_state()
             self.log.event("dropout", frames=where(), state=checksum(state), shape=list(input.shape))
+
+
+def _state(found):
+    """A checksum of what an optimizer has gathered for one parameter; None if that is nothing, or not known."""
+    if not found or not isinstance(found, dict):
+        return None
+    import torch
+
+    tensors = (checksum(one) if isinstance(one, torch.Tensor) else one for one in found.values())
+    return zlib.crc32(repr(sorted(zip(map(str, found), map(str, tensors), strict=True))).encode())

@@ -1,0 +1,47 @@
+"""Puts a run's files back to how they stood at its first checkpoint, as if the job had ended there."""
+
+import os
+import shutil
+from pathlib import Path
+
+from ddp_course.doctor.audited import Seen
+
+
+def take_copies(audits: Path, into: Path) -> None:
+    """Of the files that each rank kept (audit/kept.py); the folder of its audit is about to be removed."""
+    for folder in audits.glob("*.kept"):
+        shutil.move(folder, into / folder.name)
+
+
+def moment(seen: Seen) -> int | None:
+    """After how many updates the files were kept; None if they were not, or not by all at the same one."""
+    updates = {one["updates"] for found in seen.of("kept").values() for one in found}
+    return updates.pop() if len(updates) == 1 and seen.whole else None
+
+
+def set_back(seen: Seen, copies: Path) -> str | None:
+    """Touches nothing but what the ranks of this run have written themselves. Returns why it does nothing, if so."""
+    if moment(seen) is None:
+        return "the first run saved nothing with torch.save between two updates" if seen.whole else "it was cut off"
+    plans = []
+    for audit in seen.audits.values():
+        kept = next(iter(audit.of("kept")), {"files": {}, "folders": []})
+        written = next(iter(audit.of("written")), None)
+        if written is None:
+            return "not all that was written is known"
+        if audit.of("kept"):
+            plans.append((kept, written))
+        older = set(written["older"]) - set(kept["files"])
+        if audit.of("kept") and older:
+            return f"it also wrote over {sorted(older)[0]}, which was there before: start with an empty folder"
+    for kept, written in plans:
+        for folder in set(written["folders"]) - set(kept["folders"]):
+            shutil.rmtree(folder, ignore_errors=True)
+        for path in written["files"]:
+            if path not in kept["files"]:
+                Path(path).unlink(missing_ok=True)
+        for path, name in kept["files"].items():
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            Path(path).unlink(missing_ok=True)
+            shutil.copy2(copies / Path(name).parent.name / Path(name).name, path, follow_symlinks=False)
+    return None

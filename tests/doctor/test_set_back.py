@@ -1,0 +1,96 @@
+"""A run's files are put back to its first checkpoint, and nothing else is touched."""
+
+import pytest
+
+from ddp_course.doctor.audit.kept import Kept
+from ddp_course.doctor.audited import Audit, Seen
+from ddp_course.doctor.set_back import moment, set_back, take_copies
+
+
+class Log:
+    def __init__(self, folder):
+        self.path, self.events = str(folder / "1"), []
+
+    def event(self, kind, **facts):
+        self.events.append({"event": kind, "at": len(self.events), **facts})
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "audits").mkdir()
+    (tmp_path / "copies").mkdir()
+    (tmp_path / "out").mkdir()
+    return Kept(Log(tmp_path / "audits")), tmp_path / "out"
+
+
+def write(kept, path, text, asked=True):
+    kept.writes(str(path), asked)
+    path.write_text(text)
+
+
+def end(kept, out, others=()):
+    kept.end()
+    audits = {0: Audit(0, 1 + len(others), kept.log.events)} | dict(enumerate(others, 1))
+    take_copies(out.parent / "audits", out.parent / "copies")
+    return Seen(audits)
+
+
+def test_files_and_folders_are_as_they_were_before_the_next_update(run):
+    kept, out = run
+    (out / "of_somebody_else").write_text("mine")
+    kept.before_update()
+    write(kept, out / "log", "one")
+    write(kept, out / "model.pt", "first")
+    kept.saves(str(out / "model.pt"))
+    write(kept, out / "about.json", "first", asked=False)  # a library wrote it, beside the checkpoint
+    (out / "latest").symlink_to("model.pt")
+    kept.writes(str(out / "latest"))
+    kept.before_update()
+    write(kept, out / "log", "one two")
+    write(kept, out / "model.pt", "second")
+    write(kept, out / "about.json", "second", asked=False)
+    kept.folders.add(str(out / "new"))
+    (out / "new").mkdir()
+    write(kept, out / "new" / "model.pt", "third")
+    (out / "new" / "unseen").write_text("written by what no audit sees")
+    kept.saves(str(out / "new" / "model.pt"))
+    kept.renames(str(out / "new"), str(out / "step_3"))
+    (out / "new").rename(out / "step_3")
+    (out / "latest").unlink()
+    write(kept, out / "best.pt", "best")
+    kept.before_update()
+    seen = end(kept, out)
+    assert moment(seen) == 1
+    assert set_back(seen, out.parent / "copies") is None
+    assert sorted(one.name for one in out.iterdir()) == ["about.json", "latest", "log", "model.pt", "of_somebody_else"]
+    assert [(out / name).read_text() for name in ("log", "about.json", "latest")] == ["one", "first", "first"]
+    assert (out / "latest").is_symlink()
+
+
+def test_a_file_that_was_there_before_is_never_removed(run):
+    kept, out = run
+    (out / "best.pt").write_text("of another run")
+    kept.before_update()
+    write(kept, out / "model.pt", "first")
+    kept.saves(str(out / "model.pt"))
+    kept.before_update()
+    write(kept, out / "best.pt", "of this run")
+    write(kept, out / "model.pt", "second")
+    seen = end(kept, out)
+    assert "best.pt, which was there before" in set_back(seen, out.parent / "copies")
+    assert [(out / name).read_text() for name in ("best.pt", "model.pt")] == ["of this run", "second"]
+
+
+def test_nothing_happens_without_a_checkpoint_between_two_updates(run):
+    kept, out = run
+    write(kept, out / "begin.pt", "begin")
+    kept.saves(str(out / "begin.pt"))
+    kept.before_update()
+    kept.before_update()
+    write(kept, out / "end.pt", "end")
+    kept.saves(str(out / "end.pt"))
+    seen = end(kept, out)
+    assert moment(seen) is None and "between two updates" in set_back(seen, out.parent / "copies")
+    assert (out / "end.pt").exists()
+    cut = Seen(seen.audits, whole=False)
+    assert set_back(cut, out.parent / "copies") == "it was cut off"
