@@ -2,7 +2,8 @@
 
 models, data            <- nothing of ours but errors, and what is said of files: atomic_file, json_file, run_folder
 distributed, training   <- nothing that knows a model
-post_training, ladder   <- models, data, distributed, training: they run inside a rank
+post_training, ladder, parallel
+                        <- models, data, distributed, training: they run inside a rank
 launchable scripts      <- all of the above
 launcher, doctor, lab, grader, authoring, speedrun, predict: for notebooks, tests and authors; never inside a rank
 """
@@ -19,7 +20,7 @@ import pytest
 from ddp_course.authoring import commands as authoring
 
 PACKAGE = authoring.ROOT / "ddp_course"
-IN_A_RANK = {"models", "data", "distributed", "training", "post_training", "ladder", "launchable"}
+IN_A_RANK = {"models", "data", "distributed", "training", "post_training", "parallel", "ladder", "launchable"}
 FOR_ALL = {"errors", "atomic_file", "json_file", "run_folder"}
 ALLOWED = {  # part of the package: the parts it may import, besides itself and FOR_ALL
     "models": set(),
@@ -27,6 +28,7 @@ ALLOWED = {  # part of the package: the parts it may import, besides itself and 
     "distributed": set(),
     "training": {"distributed"},
     "post_training": {"models", "data", "distributed", "training"},
+    "parallel": {"models", "data", "distributed", "training"},
     "ladder": {"models", "data", "distributed", "training"},
     "launchable": IN_A_RANK - {"launchable"},
     "lab": set(),

@@ -20,7 +20,7 @@ from ddp_course.grader.harness import forked
 from ddp_course.grader.harness.fair_clock import FairClock
 from ddp_course.launcher import Run
 
-LAUNCHABLES = [f"ddp_course.{name}_ddp" for name in ("minigpt", "reward", "grpo", "puzzles", "ladder")]
+LAUNCHABLES = [f"ddp_course.{name}_ddp" for name in ("minigpt", "reward", "grpo", "puzzles", "parallel", "ladder")]
 HOW = forked.context("forkserver")
 if forked.FORKS:
     HOW.set_forkserver_preload(["torch.distributed.nn", "torch._dynamo", *LAUNCHABLES])

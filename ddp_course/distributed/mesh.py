@@ -1,0 +1,78 @@
+"""The ranks as a grid with named axes: where this rank stands on each, and which ranks share its line.
+
+    mesh = Mesh(world, pp=2, dp=1, shard=1, cp=1, tp=2)    # rank = (pp, dp, shard, cp, tp), the last counts fastest
+
+The last axis joins ranks whose numbers follow each other, so its messages stay within a machine: `tp`, which sends the
+most and cannot compute meanwhile. The first one joins the ranks that are furthest apart: `pp`, which sends the least.
+"""
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from ddp_course.distributed.process_group import World
+from ddp_course.errors import InputError
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One line of the mesh through this rank: `rank` of `size`, and the group to communicate in."""
+
+    size: int
+    rank: int
+    group: dist.ProcessGroup
+
+    def neighbour(self, step: int) -> int:
+        """The rank on this axis that is `step` further, in a ring."""
+        return (self.rank + step) % self.size
+
+
+class Mesh:
+    """pp: pipeline stages. dp: replicas. shard: FSDP. cp: parts of each window. tp: parts of each layer.
+
+    The ranks of `cp` use the same weights for different tokens, as those of `dp` and `shard` do, so weights are
+    sharded over `shard` and `cp` together. Collective; raises InputError if the axes make another number of ranks.
+    """
+
+    def __init__(self, world: World, *, pp: int, dp: int, shard: int, cp: int, tp: int) -> None:
+        sizes = {"pp": pp, "dp": dp, "shard": shard, "cp": cp, "tp": tp}
+        ranks = pp * dp * shard * cp * tp
+        if ranks != world.size:
+            product = " x ".join(f"--{name} {size}" for name, size in sizes.items())
+            raise InputError(f"{product} = {ranks} rank(s), but {world.size} were started; the product must be the "
+                             "number of processes")  # fmt: skip
+        grid = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+        self.world, self.sizes = world, sizes
+        self.pp, self.dp, self.shard, self.cp, self.tp = (
+            Axis(size, grid.get_local_rank(name), grid.get_group(name)) for name, size in sizes.items()
+        )
+        # The same grid with shard and cp as one axis, for fully_shard: (dp, shard x cp) replicates, then shards.
+        names = ("pp", "dp", "shard_cp", "tp")
+        joined = init_device_mesh(world.device.type, (pp, dp, shard * cp, tp), mesh_dim_names=names)
+        self.weights: DeviceMesh | None = None  # over which one stage's weights are replicated and sharded
+        if dp * shard * cp > 1:
+            self.weights = joined["dp", "shard_cp"] if dp > 1 else joined["shard_cp"]
+
+    @property
+    def replicas(self) -> int:
+        """How many parts the windows of a batch are divided into."""
+        return self.dp.size * self.shard.size
+
+    @property
+    def replica(self) -> int:
+        """Which of these parts this rank takes: with its peers on pp, cp and tp it works on the same windows."""
+        return self.dp.rank * self.shard.size + self.shard.rank
+
+    @property
+    def averaged(self) -> int:
+        """Over how many ranks fully_shard averages a gradient."""
+        return self.replicas * self.cp.size
+
+    @property
+    def speaks_for_replica(self) -> bool:
+        """True on one of the tp peers of the last stage: there a loss is known, and counted once."""
+        return self.pp.rank == self.pp.size - 1 and self.tp.rank == 0
+
+    def __str__(self) -> str:
+        return " x ".join(f"{name} {size}" for name, size in self.sizes.items() if size > 1) or "one process"

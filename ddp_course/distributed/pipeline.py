@@ -1,0 +1,59 @@
+"""The micro-batches of an update on their way through the stages of a model, of which this rank has one."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor import DTensor
+
+from ddp_course.distributed.mesh import Axis
+
+SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
+
+
+class Pipeline:
+    """torch's schedule around `stage`: the first one takes tokens, each one what the last one returned.
+
+    The last stage is called with `targets` as well and returns a *summed* loss, so the gradients of micro-batches add
+    up to that of the batch: torch must not divide them by their number (`scale_grads`).
+    """
+
+    def __init__(self, stage: nn.Module, axis: Axis, device: torch.device, micro_batches: int, schedule: str) -> None:
+        self._first, self._last, self._scale = axis.rank == 0, axis.rank == axis.size - 1, 1.0
+        self._schedule = SCHEDULES[schedule](
+            PipelineStage(stage, axis.rank, axis.size, device, group=axis.group), micro_batches,
+            loss_fn=lambda loss_sum, targets: loss_sum * self._scale, scale_grads=False,
+        )  # fmt: skip
+
+    def forward_backward(self, inputs: Tensor, targets: Tensor, scale: float) -> Tensor:
+        """Add the gradients of `scale` times the summed loss. All micro-batches below each other, on every stage.
+
+        Returns the summed loss, on the last stage; 0 on the others.
+        """
+        self._scale = scale
+        return self._run(self._schedule.step, inputs, targets) / scale
+
+    @torch.no_grad()
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The summed loss alone, as above."""
+        self._scale = 1.0
+        return self._run(self._schedule.eval, inputs, targets)
+
+    def _run(self, step, inputs: Tensor, targets: Tensor) -> Tensor:
+        losses: list[Tensor] = []
+        of_first = (inputs,) if self._first else ()
+        of_last = {"targets": targets, "target": targets, "losses": losses} if self._last else {}
+        step(*of_first, **of_last, return_outputs=False)
+        return sum((loss.detach() for loss in losses), start=torch.zeros((), device=inputs.device))
+
+
+def add_other_end(gradient: Tensor, axis: Axis) -> None:
+    """First and last stage: add to `gradient` that of the other one, for a tensor that both of them hold."""
+    gradient = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+    other, received = axis.size - 1 - axis.rank, torch.empty_like(gradient)
+    for work in dist.batch_isend_irecv([
+        dist.P2POp(dist.isend, gradient.contiguous(), group=axis.group, group_peer=other),
+        dist.P2POp(dist.irecv, received, group=axis.group, group_peer=other),
+    ]):  # fmt: skip
+        work.wait()
+    gradient += received

@@ -1,0 +1,1 @@
+"""Which part of a model a rank of a device mesh holds."""

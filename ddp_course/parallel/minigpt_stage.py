@@ -1,0 +1,95 @@
+"""The part of a MiniGPT that one rank of a mesh holds: some layers, of each some heads and units, for some tokens."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
+
+from ddp_course.distributed.context_parallel import ring_attention, zigzag
+from ddp_course.distributed.mesh import Mesh
+from ddp_course.distributed.tensor_parallel import Column, Row
+from ddp_course.errors import InputError
+from ddp_course.models.minigpt import LOSS_TOKENS, Attention, MiniGPT, MiniGPTConfig
+
+TIED = {"output.weight": "token_embedding.weight"}  # one tensor of MiniGPT, under two names
+
+
+def check_cuts(shape: MiniGPTConfig, mesh: Mesh) -> None:
+    """Raise InputError if the model does not divide over the mesh."""
+    ends = 2 if mesh.cp.size > 1 else 1
+    for what, size, parts, by, reason in (
+        ("--heads", shape.heads, mesh.tp.size, f"--tp {mesh.tp.size}", "each rank computes as many whole heads"),
+        ("--layers", shape.layers, mesh.pp.size, f"--pp {mesh.pp.size}", "all stages have the same number of layers"),
+        ("--context", shape.context, ends * mesh.cp.size, f"2 x --cp {mesh.cp.size}",
+         "each rank takes a part from the front of a window and one of the same length from its end"),
+    ):  # fmt: skip
+        if size % parts:
+            raise InputError(f"{what} {size} is not a multiple of {by}: {reason}")
+
+
+class ParallelAttention(nn.Module):
+    """MiniGPT's attention with this rank's heads, for this rank's tokens."""
+
+    def __init__(self, whole: Attention, mesh: Mesh, positions: Tensor) -> None:
+        super().__init__()
+        self.size = whole.projection.in_features // whole.heads  # units per head
+        self.query_key_value, self.projection = whole.query_key_value, whole.projection
+        if mesh.tp.size > 1:
+            self.query_key_value = Column(whole.query_key_value, mesh.tp, groups=3)
+            self.projection = Row(whole.projection, mesh.tp)
+        self.context_axis, self.positions = mesh.cp, positions
+
+    def forward(self, x: Tensor, past: None = None) -> Tensor:
+        query, key, value = self.query_key_value(x).unflatten(-1, (3, -1, self.size)).permute(2, 0, 3, 1, 4)
+        if self.context_axis.size > 1:
+            y = ring_attention(query, key, value, self.positions, self.context_axis)
+        else:
+            y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.projection(y.transpose(1, 2).flatten(2))
+
+
+class Stage(nn.Module):
+    """This rank's part of `whole`, with MiniGPT's names. The first stage embeds, the last one computes the loss.
+
+    Windows come whole; a rank takes its own positions out of them. Sharded over `mesh.weights` on top of that.
+    """
+
+    def __init__(self, whole: MiniGPT, mesh: Mesh) -> None:
+        super().__init__()
+        check_cuts(whole.config, mesh)
+        self.recompute = whole.config.activation_checkpointing
+        positions = zigzag(whole.config.context, mesh.cp.size).to(mesh.world.device)
+        self.positions = positions[mesh.cp.rank]
+        deep = len(whole.blocks) // mesh.pp.size
+        own = range(mesh.pp.rank * deep, (mesh.pp.rank + 1) * deep)
+        self.blocks = nn.ModuleDict({str(layer): whole.blocks[layer] for layer in own})
+        for block in self.blocks.values():
+            block.attention = ParallelAttention(block.attention, mesh, positions)
+            if mesh.tp.size > 1:
+                block.expand, block.projection = Column(block.expand, mesh.tp), Row(block.projection, mesh.tp)
+        self.first, self.last = mesh.pp.rank == 0, mesh.pp.rank == mesh.pp.size - 1
+        if self.first:
+            self.token_embedding, self.position_embedding = whole.token_embedding, whole.position_embedding
+        if self.last:
+            self.final_norm, self.output = whole.final_norm, whole.output
+        if mesh.weights:
+            for layer in (*self.blocks.values(), self):
+                fully_shard(layer, mesh=mesh.weights, reshard_after_forward=mesh.pp.size == 1)
+
+    @property
+    def table(self) -> nn.Parameter:
+        """The tied one, which the first stage has as embedding and the last one as output layer."""
+        return (self.token_embedding if self.first else self.output).weight
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Tokens of whole windows, or what the stage before returned. Returns that of this one; last: the loss sum."""
+        if self.first:
+            x = self.token_embedding(x[:, self.positions]) + self.position_embedding(self.positions)
+        for block in self.blocks.values():
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute and self.training else block(x)
+        if not self.last:
+            return x
+        x, targets = self.final_norm(x).flatten(0, 1), targets[:, self.positions].flatten()
+        pieces = zip(x.split(LOSS_TOKENS), targets.split(LOSS_TOKENS), strict=True)
+        return torch.stack([F.cross_entropy(self.output(p), target, reduction="sum") for p, target in pieces]).sum()

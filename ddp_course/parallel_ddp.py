@@ -1,0 +1,261 @@
+"""Pre-train MiniGPT on a mesh of ranks: replicas, shards, parts of each window, of each layer, and stages.
+
+    torchrun --standalone --nproc-per-node=4 ddp_course/parallel_ddp.py --preset tiny --pp 2 --tp 2
+    torchrun --standalone --nproc-per-node=8 ddp_course/parallel_ddp.py --dp 2 --shard 2 --cp 2
+    torchrun ... ddp_course/parallel_ddp.py --shard 4 --run-dir runs/mine --resume auto     # go on, on another mesh
+
+Read it from `train` downwards, beside minigpt_ddp.py: the same flags train the same model on the same tokens, and each
+can go on from the other's checkpoints. What a mesh adds is marked MESH 1/7 to MESH 7/7.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ddp_course.data.packing import PackedWindows, StreamWindows
+from ddp_course.data.token_file import Tokens, open_tokens, prepare
+from ddp_course.data.windows import IGNORED, validation_batches
+from ddp_course.distributed import process_group
+from ddp_course.distributed.mesh import Mesh
+from ddp_course.distributed.pieces import assert_copies_equal, clip_gradients, pieces_of
+from ddp_course.distributed.pipeline import Pipeline, add_other_end
+from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over_ranks
+from ddp_course.errors import InputError
+from ddp_course.models import minigpt
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, parameter_count
+from ddp_course.parallel.minigpt_stage import TIED, Stage, check_cuts
+from ddp_course.training.command_line import run
+from ddp_course.training.memory import require_memory, training_bytes
+from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate
+from ddp_course.training.precision import autocast, by_rule, parameter_dtype
+from ddp_course.training.progress import Progress
+from ddp_course.training.run_directory import open_run
+from ddp_course.training.settings import RunSettings, check_ranges
+from ddp_course.training.stop_request import StopRequest
+from ddp_course.training.throughput import peak_per_second
+from ddp_course.training.training_state import TrainingState
+from ddp_course.training.whole_state import WholeModel, WholeOptimizer, names_by_group
+
+IDENTITY = ("layers", "heads", "width", "context", "tokens_per_update", "seed")  # the mesh is none of it
+
+
+@dataclass(frozen=True)
+class ParallelConfig(RunSettings):
+    """Pre-train MiniGPT on a mesh of ranks. The same flags mean the same training run on any mesh."""
+
+    preset: Literal["laptop", "tiny"] = "laptop"
+    """A named set of values; every other flag changes it. tiny: seconds. laptop: minutes."""
+    pp: int = 1
+    """Pipeline: stages, of which each has some of the layers."""
+    dp: int = 1
+    """Data: replicas, each of which takes some of the windows."""
+    shard: int = 1
+    """Fully sharded: ranks that take some of the windows and share the storage of the weights."""
+    cp: int = 1
+    """Context: ranks that take some of the tokens of each window."""
+    tp: int = 1
+    """Tensor: ranks that take some of the heads and units of each layer."""
+    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+    """In which order a stage takes the forward and backward passes of micro-batches."""
+
+    weight_decay: float = 0.1
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Of the matrix products; weights stay float32 (float64 for float64)."""
+    data: str = "stdlib"
+    """What to read: stdlib (Python's sources), shakespeare (a download), or a file or folder of text or of tokens."""
+    tokenizer: str = "bpe"
+    """How text becomes tokens: bytes, bpe or rustbpe, or the folder of an existing tokenizer (tokenizer.json)."""
+    vocab_size: int | None = 2048
+    """Tokens in the vocabulary; None leaves it to the tokenizer (bytes: always 256)."""
+    pack: bool = False
+    """Windows of whole documents, some of them not quite full, instead of windows cut out of the stream of tokens."""
+    tokens_per_update: int = 4096
+    """Tokens of one update, over all ranks and micro-batches: the constant of the run."""
+    micro_batch_size: int = 4
+    """Windows that one rank takes through its stage at a time."""
+    validation_windows: int | None = 64
+    """Windows of a validation, spread evenly over the held-out text; None takes all of it."""
+    check_every: int = 0
+    """Updates between comparisons of the copies that ranks hold of the same weights. 0: at the end."""
+    layers: int = 4
+    """Transformer blocks."""
+    heads: int = 4
+    """Attention heads per block."""
+    width: int = 256
+    """Units of the residual stream."""
+    context: int = 128
+    """Tokens per window."""
+    dropout: float = 0.0
+    """Must be 0."""
+    activation_checkpointing: bool = False
+    """Recompute activations in backward: less memory, more time."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sizes = "layers", "heads", "width", "context", "tokens_per_update", "micro_batch_size", "validation_windows"
+        check_ranges(self, at_least_1=("pp", "dp", "shard", "cp", "tp", *sizes), at_least_0=("check_every",))
+        if self.dropout:
+            raise ValueError(f"--dropout must be 0, not {self.dropout}: ranks that compute parts of one layer would "
+                             "need parts of one mask")  # fmt: skip
+        if self.width % self.heads:
+            raise ValueError(f"--width {self.width} does not divide into --heads {self.heads} of equal size")
+
+
+PRESETS = {
+    "laptop": ParallelConfig(),
+    "tiny": ParallelConfig(preset="tiny", tokenizer="bytes", vocab_size=None, layers=4, heads=4, width=64, context=64,
+                           tokens_per_update=2048, micro_batch_size=2, steps=20, warmup_steps=2, validate_every=10,
+                           checkpoint_every=10, log_every=1),
+}  # fmt: skip
+
+
+def train(config: ParallelConfig) -> int:
+    """One rank\'s part of the run, to the last step or until a stop was asked for; returns the exit code."""
+    world = process_group.start(config.timeout_seconds, config.device)
+    # MESH 1/7: this rank's coordinates, and a group per axis. What cannot be cut is refused before anything is read.
+    mesh = Mesh(world, pp=config.pp, dp=config.dp, shard=config.shard, cp=config.cp, tp=config.tp)
+    accumulation_steps = micro_batches_per_update(config, mesh)
+    run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="parallel")
+
+    tokens = open_tokens(from_rank_0(world, lambda: prepare(
+        config.data, config.tokenizer, config.vocab_size, before=run_directory.before)))  # fmt: skip
+    assert_same_value(world, "the token file", tokens.fingerprint)
+    of_run = tokens.train, tokens.tokenizer.end_of_text, config.context, config.seed, config.tokens_per_update
+    windows = PackedWindows(*of_run) if config.pack else StreamWindows(*of_run)
+    process_group.seed_shared(config.seed)
+    shape = MiniGPTConfig(vocab_size=tokens.tokenizer.vocab_size, context=config.context, layers=config.layers,
+                          heads=config.heads, width=config.width,
+                          activation_checkpointing=config.activation_checkpointing)  # fmt: skip
+    check_cuts(shape, mesh)
+    dtype, parts = parameter_dtype(config.precision), world.size // config.dp
+    need = max(parameter_count(shape) * dtype.itemsize, training_bytes(parameter_count(shape) // parts, dtype))
+    require_memory(world, "this training run", need + 8 * config.tokens_per_update // config.context)
+    by_rule(config.precision, world.device, config.context).use()
+
+    # MESH 2/7: every rank makes the same whole model and keeps its stage, heads, units and shards of it.
+    whole = MiniGPT(shape).to(world.device, dtype)
+    names = names_by_group(whole)
+    stage = Stage(whole, mesh)
+    del whole
+    optimizer = make_adamw(stage, config.learning_rate, config.weight_decay)  # after the cut: it must know the pieces
+    pieces = pieces_of(stage, mesh, TIED)
+    identity = {name: getattr(config, name) for name in IDENTITY}
+    identity |= {"precision": config.precision, "data and tokenizer": tokens.fingerprint + " packed" * config.pack}
+    # MESH 3/7: a checkpoint holds whole tensors, so any other mesh can go on from it, and minigpt_ddp.py as well.
+    state = TrainingState({"model": WholeModel(mesh, pieces, names, TIED),
+                           "optimizer": WholeOptimizer(mesh, pieces, names, optimizer),
+                           "scaler": torch.amp.GradScaler(world.device.type, enabled=False)}, identity)  # fmt: skip
+    step = state.restore(world, checkpoint) if checkpoint else 0
+    if step >= config.steps:
+        world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
+        return 0
+    settings = asdict(config) | {"world_size": world.size, "token_file": str(tokens.folder)}
+    settings = run_directory.begin(step, settings)
+    settings["tokenizer_state"] = tokens.tokenizer.state()
+
+    pipeline = Pipeline(stage, mesh.pp, world.device, accumulation_steps, config.schedule)
+    held = sum(piece.own.numel() for piece in pieces)
+    world.say(f"{parameter_count(shape):,} parameters, {held:,} of them on rank 0; {len(tokens.train):,} training "
+              f"tokens{windows.described}; {config.precision} on {world.device}\nmesh: {mesh}; "
+              f"{config.tokens_per_update:,} tokens per update = {mesh.replicas} share(s) x {accumulation_steps} "
+              f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens")  # fmt: skip
+    progress = Progress(run_directory, config, first_step=step, per_update=config.tokens_per_update, unit="tokens",
+                        peak=peak_per_second(world, config.precision, minigpt.flops_per_token(shape)))  # fmt: skip
+    stop_request, stopping = StopRequest(world, config), False
+    while step < config.steps and not stopping:
+        learning_rate = config.learning_rate_at(step)
+        set_learning_rate(optimizer, learning_rate)
+        target_count = windows.targets(step)  # of all ranks together
+        # MESH 4/7: windows go by the place on dp and shard; peers on pp, cp and tp take the same ones.
+        inputs, targets = together(windows.micro_batches(
+            update=step, rank=mesh.replica, world_size=mesh.replicas, micro_batch_size=config.micro_batch_size,
+            accumulation_steps=accumulation_steps), world.device)  # fmt: skip
+        with autocast(config.precision, world.device):
+            # fully_shard averages over dp, shard and cp. We want the mean over the tokens.
+            loss_sum = pipeline.forward_backward(inputs, targets, mesh.averaged / target_count)
+        # MESH 5/7: both ends of the pipeline hold the tied table, and each has a part of its gradient.
+        if mesh.pp.size > 1 and (stage.first or stage.last):
+            add_other_end(stage.table.grad, mesh.pp)
+        # MESH 6/7: the norm of the whole gradient, of which each rank has pieces and some have copies.
+        gradient_norm = clip_gradients(pieces, config.gradient_clip or math.inf)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        if config.check_every and step % config.check_every == 0:
+            assert_copies_equal(world, pieces, step)
+
+        # MESH 7/7: tp peers compute the same loss, and only last stages know one. It is counted once.
+        counted = loss_sum if mesh.speaks_for_replica else 0.0
+        total, ranks_asked = sum_over_ranks(world, counted, stop_request.asked())
+        stopping = ranks_asked > 0
+        progress.step(step, counted, loss=total / target_count, learning_rate=learning_rate,
+                      grad_norm=gradient_norm, **windows.logged(target_count))  # fmt: skip
+        with progress.paused():
+            if stopping or is_due(step, config.checkpoint_every, config.steps):
+                state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
+            if is_due(step, config.validate_every, config.steps):
+                progress.validation(step, loss=validate(stage, pipeline, tokens, config, mesh))
+    progress.close()
+
+    assert_copies_equal(world, pieces)
+    if stopping and step < config.steps:
+        return stop_request.leave(step, run_directory.path)
+    world.say(f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
+              f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s\nrun directory: "
+              f"{run_directory.path}")  # fmt: skip
+    return 0
+
+
+def micro_batches_per_update(config: ParallelConfig, mesh: Mesh) -> int:
+    """How many micro-batches a rank takes, so that an update holds the same tokens on any mesh."""
+    together = config.micro_batch_size * config.context * mesh.replicas
+    count, rest = divmod(config.tokens_per_update, together)
+    if rest:
+        nearest = " or ".join(f"{n * together:,}" for n in (count, count + 1) if n)
+        raise InputError(f"--tokens-per-update {config.tokens_per_update:,} is not a multiple of --dp x --shard = "
+                         f"{mesh.replicas} x {config.micro_batch_size} windows x {config.context} tokens = "
+                         f"{together:,}; nearest that are: {nearest}")  # fmt: skip
+    if config.schedule == "1f1b" and count < config.pp:
+        raise InputError(f"--pp {config.pp} stages need as many micro-batches or more, an update has {count}: choose a "
+                         "smaller --micro-batch-size, or a larger --tokens-per-update")  # fmt: skip
+    return count
+
+
+def together(batches: Iterator[tuple[Tensor, Tensor]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The micro-batches of an update below each other; the pipeline divides them again."""
+    inputs, targets = zip(*batches, strict=True)
+    return torch.cat(inputs).to(device), torch.cat(targets).to(device)
+
+
+def validate(stage: Stage, pipeline: Pipeline, tokens: Tokens, config: ParallelConfig, mesh: Mesh) -> float:
+    """Mean loss of a held-out token, the same on any mesh: sum and count are reduced.
+
+    Ranks communicate in the forward pass, so all take as many batches, of one shape: what is missing has no targets.
+    """
+    micro, context = micro_batches_per_update(config, mesh), config.context
+    rows, device = micro * config.micro_batch_size, mesh.world.device
+    shares = [list(validation_batches(tokens.val, context=context, batch_size=rows, rank=replica,
+                                      world_size=mesh.replicas, max_windows=config.validation_windows))
+              for replica in range(mesh.replicas)]  # fmt: skip
+    stage.eval()
+    loss_sum, count = torch.zeros((), dtype=torch.float64), 0
+    for number in range(max(map(len, shares))):
+        inputs = torch.zeros(rows, context, dtype=torch.int64)
+        targets = torch.full_like(inputs, IGNORED)
+        for some_inputs, some_targets in shares[mesh.replica][number : number + 1]:
+            inputs[: len(some_inputs)], targets[: len(some_targets)] = some_inputs, some_targets
+        with autocast(config.precision, device):
+            loss_sum += pipeline.forward(inputs.to(device), targets.to(device)).item()
+        count += int((targets != IGNORED).sum())
+    stage.train()
+    speaks = mesh.speaks_for_replica
+    loss_sum, count = sum_over_ranks(mesh.world, loss_sum * speaks, count * speaks / mesh.cp.size)
+    return loss_sum / count
+
+
+if __name__ == "__main__":
+    run(train, PRESETS)

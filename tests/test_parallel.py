@@ -1,0 +1,233 @@
+"""The trainer on a mesh is minigpt_ddp.py: on every factorisation, after a resume, from and to any mesh."""
+
+import itertools
+import json
+import os
+
+import pytest
+import torch
+import warm
+from parallel_runs import FAULTS
+from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics, train_here
+
+from ddp_course import parallel_ddp
+from ddp_course.distributed.context_parallel import zigzag
+from ddp_course.distributed.tensor_parallel import Cut
+from ddp_course.errors import InputError
+from ddp_course.training.command_line import parse
+
+AXES = "pp", "dp", "shard", "cp", "tp"
+STEPS, EQUAL = 4, 1e-10  # a larger gap between losses in float64 is no rounding: a test of each axis shows it
+FLAGS = ("--data", ROOT / "ddp_course/data", "--precision", "float64", "--layers", 4, "--heads", 4, "--width", 32,
+         "--context", 16, "--tokens-per-update", 128, "--micro-batch-size", 2, "--validation-windows", 11,
+         "--validate-every", 2, "--checkpoint-every", 2, "--keep-checkpoints", 0, "--steps", STEPS)  # fmt: skip
+UNLIKE = ("--pack", "--activation-checkpointing", "--gradient-clip", 0)  # further settings, in runs of their own
+
+
+def factorisations(ranks, axes=5):
+    """All ways to write `ranks` as a product of so many sizes, in order."""
+    sizes = itertools.product(*[[n for n in range(1, ranks + 1) if ranks % n == 0]] * axes)
+    return [one for one in sizes if torch.tensor(one).prod() == ranks]
+
+
+def of(*sizes):
+    return [word for axis, size in zip(AXES, sizes, strict=True) for word in (f"--{axis}", size)]
+
+
+def flags(run_dir, *more):
+    return [str(word) for word in ("--preset", "tiny", "--run-dir", run_dir, *FLAGS, *more)]
+
+
+def name(sizes):
+    return "_".join(map(str, sizes))
+
+
+def run_jobs(folder, jobs, nproc):
+    """Outcomes of the jobs, by name, each into its own folder."""
+    for title, job in jobs.items():
+        job["flags"] = flags(folder / title, *job["flags"])
+    (folder / f"jobs_{nproc}.json").write_text(json.dumps(list(jobs.values()), default=str))
+    run = warm.ranks(ROOT / "tests/parallel_runs.py", folder / f"jobs_{nproc}.json", nproc=nproc)
+    assert len({json.dumps(of_rank) for of_rank in run.results.values()}) == 1, "ranks disagree"
+    return dict(zip(jobs, run.results[0]["outcomes"], strict=True))
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    """Runs of minigpt_ddp.py on one process, to compare with."""
+    folder = tmp_path_factory.mktemp("one")
+    for title, more in {"plain": (), "unlike": UNLIKE}.items():
+        train_here(folder / title, *FLAGS, *more)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory, one_process):
+    """All runs of four ranks, in one launch: the folder, and the outcome of each by name."""
+    folder = tmp_path_factory.mktemp("four")
+    jobs = {name(sizes): {"flags": of(*sizes)} for sizes in factorisations(4)}
+    jobs |= {f"unlike {name(sizes)}": {"flags": [*of(*sizes), *UNLIKE, *more]} for sizes, more in UNLIKE_ON.items()}
+    jobs |= {fault: {"flags": of(*sizes), "fault": fault} for fault, sizes in BROKEN.items()}
+    for sizes, (source, step) in RESUMED.items():
+        copied = one_process / "plain" if source == "minigpt" else folder / source
+        title = f"resumed {name(sizes)} from {source}"
+        copy = [copied, step, folder / title] if source != "minigpt" else None
+        resume = ["--resume", "auto" if copy else copied / f"checkpoints/step_{step:06d}"]
+        jobs[title] = {"flags": [*of(*sizes), *resume]} | ({"copy": copy} if copy else {})
+    jobs["stopped"] = {"flags": of(*STOPPED), "fault": "stopped"}
+    jobs["gone on"] = {"flags": [*of(*STOPPED), "--resume", folder / "stopped/checkpoints/step_000002"]}
+    jobs |= {refusal: {"flags": more} for refusal, more in REFUSED.items()}
+    return folder, run_jobs(folder, jobs, 4)
+
+
+UNLIKE_ON = {(2, 1, 1, 2, 1): ("--schedule", "gpipe"), (1, 2, 1, 1, 2): (), (1, 1, 2, 2, 1): ()}
+BROKEN = {
+    "tp: gradients of the input are not summed": (1, 2, 1, 1, 2),
+    "tp: queries, keys and values are cut as one": (1, 2, 1, 1, 2),
+    "cp: attention over the own tokens": (1, 2, 1, 2, 1),
+    "pp: ends of the tied table apart": (2, 2, 1, 1, 1),
+    "pp: gradients divided by the micro-batches": (4, 1, 1, 1, 1),
+    "dp: windows by rank, not by place": (1, 2, 1, 1, 2),
+    "shard: norm of the own pieces": (1, 1, 4, 1, 1),
+}
+RESUMED = {  # sizes: (whose checkpoint, of which step)
+    (2, 1, 2, 1, 1): ("2_1_2_1_1", 2),
+    (1, 1, 1, 2, 2): ("1_1_1_2_2", 2),
+    (1, 1, 4, 1, 1): ("2_1_1_1_2", 2),
+    (4, 1, 1, 1, 1): ("minigpt", 2),
+}
+STOPPED = (2, 1, 1, 1, 2)
+REFUSED = {
+    "--pp 1 x --dp 3 x --shard 1 x --cp 1 x --tp 1 = 3 rank(s), but 4 were started": of(1, 3, 1, 1, 1),
+    "--heads 2 is not a multiple of --tp 4": [*of(1, 1, 1, 1, 4), "--heads", 2],
+    "--layers 6 is not a multiple of --pp 4": [*of(4, 1, 1, 1, 1), "--layers", 6],
+    "--context 12 is not a multiple of 2 x --cp 4": [*of(1, 1, 1, 4, 1), "--context", 12, "--tokens-per-update", 96],
+    "--pp 4 stages need as many micro-batches or more, an update has 2": [*of(4, 1, 1, 1, 1), "--micro-batch-size", 4],
+    "--tokens-per-update 128 is not a multiple of --dp x --shard = 4 x 4 windows x 16 tokens = 256; nearest that are: "
+    "256": [*of(1, 2, 2, 1, 1), "--micro-batch-size", 4],
+}  # fmt: skip
+
+
+def gap(run_dir, reference):
+    """The largest distance of a logged number to the same one of the reference."""
+    distances = []
+    for key in ("loss", "grad_norm", "val_loss"):
+        ours, theirs = metrics(run_dir, key), metrics(reference, key)
+        assert ours.keys() <= theirs.keys() and max(ours) == STEPS
+        distances += [abs(value - theirs[step]) for step, value in ours.items()]
+    return max(distances)
+
+
+@pytest.mark.parametrize("sizes", factorisations(4), ids=name)
+def test_every_factorisation_of_four_ranks_is_minigpt_ddp(four, one_process, sizes):
+    folder, outcomes = four
+    assert outcomes[name(sizes)] == "0"
+    assert gap(folder / name(sizes), one_process / "plain") < EQUAL
+    ours, theirs = checkpoint(folder / name(sizes), STEPS), checkpoint(one_process / "plain", STEPS)
+    assert largest_gap(ours["model"], theirs["model"]) < EQUAL
+    for number, averages in theirs["optimizer"]["state"].items():
+        assert largest_gap(ours["optimizer"]["state"][number], averages) < EQUAL
+
+
+@pytest.mark.parametrize("sizes", UNLIKE_ON, ids=name)
+def test_packed_windows_recomputed_activations_and_another_schedule(four, one_process, sizes):
+    folder, outcomes = four
+    assert outcomes[f"unlike {name(sizes)}"] == "0"
+    assert gap(folder / f"unlike {name(sizes)}", one_process / "unlike") < EQUAL
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_mistake_on_any_axis_shows(four, one_process, fault):
+    folder, outcomes = four
+    if outcomes[fault] == "0":
+        assert gap(folder / fault, one_process / "plain") > 1e3 * EQUAL
+    else:
+        assert outcomes[fault].startswith("ReplicasDiffer: copies differ")
+    assert fault in FAULTS
+
+
+@pytest.mark.parametrize("sizes", RESUMED, ids=name)
+def test_a_run_goes_on_on_any_mesh(four, one_process, sizes):
+    folder, outcomes = four
+    source, step = RESUMED[sizes]
+    title = f"resumed {name(sizes)} from {source}"
+    assert outcomes[title] == "0"
+    assert gap(folder / title, one_process / "plain") < EQUAL
+    if source == name(sizes):  # the same mesh: the same bits
+        ours, theirs = checkpoint(folder / title, STEPS), checkpoint(folder / source, STEPS)
+        assert largest_gap(ours["model"], theirs["model"]) == 0.0
+        for number, averages in theirs["optimizer"]["state"].items():
+            assert largest_gap(ours["optimizer"]["state"][number], averages) == 0.0
+        assert metrics(folder / title) == metrics(folder / source)
+
+
+def test_minigpt_ddp_goes_on_from_a_mesh(four, one_process, tmp_path):
+    folder, _ = four
+    train_here(tmp_path / "run", *FLAGS, "--resume", folder / "1_1_1_2_2/checkpoints/step_000002")
+    assert gap(tmp_path / "run", one_process / "plain") < EQUAL
+
+
+def test_sigterm_to_one_rank_saves_on_all_and_the_run_goes_on(four, one_process):
+    folder, outcomes = four
+    assert outcomes["stopped"] == "75" and outcomes["gone on"] == "0"
+    assert sorted(os.listdir(folder / "stopped/checkpoints"))[-1] == "step_000002"
+    assert gap(folder / "gone on", one_process / "plain") < EQUAL
+
+
+@pytest.mark.parametrize("refusal", REFUSED)
+def test_what_does_not_divide_is_refused(four, refusal):
+    _, outcomes = four
+    assert outcomes[refusal].startswith(f"InputError: {refusal}")
+
+
+def test_eight_ranks(tmp_path, one_process):
+    meshes = [(2, 1, 2, 1, 2), (1, 2, 2, 2, 1), (2, 1, 1, 2, 2), (2, 4, 1, 1, 1)]
+    few = ("--steps", 2, "--micro-batch-size", 1)
+    outcomes = run_jobs(tmp_path, {name(sizes): {"flags": [*of(*sizes), *few]} for sizes in meshes}, 8)
+    assert set(outcomes.values()) == {"0"}
+    train_here(tmp_path / "one", *FLAGS, *few)
+    for sizes in meshes:
+        ours, theirs = metrics(tmp_path / name(sizes)), metrics(tmp_path / "one")
+        assert ours == pytest.approx(theirs, abs=EQUAL)
+
+
+def test_one_process_is_a_mesh_too(tmp_path, one_process):
+    printed = in_this_process(parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(tmp_path / "run")))
+    assert "mesh: one process" in printed
+    assert gap(tmp_path / "run", one_process / "plain") < EQUAL
+
+
+@pytest.mark.parametrize("wrong, message", [
+    (("--tp", 0), "--tp must be at least 1, not 0"),
+    (("--dropout", 0.1), "--dropout must be 0, not 0.1: ranks that compute parts of one layer would need parts of one"),
+    (("--precision", "auto"), "invalid choice 'auto' for argument '--precision'"),
+    (("--schedule", "zbv"), "invalid choice 'zbv' for argument '--schedule'"),
+])  # fmt: skip
+def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
+    with pytest.raises(InputError) as refused:
+        parse(parallel_ddp.PRESETS, flags(tmp_path, *wrong))
+    assert message in str(refused.value)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, one_process):
+    source = one_process / "plain/checkpoints/step_000002"
+    with pytest.raises(InputError, match="it has width 32, this run has 64"):
+        in_this_process(parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(
+            tmp_path / "run", "--width", 64, "--resume", source)))  # fmt: skip
+
+
+@pytest.mark.parametrize("dim, groups", [(0, 1), (0, 3), (1, 1)])
+def test_parts_of_a_cut_join_to_the_whole(dim, groups):
+    whole, cut = torch.randn(24, 8), Cut(dim, groups)
+    parts = [cut.part(whole, rank, 4) for rank in range(4)]
+    assert torch.equal(cut.joined(parts), whole)
+    assert all(part.numel() == whole.numel() // 4 for part in parts)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_zigzag_shares_out_positions_and_pairs(ranks):
+    positions = zigzag(16, ranks)
+    assert sorted(positions.flatten().tolist()) == list(range(16))
+    assert len({sum(own.tolist()) for own in positions}) == 1, "the pairs of a causal mask are not shared out"
+
+
