@@ -5,7 +5,8 @@ distributed, training   <- nothing that knows a model
 post_training, ladder, parallel
                         <- models, data, distributed, training: they run inside a rank
 launchable scripts      <- all of the above
-launcher, doctor, lab, grader, authoring, speedrun, predict: for notebooks, tests and authors; never inside a rank
+launcher, cluster, doctor, lab, grader, authoring, speedrun, predict: for notebooks, tests and authors; never inside a
+rank
 """
 
 import ast
@@ -33,6 +34,7 @@ ALLOWED = {  # part of the package: the parts it may import, besides itself and 
     "launchable": IN_A_RANK - {"launchable"},
     "lab": set(),
     "launcher": {"lab"},
+    "cluster": {"lab", "launcher"},
     "doctor": {"lab", "launcher"},
     "authoring": {"lab", "launcher"},
     "grader": IN_A_RANK | {"lab", "launcher", "harness"},

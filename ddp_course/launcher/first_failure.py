@@ -8,7 +8,7 @@ ranks' own words are read: an error that only says that a peer is gone is a symp
 import os
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # What a rank says when the fault is somebody else's: gloo, the store, NCCL.
 SYMPTOMS = (
@@ -50,6 +50,16 @@ class Failure:
     text: str
 
 
+@dataclass
+class Report:
+    """What one torchrun says of its ranks: their exit codes, which of them failed, and whom it told to stop."""
+
+    codes: dict[int, int]
+    failed: set[int] = field(default_factory=set)
+    told_to_stop: set[int] = field(default_factory=set)
+    left_early: list[int] = field(default_factory=list)
+
+
 def first_failure(exit_code, launcher_lines, lines, errors, when):
     """Each rank's exit code, and the Failure of the rank that broke the run first (None if torchrun ended with 0).
 
@@ -59,23 +69,23 @@ def first_failure(exit_code, launcher_lines, lines, errors, when):
     """
     if exit_code == 0:
         return dict.fromkeys(lines, 0), None
-    reported, closed = _torchruns_report(launcher_lines)
-    if not reported:
-        return {}, Failure(None, exit_code, _launcher_text(exit_code, launcher_lines))
-    codes = {rank: reported.get(rank, (0, 0))[0] for rank in lines}
-    told_to_stop = {rank for rank, (_, pid) in reported.items() if pid in closed}
-    # torchrun logs whom it sends SIGTERM. If nobody else got one, a rank with exit code 0 was gone before.
-    others_told = closed - {pid for _, pid in reported.values()}
-    left_early = [rank for rank in lines if codes[rank] == 0 and not others_told]
+    report = torchruns_report(launcher_lines, {rank: rank for rank in lines})
+    if not report.failed:
+        return {}, Failure(None, exit_code, launcher_text(exit_code, launcher_lines))
+    return report.codes, blame(report, lines, errors, when)
 
+
+def blame(report, lines, errors, when, name="rank {}".format):
+    """The Failure of the rank that broke a run first, where at least one has failed; `name`: what a rank is called."""
+    codes, told_to_stop, left_early = report.codes, report.told_to_stop, report.left_early
     if set(codes.values()) == {STOPPED}:
         first = min(codes)
         text = f"the run stopped before its end: every rank ended with exit code {STOPPED}"
-        return codes, Failure(first, STOPPED, text + _last_words(first, [], lines[first]))
-    causes = {rank: first_error(without_prefixes(errors.get(rank, []))) for rank in lines}
+        return Failure(first, STOPPED, text + _last_words(name(first), [], lines[first]))
+    causes = {rank: first_error(without_prefixes(errors.get(rank, []))) for rank in codes}
     # A rank can need so long to exit after its traceback that torchrun ends it, and then names it a bystander.
-    raised = {rank for rank in when if errors[rank][-1:] == lines[rank][-1:]}
-    failed = [rank for rank in lines if codes[rank] != 0 and (rank not in told_to_stop or rank in raised)]
+    raised = {rank for rank in codes if rank in when and errors[rank][-1:] == lines[rank][-1:]}
+    failed = [rank for rank in codes if codes[rank] != 0 and (rank not in told_to_stop or rank in raised)]
     # Nobody dies of SIGKILL, SIGSEGV and their like because a peer went away.
     killed = {rank for rank in failed if codes[rank] < 0 and -codes[rank] not in (signal.SIGABRT, signal.SIGTERM)}
     killed -= told_to_stop
@@ -83,35 +93,42 @@ def first_failure(exit_code, launcher_lines, lines, errors, when):
     victims = [rank for rank in failed if rank not in killed and is_symptom(causes[rank])]
     guilty = [rank for rank in failed if rank not in victims]
 
-    first = (guilty or left_early or victims or sorted(reported))[0]
+    first = (guilty or left_early or victims or sorted(report.failed))[0]
     if not guilty and left_early:
-        text = " and ".join(f"rank {rank}" for rank in left_early)
+        text = " and ".join(name(rank) for rank in left_early)
         text += " left with exit code 0 while others were still working"
     elif first in victims:
-        text = f"rank {first} lost contact with the others"
+        text = f"{name(first)} lost contact with the others"
     elif first in told_to_stop or (codes[first] == -signal.SIGABRT and first in raised):
-        text = f"rank {first} failed"  # how it ended is not why: gloo can abort a process that ends with an error
+        text = f"{name(first)} failed"  # how it ended is not why: gloo can abort a process that ends with an error
     else:
-        text = f"rank {first} {_ending(codes[first])}"
-    text += _last_words(first, errors.get(first, []), lines[first])
-    for rank in lines:
+        text = f"{name(first)} {_ending(codes[first])}"
+    text += _last_words(name(first), errors.get(first, []), lines[first])
+    for rank in codes:
         if rank != first and rank in victims:
-            text += f"\nrank {rank} lost contact: {_shortened(causes[rank])}"
+            text += f"\n{name(rank)} lost contact: {_shortened(causes[rank])}"
         elif not guilty and rank in told_to_stop and rank not in failed:
-            text += f"\nrank {rank} was still running and was ended by torchrun"
-    return codes, Failure(first, codes[first], text)
+            text += f"\n{name(rank)} was still running and was ended by torchrun"
+    return Failure(first, codes[first], text)
 
 
-def _torchruns_report(launcher_lines):
-    """From torchrun's log: local rank -> (exit code, pid) of each that failed, and the pids it sent SIGTERM to."""
+def torchruns_report(launcher_lines, ranks):
+    """What one torchrun's log says of `ranks`: its local ranks -> what the run calls them."""
     log = "\n".join(launcher_lines)
     entry = r"rank\s+: \d+ \(local_rank: (\d+)\)\s+exitcode\s+: (-?\d+)\s+\(pid: (\d+)\)"
-    reported = {int(rank): (int(code), int(pid)) for rank, code, pid in re.findall(entry, log)}
+    reported = {ranks.get(int(local), int(local)): (int(code), int(pid)) for local, code, pid in re.findall(entry, log)}
     last_attempt = log.split("failed (exitcode:")[-2:][0]  # that line ends what is written about an attempt
-    return reported, {int(pid) for pid in re.findall(r"Sending process (\d+) closing signal", last_attempt)}
+    closed = {int(pid) for pid in re.findall(r"Sending process (\d+) closing signal", last_attempt)}
+    codes = {rank: reported.get(rank, (0, 0))[0] for rank in ranks.values()}
+    told_to_stop = {rank for rank, (_, pid) in reported.items() if pid in closed}
+    # torchrun logs whom it sends SIGTERM. If nobody else got one, a rank with exit code 0 was gone before.
+    others_told = closed - {pid for _, pid in reported.values()}
+    left_early = [rank for rank, code in codes.items() if code == 0 and not others_told]
+    return Report(codes, set(reported), told_to_stop, left_early)
 
 
-def _launcher_text(exit_code, launcher_lines):
+def launcher_text(exit_code, launcher_lines):
+    """What to say of a run that ended before, or without, a rank that failed."""
     if exit_code is None:
         return "the process that watched over torchrun was killed; torchrun and its ranks were ended"
     if exit_code < 0:
@@ -166,15 +183,15 @@ def first_error(lines):
     return "\n".join(text).strip()
 
 
-def _last_words(rank, errors, lines):
+def _last_words(name, errors, lines):
     """The rank's traceback, else the end of its stderr, else the last lines it printed."""
     errors = without_prefixes(errors)
     shown = _traceback(errors) or [line for line in errors if line.strip()]
     if shown:
         return "\n\n" + "\n".join(shown if len(shown) <= LONGEST else ["...", *shown[-LONGEST:]]).rstrip() + "\n"
     if lines:
-        return f"\n\nlast line of rank {rank}: {lines[-1]}\n"
-    return f"\n\nrank {rank} printed nothing\n"
+        return f"\n\nlast line of {name}: {lines[-1]}\n"
+    return f"\n\n{name} printed nothing\n"
 
 
 def _shortened(text, width=200):

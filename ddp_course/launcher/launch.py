@@ -111,9 +111,8 @@ def torchrun(
     __tracebackhide__ = True  # pytest shows the caller's line
     nproc = default_processes() if nproc is None else nproc
     torchrun_args = [str(arg) for arg in torchrun_args]
-    _check_input(script, nproc, torchrun_args)
-    if Path(script).is_absolute() and Path(script).is_relative_to(os.getcwd()):
-        script = Path(script).relative_to(os.getcwd())
+    check_input(script, nproc, torchrun_args)
+    script = shown(script)
     added = {"OMP_NUM_THREADS": threads_per_process(nproc), **(env or {})}
     if any(re.match(r"--nnodes=\d+:\d+$", arg) for arg in torchrun_args):
         # torch 2.13 keeps the first round's store for later rounds, and does not tell a node that joins where it is.
@@ -122,9 +121,8 @@ def torchrun(
     several_nodes = any(re.match("--(nnodes|node|rdzv|master)", arg) for arg in torchrun_args)
     options = [*([] if several_nodes else ["--standalone"]), f"--nproc-per-node={nproc}", *torchrun_args]
     script_and_args = [str(script), *map(str, args)]
-    settings = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
     run = Run(
-        command=" ".join([*settings, shlex.join(["torchrun", *options, *script_and_args])]),
+        command=command_line(added, [*options, *script_and_args]),
         lines={rank: [] for rank in range(nproc)},
         results={rank: {} for rank in range(nproc)},
     )
@@ -142,18 +140,37 @@ def torchrun(
     run.exit_codes, failure = first_failure(
         run.exit_code, run.launcher_lines, run.lines, output.errors, output.first_traceback
     )
-    if run.timed_out:
-        if check:
-            raise RunTimedOut(_timeout_message(run, timeout, running), run)
-    elif failure:
+    if failure and not run.timed_out:
         run.failure = Failure(failure.rank, failure.exit_code, shorter_paths(failure.text))
-        if check:
-            stopped = set(run.exit_codes.values()) == {STOPPED}
-            raise (RunStopped if stopped else RunFailed)(f"{run.failure.text.rstrip()}\n\n({run})", run)
+    if check and run.timed_out:
+        raise RunTimedOut(timeout_message(run, timeout, running), run)
+    if check:
+        raise_failure(run)
     return run
 
 
-def _check_input(script, nproc, torchrun_args):
+def raise_failure(run: Run) -> None:
+    """RunFailed, or RunStopped, if a run that has ended has a `failure`."""
+    __tracebackhide__ = True
+    if run.failure:
+        stopped = set(run.exit_codes.values()) == {STOPPED}
+        raise (RunStopped if stopped else RunFailed)(f"{run.failure.text.rstrip()}\n\n({run})", run)
+
+
+def shown(script: str | Path) -> Path:
+    """`script` as a reader would write it: relative, if it is below this folder."""
+    inside = Path(script).is_absolute() and Path(script).is_relative_to(os.getcwd())
+    return Path(script).relative_to(os.getcwd()) if inside else Path(script)
+
+
+def command_line(added: Mapping[str, str], words: Iterable[str]) -> str:
+    """torchrun as one would type it, with the environment variables that are added before it."""
+    settings = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
+    return " ".join([*settings, shlex.join(["torchrun", *words])])
+
+
+def check_input(script, nproc, torchrun_args):
+    """Raises InputError for a launch that cannot be started as asked."""
     if not Path(script).is_file():
         raise InputError(f"There is no script {str(script)!r} in {os.getcwd()}; a Python file is needed.")
     if isinstance(nproc, bool) or not isinstance(nproc, int) or nproc < 1:
@@ -209,7 +226,7 @@ def supervised(command, environment, folder, timeout, output, stop_when=lambda: 
             sweep(environment[RUN_VARIABLE])
         output.finish()
         output.run.exit_code = report.get("exit_code")
-        return report.get("running", [])
+        return report.get("running", {}).get(getattr(output, "number", "LOCAL_RANK"), [])
     finally:
         try:
             supervisor.stdin.close()  # as if we had died: ends whatever still runs, removes the folder
@@ -227,7 +244,8 @@ def supervised(command, environment, folder, timeout, output, stop_when=lambda: 
 def _follow(supervisor, output, deadline, stop_when=lambda: False):
     """Passes the ranks' lines on until the supervisor reports the end; None if the deadline or stop_when came first.
 
-    The report is {"exit_code": torchrun's, "running": ranks that had to be ended}, {} if the supervisor was killed.
+    The report is {"exit_code": torchrun's, "running": ranks that had to be ended, by the name of the variable that has
+    their number}, {} if the supervisor was killed.
     """
     while deadline is None or time.monotonic() < deadline:
         if select.select([supervisor.stdout], [], [], POLL)[0]:
@@ -247,12 +265,13 @@ def _stop(supervisor, output, grace):
     return _follow(supervisor, output, time.monotonic() + grace + 15) or {}
 
 
-def _timeout_message(run, timeout, running):
+def timeout_message(run, timeout, running, name="rank {}".format):
+    """What to say of a run that was ended at its timeout; `name`: what a rank is called."""
     if not running:
         return f"no end after {timeout:g} s, and no rank was running: torchrun was still starting, or ending"
-    names = " and ".join(f"rank {rank}" for rank in running)
+    names = " and ".join(name(rank) for rank in running)
     message = f"no end after {timeout:g} s: {names} {'was' if len(running) == 1 else 'were'} still running"
     for rank in running:
         last = next((line for line in reversed(run.lines[rank]) if line.strip()), None)
-        message += f"\nlast line of rank {rank}: {last}" if last else f"\nrank {rank} had printed nothing"
+        message += f"\nlast line of {name(rank)}: {last}" if last else f"\n{name(rank)} had printed nothing"
     return message

@@ -27,6 +27,8 @@ class RankOutput:
     results  whether a JSON object alone on a line is a result, or a line like any other
     """
 
+    number = "LOCAL_RANK"  # the variable in which a rank finds the number that it has here
+
     def __init__(self, folder, run, quiet, results=True):
         self.folder, self.run, self.quiet, self.results = folder, run, quiet, results
         self.errors, self.first_traceback = {}, {}
@@ -35,8 +37,8 @@ class RankOutput:
     def pass_on(self):
         """Takes every new line that is complete."""
         # Written by torchrun: ranks/<run>/attempt_<restarts>/<rank>/stdout.log, and stderr.log
-        for path in sorted(self.folder.glob("ranks/*/attempt_*/*/std*.log"), key=_attempt_rank_stream):
-            _, rank, is_stderr = _attempt_rank_stream(path)
+        for path in sorted(self.files(), key=self.attempt_rank_stream):
+            _, rank, is_stderr = self.attempt_rank_stream(path)
             try:
                 new = path not in self._files or self._replaced(path)
                 opened = open(path, "rb") if new else None
@@ -52,12 +54,25 @@ class RankOutput:
             for line in complete:
                 self._take(rank, is_stderr, line)
 
+    def files(self):
+        """The paths of what the ranks write."""
+        return self.folder.glob("ranks/*/attempt_*/*/std*.log")
+
+    def attempt_rank_stream(self, path):
+        """Of such a path: the number of the start, the rank, whether it is stderr."""
+        attempt, rank, name = path.parts[-3:]
+        return int(attempt.removeprefix("attempt_")), int(rank), name == "stderr.log"
+
+    def label(self, rank):
+        """What stands before a line of this rank."""
+        return f"rank {rank}"
+
     def _replaced(self, path):
         """Whether torchrun has written a file anew, whose end is then taken: so it does when a node joins or leaves."""
         file, rest = self._files[path]
         if os.fstat(file.fileno()).st_ino == path.stat().st_ino:  # ours keeps its number as long as it is open
             return False
-        _, rank, is_stderr = _attempt_rank_stream(path)
+        _, rank, is_stderr = self.attempt_rank_stream(path)
         for line in filter(None, (rest + file.read()).split(b"\n")):
             self._take(rank, is_stderr, line)
         file.close()
@@ -69,7 +84,7 @@ class RankOutput:
         for path, (file, rest) in self._files.items():
             file.close()
             if rest:
-                _, rank, is_stderr = _attempt_rank_stream(path)
+                _, rank, is_stderr = self.attempt_rank_stream(path)
                 self._take(rank, is_stderr, rest)
         self._files.clear()
         for name in ("launcher.log", "supervisor.log"):
@@ -89,7 +104,8 @@ class RankOutput:
                 self.first_traceback.setdefault(rank, time.monotonic())
         if not self.quiet:
             line = shorter_paths(re.sub(rf"^\[rank{rank}\]: ?", "", line))  # torch's prefix says the same as ours
-            print(f"\x1b[38;5;{ANSI_COLOURS[rank % len(ANSI_COLOURS)]}m[rank {rank}]\x1b[0m {line}", flush=True)
+            colour = ANSI_COLOURS[rank % len(ANSI_COLOURS)]
+            print(f"\x1b[38;5;{colour}m[{self.label(rank)}]\x1b[0m {line}", flush=True)
 
 
 def shorter_paths(text):
@@ -98,11 +114,6 @@ def shorter_paths(text):
     for root in roots:
         text = re.sub(rf"{re.escape(str(root))}/([^\s\"]+\.py)\b", r"\1", text)
     return text
-
-
-def _attempt_rank_stream(path):
-    attempt, rank, name = path.parts[-3:]
-    return int(attempt.removeprefix("attempt_")), int(rank), name == "stderr.log"
 
 
 def _json_object(line):

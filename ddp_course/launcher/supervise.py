@@ -69,19 +69,20 @@ def hear(kernel, wait):
 
 
 def running_ranks(launcher):
-    """The ranks that torchrun (a Popen) has running now: the local ranks, where this is one node of several."""
-    ranks = []
+    """The ranks that torchrun (a Popen), or the torchruns below it, have running now: by the name of the variable."""
+    ranks = {"LOCAL_RANK": set(), "RANK": set()}
     try:
-        children = psutil.Process(launcher.pid).children()
+        children = psutil.Process(launcher.pid).children(recursive=True)
     except psutil.Error:
-        return ranks  # torchrun has just ended
+        children = []  # torchrun has just ended
     for process in children:
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and "LOCAL_RANK" in process.environ():
-                ranks.append(int(process.environ()["LOCAL_RANK"]))
-        except (psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE and "LOCAL_RANK" in (environment := process.environ()):
+                for name, found in ranks.items():
+                    found.add(int(environment[name]))
+        except (psutil.Error, OSError, ValueError, KeyError):
             continue
-    return sorted(ranks)
+    return {name: sorted(found) for name, found in ranks.items()}
 
 
 def stop(launcher, kernel, word):
@@ -100,7 +101,7 @@ def main(kernel, folder, *command):
     """Runs `command`, its output in `folder`/launcher.log; the last line on stdout is {"exit_code", "running"}."""
     tag = os.environ[RUN_VARIABLE]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that `finally` below still runs
-    running, word, launcher = [], None, None
+    running, word, launcher = {}, None, None
     try:
         with open(os.path.join(folder, "launcher.log"), "wb") as log:
             launcher = subprocess.Popen(

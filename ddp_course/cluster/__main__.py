@@ -1,0 +1,111 @@
+"""A cluster of namespaces for a shell.
+
+    python -m ddp_course.cluster up --nodes 2 --rate 200mbit      # stays in the foreground; Ctrl-C, or `down`, ends it
+    python -m ddp_course.cluster run node1 torchrun --nnodes=2 ... train.py         # in another shell
+    python -m ddp_course.cluster run all hostname
+    python -m ddp_course.cluster status
+    python -m ddp_course.cluster down
+
+What the other commands need to know stands in a file of the folder --folder. Everything on the machines ends with `up`.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from ddp_course.cluster.machines import Cluster
+from ddp_course.cluster.namespaces import entering
+from ddp_course.errors import InputError, in_one_line
+
+FOLDER, STATE = Path("runs/cluster"), "cluster.json"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m ddp_course.cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the state is kept (%(default)s)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    start = commands.add_parser("up", help="start the machines, and stay until Ctrl-C")
+    start.add_argument("--nodes", type=int, default=2, help="machines (%(default)s)")
+    start.add_argument("--rate", default="200mbit", help='of each cable, both ways (%(default)s); "none": no limit')
+    run = commands.add_parser("run", help="run a command on a machine; its exit code is ours")
+    run.add_argument("node", help="node1, node2, ..., head, or all")
+    run.add_argument("words", nargs=argparse.REMAINDER, metavar="command", help="the command, with its own arguments")
+    commands.add_parser("status", help="list the machines; exit code 1 if there are none")
+    commands.add_parser("down", help="end the machines, and everything on them")
+    given = parser.parse_args(arguments)
+    try:
+        if given.command == "up":
+            return up(given.folder, given.nodes, None if given.rate == "none" else given.rate)
+        state = read(given.folder)
+        if given.command == "status":
+            print(state["shown"] if state else f"no cluster is up in {given.folder}")
+            return 0 if state else 1
+        if given.command == "down":
+            return down(given.folder, state)
+        if not state:
+            raise InputError(f"no cluster is up in {given.folder}; start one with python -m ddp_course.cluster up")
+        return run_on(state["pids"], given.node, given.words)
+    except InputError as error:
+        print(f"error: {in_one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def up(folder: Path, nodes: int, rate: str | None) -> int:
+    """Hold a cluster until a signal comes."""
+    if read(folder):
+        raise InputError(f"a cluster is up in {folder}; end it with python -m ddp_course.cluster down")
+    with Cluster(nodes, rate) as cluster:
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {"pid": os.getpid(), "since": psutil.Process().create_time(), "pids": cluster.pids,
+                 "shown": str(cluster)}  # fmt: skip
+        (folder / STATE).write_text(json.dumps(state))
+        print(f"{cluster}\nup, until Ctrl-C or python -m ddp_course.cluster down", flush=True)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        try:
+            while True:
+                signal.pause()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            (folder / STATE).unlink(missing_ok=True)
+    return 0
+
+
+def read(folder: Path) -> dict | None:
+    """What `up` has written, if it is still there."""
+    try:
+        state = json.loads((folder / STATE).read_text())
+        return state if psutil.Process(state["pid"]).create_time() == state["since"] else None  # not another one's pid
+    except (OSError, ValueError, psutil.NoSuchProcess):
+        return None
+
+
+def down(folder: Path, state: dict | None) -> int:
+    """End the process of `up`."""
+    if state:
+        os.kill(state["pid"], signal.SIGTERM)
+        while read(folder):
+            time.sleep(0.05)
+    print("the cluster is down" if state else f"no cluster is up in {folder}")
+    return 0
+
+
+def run_on(pids: dict[str, int], node: str, words: list[str]) -> int:
+    """The command on one machine, or on all but the head at once."""
+    machines = [name for name in pids if name.startswith("node")] if node == "all" else [node]
+    if not words or not set(machines) <= pids.keys():
+        raise InputError(f"say on which machine, and what: run NODE command ...; there are all, {', '.join(pids)}")
+    return subprocess.run(entering([{"pid": pids[name], "command": words} for name in machines])).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

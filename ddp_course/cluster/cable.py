@@ -1,0 +1,30 @@
+"""A cable's speed, as Linux limits it: a token bucket at both of its ends (`man tc-tbf`)."""
+
+import re
+
+from ddp_course.errors import InputError
+
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+# Seconds of sending that may pass at once after a pause. With more, messages of some kilobytes cost nothing; with less,
+# the timer that refills the bucket cannot keep up, and a fast cable is slower than it should be.
+BURST_SECONDS = 0.0005
+SMALLEST_BURST = 1600  # bytes: one packet with its headers has to fit
+QUEUE = "200ms"  # longest wait in the queue of a cable; then packets are dropped
+
+
+def bits_per_second(rate: str) -> float:
+    """ "200mbit" -> 2e8. Raises InputError for what is no speed."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmg]?)bit", str(rate).strip().lower())
+    if not match or not float(match[1]):
+        raise InputError(f'the speed of a cable is a number of bits per second such as "200mbit" or "1gbit"; '
+                         f"got {rate!r}")  # fmt: skip
+    return float(match[1]) * UNITS[match[2]]
+
+
+def limit(rate: str | None) -> list[str]:
+    """The words after `tc qdisc replace dev ... root` that hold a cable to `rate`; none for None, no limit."""
+    if rate is None:
+        return []
+    bits = bits_per_second(rate)
+    burst = max(SMALLEST_BURST, round(bits / 8 * BURST_SECONDS))
+    return ["tbf", "rate", f"{bits:.0f}bit", "burst", str(burst), "latency", QUEUE]

@@ -1,0 +1,220 @@
+"""torchrun on every machine of a cluster: one job, whose result is a Run with each rank's machine in it."""
+
+import shlex
+import signal
+import stat
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddp_course.cluster import namespaces
+from ddp_course.lab.machine import threads_per_process
+from ddp_course.launcher.first_failure import Failure, Report, blame, launcher_text, torchruns_report
+from ddp_course.launcher.launch import (
+    Run,
+    RunTimedOut,
+    check_input,
+    command_line,
+    raise_failure,
+    shown,
+    supervised,
+    supervised_environment,
+    timeout_message,
+)
+from ddp_course.launcher.rank_output import RankOutput, shorter_paths
+
+PORT = 29500
+# torchrun starts a rank by this instead of Python: which rank stands in which folder of its logs is written there.
+AS_PYTHON = """#!/bin/sh
+echo "$RANK" > "${{TORCHELASTIC_ERROR_FILE%/*}}/rank"
+unset PYTHON_EXEC
+exec {python} "$@"
+"""
+
+
+@dataclass(repr=False)
+class ClusterRun(Run):
+    """A Run on several machines: ranks are those of the whole job. `nodes` has each rank's machine; by machine,
+    `node_exit_codes` has torchrun's exit code and `node_lines` its own log."""
+
+    nodes: dict[int, str] = field(default_factory=dict)
+    node_exit_codes: dict[str, int] = field(default_factory=dict)
+    node_lines: dict[str, list[str]] = field(default_factory=dict)
+
+    def __repr__(self):
+        return f"{len(self.node_lines)} machines, {super().__repr__()}"
+
+    def name(self, rank: int) -> str:
+        """A rank with its machine."""
+        return f"rank {rank} on {self.nodes[rank]}" if rank in self.nodes else f"rank {rank}"
+
+
+def torchrun(
+    cluster,
+    script: str | Path,
+    *args,
+    nproc_per_node: int = 1,
+    timeout: float | None = 120,
+    env: Mapping[str, object] | None = None,
+    check: bool = True,
+    quiet: bool = False,
+    torchrun_args: Iterable[str] = (),
+    env_of: Mapping[str, Mapping[str, object]] | None = None,
+    torchrun_args_of: Mapping[str, Iterable[str]] | None = None,
+    at: Mapping[str, Callable[[], object]] | None = None,
+) -> ClusterRun:
+    """Runs `script` with `args` on `nproc_per_node` processes of every machine and returns the finished ClusterRun.
+
+    timeout, env, check, quiet   as for launcher.torchrun, whose exceptions these are, too
+    torchrun_args     options that are added to, or win over, the rendezvous at node1, such as "--max-restarts=1"
+    env_of, torchrun_args_of     more of both for single machines: {"node2": {"GLOO_SOCKET_IFNAME": "lo"}}
+    at                what to do while the job runs, each once, when the first line with a text in it has appeared:
+                      {"step 20": lambda: cluster.cut("node2")}
+
+    When one machine's torchrun has failed, the others get five seconds, then SIGTERM, as from a scheduler.
+    """
+    __tracebackhide__ = True
+    torchrun_args = [str(arg) for arg in torchrun_args]
+    args_of = {node: [str(arg) for arg in some] for node, some in (torchrun_args_of or {}).items()}
+    for node in (*cluster.nodes, *args_of, *(env_of or {})):
+        cluster.check(node)
+    check_input(script, nproc_per_node, [*torchrun_args, *(arg for some in args_of.values() for arg in some)])
+    size = len(cluster.nodes) * nproc_per_node
+    added = {"OMP_NUM_THREADS": threads_per_process(size), **(env or {})}
+    added = {name: str(value) for name, value in added.items()}
+    options = [f"--nnodes={len(cluster.nodes)}", f"--nproc-per-node={nproc_per_node}", "--rdzv-backend=c10d",
+               f"--rdzv-endpoint={cluster.nodes[0]}:{PORT}", f"--rdzv-id={uuid.uuid4().hex[:8]}",
+               *torchrun_args]  # fmt: skip
+    script_and_args = [str(shown(script)), *map(str, args)]
+    run = ClusterRun(
+        command=command_line(added, [*options, *script_and_args]),
+        lines={rank: [] for rank in range(size)},
+        results={rank: {} for rank in range(size)},
+        node_lines={node: [] for node in cluster.nodes},
+    )
+    if not quiet:
+        print(f"on {', '.join(cluster.nodes)}: {run.command}", flush=True)
+        for node in sorted(args_of.keys() | (env_of or {}).keys()):
+            settings = [f"{name}={value}" for name, value in (env_of or {}).get(node, {}).items()]
+            print(f"on {node} also: {shlex.join([*settings, *args_of.get(node, [])])}", flush=True)
+
+    folder = Path(tempfile.mkdtemp(prefix="ddp_course_run_"))
+    python = folder / "python"
+    python.write_text(AS_PYTHON.format(python=shlex.quote(sys.executable)))
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    tasks = []
+    for node in cluster.nodes:
+        (folder / node).mkdir()
+        ours = ["--redirects=3", f"--log-dir={folder / node / 'ranks'}", *args_of.get(node, [])]
+        # -P: nothing in this folder shadows a module that torchrun imports
+        command = [sys.executable, "-P", "-m", "torch.distributed.run", *options, *ours, *script_and_args]
+        task = cluster.task(node, command, {**(env_of or {}).get(node, {}), "PYTHON_EXEC": python})
+        files = {"log": folder / node / "launcher.log", "exit": folder / node / "exit_code"}
+        tasks.append(task | {name: str(path) for name, path in files.items()})
+    output = ClusterOutput(folder, run, quiet, at or {})
+    environment = supervised_environment() | added
+    running = supervised(namespaces.entering(tasks), environment, folder, timeout, output)
+
+    _judge(run, output, cluster.cut_off)
+    if check and run.timed_out:
+        raise RunTimedOut(timeout_message(run, timeout, running, run.name) + _cables(cluster.cut_off), run)
+    if check:
+        raise_failure(run)
+    return run
+
+
+class ClusterOutput(RankOutput):
+    """The files of several torchruns, each in a folder with its machine's name."""
+
+    number = "RANK"
+
+    def __init__(self, folder, run, quiet, at):
+        super().__init__(folder, run, quiet)
+        self._at = dict(at)
+
+    def _take(self, rank, is_stderr, raw):
+        super()._take(rank, is_stderr, raw)
+        for text in [text for text in self._at if text.encode() in raw]:
+            self._at.pop(text)()
+
+    def files(self):
+        # The file is there before the rank can write anything.
+        return (path for path in self.folder.glob("*/ranks/*/attempt_*/*/std*.log") if self._number(path) is not None)
+
+    def attempt_rank_stream(self, path):
+        attempt, _, is_stderr = super().attempt_rank_stream(path)
+        rank = self._number(path)
+        self.run.nodes[rank] = path.relative_to(self.folder).parts[0]
+        return attempt, rank, is_stderr
+
+    def label(self, rank):
+        return f"rank {rank} {self.run.nodes[rank]}"
+
+    def finish(self):
+        self.local = {}  # machine -> {local rank: rank}, of its last start
+        for path in sorted(self.files(), key=self.attempt_rank_stream):
+            self.local.setdefault(path.relative_to(self.folder).parts[0], {})[int(path.parts[-2])] = self._number(path)
+        super().finish()
+        self.run.nodes = dict(sorted(self.run.nodes.items()))
+        for node in self.run.node_lines:
+            log, code = self.folder / node / "launcher.log", self.folder / node / "exit_code"
+            self.run.node_lines[node] = log.read_text(errors="replace").splitlines() if log.exists() else []
+            if code.exists() and code.read_text():
+                self.run.node_exit_codes[node] = int(code.read_text())
+            self.run.launcher_lines += [f"[{node}] {line}" for line in self.run.node_lines[node]]
+
+    def _number(self, path):
+        """The rank that a folder of logs belongs to; None if it has none yet."""
+        try:
+            text = path.with_name("rank").read_text()
+        except OSError:
+            return None
+        return int(text) if text.strip() and int(text) in self.run.lines else None
+
+
+def _judge(run, output, cut_off):
+    """Fill in the exit codes, and the failure if there is one."""
+    if run.exit_code == 0:
+        run.exit_codes = dict.fromkeys(run.lines, 0)
+        return
+    report = Report({})
+    for node, ranks in output.local.items():
+        lines = run.node_lines[node]
+        one = torchruns_report(lines, ranks)
+        if not one.failed and run.node_exit_codes.get(node) != 0:
+            one = _silent(lines, ranks.values(), output.first_traceback)
+        report.codes |= one.codes
+        report.failed |= one.failed
+        report.told_to_stop |= one.told_to_stop
+        report.left_early += one.left_early
+    run.exit_codes = dict(sorted(report.codes.items()))
+    report.codes = run.exit_codes
+    if report.failed:
+        failure = blame(report, run.lines, output.errors, output.first_traceback, run.name)
+    else:
+        first = [node for node, code in run.node_exit_codes.items() if code] or list(run.node_lines)
+        text = launcher_text(run.exit_code, run.node_lines[first[0]])
+        failure = Failure(None, run.exit_code, f"on {first[0]}: {text}")
+    if not run.timed_out:
+        text = shorter_paths(failure.text).rstrip() + _cables(cut_off)
+        run.failure = Failure(failure.rank, failure.exit_code, text)
+
+
+def _silent(lines, ranks, when):
+    """What became of `ranks` whose torchrun was told to end, or killed, and says nothing of them."""
+    ended = dict.fromkeys(ranks, 0)
+    if not any("_exit_barrier" in line for line in lines):  # where it waits for the others when its ranks have ended
+        ended = {rank: 1 if rank in when else -signal.SIGTERM for rank in ranks}
+    failed = {rank for rank, code in ended.items() if code == 1}
+    told_to_stop = {rank for rank, code in ended.items() if code < 0}
+    return Report(ended, failed, told_to_stop, [rank for rank, code in ended.items() if code == 0])
+
+
+def _cables(cut_off):
+    """A sentence on the cables that are cut; empty if none is."""
+    if not cut_off:
+        return ""
+    return "\n" + ", ".join(f"the cable of {node} is cut" for node in sorted(cut_off))

@@ -1,0 +1,219 @@
+"""Machines made of namespaces: their names, their cables, a job on them, and that nothing of them is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from training_runs import TRAINER, arguments, metrics, train
+
+from ddp_course.cluster import Cluster, available, machines, unavailable
+from ddp_course.cluster.cable import limit
+from ddp_course.errors import InputError
+from ddp_course.launcher import RunFailed
+
+pytestmark = pytest.mark.ranks
+here = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
+CLUSTER_VARIABLE = "DDP_COURSE_CLUSTER_OF_A_TEST"
+SERVE = """
+import socket
+server = socket.create_server(("", 5000))
+print("listening", flush=True)
+peer, _ = server.accept()
+while size := int.from_bytes(peer.recv(8, socket.MSG_WAITALL), "big"):
+    while size:
+        size -= len(peer.recv(min(size, 1 << 16)))
+    peer.sendall(b"x")
+"""
+SEND = """
+import json, socket, sys, time
+peer = socket.create_connection(("node1", 5000))
+for size in json.loads(sys.argv[1]):
+    start = time.perf_counter()
+    peer.sendall(size.to_bytes(8, "big") + bytes(size))
+    peer.recv(1)
+    print(time.perf_counter() - start)
+"""
+LOOP = """
+import sys, time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo", timeout=timedelta(seconds=5))
+for step in range(2000):
+    dist.all_reduce(torch.ones(1000))
+    print("step", step, flush=True)
+    time.sleep(0.05)
+"""
+HOLD = """
+import os, subprocess, sys, time
+from ddp_course.cluster import Cluster
+cluster = Cluster(2, "100mbit")
+subprocess.Popen(cluster.entering("node2", "sleep 600 & sleep 600"))
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(nodes=3, rate=None) as cluster:
+        yield cluster
+
+
+@here
+def test_machines_know_themselves_and_each_other_by_name(cluster):
+    assert cluster.nodes == ["node1", "node2", "node3"]
+    for node in cluster.nodes:
+        assert cluster.run(node, ["hostname"]).stdout.strip() == node
+        for other in cluster.nodes:
+            address = f"10.77.0.{other[-1]}"
+            assert address in cluster.run(node, f"getent ahosts {other}").stdout
+    serve = subprocess.Popen(
+        cluster.entering("node1", [sys.executable, "-c", SERVE]), stdout=subprocess.PIPE, text=True
+    )
+    assert serve.stdout.readline()
+    cluster.run("node3", [sys.executable, "-c", SEND, "[10, 0]"])
+    assert serve.wait(60) == 0
+    cluster.run("node2", "echo mine > /mnt/file")
+    assert cluster.run("node1", "ls -A /mnt").stdout == "" and cluster.run("node2", "cat /mnt/file").stdout == "mine\n"
+    with pytest.raises(InputError, match="on node2, 'exit 3' ended with exit code 3"):
+        cluster.run("node2", "exit 3")
+    with pytest.raises(InputError, match="there is no machine 'node7'"):
+        cluster.run("node7", "true")
+
+
+@here
+def test_a_cable_is_as_slow_as_it_should_be(cluster):
+    """Never faster than its rate, small messages included; a cable of a tenth of the speed takes longer."""
+    sizes = [1 << 14] * 20 + [1 << 20] + [0]  # the burst lets the first of them pass
+    seconds = {}
+    for rate in ("100mbit", "10mbit"):
+        cluster.set_rate("node2", rate)
+        serve = subprocess.Popen(
+            cluster.entering("node1", [sys.executable, "-c", SERVE]), stdout=subprocess.PIPE, text=True
+        )
+        assert serve.stdout.readline()
+        done = cluster.run("node2", [sys.executable, "-c", SEND, json.dumps(sizes)], check=False)
+        times = [float(line) for line in done.stdout.split()][: len(sizes) - 1]
+        assert serve.wait(60) == 0 and len(times) == len(sizes) - 1, done.stderr
+        burst = int(limit(rate)[4])
+        for size, taken in zip(sizes, times, strict=False):
+            bits = float(rate.removesuffix("mbit")) * 1e6
+            assert taken > 0.95 * 8 * (size - 2 * burst - 3000) / bits, (rate, size, taken)
+        seconds[rate] = times[-1]
+    cluster.set_rate("node2", None)
+    assert seconds["10mbit"] > 3 * seconds["100mbit"]
+
+
+@here
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_the_trainer_on_machines_equals_the_trainer_here(nodes, cluster, tmp_path):
+    """The same losses, bit for bit, as that many processes of one machine; those equal one process's (test_ladder)."""
+    flags = f"--steps 4 --tokens-per-update {nodes * 1024} --checkpoint-every 0 --validate-every 0".split()
+    train(tmp_path / "here", *flags, nproc=nodes)
+    if nodes == len(cluster.nodes):
+        run = cluster.torchrun(TRAINER, *arguments(tmp_path / "there", *flags), quiet=True, timeout=900)
+    else:
+        with Cluster(nodes, "1gbit") as smaller:
+            run = smaller.torchrun(TRAINER, *arguments(tmp_path / "there", *flags), quiet=True, timeout=900)
+    assert metrics(tmp_path / "there") == metrics(tmp_path / "here") != {}
+    assert run.nodes == {rank: f"node{rank + 1}" for rank in range(nodes)}
+    assert set(run.exit_codes.values()) == set(run.node_exit_codes.values()) == {run.exit_code} == {0}
+
+
+@here
+def test_a_cut_cable_ends_the_job_and_is_named(cluster, tmp_path, capsys):
+    (tmp_path / "loop.py").write_text(LOOP)
+    with pytest.raises(RunFailed) as failed:
+        cluster.torchrun(tmp_path / "loop.py", timeout=600, at={"step 5": lambda: cluster.cut("node3")})
+    cluster.mend("node3")
+    text, run = str(failed.value), failed.value.run
+    assert "lost contact" in text and "Timed out waiting 5000ms" in text and "the cable of node3 is cut" in text, text
+    assert not run.timed_out and run.exit_code != 0
+    assert "[rank 2 node3]" in capsys.readouterr().out
+    cluster.run("node3", "getent hosts node1")
+
+
+def _of(tag):
+    """The processes of a test's cluster, by the variable that it gave them."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(CLUSTER_VARIABLE) == tag and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+@here
+def test_nothing_is_left_when_its_process_is_killed(tmp_path):
+    """Processes in other process namespaces are seen from here; namespaces and interfaces go with the last of them."""
+    tag, mounts = str(tmp_path), open("/proc/self/mounts").read()
+    links = os.listdir("/sys/class/net")
+    holder = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True,
+                              env=os.environ | {CLUSTER_VARIABLE: tag})  # fmt: skip
+    assert holder.stdout.readline() == "up\n"
+    deadline = time.monotonic() + 60
+    while sum(process.name() == "sleep" for process in _of(tag)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    networks = {os.readlink(f"/proc/{process.pid}/ns/net") for process in _of(tag)}
+    assert len(networks) == 4  # ours, the switch's, and one for each machine
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    while _of(tag) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _of(tag)
+    left = set()
+    for pid in psutil.pids():
+        try:
+            left.add(os.readlink(f"/proc/{pid}/ns/net"))
+        except OSError:
+            continue
+    assert networks & left <= {os.readlink("/proc/self/ns/net")}
+    assert open("/proc/self/mounts").read() == mounts and os.listdir("/sys/class/net") == links
+
+
+@here
+def test_a_shell_starts_uses_and_ends_a_cluster(tmp_path):
+    command = [sys.executable, "-m", "ddp_course.cluster", "--folder", str(tmp_path / "state")]
+    up = subprocess.Popen([*command, "up", "--nodes", "1", "--rate", "50mbit"], stdout=subprocess.PIPE, text=True)
+    assert "node1" in up.stdout.readline()
+    hello = subprocess.run([*command, "run", "all", "hostname"], capture_output=True, text=True)
+    assert (hello.stdout, hello.returncode) == ("node1\n", 0), hello.stderr
+    assert "50mbit" in subprocess.run([*command, "status"], capture_output=True, text=True).stdout
+    assert subprocess.run([*command, "down"]).returncode == 0 and up.wait(60) == 0
+    late = subprocess.run([*command, "run", "node1", "true"], capture_output=True, text=True)
+    assert late.returncode == 2 and "no cluster is up" in late.stderr
+
+
+def test_where_it_cannot_run_one_sentence_says_why_and_what_to_do(monkeypatch):
+    for said, words in {
+        "unshare: unshare failed: Operation not permitted": "sudo",
+        "tc qdisc replace dev port1 root tbf: Error: Specified qdisc kind is unknown.": "modprobe sch_tbf",
+    }.items():
+        assert words in (sentence := available.explained(said)) and said in sentence and "\n" not in sentence
+    monkeypatch.setattr(available.sys, "platform", "darwin")
+    sentence = unavailable.__wrapped__()
+    assert "needs Linux" in sentence
+    monkeypatch.setattr(machines, "unavailable", lambda: sentence)
+    with pytest.raises(InputError, match="needs Linux"):
+        Cluster()
+    monkeypatch.setattr(available.sys, "platform", "linux")
+    monkeypatch.setattr(available.shutil, "which", lambda name, path: name != "tc")
+    assert "the command tc" in unavailable.__wrapped__() and "apt-get install iproute2" in unavailable.__wrapped__()
+
+
+def test_a_speed_that_is_none_is_refused():
+    assert limit(None) == [] and limit("1gbit")[2] == "1000000000bit"
+    for wrong in ("fast", "100", "0mbit", "100mb"):
+        with pytest.raises(InputError, match="speed of a cable"):
+            Cluster(rate=wrong)
+    with pytest.raises(InputError, match="number of machines"):
+        Cluster(nodes=0)
