@@ -3,6 +3,7 @@
     torchrun --standalone --nproc-per-node=4 ddp_course/ladder_ddp.py --out runs/ladder_4.jsonl
     torchrun --standalone --nproc-per-node=2 ddp_course/ladder_ddp.py --model recurrent --seed 7 --width 64 --steps 20
     torchrun ... ddp_course/ladder_ddp.py --rungs plain,clipping --fault sum_for_mean       # is it noticed?
+    torchrun ... ddp_course/ladder_ddp.py --rungs "beyond data parallel"  # tensor, pipeline, context, experts, meshes
 
 Exit code 1 if a rung is not as expected. The rungs are in ladder/, one module per topic.
 """
@@ -25,10 +26,15 @@ from ddp_course.json_file import parse
 from ddp_course.ladder import (
     batch_rungs,
     by_hand_rungs,
+    context_rungs,
+    expert_rungs,
     format_rungs,
+    mesh_rungs,
     model_rungs,
+    pipeline_rungs,
     sharding_rungs,
     stopping_rungs,
+    tensor_rungs,
 )
 from ddp_course.ladder.comparison import Rung, measure
 from ddp_course.ladder.setting import Fault, Setting
@@ -37,7 +43,9 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.settings import check_ranges
 
 # Imported above, before there is a group: torch's ZeRO-1 would keep it as a default argument, and its threads with it.
-TOPICS = (batch_rungs, model_rungs, format_rungs, by_hand_rungs, sharding_rungs, stopping_rungs)
+DATA_PARALLEL = (batch_rungs, model_rungs, format_rungs, by_hand_rungs, sharding_rungs, stopping_rungs)
+BEYOND = (tensor_rungs, pipeline_rungs, context_rungs, expert_rungs, mesh_rungs)
+PARTS = {"data parallel": DATA_PARALLEL, "beyond data parallel": BEYOND}
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class LadderConfig:
     """Measure the gap between N processes and one, for every technique of the course, on tiny models."""
 
     model: Literal["minigpt", "mlp", "recurrent"] = "minigpt"
-    """What is trained. Rungs that need a model of their own (norms, branches) keep it."""
+    """What is trained. Rungs that need a model of their own (norms, branches, all beyond data parallel) keep it."""
     seed: int = 1
     """Decides the weights, the text, the windows and the dropout masks."""
     layers: int = 2
@@ -59,13 +67,16 @@ class LadderConfig:
     steps: int = 6
     """Updates of each rung."""
     rungs: str = "all"
-    """Names of rungs or topics, separated by commas; all: all of them."""
+    """Names of rungs or topics, separated by commas; or "data parallel", "beyond data parallel", "all".
+    Rungs beyond data parallel enlarge sizes until they divide over the ranks."""
     out: str = ""
     """A file to write the records to, one JSON object per rung, in place of those of an earlier climb; empty: none."""
     fault: str = "none"
-    """Make a mistake in the training loop of the several processes: no_all_reduce, sum_for_mean or same_share.
-    Several, separated by commas, are made one after the other, to see whether the ladder notices each. Rungs with a
-    loop of their own (unused parameters, the scaler) do not make it."""
+    """Make a mistake in what the several processes do: no_all_reduce, sum_for_mean, same_share (data parallel);
+    global_rank (meshes); fused_as_one, no_backward_sum, bias_in_each_part, own_norm, not_tied (tensor);
+    scale_grads, table_not_summed (pipeline); positions_from_0, own_tokens_only (context);
+    experts_divided, balance_per_rank (experts). Several, separated by commas, are made one after the other,
+    to see whether the ladder notices each. A rung without a place for a mistake does not make it."""
     timeout_seconds: float = 60
     """How long a collective may wait for the other ranks before the job fails."""
 
@@ -107,17 +118,19 @@ def climb(config: LadderConfig) -> None:
 
 def all_rungs() -> list[Rung]:
     """Every rung, in the order of the course."""
-    return [rung for topic in TOPICS for rung in topic.RUNGS]
+    return [rung for part in PARTS.values() for topic in part for rung in topic.RUNGS]
 
 
 def choose(wanted: str) -> list[Rung]:
-    """The rungs with these names or topics. Raises InputError for a name that is neither."""
+    """The rungs with these names, topics or parts. Raises InputError for a name that is none of them."""
     rungs, names = all_rungs(), [name.strip() for name in wanted.split(",")]
+    names_of = {rung.name: {"all", rung.name, rung.topic, part}
+                for part, topics in PARTS.items() for topic in topics for rung in topic.RUNGS}  # fmt: skip
     for name in names:
-        if name != "all" and not any(name in (rung.name, rung.topic) for rung in rungs):
+        if not any(name in known for known in names_of.values()):
             there = ", ".join(rung.name for rung in rungs)
             raise InputError(f"--rungs: {name!r} is no rung and no topic of the ladder; there are: {there}")
-    return [rung for rung in rungs if {"all", rung.name, rung.topic} & set(names)]
+    return [rung for rung in rungs if names_of[rung.name] & set(names)]
 
 
 def _make_file(out: str) -> Path | None:

@@ -19,6 +19,10 @@ from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.distributed import process_group
 from ddp_course.errors import InputError
 from ddp_course.lab.figures import ladder_figure
+from ddp_course.ladder import pipeline_rungs
+from ddp_course.ladder.axes import with_tokens
+from ddp_course.ladder.comparison import DIFFERENT
+from ddp_course.ladder.setting import Setting
 from ddp_course.ladder_ddp import LadderConfig, all_rungs, choose
 from ddp_course.launcher import torchrun
 from ddp_course.minigpt_ddp import PRESETS
@@ -101,11 +105,12 @@ def test_the_first_loss_is_that_of_the_data(runs):
 # ---- every rung --------------------------------------------------------------------------------------------------
 
 LADDER = ROOT / "ddp_course" / "ladder_ddp.py"
-NOT_EQUAL = {"BatchNorm"}  # from 2 processes on
+NOT_EQUAL = {rung.name: rung.differs_from for rung in all_rungs() if rung.expected == DIFFERENT}  # from so many ranks
 FAULTS = ("no_all_reduce", "sum_for_mean", "same_share")
 FOR_FAULTS = ("plain", "accumulation", "ragged token counts", "fp16 messages", "by hand: overlapped",
               "by hand: bucketed", "fully sharded", "FSDP2: accumulation", "FSDP2: hybrid",
-              "another world size")  # fmt: skip
+              "another world size", "ring attention: zigzag", "experts: balance loss")  # fmt: skip
+ON_A_MESH = ("FSDP2 x tensor", "data x pipeline")  # with an axis for the data from 4 ranks on
 BOUNDED = {"bf16", "fp16 and scaler", "fp16 messages", "PowerSGD messages"}
 
 
@@ -131,7 +136,7 @@ def test_rung(climb, nproc, rung):
     record = climb(nproc)[rung]
     assert record["world_size"] == nproc and record["because"]
     assert all(record["facts"].values()), record["facts"]
-    if rung in NOT_EQUAL and nproc > 1:
+    if rung in NOT_EQUAL and nproc >= NOT_EQUAL[rung]:
         assert record["gap"] > 1e6 * record["tolerance"], "it does not differ by rounding, but by what it computes"
     else:
         assert record["gap"] <= record["tolerance"]
@@ -173,6 +178,46 @@ def test_a_broken_rung_is_caught(faulty, fault, rung):
     record = faulty[fault, rung]
     assert not record["holds"] and not record["as_expected"]
     assert record["gap"] > (2 if rung in BOUNDED else 1000) * record["tolerance"]
+
+
+@pytest.fixture(scope="module")
+def faulty_on_a_mesh(tmp_path_factory):
+    """Two axes of two ranks, with each mistake that the axis of the data knows: (fault, rung) -> record."""
+    out = tmp_path_factory.mktemp("ladder") / "records.jsonl"
+    flags = ("--fault", ",".join([*FAULTS, "global_rank"]), "--rungs", ",".join(ON_A_MESH), "--steps", 2)
+    warm.ranks(LADDER, *flags, "--layers", 1, "--out", out, nproc=4, exit_code=1)
+    return {(record["fault"], record["rung"]): record for record in ladder_figure.read_ladder(out)}
+
+
+@pytest.mark.parametrize("rung", ON_A_MESH)
+@pytest.mark.parametrize("fault", [*FAULTS, "global_rank"])
+def test_a_broken_axis_of_the_data_is_caught(faulty_on_a_mesh, fault, rung):
+    record = faulty_on_a_mesh[fault, rung]
+    assert not record["holds"] and record["gap"] > 1000 * record["tolerance"]
+
+
+def test_axes_of_three_ranks_and_sizes_that_do_not_divide(tmp_path):
+    """Sizes are enlarged until they can be cut; experts do without, and one of three ranks has no window at all."""
+    rungs = ["tensor: clipping", "tensor: sequence", "ZBVZeroBubble", "ring attention: zigzag", "Ulysses",
+             "experts: balance loss", "FSDP2 x tensor", "data x pipeline"]  # fmt: skip
+    out = tmp_path / "records.jsonl"
+    sizes = ("--seed", 31, "--width", 22, "--context", 5, "--windows", 2, "--steps", 2)
+    warm.ranks(LADDER, "--rungs", ",".join(rungs), *sizes, "--out", out, nproc=3)
+    assert sorted(rungs) == sorted(record["rung"] for record in ladder_figure.read_ladder(out))
+
+
+@pytest.mark.parametrize("ranks", range(1, 13))
+def test_what_a_rung_cuts_divides(ranks):
+    """At any number of ranks, whatever sizes were asked for; and sizes that divide stay as they are."""
+    for asked in (Setting(), Setting(width=22, context=5, windows=3, layers=3)):
+        fitted = with_tokens(asked, ranks)
+        assert fitted.heads % ranks == 0 == fitted.width % fitted.heads and fitted.context % (2 * ranks) == 0
+        assert fitted.width >= asked.width and fitted.context >= asked.context
+        for per_rank in (1, 2):
+            fitted = pipeline_rungs.fits(asked, ranks, per_rank, replicas=2)
+            assert fitted.layers % (ranks * per_rank) == 0 and fitted.layers >= asked.layers
+            assert fitted.windows % (2 * pipeline_rungs.micro_batches(ranks)) == 0 and fitted.windows >= asked.windows
+    assert with_tokens(Setting(), 4) == Setting(heads=4)
 
 
 @pytest.mark.parametrize("out", ["file/records.jsonl", ".", "x" * 300, "/dev/full"])
@@ -227,3 +272,6 @@ def test_a_rung_that_does_not_exist_is_named():
     with pytest.raises(InputError, match="'plane' is no rung and no topic of the ladder; there are: plain, AdamW"):
         choose("AdamW,plane")
     assert [rung.name for rung in choose("by hand, resume")][-1] == "resume" and len(choose("by hand, resume")) == 4
+    assert choose("data parallel,beyond data parallel") == choose("all") == all_rungs()
+    names = [rung.name for rung in all_rungs()]
+    assert len(set(names)) == len(names) and not any("," in name for name in names), "or --rungs could not choose it"

@@ -39,6 +39,14 @@ def test_what_is_beyond_its_tolerance_stands_out():
     assert headline(RECORDS) == "2 of 3 rungs are within their tolerance at 1 and 2 processes; norm is not"
 
 
+def test_many_mistakes_are_counted_in_the_title():
+    """Each is a rung that has to be apart; one that was not expected is named."""
+    mistakes = [record(f"mistake {number}", 1e-2) | {"as_expected": True} for number in range(4)]
+    assert headline([*RECORDS[:2], *mistakes]).endswith("at 1 and 2 processes; 4 are not, as expected")
+    mistakes[2]["as_expected"] = False
+    assert headline([*RECORDS[:2], *mistakes]).endswith("4 are not, not expected: mistake 2")
+
+
 @pytest.mark.parametrize("gap", [float("inf"), 1e9])
 def test_a_huge_gap_stays_inside_the_frame(gap):
     figure = ladder([record("broken", gap)])

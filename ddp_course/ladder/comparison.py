@@ -7,7 +7,7 @@ A rung is a function of (setting, world) that returns a Comparison of the two; `
 import contextlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import sum_over_ranks
-from ddp_course.ladder.setting import Batch, Setting, global_batch, share, target_count
+from ddp_course.ladder.setting import Batch, Fault, Setting, global_batch, share, target_count
 
 Weights = dict[str, Tensor]
 EQUAL, BOUNDED, DIFFERENT = "equal", "bounded", "different"
@@ -46,7 +46,18 @@ class Rung:
     run: Callable[[Setting, World], Comparison]
     tolerance: Callable[[Setting, Comparison], float]
     because: str
-    expected: str = EQUAL  # from 2 ranks on; with one rank there is nothing that could differ
+    expected: str = EQUAL
+    differs_from: int = 2  # ranks, if it is DIFFERENT: with one rank most have nothing that could differ
+    fits: Callable[[Setting, int], Setting] = lambda setting, ranks: setting  # sizes that can be cut over the ranks
+
+
+def mistake(name: str, fault: Fault, rung: Rung, because: str, differs_from: int = 2) -> Rung:
+    """A known bug as a rung: `rung` with `fault` made in it, which must not equal one process."""
+
+    def run(setting: Setting, world: World) -> Comparison:
+        return rung.run(replace(setting, fault=fault), world)
+
+    return replace(rung, name=name, run=run, because=because, expected=DIFFERENT, differs_from=differs_from)
 
 
 def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -155,7 +166,7 @@ def largest_gap(a: Weights, b: Weights) -> float:
 
 def measure(rung: Rung, setting: Setting, world: World) -> dict:
     """Run the rung (collective) and return its record; a gap is the largest over all weights and all ranks."""
-    start = time.perf_counter()
+    start, setting = time.perf_counter(), rung.fits(setting, world.size)
     comparison = rung.run(setting, world)
     if len(comparison.several) != len(comparison.one):
         raise RuntimeError(f"{rung.name}: {len(comparison.several)} updates against {len(comparison.one)}")
@@ -164,9 +175,9 @@ def measure(rung: Rung, setting: Setting, world: World) -> dict:
     gaps = torch.tensor(own, dtype=torch.float64)
     dist.all_reduce(gaps, dist.ReduceOp.MAX)
     facts = dict(zip(comparison.facts, _everywhere(world, comparison.facts.values()), strict=True))
-    tolerance, expected = rung.tolerance(setting, comparison), rung.expected if world.size > 1 else EQUAL
-    if rung.expected == BOUNDED:
-        expected = BOUNDED
+    tolerance, expected = rung.tolerance(setting, comparison), rung.expected
+    if expected == DIFFERENT and world.size < rung.differs_from:
+        expected = EQUAL
     holds = gaps.max().item() <= tolerance and all(facts.values())
     return {
         "rung": rung.name, "topic": rung.topic, "world_size": world.size, "expected": expected,

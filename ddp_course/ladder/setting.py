@@ -13,7 +13,12 @@ VOCABULARY = 61  # tokens; the text is random, since equality does not depend on
 CORPUS = 4096  # tokens
 
 Batch = tuple[Tensor, Tensor]
-Fault = Literal["none", "no_all_reduce", "sum_for_mean", "same_share"]
+DataFault = Literal["no_all_reduce", "sum_for_mean", "same_share", "global_rank"]
+TensorFault = Literal["fused_as_one", "no_backward_sum", "bias_in_each_part", "own_norm", "not_tied"]
+PipelineFault = Literal["scale_grads", "table_not_summed"]
+ContextFault = Literal["positions_from_0", "own_tokens_only"]
+ExpertFault = Literal["experts_divided", "balance_per_rank"]
+Fault = Literal["none", DataFault, TensorFault, PipelineFault, ContextFault, ExpertFault]
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class Setting:
     windows: int = 16  # of a global batch
     steps: int = 6
     fault: Fault = "none"
+    heads: int = 2  # of MiniGPT's attention; rungs that cut it take more
 
     @property
     def tokens(self) -> int:

@@ -3,6 +3,8 @@
 Each maps tokens and targets, (batch, length), to the loss summed over the targets.
 """
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,9 +22,14 @@ def build(setting: Setting, dtype: torch.dtype = torch.float64, **changes) -> nn
     """
     torch.manual_seed(setting.seed)
     if setting.model == "minigpt" and "norm" not in changes:
-        shape = MiniGPTConfig(VOCABULARY, setting.context, setting.layers, 2, setting.width, **changes)
+        shape = MiniGPTConfig(VOCABULARY, setting.context, setting.layers, setting.heads, setting.width, **changes)
         return MiniGPT(shape).to(dtype)
     return TokenModel(setting, Recurrent if setting.model == "recurrent" else MLP, **changes).to(dtype)
+
+
+def build_minigpt(setting: Setting) -> MiniGPT:
+    """The MiniGPT, whatever kind the setting asks for: for rungs that cut attention, or know its stages."""
+    return build(replace(setting, model="minigpt"))
 
 
 class TokenModel(nn.Module):

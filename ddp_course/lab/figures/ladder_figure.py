@@ -8,6 +8,7 @@ from ddp_course.lab.figures.style import DARK, MUTED, PALE, new_figure
 
 ROW = 0.235  # inches
 BROKEN = "#D55E00"
+NAMED = 3  # rungs in a title
 LOOKS = [("o", "white", 7.5), ("s", "#9CCBEB", 5.5), ("D", "#30475E", 4), ("^", "#009E73", 4), ("v", "#CC79A7", 4)]
 
 
@@ -31,12 +32,16 @@ def read_ladder(*paths: Path | str) -> list[dict]:
 
 
 def headline(records: list[dict]) -> str:
-    """What the records show, in a sentence: for the title."""
+    """What the records show, in a sentence: for the title. More than three rungs that are apart are counted."""
     names = {record["rung"] for record in records}
-    apart = sorted({record["rung"] for record in records if record["gap"] > record["tolerance"]})
+    beyond = [record for record in records if record["gap"] > record["tolerance"]]
+    apart = sorted({record["rung"] for record in beyond})
     sizes = sorted({record["world_size"] for record in records})
     several = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
     tail = f"; {' and '.join(apart)} {'is' if len(apart) == 1 else 'are'} not" if apart else ""
+    if len(apart) > NAMED:
+        unasked = sorted({record["rung"] for record in beyond if not record.get("as_expected")})
+        tail = f"; {len(apart)} are not, {'not expected: ' + ', '.join(unasked) if unasked else 'as expected'}"
     return f"{len(names) - len(apart)} of {len(names)} rungs are within their tolerance at {several} processes{tail}"
 
 

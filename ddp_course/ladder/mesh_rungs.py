@@ -1,0 +1,93 @@
+"""Rungs about meshes of two axes: replicas or shards of the data on one, another kind of cut on the other."""
+
+import logging
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from ddp_course.distributed.process_group import World
+from ddp_course.ladder.axes import (
+    CUT,
+    along,
+    data_and,
+    divided,
+    inner_ranks,
+    share_along,
+    up_to_multiple,
+    updates,
+    with_heads,
+)  # fmt: skip
+from ddp_course.ladder.batch_rungs import CLIP
+from ddp_course.ladder.comparison import Comparison, Rung, alone, batches, mistake
+from ddp_course.ladder.pipeline_rungs import fits, train
+from ddp_course.ladder.setting import Batch, Setting
+from ddp_course.ladder.subjects import build_minigpt
+from ddp_course.ladder.tensor_rungs import cut_by_torch, fused_again, plan_of_block
+from ddp_course.ladder.tolerance import REORDERED, reordered
+
+
+def sharded_and_cut(setting: Setting, world: World, clip: float | None = None) -> Comparison:
+    """First tensor parallel inside a replica, then FSDP2 over the replicas."""
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # advice on speed
+    mesh, joint = data_and("tensor", world), batches(setting)
+    data, model = along(mesh, "data"), cut_by_torch(setting, mesh["tensor"], plan_of_block())
+    for part in (*model.blocks, model):
+        fully_shard(part, mesh=mesh["data"])
+
+    def gradients(batch: Batch) -> None:
+        loss = model(*share_along(setting, world, batch, data))
+        model.set_requires_gradient_sync(setting.fault != "no_all_reduce")
+        (divided(setting, loss, batch, data.size) * data.size).backward()  # FSDP2 averages over the data axis
+        if clip:
+            clip_on_meshes(model, clip)
+
+    several = updates(joint, model.parameters(), gradients, lambda: fused_again(model))
+    return Comparison(several, alone(build_minigpt(setting), joint, clip=clip))
+
+
+def clip_on_meshes(model: nn.Module, limit: float) -> None:
+    """Cut weights lie on both axes, the others on that of the data: a norm for each mesh, then one of both."""
+    by_mesh = {}
+    for parameter in model.parameters():
+        by_mesh.setdefault(parameter.device_mesh, []).append(parameter)
+    norms = [get_total_norm([p.grad for p in parameters]).full_tensor() for parameters in by_mesh.values()]
+    total = torch.linalg.vector_norm(torch.stack(norms))
+    for parameters in by_mesh.values():
+        clip_grads_with_norm_(parameters, limit, total)
+
+
+def sharded_and_cut_clipped(setting: Setting, world: World) -> Comparison:
+    """clip_grad_norm_ refuses gradients on two meshes."""
+    return sharded_and_cut(setting, world, CLIP)
+
+
+def piped_replicas(setting: Setting, world: World) -> Comparison:
+    """Data parallel around pipelines: the gradients of a stage are added over its replicas."""
+    mesh, joint = data_and("pipe", world), batches(setting)
+    several = train(setting, world, joint, along(mesh, "pipe"), along(mesh, "data"), "1F1B", 1)
+    return Comparison(several, alone(build_minigpt(setting), joint))
+
+
+def fits_tensor(setting: Setting, ranks: int) -> Setting:
+    """Heads for the inner axis, and as many windows for every rank, also if they are dealt out wrongly."""
+    return replace(with_heads(setting, inner_ranks(ranks)), windows=up_to_multiple(setting.windows, ranks))
+
+
+def fits_pipe(setting: Setting, ranks: int) -> Setting:
+    """Stages for the inner axis, and micro-batches for every replica."""
+    inner = inner_ranks(ranks)
+    return fits(setting, inner, 1, ranks // inner)
+
+
+TOPIC = "meshes"
+SHARDED = Rung("FSDP2 x tensor", TOPIC, sharded_and_cut, reordered, CUT, fits=fits_tensor)
+RUNGS = [
+    SHARDED,
+    Rung("FSDP2 x tensor: clipping", TOPIC, sharded_and_cut_clipped, reordered, CUT, fits=fits_tensor),
+    Rung("data x pipeline", TOPIC, piped_replicas, reordered, REORDERED, fits=fits_pipe),
+    mistake("data by global rank", "global_rank", SHARDED,
+            "the ranks of one replica need the same windows; by the global rank each of them takes others"),
+]  # fmt: skip
