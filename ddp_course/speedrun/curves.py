@@ -81,7 +81,8 @@ def draw_grpo(records: Records):
     ):
         axes.axhline(level, color=REAL, label="real code after the same prompts")
         axes.set_xlabel("update"), axes.set_ylabel(shown)
-    right.legend(fontsize=8)  # for both: on the left it would cover a line
+    right.set_ylim(0, 1.5 * right.get_ylim()[1])  # room for the legend of both: on the left it would cover a line
+    right.legend(fontsize=8)
     return figure
 
 
