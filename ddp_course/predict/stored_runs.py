@@ -1,0 +1,30 @@
+"""What notebook 15 measured on its authors' machine, for machines on which no cluster can be made of namespaces."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from ddp_course.atomic_file import replacing
+
+FILE = Path(__file__).parent / "stored" / "steps.json"
+
+
+def save(results: Mapping[int, Mapping[int, dict]], file: Path = FILE) -> None:
+    """results: number of machines -> rank -> what the rank reported. Times keep four digits."""
+    file.parent.mkdir(exist_ok=True)
+    with replacing(file) as stream:
+        stream.write(json.dumps(_short(results), separators=(",", ":")) + "\n")
+
+
+def load(file: Path = FILE) -> dict[int, dict[int, dict]]:
+    """The same again, with its whole numbers as keys."""
+    stored = json.loads(file.read_text())
+    return {int(nodes): {int(rank): found for rank, found in ranks.items()} for nodes, ranks in stored.items()}
+
+
+def _short(value):
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, Mapping):
+        return {key: _short(one) for key, one in value.items()}
+    return [_short(one) for one in value] if isinstance(value, list | tuple) else value
