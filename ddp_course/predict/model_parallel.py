@@ -1,7 +1,7 @@
 """A step of a model that is cut over tensor, pipeline and data ranks: what each axis adds to the computation.
 
-Each addition is a share of the computation, so that the step is compute * (1 + bubble + tensor + data + experts). What a trainer
-hides behind computation is not known from outside: the messages' times are upper ends, zero is the lower one.
+Each addition is a share of the computation, so that the step is compute * (1 + bubble + tensor + data + experts). How
+much of the messages a trainer hides behind computation is not known from outside: all of it, or none.
 """
 
 from collections.abc import Mapping
