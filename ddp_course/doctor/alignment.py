@@ -122,10 +122,10 @@ def _pair(norm, odd, before, lined):
 
 
 def _goes_on(longer, shorter):
-    """Do the lists go on together once the first few of `longer` are left out?"""
+    """Do the lists go on together once the first few of `longer` are left out? A single pair of them says nothing."""
     for left_out in range(1, len(longer)):
         rest = longer[left_out : left_out + TOGETHER]
-        if rest == shorter[: len(rest)]:
+        if len(rest) > 1 and rest == shorter[: len(rest)]:
             return True
     return False
 

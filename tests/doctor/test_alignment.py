@@ -54,6 +54,7 @@ def history(script, text, first=1):
         (["8 10 8 10 8 8", "8 8 8 8"], "missing", (0,), (1,), 2, 10),  # under `if rank == 0`, of equal size
         (["8 8 10", "8 8 8"], "missing", (0,), (1,), 3, 10),  # ... where nothing follows that could tell
         (["8 8 8 8 8", "8 4 8 8 8 8"], "missing", (1,), (0,), 2, 4),  # one too many on rank 1
+        (["8 8 8 8", "8 8 18b 8"], "missing", (0,), (1,), 3, 8),  # one left the loop, and is in it again, or in another
         (["8 8 8", "8 8 8*"], "unlike", (0,), (1,), 3, 8),
         (["8 8 8", "8 8 8*", "8 8 8"], "unlike", (0, 2), (1,), 3, 8),
         (["8 15b 8 15b 8", "8 8 15b 8"], "missing", (0,), (1,), 2, 15),  # skipped what follows in the loop
