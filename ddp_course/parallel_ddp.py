@@ -118,6 +118,7 @@ def train(config: ParallelConfig) -> int:
     world = process_group.start(config.timeout_seconds, config.device)
     # MESH 1/7: this rank's coordinates, and a group per axis. What cannot be cut is refused before anything is read.
     mesh = Mesh(world, pp=config.pp, dp=config.dp, shard=config.shard, cp=config.cp, tp=config.tp)
+    check_cuts(config, mesh)
     accumulation_steps = micro_batches_per_update(config, mesh)
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="parallel")
 
@@ -130,7 +131,6 @@ def train(config: ParallelConfig) -> int:
     shape = MiniGPTConfig(vocab_size=tokens.tokenizer.vocab_size, context=config.context, layers=config.layers,
                           heads=config.heads, width=config.width,
                           activation_checkpointing=config.activation_checkpointing)  # fmt: skip
-    check_cuts(shape, mesh)
     dtype, parts = parameter_dtype(config.precision), world.size // config.dp
     need = max(parameter_count(shape) * dtype.itemsize, training_bytes(parameter_count(shape) // parts, dtype))
     require_memory(world, "this training run", need + 8 * config.tokens_per_update // config.context)

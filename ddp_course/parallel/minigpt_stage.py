@@ -1,5 +1,7 @@
 """The part of a MiniGPT that one rank of a mesh holds: some layers, of each some heads and units, for some tokens."""
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,18 +12,26 @@ from ddp_course.distributed.context_parallel import ring_attention, zigzag
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.tensor_parallel import Column, Row
 from ddp_course.errors import InputError
-from ddp_course.models.minigpt import LOSS_TOKENS, Attention, MiniGPT, MiniGPTConfig
+from ddp_course.models.minigpt import LOSS_TOKENS, Attention, MiniGPT
 
 TIED = {"output.weight": "token_embedding.weight"}  # one tensor of MiniGPT, under two names
 
 
-def check_cuts(shape: MiniGPTConfig, mesh: Mesh) -> None:
-    """Raise InputError if the model does not divide over the mesh."""
+class Sizes(Protocol):
+    """What of a model has to divide: a MiniGPTConfig has it, and so have a trainer's settings."""
+
+    heads: int
+    layers: int
+    context: int
+
+
+def check_cuts(sizes: Sizes, mesh: Mesh) -> None:
+    """Raise InputError if a model of these sizes does not divide over the mesh."""
     ends = 2 if mesh.cp.size > 1 else 1
     for what, size, parts, by, reason in (
-        ("--heads", shape.heads, mesh.tp.size, f"--tp {mesh.tp.size}", "each rank computes as many whole heads"),
-        ("--layers", shape.layers, mesh.pp.size, f"--pp {mesh.pp.size}", "all stages have the same number of layers"),
-        ("--context", shape.context, ends * mesh.cp.size, f"2 x --cp {mesh.cp.size}",
+        ("--heads", sizes.heads, mesh.tp.size, f"--tp {mesh.tp.size}", "each rank computes as many whole heads"),
+        ("--layers", sizes.layers, mesh.pp.size, f"--pp {mesh.pp.size}", "all stages have the same number of layers"),
+        ("--context", sizes.context, ends * mesh.cp.size, f"2 x --cp {mesh.cp.size}",
          "each rank takes a part from the front of a window and one of the same length from its end"),
     ):  # fmt: skip
         if size % parts:
