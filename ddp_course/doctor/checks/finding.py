@@ -43,7 +43,7 @@ CATALOGUE = {  # entries of the failure catalogue: what it is called, and where 
     "S15": "same dropout mask on all ranks",
     "S16": "a parameter that only some ranks use (pytorch#69031)",
     "S20": "metric of rank 0 only (Lightning#2398)",
-    "S23": "gradient summed: effective learning rate",
+    "S23": "gradient summed, or divided twice: effective learning rate",
     "S18": "resume is not exact (accelerate#4195)",
 }
 

@@ -87,16 +87,23 @@ def averaged(seen: Seen) -> Finding:
     factor = factors[len(factors) // 2]
     if abs(factor - 1) <= CLOSE:
         return Finding("averaged", "ok", "what an update used is the mean of the ranks' gradients")
+    share = _share(seen, all_, backward)
+    if abs(factor * seen.world - 1) <= CLOSE and share is not None and abs(share - 1) <= CLOSE:
+        return _too_far_off(seen, backward, "divided twice by the number of ranks", "small", "Divide once.")
     if abs(factor - seen.world) > CLOSE * seen.world:
         return Finding("averaged", "unknown", f"an update used {factor:.3g} times the mean of the ranks' gradients")
-    return _summed(seen, all_, backward)
+    return _summed(seen, backward, share)
 
 
-def _summed(seen: Seen, all_, backward) -> Finding:
-    """A sum is right if each rank has divided its loss by what all ranks have together."""
+def _share(seen: Seen, all_, backward) -> float | None:
+    """By what a rank multiplies the mean over its own batch in one update; None where its loss is no such mean."""
     updates = sum(len(rows) for _, rows in all_)
     steps = len(next(iter(seen.of("backward").values()))) / updates
-    share = backward["factor"] * steps if backward and backward["loss"] == "mean" else None
+    return backward["factor"] * steps if backward and backward["loss"] == "mean" else None
+
+
+def _summed(seen: Seen, backward, share: float | None) -> Finding:
+    """A sum is right if each rank has divided its loss by what all ranks have together."""
     if share is not None and abs(share * seen.world - 1) <= CLOSE:
         return Finding("averaged", "ok", "summed over the ranks, of losses that were divided by their number")
     if share is None or abs(share - 1) > CLOSE:
@@ -105,16 +112,20 @@ def _summed(seen: Seen, all_, backward) -> Finding:
             "unknown",
             "summed over the ranks, which is right only if each loss was divided by what all ranks have together",
         )
+    cure = "Divide by the world size after the all-reduce, or use ReduceOp.AVG."
+    return _too_far_off(seen, backward, f"summed over {seen.world} ranks", "large", cure)
+
+
+def _too_far_off(seen: Seen, backward, what: str, how: str, cure: str) -> Finding:
     sends = [one for one in next(iter(seen.of("collective").values())) if one["on_gradients"]]
-    frames = (sends[0] if sends else backward)["frames"]
     return Finding(
         "averaged",
         "wrong",
-        f"gradients are summed over {seen.world} ranks, of losses that are each the mean "
-        f"of the rank's own batch: updates are {seen.world} times too large",
-        frames,
+        f"gradients are {what}, of losses that are each the mean of the rank's own batch: updates are {seen.world} "
+        f"times too {how}",
+        (sends[0] if sends else backward)["frames"],
         "S23",
-        "Divide by the world size after the all-reduce, or use ReduceOp.AVG.",
+        cure,
     )
 
 

@@ -121,7 +121,10 @@ def unused(seen: Seen) -> Finding:
 
 
 def buffers(seen: Seen) -> Finding:
-    """As they are when a forward pass begins; DDP has sent rank 0's by then, unless it was told not to."""
+    """As they are when a forward pass begins; DDP has sent rank 0's by then, unless it was told not to.
+
+    Under no_sync() it sends them only before the first forward pass of an update.
+    """
     calls = {rank: [one for one in found if one.get("buffers")] for rank, found in seen.of("call").items()}
     rows = list(zip(*calls.values(), strict=False))[1:]
     if not rows:
@@ -130,7 +133,7 @@ def buffers(seen: Seen) -> Finding:
             "ok" if seen.first("call") else "unknown",
             "no buffers, or a single forward pass" if seen.first("call") else "no model was called",
         )
-    names = sorted(name for name in rows[-1][0]["buffers"] if len({one["buffers"].get(name) for one in rows[-1]}) > 1)
+    names = sorted(set.intersection(*map(_unlike, rows)))
     if not names:
         return Finding("buffers", "ok", "equal when a forward pass begins")
     if not seen.data_parallel:
@@ -145,3 +148,8 @@ def buffers(seen: Seen) -> Finding:
         "S14",
         "Let DDP broadcast buffers (its default), use SyncBatchNorm, or a norm without buffers.",
     )
+
+
+def _unlike(row) -> set[str]:
+    """The buffers that are not equal in one call of all ranks."""
+    return {name for name in row[0]["buffers"] if len({one["buffers"].get(name) for one in row}) > 1}
