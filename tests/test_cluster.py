@@ -11,7 +11,7 @@ import psutil
 import pytest
 from training_runs import TRAINER, arguments, metrics, train
 
-from ddp_course.cluster import Cluster, available, machines, unavailable
+from ddp_course.cluster import Cluster, available, machines, slurm_unavailable, unavailable
 from ddp_course.cluster.cable import limit
 from ddp_course.errors import InputError
 from ddp_course.launcher import RunFailed
@@ -52,8 +52,9 @@ for step in range(2000):
 """
 HOLD = """
 import os, subprocess, sys, time
-from ddp_course.cluster import Cluster
+from ddp_course.cluster import Cluster, slurm_unavailable
 cluster = Cluster(2, "100mbit")
+slurm_unavailable() or cluster.slurm()
 subprocess.Popen(cluster.entering("node2", "sleep 600 & sleep 600"))
 print("up", flush=True)
 time.sleep(600)
@@ -183,10 +184,14 @@ def test_nothing_is_left_when_its_process_is_killed(tmp_path):
 @here
 def test_a_shell_starts_uses_and_ends_a_cluster(tmp_path):
     command = [sys.executable, "-m", "ddp_course.cluster", "--folder", str(tmp_path / "state")]
-    up = subprocess.Popen([*command, "up", "--nodes", "1", "--rate", "50mbit"], stdout=subprocess.PIPE, text=True)
+    slurm = [] if slurm_unavailable() else ["--slurm"]
+    wanted = ["up", "--nodes", "1", "--rate", "50mbit", *slurm]
+    up = subprocess.Popen([*command, *wanted], stdout=subprocess.PIPE, text=True)
     assert "node1" in up.stdout.readline()
     hello = subprocess.run([*command, "run", "all", "hostname"], capture_output=True, text=True)
     assert (hello.stdout, hello.returncode) == ("node1\n", 0), hello.stderr
+    if slurm:
+        assert subprocess.run([*command, "slurm", "srun", "hostname"], capture_output=True).stdout == b"node1\n"
     assert "50mbit" in subprocess.run([*command, "status"], capture_output=True, text=True).stdout
     assert subprocess.run([*command, "down"]).returncode == 0 and up.wait(60) == 0
     late = subprocess.run([*command, "run", "node1", "true"], capture_output=True, text=True)

@@ -6,7 +6,7 @@
 """
 
 from ddp_course.cluster.available import unavailable
-from ddp_course.cluster.job import ClusterRun
 from ddp_course.cluster.machines import Cluster
+from ddp_course.cluster.slurm import Slurm, slurm_unavailable
 
-__all__ = ["Cluster", "ClusterRun", "unavailable"]
+__all__ = ["Cluster", "Slurm", "slurm_unavailable", "unavailable"]

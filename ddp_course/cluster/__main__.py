@@ -3,6 +3,7 @@
     python -m ddp_course.cluster up --nodes 2 --rate 200mbit      # stays in the foreground; Ctrl-C, or `down`, ends it
     python -m ddp_course.cluster run node1 torchrun --nnodes=2 ... train.py         # in another shell
     python -m ddp_course.cluster run all hostname
+    python -m ddp_course.cluster slurm sbatch ddp_course/cluster/templates/minigpt.sbatch     # after `up --slurm`
     python -m ddp_course.cluster status
     python -m ddp_course.cluster down
 
@@ -36,6 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     start = commands.add_parser("up", help="start the machines, and stay until Ctrl-C")
     start.add_argument("--nodes", type=int, default=2, help="machines (%(default)s)")
     start.add_argument("--rate", default="200mbit", help='of each cable, both ways (%(default)s); "none": no limit')
+    start.add_argument("--slurm", action="store_true", help="start Slurm on them, too")
+    slurm = commands.add_parser("slurm", help="run one of Slurm's commands: squeue, sbatch FILE, ...")
+    slurm.add_argument("words", nargs=argparse.REMAINDER, metavar="command", help="the command, with its arguments")
     run = commands.add_parser("run", help="run a command on a machine; its exit code is ours")
     run.add_argument("node", help="node1, node2, ..., head, or all")
     run.add_argument("words", nargs=argparse.REMAINDER, metavar="command", help="the command, with its own arguments")
@@ -44,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         if given.command == "up":
-            return up(given.folder, given.nodes, None if given.rate == "none" else given.rate)
+            return up(given.folder, given.nodes, None if given.rate == "none" else given.rate, given.slurm)
         state = read(given.folder)
         if given.command == "status":
             print(state["shown"] if state else f"no cluster is up in {given.folder}")
@@ -53,20 +57,25 @@ def main(arguments: list[str] | None = None) -> int:
             return down(given.folder, state)
         if not state:
             raise InputError(f"no cluster is up in {given.folder}; start one with python -m ddp_course.cluster up")
-        return run_on(state["pids"], given.node, given.words)
+        if given.command == "run":
+            return run_on(state["pids"], given.node, given.words)
+        if not state["slurm"] or not given.words:
+            raise InputError("say which of Slurm's commands, after python -m ddp_course.cluster up --slurm")
+        task = state["slurm"] | {"command": [*state["slurm"]["command"], *given.words]}
+        return subprocess.run(entering([task])).returncode
     except InputError as error:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
         return 2
 
 
-def up(folder: Path, nodes: int, rate: str | None) -> int:
+def up(folder: Path, nodes: int, rate: str | None, with_slurm: bool) -> int:
     """Hold a cluster until a signal comes."""
     if read(folder):
         raise InputError(f"a cluster is up in {folder}; end it with python -m ddp_course.cluster down")
     with Cluster(nodes, rate) as cluster:
         folder.mkdir(parents=True, exist_ok=True)
         state = {"pid": os.getpid(), "since": psutil.Process().create_time(), "pids": cluster.pids,
-                 "shown": str(cluster)}  # fmt: skip
+                 "shown": str(cluster), "slurm": cluster.slurm().task() if with_slurm else None}  # fmt: skip
         (folder / STATE).write_text(json.dumps(state))
         print(f"{cluster}\nup, until Ctrl-C or python -m ddp_course.cluster down", flush=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

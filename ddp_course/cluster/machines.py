@@ -6,10 +6,10 @@ import subprocess
 import weakref
 from collections.abc import Mapping, Sequence
 
-from ddp_course.cluster import job
 from ddp_course.cluster.available import unavailable
 from ddp_course.cluster.cable import limit
 from ddp_course.cluster.namespaces import HEAD, SWITCH, build, end, entering, path
+from ddp_course.cluster.slurm import Slurm
 from ddp_course.errors import InputError
 
 MOST = 64  # machines
@@ -21,10 +21,10 @@ class Cluster:
     rate    the speed of each machine's cable, both ways, as tc writes it: "100mbit", "1gbit"; None: no limit
 
     Each machine has its own network (eth0: 10.77.0.N), host name, processes and /etc/hosts, and a disk of its own at
-    /mnt; all other files are shared, as on a cluster with a network file system. It ends with `close`, with its `with`
-    block, with the last reference to it, and with this process, however that ends. Without root it runs in a user
-    namespace, in which every process believes to be root. Raises InputError where it cannot run, with the sentence of
-    `unavailable`.
+    /mnt; all other files are shared (/srv among these machines alone), as on a cluster with a network file system.
+    It ends with `close`, with its `with` block, with the last reference to it, and with this process, even by SIGKILL.
+    Without root it runs in a user namespace, in which every process believes to be root. Raises InputError where it
+    cannot run, with the sentence of `unavailable`.
     """
 
     def __init__(self, nodes: int = 2, rate: str | None = "200mbit"):
@@ -37,6 +37,7 @@ class Cluster:
         self.rates = dict.fromkeys(self.nodes, rate)
         self.cut_off: set[str] = set()  # the machines whose cable is cut
         self._holder, self.pids = build(self.nodes, words)
+        self._slurm = None
         self._end = weakref.finalize(self, end, self._holder, self.pids, os.getpid())
 
     def __enter__(self):
@@ -55,10 +56,18 @@ class Cluster:
         """End everything on the machines, and the machines."""
         self._end()
 
-    def torchrun(self, script, *args, nproc_per_node: int = 1, **more) -> "job.ClusterRun":
+    def torchrun(self, script, *args, nproc_per_node: int = 1, **more):
         """Run `script` under torchrun on every machine; see `job.torchrun` for what `more` may be."""
         __tracebackhide__ = True
+        from ddp_course.cluster import job  # loads torch, which takes seconds, and a shell's commands need none
+
         return job.torchrun(self, script, *args, nproc_per_node=nproc_per_node, **more)
+
+    def slurm(self, cpus: int = 1) -> Slurm:
+        """A real Slurm on these machines, with `cpus` on each; the first call starts it, in about a second."""
+        self.check(self.nodes[0])
+        self._slurm = self._slurm or Slurm(self, cpus)
+        return self._slurm
 
     def run(self, node: str, command: str | Sequence[object], *, timeout: float | None = 60, check: bool = True,
             env: Mapping[str, object] | None = None) -> subprocess.CompletedProcess:  # fmt: skip

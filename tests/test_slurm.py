@@ -1,0 +1,91 @@
+"""A real Slurm on machines made of namespaces: its queue, its signals, and a batch script that goes on where it was."""
+
+import os
+import subprocess
+
+import pytest
+from training_runs import CODE, metrics, train
+
+from ddp_course.cluster import Cluster, slurm_unavailable, unavailable
+from ddp_course.cluster import slurm as slurm_module
+from ddp_course.cluster.slurm import PROGRAMS
+from ddp_course.errors import InputError
+
+pytestmark = pytest.mark.ranks
+MISSING = unavailable() or slurm_unavailable()
+here = pytest.mark.skipif(bool(MISSING), reason=MISSING or "")
+TEMPLATE = "ddp_course/cluster/templates/minigpt.sbatch"
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    with Cluster(nodes=2, rate="10mbit") as cluster:
+        yield cluster.slurm()
+
+
+@pytest.mark.skipif("DDP_COURSE_EXPECT_SLURM" not in os.environ, reason="DDP_COURSE_EXPECT_SLURM is not set")
+def test_where_slurm_was_installed_for_the_tests_they_run():
+    assert MISSING is None
+
+
+@here
+def test_a_job_that_is_requeued_and_meets_its_time_limit_ends_as_an_undisturbed_one(slurm, tmp_path):
+    """The template as it is: stopped twice, resumed twice, and every loss equal, bit for bit."""
+    (tmp_path / "data.py").write_text(CODE)
+    flags = f"--steps 30 --checkpoint-every 5 --validate-every 0 --data {tmp_path / 'data.py'}".split()
+    train(tmp_path / "undisturbed", *flags)
+    # A signal ten minutes before the end, and no end yet.
+    options = ["--time=UNLIMITED", "--signal=B:TERM@600", f"--output={tmp_path}/%j.out"]
+    ours = ["--preset", "tiny", "--sample-tokens", "0", *flags]
+    job = slurm.sbatch(TEMPLATE, *ours, options=options, env={"RUN": tmp_path / "run"})
+    attempts = lambda: slurm.output(job).split("== job ")[1:]  # noqa: E731
+    slurm.wait(job, until=lambda: "step 6/" in slurm.output(job), timeout=900)
+    slurm.requeue(job)
+    for node in ("node1", "node2"):
+        slurm.cluster.set_rate(node, "2mbit")  # an update takes two seconds; Slurm looks at time limits every thirty
+    slurm.wait(job, until=lambda: len(attempts()) == 2 and "\nstep " in attempts()[1], timeout=900)
+    slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=10")
+    slurm.wait(job, until=lambda: "== SIGTERM" in attempts()[1], timeout=900)
+    for node in ("node1", "node2"):
+        slurm.cluster.set_rate(node, None)
+    slurm.wait(job, until=lambda: slurm.job(job)["JobState"] == "PENDING", timeout=900)
+    slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=UNLIMITED")
+    ended = slurm.wait(job, timeout=900)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "2"), slurm.output(job)
+    first, second, third = attempts()
+    assert "starting afresh" in first and "resuming from" in second and "resuming from" in third
+    assert "received SIGTERM" in second and "ended with exit code 75" in second
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "undisturbed") and len(metrics(tmp_path / "run")) == 30
+
+
+@here
+def test_the_queue_preempts_cancels_and_keeps_exit_codes(slurm, tmp_path):
+    (tmp_path / "sleep.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2 --requeue\necho begun\nsleep 600\n")
+    (tmp_path / "three.sh").write_text("#!/bin/bash\nsrun hostname\nexit 3\n")
+    options = [f"--output={tmp_path}/%j.out"]
+    long = slurm.sbatch(tmp_path / "sleep.sh", options=options)
+    slurm.wait(long, until=lambda: "begun" in slurm.output(long))
+    waiting = slurm.sbatch(tmp_path / "three.sh", options=options)
+    assert slurm.job(waiting)["JobState"] == "PENDING" and "PD" in slurm.squeue()
+    urgent = slurm.sbatch(tmp_path / "three.sh", options=[*options, "--nodes=2", "--partition=urgent"])
+    ended = slurm.wait(urgent)
+    assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "3:0")
+    assert sorted(slurm.output(urgent).split()) == ["node1", "node2"]
+    slurm.wait(long, until=lambda: slurm.job(long)["Restarts"] == "1")
+    slurm.scancel(long)
+    slurm.wait(long)
+    assert slurm.job(long)["JobState"] == "CANCELLED" and slurm.wait(waiting)["JobState"] == "FAILED"
+    with pytest.raises(InputError, match="scontrol show job 999"):
+        slurm.job(999)
+    with pytest.raises(InputError, match="there is no batch script"):
+        slurm.sbatch(tmp_path / "none.sh")
+
+
+def test_the_template_is_a_batch_script():
+    assert subprocess.run(["bash", "-n", TEMPLATE]).returncode == 0
+
+
+def test_without_slurm_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(slurm_module.shutil, "which", lambda name, path: name != "slurmd")
+    sentence = slurm_unavailable.__wrapped__()
+    assert "slurmd is missing" in sentence and "apt-get install" in sentence and len(PROGRAMS) == 9
