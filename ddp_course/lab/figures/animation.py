@@ -2,9 +2,8 @@
 
 import io
 
-from PIL import Image
-
 from ddp_course.errors import InputError
+from ddp_course.lab.figures.style import in_few_colours
 
 SECONDS, LAST_SECONDS = 1.2, 4.0
 
@@ -19,11 +18,11 @@ class Animation:
         self.title, self.pictures, self.seconds = pictures[0].title, pictures, seconds
 
     def _repr_png_(self):
-        drawn = [Image.open(io.BytesIO(picture._repr_png_()[0])).convert("RGB") for picture in self.pictures]
+        drawn = in_few_colours([picture.drawn() for picture in self.pictures])
         durations = [round(1000 * self.seconds)] * (len(drawn) - 1) + [round(1000 * LAST_SECONDS)]
         buffer = io.BytesIO()
         drawn[0].save(buffer, "PNG", save_all=True, append_images=drawn[1:], duration=durations, loop=0, optimize=True)
-        return buffer.getvalue(), {"alt": self.title}
+        return buffer.getvalue(), self.pictures[0].on_the_page()
 
     def __repr__(self):
         return f"Figure: {self.title}"

@@ -5,15 +5,18 @@ import re
 import textwrap
 from pathlib import Path
 
+import numpy as np
 from matplotlib import colors, style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from ddp_course.errors import InputError
 
 style.use(Path(__file__).with_name("course.mplstyle"))
 
-WIDTH = 7.5  # inches, of every figure: 750 pixels
+WIDTH = 7.5  # inches, of every figure: 750 pixels on the page
+SHARPNESS = 2  # pixels of the file for each of them: screens of a high resolution show more than one
 TITLE_CHARACTERS = 78  # a line of the title
 TITLE_LINE = 0.24  # inches
 
@@ -65,13 +68,43 @@ class CourseFigure(Figure):
     """
 
     def _repr_png_(self):
+        [picture], buffer = in_few_colours([self.drawn()]), io.BytesIO()
+        picture.save(buffer, "PNG", optimize=True)
+        return buffer.getvalue(), self.on_the_page()
+
+    def drawn(self) -> Image.Image:
+        """The picture, with `SHARPNESS` times as many pixels each way as it takes on the page."""
         buffer = io.BytesIO()
-        # Without matplotlib's version in the file, an unchanged figure stays an unchanged file.
-        self.savefig(buffer, format="png", metadata={"Software": None})
-        return buffer.getvalue(), {"alt": self.title}
+        self.savefig(buffer, format="png", dpi=SHARPNESS * self.dpi)
+        return Image.open(buffer).convert("RGB")
+
+    def on_the_page(self) -> dict:
+        """What a notebook keeps beside the picture: its alternative text and its size on the page."""
+        width, height = (round(self.dpi * inches) for inches in self.get_size_inches())
+        return {"alt": self.title, "width": width, "height": height}
 
     def __repr__(self):
         return f"Figure: {self.title}"
+
+
+def in_few_colours(pictures: list[Image.Image]) -> list[Image.Image]:
+    """The pictures in the 256 most frequent colours of them all; any other becomes the nearest of these.
+
+    Lines and text on white need no more, and the file has a third of the bytes.
+    """
+    numbers = [np.asarray(one, dtype=np.int32) @ np.int32([1 << 16, 1 << 8, 1]) for one in pictures]
+    found, counts = np.unique(np.concatenate([one.ravel() for one in numbers]), return_counts=True)
+    kept = parts_of(found[np.argsort(counts, kind="stable")[-256:]])
+    nearest = ((parts_of(found)[:, None] - kept) ** 2).sum(axis=2).argmin(axis=1).astype(np.uint8)
+    reduced = [Image.fromarray(nearest[np.searchsorted(found, one)]) for one in numbers]
+    for one in reduced:
+        one.putpalette(kept.astype(np.uint8).tobytes())
+    return reduced
+
+
+def parts_of(numbers: np.ndarray) -> np.ndarray:
+    """Red, green and blue of colours that are written as one number."""
+    return np.stack([numbers >> 16, numbers >> 8 & 255, numbers & 255], axis=1)
 
 
 def new_figure(title: str, height: float, **subplots):
