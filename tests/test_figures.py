@@ -39,6 +39,7 @@ def one_of_each():
     return {
         "curves": figures.loss_curves({"one": TRAINING, "two": TRAINING}, "They agree"),
         "lanes": figures.rank_lanes({"run": lanes}, "Rank 1 is late"),
+        "stacked": figures.stacked_bars({"rank 0": {"input": 1.0, "forward": 2.0}}, "Input takes a third", "ms"),
         "lives": figures.lives(LIFE, "Rank 0 starts again"),
         "collective": figures.collective("all_reduce", {0: [1], 1: [2]}, {0: [3], 1: [3]}, "The sum is everywhere"),
         "bars": figures.bars({"flat": (3.0, 0.1), "bucketed": 2.0}, "Buckets help", "ms"),
@@ -241,6 +242,21 @@ def test_each_group_starts_at_zero_and_groups_share_the_axis():
     assert [span[:2] for span in bar_spans(lower)] == [(0, 1), (0.5, 2)]
     assert upper.get_xlim() == lower.get_xlim() == (0, 4)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["early", "late"]
+
+
+def test_the_parts_of_a_bar_stand_side_by_side_with_their_numbers():
+    rows = {"rank 0": {"input": 3.0, "idle": 0.001}, "rank 1": {"input": 1.0, "idle": 4.0}}
+    figure = figures.stacked_bars(rows, "Rank 1 waits", "ms")
+    bars = [pytest.approx((bar.get_x(), bar.get_width())) for bar in figure.axes[0].patches]
+    assert bars == [(0, 3), (0, 1), (3, 0.001), (1, 4)]
+    assert {"3", "1", "4"} <= set(texts(figure)) and "0.001" not in texts(figure)
+    assert [text.get_text() for text in figure.findobj(Legend)[0].get_texts()] == ["input", "idle"]
+
+
+@pytest.mark.parametrize("rows", [{}, {"a": {"x": -1.0}}, {"a": {"x": "1"}}, {"a": {"x": 1.0}, "b": {"y": 1.0}}])
+def test_a_bar_of_parts_refuses_what_cannot_be_drawn(rows):
+    with pytest.raises(InputError):
+        figures.stacked_bars(rows, "Nothing", "ms")
 
 
 def test_a_run_and_its_events_draw_the_same_picture():

@@ -10,9 +10,10 @@ from ddp_course.lab.figures.charts import bars, loss_curves, read_metrics
 from ddp_course.lab.figures.exchange import collective
 from ddp_course.lab.figures.lives import lives
 from ddp_course.lab.figures.roofline import roofline
+from ddp_course.lab.figures.stacked import stacked_bars
 from ddp_course.lab.figures.started import collectives_started
 from ddp_course.lab.figures.style import rank_colour
 from ddp_course.lab.figures.timeline import rank_lanes
 
 __all__ = ["animation", "bars", "collective", "collectives_started", "lives", "loss_curves", "rank_colour",
-           "rank_lanes", "read_metrics", "roofline"]  # fmt: skip
+           "rank_lanes", "read_metrics", "roofline", "stacked_bars"]  # fmt: skip
