@@ -133,6 +133,7 @@ def train(config: ParallelConfig) -> int:
                           activation_checkpointing=config.activation_checkpointing)  # fmt: skip
     dtype, parts = parameter_dtype(config.precision), world.size // config.dp
     need = max(parameter_count(shape) * dtype.itemsize, training_bytes(parameter_count(shape) // parts, dtype))
+    need += 16 * config.tokens_per_update // mesh.replicas  # the tokens and targets of an update lie here together
     require_memory(world, "this training run", need + 8 * config.tokens_per_update // config.context)
     by_rule(config.precision, world.device, config.context).use()
 
