@@ -11,7 +11,7 @@ import psutil
 import pytest
 from training_runs import TRAINER, arguments, metrics, train
 
-from ddp_course.cluster import Cluster, available, machines, slurm_unavailable, unavailable
+from ddp_course.cluster import Cluster, available, job, machines, slurm_unavailable, unavailable
 from ddp_course.cluster.cable import limit
 from ddp_course.errors import InputError
 from ddp_course.launcher import RunFailed
@@ -129,16 +129,17 @@ def test_the_trainer_on_machines_equals_the_trainer_here(nodes, cluster, tmp_pat
 
 
 @here
-def test_a_cut_cable_ends_the_job_and_is_named(cluster, tmp_path, capsys):
+def test_a_cut_cable_ends_the_job_and_is_named(tmp_path, capsys):
     (tmp_path / "loop.py").write_text(LOOP)
-    with pytest.raises(RunFailed) as failed:
-        cluster.torchrun(tmp_path / "loop.py", timeout=600, at={"step 5": lambda: cluster.cut("node3")})
-    cluster.mend("node3")
+    with Cluster(2) as cluster:
+        with pytest.raises(RunFailed) as failed:
+            cluster.torchrun(tmp_path / "loop.py", timeout=600, at={"step 5": lambda: cluster.cut("node2")})
+        cluster.mend("node2")
+        cluster.run("node2", "getent hosts node1")
     text, run = str(failed.value), failed.value.run
-    assert "lost contact" in text and "Timed out waiting 5000ms" in text and "the cable of node3 is cut" in text, text
+    assert "lost contact" in text and "Timed out waiting 5000ms" in text and "the cable of node2 is cut" in text, text
     assert not run.timed_out and run.exit_code != 0
-    assert "[rank 2 node3]" in capsys.readouterr().out
-    cluster.run("node3", "getent hosts node1")
+    assert "[rank 1 node2]" in capsys.readouterr().out
 
 
 def _of(tag):
@@ -213,6 +214,14 @@ def test_where_it_cannot_run_one_sentence_says_why_and_what_to_do(monkeypatch):
     monkeypatch.setattr(available.sys, "platform", "linux")
     monkeypatch.setattr(available.shutil, "which", lambda name, path: name != "tc")
     assert "the command tc" in unavailable.__wrapped__() and "apt-get install iproute2" in unavailable.__wrapped__()
+
+
+def test_what_became_of_ranks_whose_torchrun_was_told_to_end():
+    """It reports nothing: a traceback is a failure, waiting at torchrun's last barrier a good end, the rest told."""
+    told = job.silent(["Received 15 death signal, shutting down workers"], [2, 3], {3: 0.1})
+    assert told.codes == {2: -15, 3: 1} and told.failed == {3} and told.told_to_stop == {2} and not told.left_early
+    waited = job.silent(["  in _exit_barrier"], [2], {})
+    assert waited.codes == {2: 0} and waited.left_early == [2]
 
 
 def test_a_speed_that_is_none_is_refused():

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddp_course.cluster import namespaces
-from ddp_course.lab.machine import threads_per_process
 from ddp_course.launcher.first_failure import Failure, Report, blame, launcher_text, torchruns_report
 from ddp_course.launcher.launch import (
     Run,
@@ -23,6 +22,7 @@ from ddp_course.launcher.launch import (
     supervised,
     supervised_environment,
     timeout_message,
+    variables,
 )
 from ddp_course.launcher.rank_output import RankOutput, shorter_paths
 
@@ -83,8 +83,7 @@ def torchrun(
         cluster.check(node)
     check_input(script, nproc_per_node, [*torchrun_args, *(arg for some in args_of.values() for arg in some)])
     size = len(cluster.nodes) * nproc_per_node
-    added = {"OMP_NUM_THREADS": threads_per_process(size), **(env or {})}
-    added = {name: str(value) for name, value in added.items()}
+    added = variables(size, env, torchrun_args)
     options = [f"--nnodes={len(cluster.nodes)}", f"--nproc-per-node={nproc_per_node}", "--rdzv-backend=c10d",
                f"--rdzv-endpoint={cluster.nodes[0]}:{PORT}", f"--rdzv-id={uuid.uuid4().hex[:8]}",
                *torchrun_args]  # fmt: skip
@@ -185,7 +184,7 @@ def _judge(run, output, cut_off):
         lines = run.node_lines[node]
         one = torchruns_report(lines, ranks)
         if not one.failed and run.node_exit_codes.get(node) != 0:
-            one = _silent(lines, ranks.values(), output.first_traceback)
+            one = silent(lines, ranks.values(), output.first_traceback)
         report.codes |= one.codes
         report.failed |= one.failed
         report.told_to_stop |= one.told_to_stop
@@ -203,7 +202,7 @@ def _judge(run, output, cut_off):
         run.failure = Failure(failure.rank, failure.exit_code, text)
 
 
-def _silent(lines, ranks, when):
+def silent(lines, ranks, when):
     """What became of `ranks` whose torchrun was told to end, or killed, and says nothing of them."""
     ended = dict.fromkeys(ranks, 0)
     if not any("_exit_barrier" in line for line in lines):  # where it waits for the others when its ranks have ended

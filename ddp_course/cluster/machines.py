@@ -73,7 +73,8 @@ class Cluster:
             env: Mapping[str, object] | None = None) -> subprocess.CompletedProcess:  # fmt: skip
         """Run a command (a string is for the shell) on a machine, `head` included; its output is text in the result.
 
-        Raises InputError with what it wrote to stderr if `check` and it fails, subprocess.TimeoutExpired.
+        Raises InputError with what it wrote to stderr if `check` and it fails, subprocess.TimeoutExpired. What it
+        leaves in the background runs on, to the end of the cluster at most.
         """
         done = subprocess.run(self.entering(node, command, env), stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, timeout=timeout)  # fmt: skip

@@ -113,11 +113,7 @@ def torchrun(
     torchrun_args = [str(arg) for arg in torchrun_args]
     check_input(script, nproc, torchrun_args)
     script = shown(script)
-    added = {"OMP_NUM_THREADS": threads_per_process(nproc), **(env or {})}
-    if any(re.match(r"--nnodes=\d+:\d+$", arg) for arg in torchrun_args):
-        # torch 2.13 keeps the first round's store for later rounds, and does not tell a node that joins where it is.
-        added = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1, **added}
-    added = {name: str(value) for name, value in added.items()}
+    added = variables(nproc, env, torchrun_args)
     several_nodes = any(re.match("--(nnodes|node|rdzv|master)", arg) for arg in torchrun_args)
     options = [*([] if several_nodes else ["--standalone"]), f"--nproc-per-node={nproc}", *torchrun_args]
     script_and_args = [str(script), *map(str, args)]
@@ -161,6 +157,15 @@ def shown(script: str | Path) -> Path:
     """`script` as a reader would write it: relative, if it is below this folder."""
     inside = Path(script).is_absolute() and Path(script).is_relative_to(os.getcwd())
     return Path(script).relative_to(os.getcwd()) if inside else Path(script)
+
+
+def variables(processes: int, env: Mapping[str, object] | None, torchrun_args: list[str]) -> dict[str, str]:
+    """What is added to the environment of a run that has `processes` on this machine; `env` wins."""
+    added = {"OMP_NUM_THREADS": threads_per_process(processes), **(env or {})}
+    if any(re.match(r"--nnodes=\d+:\d+$", arg) for arg in torchrun_args):
+        # torch 2.13 keeps the first round's store for later rounds, and does not tell a node that joins where it is.
+        added = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1, **added}
+    return {name: str(value) for name, value in added.items()}
 
 
 def command_line(added: Mapping[str, str], words: Iterable[str]) -> str:
