@@ -422,3 +422,13 @@ def test_stored_runs_come_back(tmp_path):
     assert stored_runs.load(tmp_path / "kept" / "steps.json") == {
         2: {0: {"100mbit": {"compute": [[0.1235, 1.0]], "steps": [[None, 1, [0.5]]]}}, 1: {}}
     }
+
+
+def test_the_runs_that_are_kept_have_what_the_notebook_shows():
+    kept = stored_runs.load()
+    assert {nodes: sorted(ranks) for nodes, ranks in kept.items()} == {n: list(range(n)) for n in (1, 2, 3, 4)}
+    for nodes, ranks in kept.items():
+        assert len({tuple(found) for found in ranks.values()}) == 1 and len(ranks[0]) == (3 if nodes > 1 else 1)
+        for found in ranks[0].values():
+            assert set(found) == {"all_reduce", "cores", "compute", "steps"}
+            assert len(found["steps"]) == 4 and all(times for _, _, times in found["steps"])

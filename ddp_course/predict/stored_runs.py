@@ -1,4 +1,8 @@
-"""What notebook 15 measured on its authors' machine, for machines on which no cluster can be made of namespaces."""
+"""What notebook 15 measured on its authors' machine, for machines on which no cluster can be made of namespaces.
+
+A run of the notebook writes notebooks/scripts/15_measured.json. After one on a quiet machine:
+cp notebooks/scripts/15_measured.json ddp_course/predict/stored/steps.json
+"""
 
 import json
 from collections.abc import Mapping
