@@ -430,5 +430,5 @@ def test_the_runs_that_are_kept_have_what_the_notebook_shows():
     for nodes, ranks in kept.items():
         assert len({tuple(found) for found in ranks.values()}) == 1 and len(ranks[0]) == (3 if nodes > 1 else 1)
         for found in ranks[0].values():
-            assert set(found) == {"all_reduce", "cores", "compute", "steps"}
+            assert set(found) == {"all_reduce", "compute", "steps"}
             assert len(found["steps"]) == 4 and all(times for _, _, times in found["steps"])
