@@ -1,12 +1,13 @@
-"""What the rungs beyond data parallelism share: a rank's place on an axis, the loop of updates, sizes that divide."""
+"""What the rungs beyond data parallelism share: their axes, the loop of updates, sizes that divide."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
 from ddp_course.ladder.comparison import Weights, sgd
 from ddp_course.ladder.setting import Batch, Setting, share, target_count
@@ -16,23 +17,14 @@ HEADS = 4  # of attention: enough to be cut over 2 and 4 ranks
 CUT = REORDERED + "; it also covers sums inside the model that are cut: over units, heads, keys or experts"
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The ranks that cut one thing, and this rank's place among them: its coordinate on the mesh."""
-
-    rank: int
-    size: int
-    group: dist.ProcessGroup
-
-
 def along(mesh: DeviceMesh, name: str) -> Axis:
     """The axis of this name of a mesh."""
-    return Axis(mesh.get_local_rank(name), mesh[name].size(), mesh.get_group(name))
+    return Axis(mesh[name].size(), mesh.get_local_rank(name), mesh.get_group(name))
 
 
 def all_ranks(world: World) -> Axis:
     """One axis that takes every rank."""
-    return Axis(world.rank, world.size, dist.group.WORLD)
+    return Axis(world.size, world.rank, dist.group.WORLD)
 
 
 def inner_ranks(ranks: int) -> int:

@@ -7,8 +7,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.axes import CUT, Axis, add_gradients, all_ranks, divided, share_along, up_to_multiple, updates
+from ddp_course.ladder.axes import CUT, add_gradients, all_ranks, divided, share_along, up_to_multiple, updates
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, alone, batches, mistake, weights
 from ddp_course.ladder.setting import VOCABULARY, Batch, Setting
 from ddp_course.ladder.tolerance import reordered

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.nn.utils import clip_grads_with_norm_
 
+from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.axes import Axis, add_gradients, all_ranks, divided, share_along, up_to_multiple, updates
+from ddp_course.ladder.axes import add_gradients, all_ranks, divided, share_along, up_to_multiple, updates
 from ddp_course.ladder.batch_rungs import CLIP
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, alone, batches, mistake
 from ddp_course.ladder.setting import Batch, Setting
@@ -49,7 +50,7 @@ class Stage(nn.Module):
 def scheduled(setting: Setting, world: World, name: str, per_rank: int, clip: float | None = None) -> Comparison:
     """All ranks are one pipeline."""
     joint, pipe = batches(setting), all_ranks(world)
-    several = train(setting, world, joint, pipe, Axis(0, 1, pipe.group), name, per_rank, clip)
+    several = train(setting, world, joint, pipe, Axis(1, 0, pipe.group), name, per_rank, clip)
     return Comparison(several, alone(build_minigpt(setting), joint, clip=clip))
 
 
