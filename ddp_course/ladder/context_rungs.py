@@ -8,8 +8,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ddp_course.distributed.context_parallel import ring_attention, zigzag
+from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.axes import CUT, Axis, add_gradients, all_ranks, divided, updates, with_tokens
+from ddp_course.ladder.axes import CUT, add_gradients, all_ranks, divided, updates, with_tokens
 from ddp_course.ladder.comparison import Comparison, Rung, alone, batches, mistake, weights
 from ddp_course.ladder.setting import Batch, Setting
 from ddp_course.ladder.subjects import build_minigpt
@@ -33,43 +35,6 @@ class AttentionOf(nn.Module):
         return self.projection(self.attend(query, key, value).transpose(1, 2).flatten(2))
 
 
-class Shift(torch.autograd.Function):
-    """Passes a tensor on to the next rank of the ring; its gradient comes back."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, axis: Axis) -> Tensor:
-        ctx.axis = axis
-        return _shifted(x, axis, 1)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor):
-        return _shifted(gradient, ctx.axis, -1), None
-
-
-def _shifted(x: Tensor, axis: Axis, by: int) -> Tensor:
-    x = x.contiguous()
-    got = torch.empty_like(x)
-    to, source = (dist.get_global_rank(axis.group, (axis.rank + step) % axis.size) for step in (by, -by))
-    send_and_receive = [dist.P2POp(dist.isend, x, to, axis.group), dist.P2POp(dist.irecv, got, source, axis.group)]
-    for work in dist.batch_isend_irecv(send_and_receive):
-        work.wait()
-    return got
-
-
-def ring_attention(q: Tensor, k: Tensor, v: Tensor, axis: Axis, positions: Tensor) -> Tensor:
-    """Keys and values go round the ranks; positions: (ranks, tokens), which tokens each rank has."""
-    top, total, y = torch.full_like(q[..., :1], -torch.inf), 0, 0
-    for step in range(axis.size):
-        visible = positions[(axis.rank - step) % axis.size] <= positions[axis.rank][:, None]
-        scores = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).masked_fill(~visible, -torch.inf)
-        new_top = torch.maximum(top, scores.detach().amax(-1, keepdim=True))
-        old, weight = torch.exp(top - new_top), torch.exp(scores - new_top)
-        y, total, top = y * old + weight @ v, total * old + weight.sum(-1, keepdim=True), new_top
-        if step < axis.size - 1:
-            k, v = Shift.apply(torch.stack([k, v]), axis)
-    return y / total
-
-
 class Exchange(torch.autograd.Function):
     """Part i of a tensor along `cut` goes to rank i; what comes is joined along `join`. Backward goes back."""
 
@@ -90,7 +55,7 @@ def _exchanged(x: Tensor, cut: int, join: int, axis: Axis) -> Tensor:
     return torch.cat(list(got), join)
 
 
-def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, axis: Axis, positions: Tensor) -> Tensor:
+def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, axis: Axis) -> Tensor:
     """From all heads of my tokens to my heads of all tokens, and back."""
     q, k, v = Exchange.apply(torch.stack([q, k, v]), HEADS_DIM, TOKENS_DIM, axis)
     return Exchange.apply(F.scaled_dot_product_attention(q, k, v, is_causal=True), TOKENS_DIM, HEADS_DIM, axis)
@@ -99,12 +64,6 @@ def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, axis: Axis, positions: Te
 def blocks(tokens: int, ranks: int) -> Tensor:
     """The positions of each rank, (ranks, tokens / ranks): parts that follow each other."""
     return torch.arange(tokens).view(ranks, -1)
-
-
-def zigzag(tokens: int, ranks: int) -> Tensor:
-    """Each rank has one chunk from the front and one from the end, so that the mask leaves all equally much to do."""
-    chunks = torch.arange(tokens).view(2 * ranks, -1)
-    return torch.cat([chunks[:ranks], chunks.flip(0)[:ranks]], 1)
 
 
 def own_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -117,7 +76,7 @@ def cut_context(setting: Setting, world: World, way, cut) -> Comparison:
     joint, axis, model = batches(setting), all_ranks(world), build_minigpt(setting)
     positions = cut(setting.context, axis.size)
     own = positions[0 if setting.fault == "same_share" else axis.rank]
-    attend = own_attention if setting.fault == "own_tokens_only" else partial(way, axis=axis, positions=positions)
+    attend = own_attention if setting.fault == "own_tokens_only" else partial(way, positions=positions, axis=axis)
     for block in model.blocks:
         block.attention = AttentionOf(block.attention, attend)
     embedded = torch.arange(len(own)) if setting.fault == "positions_from_0" else own
