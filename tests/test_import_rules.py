@@ -5,8 +5,8 @@ distributed, training   <- nothing that knows a model
 post_training, ladder, parallel
                         <- models, data, distributed, training: they run inside a rank
 launchable scripts      <- all of the above
-launcher, cluster, doctor, lab, grader, authoring, speedrun, predict: for notebooks, tests and authors; never inside a
-rank
+launcher, cluster, doctor, lab, grader, authoring, speedrun, predict, plan: for notebooks, tests and authors; never
+inside a rank
 """
 
 import ast
@@ -40,6 +40,7 @@ ALLOWED = {  # part of the package: the parts it may import, besides itself and 
     "grader": IN_A_RANK | {"lab", "launcher", "harness"},
     "speedrun": IN_A_RANK | {"lab", "launcher"},
     "predict": {"lab"},
+    "plan": {"lab", "predict"},
     "harness": IN_A_RANK,  # what the grader starts inside a rank
 }
 NOT_IN_A_RANK = {"matplotlib", "IPython", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "nbclient",

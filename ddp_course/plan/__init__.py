@@ -1,0 +1,1 @@
+"""Which axes of parallelism for a model on a cluster: memory, traffic, bubble and step time of every mesh."""

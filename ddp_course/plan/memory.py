@@ -1,0 +1,135 @@
+"""Bytes that one GPU holds, line by line: weights, gradients, optimizer, gathered layers, activations.
+
+Where the formulas are shown: weights, gradients and optimizer in notebook 17, activations in 7b, what tensor parallel
+cuts in 22, micro-batches in flight in 23, tokens per context rank and experts in 24.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from ddp_course.errors import InputError
+
+# bytes per parameter of weights, gradients and optimizer; bf16: its gradients are added up in float32, and the
+# optimizer has a float32 copy of the weights besides AdamW's two averages
+STATE = {"bf16": (2, 4, 12), "fp32": (4, 4, 8)}
+COMPUTED = {"bf16": 2, "fp32": 4}  # bytes of an activation and of a gathered weight
+KEPT = 16  # numbers that a block leaves behind per token, in widths (7b.4)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder-only transformer. A mixture of experts: `active` is what a token meets of the parameters, `experts` how
+    many of them lie in experts that are chosen, `chosen` to how many experts a token goes."""
+
+    parameters: float
+    layers: int
+    width: int
+    heads: int
+    context: int
+    vocabulary: int = 128_000
+    tables: int = 2  # token embedding and output layer; 1 if they are one tensor
+    key_values: float = 1.0  # heads of keys and values over those of queries
+    active: float | None = None
+    experts: float = 0.0
+    chosen: int = 0
+
+    def __post_init__(self):
+        if self.in_layers <= 0:
+            raise InputError(f"{self.parameters:.3g} parameters are fewer than {self.tables} tables of "
+                             f"{self.vocabulary:,} x {self.width:,}; is --params, --width or --vocabulary another "
+                             "one?")  # fmt: skip
+        if (self.active or 0) > self.parameters or self.experts >= self.in_layers:
+            raise InputError("a mixture of experts has fewer active parameters, and fewer in its experts, than in all")
+
+    @property
+    def table(self) -> float:
+        return float(self.vocabulary * self.width)
+
+    @property
+    def in_layers(self) -> float:
+        return self.parameters - self.tables * self.table
+
+    @property
+    def flops_per_token(self) -> float:
+        """Forward and backward, as `ddp_course.predict` counts: 6 per parameter, 12 per layer, unit and token."""
+        return 6 * (self.active or self.parameters) + 12 * self.layers * self.width * self.context
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks per axis, as parallel_ddp.py's flags, and how an update runs on them. ep: experts over the data ranks."""
+
+    pp: int = 1
+    dp: int = 1
+    shard: int = 1
+    cp: int = 1
+    tp: int = 1
+    ep: int = 1
+    zero: int = 3  # what `shard` divides: 1 the optimizer, 2 gradients too, 3 weights too
+    micro_batch: int = 1  # windows
+    recompute: bool = False  # activation checkpointing
+    chunks: int = 1  # parts of the model per pipeline rank, interleaved (23.3)
+
+    @property
+    def gpus(self) -> int:
+        return self.pp * self.dp * self.shard * self.cp * self.tp
+
+    @property
+    def shards(self) -> int:
+        """Ranks that share a weight's storage: cp's ranks have the same weights and share them too (26.2)."""
+        return self.shard * self.cp if self.shard > 1 else 1
+
+
+def layers_here(model: Model, mesh: Mesh) -> int:
+    """Of the fullest stage."""
+    return math.ceil(model.layers / mesh.pp)
+
+
+def stage_parameters(model: Model, mesh: Mesh) -> tuple[float, float]:
+    """Before they are sharded: what every data rank has, and experts, of the fullest stage."""
+    each = layers_here(model, mesh) / model.layers / mesh.tp
+    ends = (model.tables if mesh.pp == 1 else 1) * model.table / mesh.tp  # 23.4: the first and the last stage
+    return each * (model.in_layers - model.experts) + ends, each * model.experts / mesh.ep
+
+
+@dataclass(frozen=True)
+class Memory:
+    """In bytes."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    gathered: float  # layers that are whole at the moment, of ZeRO-3
+    activations: float
+
+    @cached_property
+    def total(self) -> float:
+        return self.weights + self.gradients + self.optimizer + self.gathered + self.activations
+
+
+def memory(model: Model, mesh: Mesh, micro_batches: int, precision: str = "bf16", state=None) -> Memory:
+    """What the fullest GPU holds when it holds most. state: bytes as in STATE, of a trainer that differs."""
+    common, experts = stage_parameters(model, mesh)
+    zero = mesh.zero if mesh.shards > 1 else 0
+    state = state or STATE["fp32" if zero == 3 else precision]  # FSDP2 shards float32 weights and casts what it gathers
+    copies = max(1, mesh.shards // mesh.ep)  # ranks that hold the same experts
+    held = [size * (common / (mesh.shards if zero >= stage else 1) + experts / (copies if zero >= stage else 1))
+            for size, stage in zip(state, (3, 2, 1), strict=True)]  # fmt: skip
+    size, gathered = COMPUTED[precision], 0.0
+    if zero == 3:  # one layer computes, the next one is on its way; the root stays (17.3)
+        layer = (common - model.table / mesh.tp * (model.tables if mesh.pp == 1 else 1)) / layers_here(model, mesh)
+        gathered = size * (common - layer * max(0, layers_here(model, mesh) - 2))
+    return Memory(*held, gathered, _activations(model, mesh, micro_batches, size))
+
+
+def _activations(model: Model, mesh: Mesh, micro_batches: int, size: int) -> float:
+    tokens = mesh.micro_batch * model.context / mesh.cp
+    layers, kept = layers_here(model, mesh), 1 if mesh.recompute else KEPT
+    again = KEPT if mesh.recompute else 0  # the block that is computed again
+    block = size * model.width * tokens / mesh.tp  # with sequence parallel (22.3)
+    logits = (2 * size * model.width + 4 * model.vocabulary) * tokens / mesh.tp  # in float32
+    in_flight = mesh.pp + ((mesh.pp - 1) / mesh.chunks if mesh.chunks > 1 else 0)  # 1F1B, interleaved 1F1B (23.3)
+    first = (min(in_flight, micro_batches) * layers * kept + again) * block
+    last = (layers * kept + again) * block + logits
+    return max(first, last)

@@ -1,0 +1,167 @@
+"""Every mesh of a number of GPUs: refused with a reason, or an update's memory and seconds; the quickest first."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ddp_course.errors import InputError
+from ddp_course.plan.memory import Memory, Mesh, Model, layers_here, memory
+from ddp_course.plan.traffic import Cluster, Step, micro_batches, step
+
+USABLE = 0.9  # of a GPU's memory: the rest is the CUDA context, NCCL's buffers and what the allocator cannot use
+TOO_LARGE = "does not fit into the memory (17, 7b)"
+SAME = 1.05  # steps that differ by less than the model can tell
+
+
+@dataclass(frozen=True)
+class Job:
+    """tokens: per update."""
+
+    model: Model
+    cluster: Cluster
+    tokens: int
+    precision: str = "bf16"
+
+    def __post_init__(self):
+        if self.tokens < self.model.context or self.tokens % self.model.context:
+            raise InputError(
+                f"tokens per update are whole windows of {self.model.context:,} tokens, got {self.tokens:,}"
+            )
+
+    @property
+    def limit(self) -> float:
+        return USABLE * self.cluster.memory
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known of one mesh. refused: why it cannot run; empty if it can."""
+
+    mesh: Mesh
+    refused: str = ""
+    micro_batches: int = 0
+    memory: Memory | None = None
+    step: Step | None = None
+
+    @property
+    def axes(self) -> int:
+        mesh = self.mesh
+        return sum(size > 1 for size in (mesh.pp, mesh.dp, mesh.shard, mesh.cp, mesh.tp, mesh.ep))
+
+
+@dataclass
+class Found:
+    """fits: quickest first, one per mesh. refused: reason -> meshes. nearest: of those too large, the smallest."""
+
+    fits: list[Plan] = field(default_factory=list)
+    refused: Counter = field(default_factory=Counter)
+    nearest: Plan | None = None
+    tried: int = 0
+
+    def simplest(self) -> Plan:
+        """Of those as quick as the best, that with the fewest axes and the fewest bytes held."""
+        close = [plan for plan in self.fits if plan.step.total <= SAME * self.fits[0].step.total]
+        return min(close, key=lambda plan: (plan.axes, plan.mesh.recompute, plan.step.total))
+
+
+def evaluate(job: Job, mesh: Mesh) -> Plan:
+    """Without the limit of the memory."""
+    reason = cannot(job, mesh)
+    if reason:
+        return Plan(mesh, reason)
+    count = micro_batches(job.model, mesh, job.tokens)
+    return Plan(mesh, "", count, memory(job.model, mesh, count, job.precision),
+                step(job.model, mesh, job.cluster, job.tokens, job.precision))  # fmt: skip
+
+
+def cannot(job: Job, mesh: Mesh) -> str:
+    """Why no trainer could cut the model so, or "": what parallel_ddp.py refuses (26.5), and what would be slow."""
+    model, data = job.model, mesh.dp * mesh.shard
+    if mesh.tp > job.cluster.per_node:
+        return "tp would leave the node, and waits four times per layer (22, 26)"
+    if model.heads % mesh.tp:
+        return f"{model.heads} heads do not divide by tp (22)"
+    if mesh.pp > model.layers:
+        return "more stages than layers (23)"
+    if model.context % (2 * mesh.cp) and mesh.cp > 1:
+        return "the window does not divide into 2 cp parts (24)"
+    if mesh.ep > 1 and data * mesh.cp % mesh.ep:
+        return "ep does not divide the data ranks (24)"
+    windows = job.tokens // model.context
+    if windows % data or windows // data % mesh.micro_batch:
+        return "the update's windows do not divide over the data ranks (26)"
+    if mesh.pp > 1 and windows // data // mesh.micro_batch < mesh.pp:
+        return "fewer micro-batches than stages: most of the time is bubble (23)"
+    if mesh.chunks > 1 and layers_here(model, mesh) % mesh.chunks:
+        return "a stage's layers do not divide into chunks (23)"
+    return ""
+
+
+def search(job: Job) -> Found:
+    found, best, failed = Found(), {}, {}
+    for mesh in meshes(job):
+        axes = (mesh.pp, mesh.dp, mesh.shard, mesh.cp, mesh.tp, mesh.ep)
+        reason = cannot(job, mesh)
+        if reason:
+            failed.setdefault(axes, reason)
+            continue
+        count = micro_batches(job.model, mesh, job.tokens)
+        held = memory(job.model, mesh, count, job.precision)
+        if held.total > job.limit:
+            failed[axes] = TOO_LARGE
+            if found.nearest is None or held.total < found.nearest.memory.total:
+                found.nearest = Plan(mesh, "", count, held)
+            continue
+        plan = Plan(mesh, "", count, held, step(job.model, mesh, job.cluster, job.tokens, job.precision))
+        if axes not in best or plan.step.total < best[axes].step.total:
+            best[axes] = plan
+    found.fits = sorted(best.values(), key=lambda plan: (plan.step.total, plan.axes))
+    found.refused = Counter(reason for axes, reason in failed.items() if axes not in best)
+    found.tried = len(best.keys() | failed.keys())
+    return found
+
+
+def meshes(job: Job) -> Iterator[Mesh]:
+    """Every factorisation of the GPUs, and the ways to run an update on it."""
+    gpus, model = job.cluster.gpus, job.model
+    for tp in divisors(gpus):  # the last axis counts fastest: tp's ranks are neighbours (26.1)
+        for cp in divisors(gpus // tp):
+            for pp in divisors(gpus // tp // cp):
+                data = gpus // tp // cp // pp
+                for shard in divisors(data):
+                    for ep in [one for one in divisors(data * cp) if one <= 64] if model.experts else (1,):
+                        yield from _ways(Mesh(pp, data // shard, shard, cp, tp, ep))
+
+
+def _ways(mesh: Mesh) -> Iterator[Mesh]:
+    axes = (mesh.pp, mesh.dp, mesh.shard, mesh.cp, mesh.tp, mesh.ep)
+    for zero in (1, 2, 3) if mesh.shard > 1 else (0,):
+        for micro_batch in (1, 2, 4, 8) if mesh.pp == 1 else (1, 2):
+            for recompute in (False, True):
+                for chunks in (1,) if mesh.pp == 1 else (1, 2, 4):
+                    yield Mesh(*axes, zero, micro_batch, recompute, chunks)
+
+
+def simple(job: Job) -> dict[str, Mesh]:
+    """The meshes that people ask about first, each axis alone as far as it goes."""
+    gpus, node = job.cluster.gpus, min(job.cluster.gpus, job.cluster.per_node)
+    return {"dp alone (DDP)": Mesh(dp=gpus), "shard alone (FSDP)": Mesh(shard=gpus),
+            "shard in a node, dp between (HSDP)": Mesh(shard=node, dp=gpus // node),
+            "tp in a node, dp between": Mesh(tp=node, dp=gpus // node),
+            "tp in a node, shard between": Mesh(tp=node, shard=gpus // node),
+            "tp in a node, pp between": Mesh(tp=node, pp=gpus // node)}  # fmt: skip
+
+
+def best_way(job: Job, mesh: Mesh) -> Plan:
+    """The quickest way that fits to run an update on these axes, else the smallest, else why it is refused."""
+    plans = [evaluate(job, way) for way in _ways(mesh)]
+    possible = [plan for plan in plans if not plan.refused]
+    if not possible:
+        return plans[0]
+    fitting = [plan for plan in possible if plan.memory.total <= job.limit]
+    return min(fitting, key=lambda plan: plan.step.total) if fitting else min(
+        possible, key=lambda plan: plan.memory.total)  # fmt: skip
+
+
+def divisors(number: int) -> list[int]:
+    return [one for one in range(1, number + 1) if number % one == 0]

@@ -1,0 +1,143 @@
+"""Bytes that one GPU sends per update along each axis, over which link, and the seconds of an update.
+
+Where the formulas are shown: a ring's share of a collective and ZeRO's collectives in notebook 17, tensor parallel's
+all-reduces in 22, a pipeline's vectors and its bubble in 23, the ring of keys and values and the experts' all-to-all in
+24, which axis comes last in 26.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from ddp_course.errors import InputError
+from ddp_course.plan.memory import COMPUTED, Mesh, Model, layers_here, stage_parameters
+from ddp_course.predict.hardware import ASSUMED, GPU, GPUS
+
+KERNELS = 0.55  # of the peak, while a GPU computes; assumed
+LINK_SHARE = ASSUMED["link_share"].middle
+INSIDE_LATENCY, BETWEEN_LATENCY = 2e-6, ASSUMED["latency"].middle
+GRADIENT = 4  # bytes: they are summed in float32
+FROM = {"tp": "22", "cp": "24", "shard": "17", "dp": "04", "pp": "23", "ep": "24"}  # the notebook of each axis
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """link: of one network card, one per GPU, in bytes per second."""
+
+    gpus: int
+    memory: float
+    link: float
+    gpu: GPU = field(default_factory=lambda: GPUS["h100"])
+    per_node: int = 8
+    kernels: float = KERNELS
+
+    def __post_init__(self):
+        if self.gpus < 1 or self.per_node < 1:
+            raise InputError(f"GPUs and GPUs per node are at least 1, got {self.gpus} and {self.per_node}")
+        if self.gpus > self.per_node and self.gpus % self.per_node:
+            below = self.gpus // self.per_node * self.per_node
+            raise InputError(f"{self.gpus} GPUs do not fill nodes of {self.per_node}; take {below} or "
+                             f"{below + self.per_node}, or another --gpus-per-node")  # fmt: skip
+        if not 0 < self.kernels <= 1:
+            raise InputError(f"--kernels is a share of the peak above 0 and at most 1, got {self.kernels:g}")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Of one axis, per GPU and update."""
+
+    axis: str
+    bytes: float
+    link: str  # "inside" a node, or "between" nodes
+    seconds: float
+    how: str = "waited"  # for, or hidden behind "all" of the computation, or behind the "last" backward pass
+
+
+def micro_batches(model: Model, mesh: Mesh, tokens: float) -> int:
+    """Per update and pipeline. Raises InputError if the windows do not divide."""
+    windows, data = round(tokens / model.context), mesh.dp * mesh.shard * mesh.micro_batch
+    if not windows or windows % data:
+        raise InputError(f"{windows} windows per update do not divide into {mesh.dp * mesh.shard} data ranks with "
+                         f"micro-batches of {mesh.micro_batch}")  # fmt: skip
+    return windows // data
+
+
+def bubble(mesh: Mesh, count: int) -> float:
+    """Idle over busy time of 1F1B: of the whole step it is (p - 1) / (chunks m + p - 1) (23.2, 23.3)."""
+    return (mesh.pp - 1) / (mesh.chunks * count)
+
+
+def traffic(model: Model, mesh: Mesh, cluster: Cluster, tokens: float, precision: str = "bf16") -> list[Traffic]:
+    """Of each axis with more than one rank."""
+    count, size, layers = micro_batches(model, mesh, tokens), COMPUTED[precision], layers_here(model, mesh)
+    vectors = size * model.width * tokens / (mesh.dp * mesh.shard * mesh.cp)  # one per token of this rank
+    common, experts = stage_parameters(model, mesh)
+    passes = 1.5 if mesh.recompute else 1  # the forward's messages once more
+    found = []
+
+    def add(axis, ranks, stride, sent, messages, how="waited"):
+        if ranks > 1:
+            found.append(Traffic(axis, sent, *_over(cluster, ranks, stride, sent, messages), how))
+
+    def ring(ranks):
+        return (ranks - 1) / ranks
+
+    add("tp", mesh.tp, 1, passes * 4 * layers * 2 * ring(mesh.tp) * vectors, passes * 4 * layers * count)
+    add("cp", mesh.cp, mesh.tp, passes * 4 * (mesh.cp - 1) * layers * vectors * model.key_values / mesh.tp,
+        passes * 2 * (mesh.cp - 1) * layers * count)  # fmt: skip
+    add(
+        "ep",
+        mesh.ep,
+        mesh.tp,
+        passes * 4 * model.chosen * layers * vectors * ring(mesh.ep),
+        passes * 4 * layers * count,
+    )
+    zero, shards = mesh.zero if mesh.shards > 1 else 0, mesh.shards
+    copies = max(1, shards // mesh.ep)
+    scattered = {0: 0, 1: 1, 2: count, 3: count}[zero]
+    gathered = {0: 0, 1: 1, 2: 1, 3: 2 * count}[zero]
+    part = ring(shards) * common + ring(copies) * experts
+    add("shard", shards, mesh.tp, part * (scattered * GRADIENT + gathered * size),
+        layers * (scattered + gathered), "last" if zero == 1 else "all")  # fmt: skip
+    own, replicas = common / shards + experts / copies, mesh.dp * (mesh.cp if shards == 1 else 1)
+    add("dp", replicas, mesh.tp * shards, 2 * ring(replicas) * GRADIENT * own, layers, "last")
+    add("pp", mesh.pp, mesh.gpus // mesh.pp, 2 * mesh.chunks * vectors, 2 * mesh.chunks * count, "all")
+    return found
+
+
+def _over(cluster: Cluster, ranks: int, stride: int, sent: float, messages: float) -> tuple[str, float]:
+    """The link that decides, and the seconds on it. Ranks of one node send as many pieces over as many cards."""
+    near = min(ranks, max(1, cluster.per_node // stride))
+    inside = sent / (cluster.gpu.inside * LINK_SHARE) + messages * INSIDE_LATENCY * (near - 1)
+    if near == ranks:
+        return "inside", inside
+    depth = math.ceil(math.log2(ranks / near))
+    between = sent / near / (cluster.link * LINK_SHARE) + messages * BETWEEN_LATENCY * max(1, depth)
+    return ("between", between) if between > inside or near == 1 else ("inside", inside)
+
+
+@dataclass(frozen=True)
+class Step:
+    """In seconds."""
+
+    computing: float
+    bubble: float  # idle over busy
+    waiting: float  # for messages
+    total: float
+    mfu: float
+    sent: list[Traffic]
+
+
+def step(model: Model, mesh: Mesh, cluster: Cluster, tokens: float, precision: str = "bf16") -> Step:
+    """An update. tp, cp and ep are waited for; shard and pp hide behind the computation as far as it lasts; what is
+    sent once, gradients under dp and ZeRO-1, hides behind the last micro-batch's backward pass."""
+    count, sent = micro_batches(model, mesh, tokens), traffic(model, mesh, cluster, tokens, precision)
+    useful = tokens * model.flops_per_token / (cluster.gpus * cluster.gpu.flops)
+    kernels = cluster.kernels * (0.5 if precision == "fp32" else 1)  # TF32 has half the peak
+    fullest = layers_here(model, mesh) * mesh.pp / model.layers  # the stage that the others wait for
+    computing = useful / kernels * fullest * (4 / 3 if mesh.recompute else 1)
+    parts = {how: sum(one.seconds for one in sent if one.how == how) for how in ("waited", "all", "last")}
+    idle = bubble(mesh, count)
+    waiting = (parts["waited"] * (1 + idle) + max(0.0, parts["all"] - computing)
+               + max(0.0, parts["last"] - 2 / 3 * computing / count))  # fmt: skip
+    total = computing * (1 + idle) + waiting
+    return Step(computing, idle, waiting, total, useful / total, sent)
