@@ -55,7 +55,7 @@ _DEEPSEEK = Model(671e9, 61, 7168, 128, 4096, 129280, active=37e9, experts=58 * 
 _OLMO_32B = Model(32.2e9, 64, 5120, 40, 4096, 100352, key_values=8 / 40)
 
 
-MEGATRON_NOTE = "recomputes each block and shards nothing; the plan's best shards, which that trainer could not"
+MEGATRON_NOTE = "recomputes each block, a third more computation, and had nothing to shard with"
 
 
 def _h100(gpus: int, name: str = "h100") -> Cluster:
