@@ -40,6 +40,7 @@ def one_of_each():
         "curves": figures.loss_curves({"one": TRAINING, "two": TRAINING}, "They agree"),
         "lanes": figures.rank_lanes({"run": lanes}, "Rank 1 is late"),
         "stacked": figures.stacked_bars({"rank 0": {"input": 1.0, "forward": 2.0}}, "Input takes a third", "ms"),
+        "choices": figures.choices({(1, 1): "one GPU", (1, 8): "dp"}, "One axis is enough", "model", "GPUs"),
         "lives": figures.lives(LIFE, "Rank 0 starts again"),
         "collective": figures.collective("all_reduce", {0: [1], 1: [2]}, {0: [3], 1: [3]}, "The sum is everywhere"),
         "bars": figures.bars({"flat": (3.0, 0.1), "bucketed": 2.0}, "Buckets help", "ms"),
@@ -257,6 +258,20 @@ def test_the_parts_of_a_bar_stand_side_by_side_with_their_numbers():
 def test_a_bar_of_parts_refuses_what_cannot_be_drawn(rows):
     with pytest.raises(InputError):
         figures.stacked_bars(rows, "Nothing", "ms")
+
+
+def test_a_map_of_choices_says_each_word_in_its_place_and_in_its_colour():
+    cells = {("7B", 1): "none", ("7B", 8): "shard", ("70B", 1): "none", ("70B", 8): "shard"}
+    figure = figures.choices(cells, "Sharded", "model", "GPUs", nothing="none")
+    boxes = {(bar.get_x(), bar.get_y()): bar.get_facecolor() for bar in figure.axes[0].patches}
+    assert len(boxes) == 4 and boxes[0.5, -0.5] == boxes[0.5, 0.5] != boxes[-0.5, 0.5] == boxes[-0.5, -0.5]
+    assert texts(figure).count("shard") == texts(figure).count("none") == 2 and {"7B", "70B", "8"} <= set(texts(figure))
+
+
+@pytest.mark.parametrize("cells", [{}, {("7B", 1): "dp", ("70B", 8): "dp"}])
+def test_a_map_of_choices_needs_every_cell(cells):
+    with pytest.raises(InputError):
+        figures.choices(cells, "Nothing", "model", "GPUs")
 
 
 def test_a_run_and_its_events_draw_the_same_picture():

@@ -9,6 +9,7 @@ from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.plan.__main__ import count, job_from, main, parser, size
 from ddp_course.plan.memory import STATE, Mesh, Model, memory, stage_parameters
+from ddp_course.plan.overview import NOTHING, overview
 from ddp_course.plan.published import MEGATRON_PER_PARAMETER, PLAYBOOK_GB, RUNS
 from ddp_course.plan.search import Job, best_way, cannot, divisors, evaluate, meshes, search
 from ddp_course.plan.traffic import Cluster, bubble, micro_batches, step, traffic
@@ -98,6 +99,17 @@ def test_parts_of_the_model_add_up_to_it():
     experts = replace(SEVEN, active=2e9, experts=5e9, chosen=2)
     common, each = stage_parameters(experts, Mesh(shard=8, ep=8))
     assert common + 8 * each == pytest.approx(whole)
+
+
+def test_layers_that_are_gathered():
+    """Two layers and the tables in two bytes; experts too, unless they are on their rank already."""
+    layer = SEVEN.in_layers / 32
+    assert memory(SEVEN, Mesh(shard=64), 1).gathered == pytest.approx(2 * (2 * layer + 2 * SEVEN.table))
+    assert memory(SEVEN, Mesh(shard=64, zero=2), 1).gathered == 0
+    experts = replace(SEVEN, active=2e9, experts=5e9, chosen=2)
+    whole, spread = (memory(experts, Mesh(shard=64, ep=ep), 1).gathered for ep in (1, 64))
+    assert whole == pytest.approx(memory(SEVEN, Mesh(shard=64), 1).gathered)
+    assert whole - spread == pytest.approx(2 * 2 * 5e9 / 32)
 
 
 def test_what_makes_activations_fewer():
@@ -246,6 +258,19 @@ def test_a_derived_shape_is_near_llamas(text, layers, width):
     assert 0.7 < model.layers / layers < 1.3 and 0.8 < model.width / width < 1.2 and model.heads % 8 == 0
 
 
+def test_a_mixture_of_experts(capsys):
+    mixture = ["--params", "47B", "--active", "13B", "--expert-params", "45B"]
+    model = flags(*mixture).model
+    assert model.flops_per_token < 0.4 * flags("--params", "47B").model.flops_per_token and model.width < 6144
+    assert main([*ASKED, *mixture]) == 0 and "ep " in capsys.readouterr().out
+
+
+def test_the_map_names_the_axes_of_each_cell():
+    found = overview(["350M", "30B"], [1, 8, 64])
+    assert [found["350M", count] for count in (1, 8, 64)] == ["one GPU", "dp", "dp"]
+    assert found["30B", 1] == NOTHING and found["30B", 64] == "shard"
+
+
 def test_nothing_fits(capsys):
     assert main([*ASKED, "--params", "405B", "--gpus", "8"]) == 0
     text = capsys.readouterr().out
@@ -267,7 +292,8 @@ def test_one_gpu(capsys):
      (["--tokens-per-update", "5000"], "whole windows"), (["--tokens-per-update", "nan"], "tokens from 1 up"),
      (["--gpu", "abacus"], "no GPU"), (["--kernels", "2"], "share of the peak"), (["--active", "1e9"], "both --active"),
      (["--params", "1M", "--width", "4096"], "fewer than"), (["--key-value-heads", "64"], "at most --heads"),
-     (["--active", "8e9", "--expert-params", "1e9"], "fewer active"), (["--gpus-per-node", "0"], "at least 1")],
+     (["--active", "8e9", "--expert-params", "1e9"], "at most as many are active"),
+     (["--gpus-per-node", "0"], "at least 1")],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(wrong, sentence, capsys):
     assert main([*ASKED, *wrong]) == 2

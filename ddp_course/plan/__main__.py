@@ -59,17 +59,23 @@ def job_from(given: argparse.Namespace) -> tuple[Job, list[str]]:
             raise InputError(f"--{name.replace('_', '-')} is at least 1, got {getattr(given, name)}")
     parameters, said = count(given.params, "--params"), []
     vocabulary = given.vocabulary or (128_000 if parameters >= 2e9 else 50_000)
+    if (given.active is None) != (given.expert_params is None):
+        raise InputError("a mixture of experts needs both --active and --expert-params")
+    experts = {} if given.active is None else {
+        "active": count(given.active, "--active"), "experts": count(given.expert_params, "--expert-params"),
+        "chosen": given.experts_per_token}  # fmt: skip
+    dense = experts.get("active", parameters)  # of as many, a token's way through the layers is made
     layers, width, heads = given.layers, given.width, given.heads
     if width is None:  # 12 width^2 parameters per layer; Llama's layers are about 128 times as wide as there are layers
 
         def tried(one):
             return 12 * (layers or max(1, round(one / 128))) * one**2 + 2 * vocabulary * one
 
-        even = 1024 if parameters >= 5e9 else 512 if parameters >= 1e9 else 64  # so that tp can divide the heads
-        width = min(range(even, 65537, even), key=lambda one: abs(tried(one) - parameters))
+        even = 1024 if dense >= 5e9 else 512 if dense >= 1e9 else 64  # so that tp can divide the heads
+        width = min(range(even, 65537, even), key=lambda one: abs(tried(one) - dense))
         said.append(f"--width {width}")
     if layers is None:
-        layers = max(1, round((parameters - 2 * vocabulary * width) / (12 * width**2)))
+        layers = max(1, round((dense - 2 * vocabulary * width) / (12 * width**2)))
         said.append(f"--layers {layers}")
     if heads is None:
         heads = max(1, width // 128) if width % 128 == 0 else max(1, width // 64)
@@ -79,11 +85,6 @@ def job_from(given: argparse.Namespace) -> tuple[Job, list[str]]:
     share = (given.key_value_heads or heads) / heads
     if share > 1:
         raise InputError(f"--key-value-heads {given.key_value_heads} are at most --heads {heads}")
-    if (given.active is None) != (given.expert_params is None):
-        raise InputError("a mixture of experts needs both --active and --expert-params")
-    experts = {} if given.active is None else {
-        "active": count(given.active, "--active"), "experts": count(given.expert_params, "--expert-params"),
-        "chosen": given.experts_per_token}  # fmt: skip
     model = Model(parameters, layers, width, heads, given.context, vocabulary, key_values=share, **experts)
     tokens = given.tokens_per_update
     if tokens is None:

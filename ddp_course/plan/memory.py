@@ -40,7 +40,9 @@ class Model:
                              f"{self.vocabulary:,} x {self.width:,}; is --params, --width or --vocabulary another "
                              "one?")  # fmt: skip
         if (self.active or 0) > self.parameters or self.experts >= self.in_layers:
-            raise InputError("a mixture of experts has fewer active parameters, and fewer in its experts, than in all")
+            raise InputError(f"of {self.parameters:.3g} parameters, at most as many are active, and fewer than "
+                             f"{self.in_layers:.3g} (without tables) in experts; got {self.active or 0:.3g} and "
+                             f"{self.experts:.3g}")  # fmt: skip
 
     @property
     def table(self) -> float:
@@ -118,8 +120,9 @@ def memory(model: Model, mesh: Mesh, micro_batches: int, precision: str = "bf16"
             for size, stage in zip(state, (3, 2, 1), strict=True)]  # fmt: skip
     size, gathered = COMPUTED[precision], 0.0
     if zero == 3:  # one layer computes, the next one is on its way; the root stays (17.3)
-        layer = (common - model.table / mesh.tp * (model.tables if mesh.pp == 1 else 1)) / layers_here(model, mesh)
-        gathered = size * (common - layer * max(0, layers_here(model, mesh) - 2))
+        layers, ends = layers_here(model, mesh), (model.tables if mesh.pp == 1 else 1) * model.table / mesh.tp
+        layer = (common - ends + (experts if copies > 1 else 0)) / layers
+        gathered = size * (ends + min(2, layers) * layer)
     return Memory(*held, gathered, _activations(model, mesh, micro_batches, size))
 
 

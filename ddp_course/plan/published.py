@@ -85,7 +85,7 @@ RUNS = [
               Mesh(16, 1, 128, 1, 8, zero=2, chunks=8), 0.41, in_flight=True, sent_once=True),
     Published("Llama 3 405B, 131,072 tokens", LLAMA_3, Job(_LLAMA_LONG, _h100(16384), 2**24),
               Mesh(16, 1, 8, 16, 8, zero=2, chunks=8), 0.38, in_flight=True, sent_once=True,
-              note="cp 16 between nodes; the plan's kernels lose nothing on short parts of a window, real ones do"),
+              note="cp 16 between nodes; the plan assumes kernels as fast on short parts of a window as on long ones"),
     # it recomputes parts of a layer, keeps AdamW's averages in bfloat16, and its schedule runs both ways at once
     Published("DeepSeek-V3, 2,048 H800", DEEPSEEK_V3, Job(_DEEPSEEK, _h100(2048, "h800"), 15360 * 4096),
               Mesh(16, 1, 128, ep=64, zero=1, recompute=True), 0.3894, state=(2, 4, 8),

@@ -125,5 +125,5 @@ def published_report() -> str:
                      f"{found['slower']:>10.0%}  {name(best)}")  # fmt: skip
     lines += ["", "MFU here: by the formulas; over best: its step over that of the plan's best. What differs:"]
     for note in dict.fromkeys(run.note for run in RUNS if run.note):
-        lines.append(f"  {'; '.join(run.name.split(',')[0] for run in RUNS if run.note == note)}: {note}")
+        lines.append(f"  {'; '.join(run.name for run in RUNS if run.note == note)}: {note}")
     return "\n".join([*lines, "", *sorted({run.source for run in RUNS})])
