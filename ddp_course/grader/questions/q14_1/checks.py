@@ -1,0 +1,162 @@
+"""14.1: a function that reads from the ranks' traces, each on a clock of its own, which rank all others wait for."""
+
+import random
+from pathlib import Path
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.questions.q14_1 import given as given_script
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "who is the straggler, and in which part?"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "First put the ranks on one clock: an all-reduce ends on all ranks at nearly the same moment. Then compare who "
+    "starts the last all-reduce of a step when. The straggler is the rank that does not wait.",
+    "A clock is ahead by the median gap of the ends. A rank is late by its start minus the latest start of the others. "
+    "Its part: compare its medians with those of the others, and let backward end where the last all-reduce starts.",
+    "ahead[rank] = median(end - other for end, other in zip(ends[rank], ends[first])); late = median(starts[rank][k] - "
+    "ahead[rank] - max(starts[other][k] - ahead[other] for other in others) for each step k). Is late > 1000?",
+]
+FUNCTION = "straggler"
+PARTS = {"input": 3.0, "forward": 10.0, "backward": 30.0}  # ms of a rank that is like the others
+
+
+def traces(given, world=4, steps=9, more=None, once=None, link=2.0, ahead=None, noted_late=()):
+    """{rank: events} as torch.profiler writes them, in microseconds on each rank's own clock.
+
+    more: {(rank, part): ms in every step}. once: {(rank, step): ms of input}. link: ms of a message. ahead: {rank: ms
+    of its clock}, by default drawn. noted_late: (rank, step) where the end of the last message is noted 0.3 s late.
+    """
+    luck = random.Random(f"14.1 {given}")
+    ahead = ahead or {rank: luck.uniform(-400, 400) for rank in range(world)}
+    found = {rank: [{"ph": "M", "name": "process_name", "pid": rank, "ts": 0.0}] for rank in range(world)}
+    begins = [500.0] * world
+
+    def note(rank, name, category, start, end, thread=1):
+        times = {"ts": round(1e3 * (start + ahead[rank]), 3), "dur": round(1e3 * (end - start), 3)}
+        found[rank].append({"ph": "X", "cat": category, "name": name, "pid": rank, "tid": thread, **times})
+
+    for step in range(steps):
+        own = [{part: ms + (more or {}).get((rank, part), 0) + luck.uniform(0, 0.1) for part, ms in PARTS.items()}
+               for rank in range(world)]  # fmt: skip
+        for rank in range(world):
+            own[rank]["input"] += (once or {}).get((rank, step), 0)
+        ready = [begins[rank] + sum(own[rank].values()) for rank in range(world)]
+        halfway = [one - mine["backward"] + PARTS["backward"] / 2 for one, mine in zip(ready, own, strict=True)]
+        first = max(halfway) + link
+        last = max(*ready, first) + link
+        for rank in range(world):
+            ends = [one + luck.uniform(0, 0.05) for one in (first, last)]
+            done = max(ends)
+            at = begins[rank]
+            for part in ("input", "forward"):
+                note(rank, part, "user_annotation", at, at + own[rank][part])
+                note(rank, "aten::linear", "cpu_op", at + 0.1, at + own[rank][part] - 0.1)
+                at += own[rank][part]
+            note(rank, "backward", "user_annotation", at, done + 0.1)
+            note(rank, "step", "user_annotation", begins[rank], done + 1.2)
+            noted = ends[1] + 300 * ((rank, step) in noted_late)
+            note(rank, "gloo:all_reduce", "user_annotation", halfway[rank], ends[0], 7)
+            note(rank, "gloo:all_reduce", "user_annotation", ready[rank], noted, 8)
+            begins[rank] = done + 1.3
+    for events in found.values():
+        luck.shuffle(events)
+    return found
+
+
+def drawn(given, part, **settings):
+    """A straggler that is drawn, slow in `part`, and the right answer.
+
+    beside: {part: ms} of the rank after it. noted_late: the steps where its own end is noted late.
+    """
+    luck = random.Random(f"rank of {given}")
+    world, beside = settings.get("world", 4), settings.pop("beside", {})
+    rank = luck.randrange(world)
+    more = {(rank, part): luck.uniform(8, 20)} | {((rank + 1) % world, part): ms for part, ms in beside.items()}
+    noted_late = [(rank, step) for step in settings.pop("noted_late", ())]
+    return traces(given, more=more, noted_late=noted_late, **settings), {"rank": rank, "part": part}
+
+
+EVEN, CLOCKS, LINK = "all are alike", "the clocks differ", "a slow link"
+IDLE, PAIR, TURNS, ONCE = "an idle rank", "two are equally slow", "each is slow in turn", "one slow step"
+SWAPPED, NOTED = "a longer input and a shorter forward", "one end is noted late"
+SOUND = {
+    EVEN: traces(EVEN, ahead=dict.fromkeys(range(4), 0.0)),
+    CLOCKS: traces(CLOCKS),
+    LINK: traces(LINK, link=35.0),
+    ONCE: traces(ONCE, once={(2, 4): 80.0}),
+    NOTED: traces(NOTED, world=2, noted_late=[(1, 0)]),
+    TURNS: traces(TURNS, once={(step % 4, step): 15.0 for step in range(9)}),
+    PAIR: traces(PAIR, more={(0, "forward"): 10.0, (3, "forward"): 10.0}),
+    IDLE: traces(IDLE, more={(1, "input"): -2.0, (1, "forward"): -5.0, (1, "backward"): -10.0}),
+    SWAPPED: traces(SWAPPED, more={(2, "input"): 4.0, (2, "forward"): -4.0}),
+    "one rank alone": traces("alone", world=1),
+}
+WHERE = {
+    CLOCKS: "the ends of the all-reduces say how far two clocks are apart",
+    NOTED: "the median of the gaps bears with one that is wrong, a mean or the first one does not",
+    LINK: "all wait for the link then, and none starts later than the others",
+    ONCE: "most steps, not the mean: one slow step is bad luck",
+    TURNS: "is it the same rank in most steps?",
+    PAIR: "how much later than the latest of the others?",
+    IDLE: "the others do not wait for the rank that has least to do, and none of them is later than the rest",
+    SWAPPED: "does anybody wait for that rank?",
+}
+SLOW = {
+    given: drawn(given, part, **settings)
+    for given, part, settings in (
+        ("slow input", "input", {}),
+        ("slow forward", "forward", {}),
+        ("slow backward", "backward", {}),
+        ("slow input, on a slow link", "input", {"link": 35.0}),
+        ("slow backward, two ranks", "backward", {"world": 2}),
+        ("slow forward, and two ends are noted late", "forward", {"noted_late": (0, 3)}),
+        ("slow input, eight ranks", "input", {"world": 8, "steps": 5}),
+        ("slow forward, beside a rank with a longer input", "forward", {"beside": {"input": 10.0, "backward": -10.0}}),
+    )
+}  # fmt: skip
+RUNS = SOUND | {given: made for given, (made, _) in SLOW.items()}
+JOBS = [Job(1, FUNCTION, tuple(Call([(made,)], given) for given, made in RUNS.items()))]
+
+
+def nobody_is_blamed_without_cause(records):
+    """straggler returns None where no rank is the one that all others wait for."""
+    for case in cases(records):
+        if case.given in SOUND and case.results[0] is not None:
+            look = WHERE.get(case.given, "late is who starts more than 1 ms after all others, in the median")
+            raise Wrong(f"{case.given}: {FUNCTION} returned {case.results[0]!r}, not None", look)
+    return f"in {len(SOUND)} runs without a straggler nobody is named"
+
+
+def the_rank_is_right(records):
+    """The rank is the one that starts the last all-reduce of most steps after all others."""
+    for case, right in answers(records):
+        [result] = case.results
+        if result is None:
+            look = "on one clock, by the ends; its start against the latest start of the others"
+            raise Wrong(f"{case.given}: {FUNCTION} returned None; the others wait for rank {right['rank']}", look)
+        if not isinstance(result, dict) or set(result) != {"rank", "part"}:
+            raise Wrong(f"{case.given}: {FUNCTION} returned {result!r}", "the return value: a dict with rank and part")
+        if result["rank"] != right["rank"]:
+            look = "the straggler does not wait: it starts last, and its own messages are the shortest"
+            raise Wrong(f"{case.given}: {FUNCTION} named rank {result['rank']!r}, not {right['rank']}", look)
+    return f"the straggler is named in {len(SLOW)} runs"
+
+
+def the_part_is_right(records):
+    """The part is the one in which the straggler works longer than the others do."""
+    for case, right in answers(records):
+        found = case.results[0]["part"]
+        if found != right["part"]:
+            look = "its time against that of the others; waiting for a message is no part of backward"
+            raise Wrong(f"{case.given}: {FUNCTION} named {found!r}, not {right['part']!r}", look)
+    return "the part that makes it late is named"
+
+
+CHECKS = [nobody_is_blamed_without_cause, the_rank_is_right, the_part_is_right]
+
+
+def answers(records):
+    for case in cases(records):
+        if case.given in SLOW:
+            yield case, SLOW[case.given][1]
