@@ -1,0 +1,86 @@
+"""Inside a rank, for 17.2: train a model that the answer has sharded, beside one process."""
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+BLOCKS, WIDTH, BATCH, STEPS, RATE = 3, 8, 12, 3, 0.01
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + torch.tanh(self.linear(self.norm(x)))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enter, self.leave = nn.Linear(5, WIDTH), nn.Linear(WIDTH, 2)
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.register_buffer("scale", torch.rand(2) + 0.5)
+
+    def forward(self, x):
+        x = self.enter(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.leave(x) * self.scale
+
+
+def drive(prepare, seeds):
+    """seeds: of each rank's model. What the answer's model holds, and its gaps to one process that has rank 0's."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    one, model = new_model(seeds[0]), new_model(seeds[rank])
+    one_optimizer = torch.optim.AdamW(one.parameters(), lr=RATE)
+    torch.manual_seed(1000 + rank)
+    model, optimizer = prepare(model, RATE)
+    beginning, start = gaps(model, one), whole(model)
+    held = sum(local(parameter).numel() for parameter in model.parameters())
+    share = sum(math.ceil(len(p) / world) * p.numel() // len(p) for p in one.parameters())
+    others = []
+    for block in model.blocks:
+        block.linear.register_forward_pre_hook(lambda *_: others.append(whole_blocks(model) - 1))
+    after = []
+    for step in range(STEPS):
+        x = torch.randn(BATCH, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+        for network, its_optimizer, samples in ((model, optimizer, x[rank::world]), (one, one_optimizer, x)):
+            its_optimizer.zero_grad()
+            (network(samples) - samples[:, :2]).square().mean().backward()
+            its_optimizer.step()
+        after.append(gaps(model, one))
+    end = whole(model)
+    return {
+        "beginning": beginning, "after": after, "held": held, "share": share, "others": max(others),
+        "moved": any(not torch.equal(start[name], end[name]) for name, _ in one.named_parameters()),
+        "sharded": sum(local(p) is not p for p in model.parameters()), "parameters": len(list(one.parameters())),
+    }  # fmt: skip
+
+
+def new_model(seed):
+    torch.manual_seed(seed)
+    return Model().double()
+
+
+def whole_blocks(model):
+    return sum(any(local(parameter) is parameter for parameter in block.parameters()) for block in model.blocks)
+
+
+def local(tensor):
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def whole(model):
+    """Of parameters and buffers what this rank would use, under their names. A collective."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: (t.full_tensor() if hasattr(t, "full_tensor") else t).detach().clone() for name, t in named}
+
+
+def gaps(model, one):
+    """{name: the largest difference to one process}"""
+    right = whole(one)
+    return {name: (mine - right[name]).abs().max().item() for name, mine in whole(model).items()}

@@ -1,0 +1,110 @@
+"""Inside a rank, for 17.3: a run of one process, its checkpoint on rank 0, and FSDP2 going on from there."""
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+WIDTH, BATCH, BEFORE, AFTER = 7, 12, 5, 3
+
+
+class Model(nn.Module):
+    """Matrices and vectors by turns, so that the groups of the optimizer have another order than the model."""
+
+    def __init__(self, frozen):
+        super().__init__()
+        self.enter, self.blocks = nn.Linear(5, WIDTH), nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.leave = nn.Linear(WIDTH, 2)
+        self.blocks[0].requires_grad_(not frozen)
+
+    def forward(self, x):
+        x = self.enter(x)
+        for block in self.blocks:
+            x = x + torch.tanh(block(x))
+        return self.leave(x)
+
+
+def optimizer_of(model, kind, rate):
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if kind == "one group":
+        return torch.optim.AdamW(trained, lr=rate)
+    matrices, vectors = ([p for p in trained if (p.ndim > 1) == matrix] for matrix in (True, False))
+    groups = [{"params": vectors, "weight_decay": 0.0}, {"params": matrices, "weight_decay": 0.2, "lr": rate / 2}]
+    if kind == "SGD":
+        return torch.optim.SGD(groups, lr=rate, momentum=0.9)
+    return torch.optim.AdamW(groups, lr=rate)
+
+
+def drive(load, kind):
+    """Go on after `load`. How far weights, optimizer and its settings are from the run that never stopped."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    one = new_model(1, kind)
+    one_optimizer = optimizer_of(one, kind, 0.02)
+    for step in range(BEFORE):
+        update(one, one_optimizer, batch(step))
+        for group in one_optimizer.param_groups:
+            group["lr"] *= 0.9  # as a schedule does
+    checkpoint = copy.deepcopy({"model": one.state_dict(), "optimizer": one_optimizer.state_dict()})
+    mesh, model = init_device_mesh("cpu", (world,)), new_model(2, kind)
+    for part in [*model.blocks, model]:
+        fully_shard(part, mesh=mesh)
+    optimizer = optimizer_of(model, kind, 0.02)
+    load(model, optimizer, checkpoint if rank == 0 else None)
+    found = {
+        "weights": gaps(model, one),
+        "settings": [[group["lr"], group["weight_decay"]] for group in optimizer.param_groups],
+        "right settings": [[group["lr"], group["weight_decay"]] for group in one_optimizer.param_groups],
+        "state": states(model, optimizer, one, one_optimizer),
+    }  # fmt: skip
+    for step in range(BEFORE, BEFORE + AFTER):
+        update(one, one_optimizer, batch(step))
+        update(model, optimizer, batch(step)[rank::world])
+    return found | {"after": gaps(model, one)}
+
+
+def new_model(seed, kind):
+    torch.manual_seed(seed)
+    return Model(frozen=kind == "frozen").double()
+
+
+def batch(step):
+    return torch.randn(BATCH, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+
+
+def update(model, optimizer, x):
+    optimizer.zero_grad()
+    (model(x) - x[:, :2] * x[:, 2:4]).square().mean().backward()
+    optimizer.step()
+
+
+def local(tensor):
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def whole(tensor):
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
+
+
+def gaps(model, one):
+    """{name: the largest difference to one process}. A collective."""
+    right = dict(one.named_parameters())
+    return {name: distance(whole(mine), right[name]) for name, mine in model.named_parameters()}
+
+
+def distance(mine, right):
+    return (mine - right.detach()).abs().max().item() if mine.shape == right.shape else float("inf")
+
+
+def states(model, optimizer, one, one_optimizer):
+    """[name, entry, gap], and None for the gap of what is missing on this or another rank. A collective."""
+    found, mine = [], dict(model.named_parameters())
+    for name, right in one.named_parameters():
+        for entry, value in one_optimizer.state.get(right, {}).items():
+            own = optimizer.state.get(mine[name], {}).get(entry)
+            there = torch.tensor(int(torch.is_tensor(own) and (not value.ndim or hasattr(own, "full_tensor"))))
+            dist.all_reduce(there, op=dist.ReduceOp.MIN)
+            found.append([name, entry, distance(whole(own), value) if there else None])
+    return found

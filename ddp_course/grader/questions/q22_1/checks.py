@@ -1,0 +1,103 @@
+"""22.1: a gated MLP cut over the ranks by hand: columns, then rows, one message each way."""
+
+from pathlib import Path
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.questions.q22_1.driver import HIDDEN, TOKENS, WIDTH
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "a gated MLP, cut"
+HINTS = [
+    "Which rows of first.weight does a rank need to compute its part of gate, and which for the same part of up? "
+    "Then second needs the columns that read this part.",
+    "Two places talk: the parts of the output are summed, and in backward the gradient of x, of which each rank has a "
+    "part. What each does in the other direction is nothing. Two autograd functions. The bias of second is added once.",
+    "first: torch.cat([half.chunk(world)[rank] for half in first.weight.chunk(2)]), also its bias; second: "
+    "second.weight.chunk(world, 1)[rank]. Enter: forward x.view_as(x), backward an all-reduce of gradient.clone(). "
+    "Leave: forward an all-reduce of part.clone(), backward the gradient.",
+]
+FUNCTION = "ParallelMLP"
+DRIVER = Path(__file__).with_name("driver.py")
+STEPS, CLOSE = 3, 1e-10
+MESSAGE = 8 * 2 * TOKENS * WIDTH  # bytes of the layer's input, and of its output
+
+
+def job(world):
+    given = "hidden layer of 24, its gate and up in one weight"
+    return Job(world, FUNCTION, (Call([(STEPS,)] * world, given),), driver=DRIVER, loads=("torch._dynamo",))
+
+
+JOBS = [job(world) for world in (2, 4, 3, 1)]
+
+
+def each_rank_holds_its_part(records):
+    """A rank holds one part in `world` of the weights, and the whole output bias."""
+    for case in cases(records):
+        for rank, result in enumerate(case.results):
+            right = (result["whole"] - WIDTH) // case.world + WIDTH
+            if result["held"] != right:
+                raise Wrong(
+                    f"{case.where}rank {rank} has {result['held']} numbers in its parameters, not {right}",
+                    "both weights and the bias of the first layer are cut; the bias of the second is whole",
+                )
+    return "each rank holds its part of both weights"
+
+
+def the_output_is_that_of_one_process(records):
+    """On every rank the first output is that of the whole layer."""
+    for case in cases(records):
+        gap = case.results[0]["steps"][0]["output"]
+        if not gap < CLOSE:
+            look = "which rows of the first layer make a part of gate and the same part of up; where the bias is added"
+            raise Wrong(f"{case.where}the output is {gap:.1e} away from one process", look)
+    return "the output is that of one process"
+
+
+def the_input_gets_its_whole_gradient(records):
+    """On every rank the gradient of the input is that of the whole layer."""
+    for case in cases(records):
+        gap = case.results[0]["steps"][0]["input"]
+        if not gap < CLOSE:
+            raise Wrong(
+                f"{case.where}the gradient of the input is {gap:.1e} away from one process",
+                "in backward each rank has a part of the sum for x; and what was summed forward is not summed again",
+            )
+    return "the input gets the whole gradient, on every rank"
+
+
+def the_weights_learn_as_in_one_process(records):
+    """After updates of its own part, each rank computes what one process does."""
+    for case in cases(records):
+        for step, found in enumerate(case.results[0]["steps"]):
+            gap = max(found.values())
+            if not gap < CLOSE:
+                raise Wrong(
+                    f"{case.where}after {step} updates the layer is {gap:.1e} away from one process",
+                    "the gradients of the weights: is each counted once, and does every parameter get its own?",
+                )
+    return "it learns as one process does, on 1 to 4 ranks"
+
+
+def one_message_each_way(records):
+    """A step sends the output once in forward and the input's gradient once in backward."""
+    gaps = 8 * 2  # the driver's own two numbers per step
+    for case in cases(records):
+        for rank, operations in enumerate(case.operations):
+            sent = sum(one.bytes for one in operations) - STEPS * gaps
+            if case.world > 1 and sent > STEPS * 2 * MESSAGE:
+                raise Wrong(
+                    f"{case.where}rank {rank} handed over {sent // STEPS} bytes per step; the output and the gradient "
+                    f"of the input are {2 * MESSAGE} together",
+                    "the hidden layer and the weights stay where they are",
+                )
+    return "one message in forward, one in backward"
+
+
+CHECKS = [
+    each_rank_holds_its_part,
+    the_output_is_that_of_one_process,
+    the_input_gets_its_whole_gradient,
+    the_weights_learn_as_in_one_process,
+    one_message_each_way,
+]
+assert HIDDEN % 12 == 0  # divides by 2, 3 and 4 ranks

@@ -1,0 +1,49 @@
+"""Inside a rank, for 22.1: the answer's layer beside the whole one, forward and backward, and what each rank holds."""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+WIDTH, HIDDEN, TOKENS = 6, 24, 5
+
+
+def drive(build, steps):
+    """`steps` updates of both by SGD. Gaps of output, input gradient and this rank's weights after each."""
+    torch.manual_seed(1)
+    one = Whole().double()
+    x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
+    layer = build(one.first, one.second)
+    found, counts = [], (sum(p.numel() for p in layer.parameters()), sum(p.numel() for p in one.parameters()))
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (one, layer)]
+    for _ in range(steps):
+        outputs, inputs = [], []
+        for model, optimizer in zip((one, layer), optimizers, strict=True):
+            own = x.clone().requires_grad_()
+            y = model(torch.tanh(own))
+            optimizer.zero_grad()
+            y.square().sum().backward()
+            optimizer.step()
+            outputs.append(y.detach()), inputs.append(own.grad)
+        found.append({"output": gap(*outputs), "input": gap(*inputs)})
+    return {"steps": found, "held": counts[0], "whole": counts[1]}
+
+
+class Whole(nn.Module):
+    """The layer in one process."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, 2 * HIDDEN), nn.Linear(HIDDEN, WIDTH)
+
+    def forward(self, x):
+        gate, up = self.first(x).chunk(2, -1)
+        return self.second(F.silu(gate) * up)
+
+
+def gap(right, mine):
+    """Largest over all ranks; infinite if something is missing or has another shape."""
+    distance = float("inf") if mine is None or mine.shape != right.shape else (mine - right).abs().max().item()
+    largest = torch.tensor(distance, dtype=torch.float64)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return largest.item()

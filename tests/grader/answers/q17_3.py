@@ -1,0 +1,131 @@
+"""Wrong and right answers to question 17.3; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "numbers_on_every_rank", "hands the numbered state to all ranks: without the broadcast this is loud",
+        check="raises", state="crashed", says="KeyError: 'state.0.step'", on="given", edit="""
+        -    checkpoint = checkpoint or {"model": {}, "optimizer": {}}
+        +    everyones = [checkpoint]
+        +    dist.broadcast_object_list(everyones, src=0)
+        +    checkpoint = everyones[0]
+        @@
+        -    set_optimizer_state_dict(model, optimizer, checkpoint["optimizer"], options=options)
+        +    set_optimizer_state_dict(model, optimizer, checkpoint["optimizer"], options=StateDictOptions(full_state_dict=True))
+    """),
+    Mistake(
+        "a_new_optimizer", "loads the weights, and lets the averages grow anew",
+        check="the optimizer goes on", says="entries of the optimizer's state are missing on some rank",
+        look="the keys of the state", edit="""
+        -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
+    """),
+    Mistake(
+        "in_the_models_order", "renames in the order of the model, which is not that of the groups",
+        check="raises", state="crashed",
+        says="(vectors in the first group, matrices in the second): rank 0 raised RuntimeError: The size", edit="""
+        -    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+        +    order = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    """),
+    Mistake(
+        "the_optimizer_alone", "forgets the weights",
+        check="the weights are those saved", says="away from the checkpoint", look="every parameter", edit="""
+        -    set_model_state_dict(model, checkpoint["model"], options=options)
+    """),
+    Mistake(
+        "matrices_only", "loads what has two dimensions, and leaves the biases as they were drawn",
+        check="the weights are those saved", says="enter.bias on rank 0", look="every parameter", edit="""
+        -    set_model_state_dict(model, checkpoint["model"], options=options)
+        +    options.strict = False
+        +    matrices = {name: tensor for name, tensor in checkpoint["model"].items() if tensor.ndim > 1}
+        +    set_model_state_dict(model, matrices, options=options)
+    """),
+    Mistake(
+        "no_second_moment", "loads the first average alone",
+        check="the optimizer goes on", says="exp_avg_sq of", look="which number is which parameter", edit="""
+        -        "state": {order[number]: state for number, state in saved["state"].items()},
+        +        "state": {
+        +            order[number]: {key: 0 * value if key == "exp_avg_sq" else value for key, value in state.items()}
+        +            for number, state in saved["state"].items()
+        +        },
+    """),
+    Mistake(
+        "counts_from_zero", "sets the count of updates back, from which the averages are corrected",
+        check="the optimizer goes on", says="step of enter.weight on rank 0 is 5.0e+00 away", edit="""
+        -        "state": {order[number]: state for number, state in saved["state"].items()},
+        +        "state": {
+        +            order[number]: {key: 0 * value if key == "step" else value for key, value in state.items()}
+        +            for number, state in saved["state"].items()
+        +        },
+    """),
+    Mistake(
+        "equal_shapes_mixed_up", "gives parameters of one shape each other's averages",
+        check="the optimizer goes on", says="away from what was saved", look="group by group", edit="""
+        -    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+        +    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+        +    other = {"blocks.0": "blocks.1", "blocks.1": "blocks.0"} if "blocks.0.weight" in order else {}
+        +    right, order = order, [other.get(name[:8], name[:8]) + name[8:] for name in order]
+        @@
+        -            {**group, "params": [order[number] for number in group["params"]]} for group in saved["param_groups"]
+        +            {**group, "params": [right[number] for number in group["params"]]} for group in saved["param_groups"]
+    """),
+    Mistake(
+        "settings_of_the_new_one", "takes the state, and the learning rate with which the optimizer was built",
+        check="the settings are those saved", says="the groups on rank 0 have [learning rate, weight decay] [[0.02, 0.01]]",
+        look="param_groups are part of the state", edit="""
+        -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
+        +    rates = [group["lr"] for group in optimizer.param_groups]
+        +    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
+        +    for group, rate in zip(optimizer.param_groups, rates):
+        +        group["lr"] = rate
+    """),
+    Mistake(
+        "leaves_the_messages_off", "turns gradient synchronization off while it loads, and never on again",
+        check="it goes on as if never stopped", says="three updates later", look="flags", edit="""
+        -    set_model_state_dict(model, checkpoint["model"], options=options)
+        +    model.set_requires_gradient_sync(False)
+        +    set_model_state_dict(model, checkpoint["model"], options=options)
+    """),
+    Mistake(
+        "other_betas", "sets the settings that nobody looks at",
+        check="it goes on as if never stopped", says="three updates later", edit="""
+        -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
+        +    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
+        +    for group in optimizer.param_groups:
+        +        group["betas"] = (0.5, 0.5)
+    """),
+    Route(
+        "cut_by_hand", "cuts each average as its parameter is, and keeps the numbers for optimizer.load_state_dict", text='''
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.tensor import distribute_tensor
+
+
+        def load(model, optimizer, checkpoint):
+            box = [checkpoint]
+            dist.broadcast_object_list(box, src=0)
+            saved = box[0]
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(distribute_tensor(saved["model"][name], parameter.device_mesh, parameter.placements))
+            ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            state = {}
+            for number, entries in saved["optimizer"]["state"].items():
+                mesh, placements = ordered[number].device_mesh, ordered[number].placements
+                state[number] = {key: distribute_tensor(value, mesh, placements) if value.ndim else value
+                                 for key, value in entries.items()}
+            optimizer.load_state_dict({"state": state, "param_groups": saved["optimizer"]["param_groups"]})
+    '''),
+    Route(
+        "names_on_every_rank", "sends the whole checkpoint to all ranks, and nothing inside the functions", edit="""
+        -    checkpoint = checkpoint or {"model": {}, "optimizer": {}}
+        -    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        +    box = [checkpoint]
+        +    dist.broadcast_object_list(box, src=0)
+        +    checkpoint, options = box[0], StateDictOptions(full_state_dict=True)
+        @@
+        -from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
+        +import torch.distributed as dist
+        +from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
+    """),
+)  # fmt: skip

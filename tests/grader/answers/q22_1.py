@@ -1,0 +1,125 @@
+"""Wrong and right answers to question 22.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "the_whole_layer", "keeps everything on every rank, which is right and saves nothing",
+        check="each rank holds its part", says="rank 0 has 486 numbers in its parameters, not 246", look="both weights",
+        text='''
+        import torch.nn.functional as F
+        from torch import nn
+
+
+        class ParallelMLP(nn.Module):
+            def __init__(self, first, second):
+                super().__init__()
+                self.first, self.second = first, second
+
+            def forward(self, x):
+                gate, up = self.first(x).chunk(2, -1)
+                return self.second(F.silu(gate) * up)
+    '''),
+    Mistake(
+        "cut_as_one", "cuts the fused weight as one matrix: rank 0 has gate alone, rank 1 up",
+        check="the output is that of one process", says="the output is", look="which rows of the first layer", edit="""
+        -            return nn.Parameter(torch.cat([half.chunk(world)[rank] for half in fused.detach().chunk(2)]))
+        +            return nn.Parameter(fused.detach().chunk(world)[rank].clone())
+    """),
+    Mistake(
+        "bias_in_every_part", "adds the output bias on each rank, before the sum",
+        check="the output is that of one process", says="the output is", look="where the bias is added", edit="""
+        -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
+        +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight, self.second_bias))
+    """),
+    Mistake(
+        "no_sum", "returns its part of the output",
+        check="the output is that of one process", says="the output is", edit="""
+        -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
+        +        return F.linear(F.silu(gate) * up, self.second_weight) + self.second_bias
+    """),
+    Mistake(
+        "rows_of_the_neighbour", "reads the hidden part with the columns of another rank",
+        check="the output is that of one process", says="the output is", edit="""
+        -        self.second_weight = nn.Parameter(second.weight.detach().chunk(world, 1)[rank].clone())
+        +        self.second_weight = nn.Parameter(second.weight.detach().chunk(world, 1)[rank - 1].clone())
+    """),
+    Mistake(
+        "no_backward_message", "leaves each rank its part of the input's gradient",
+        check="the input gets its whole gradient", says="the gradient of the input is", look="a part of the sum for x",
+        edit="""
+        -        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias).chunk(2, -1)
+        +        gate, up = F.linear(x, self.first_weight, self.first_bias).chunk(2, -1)
+    """),
+    Mistake(
+        "summed_in_both_directions", "all-reduces the gradient of the output as well, which every rank has whole",
+        check="the input gets its whole gradient", says="the gradient of the input is", look="not summed again", edit="""
+             def backward(ctx, gradient):
+        -        return gradient
+        +        gradient = gradient.clone()
+        +        dist.all_reduce(gradient)
+        +        return gradient
+    """),
+    Mistake(
+        "an_average", "averages the parts of the input's gradient",
+        check="the input gets its whole gradient", says="the gradient of the input is", edit="""
+                 total = gradient.clone(memory_format=torch.contiguous_format)
+        -        dist.all_reduce(total)
+        +        dist.all_reduce(total, op=dist.ReduceOp.AVG)
+    """),
+    Mistake(
+        "a_bias_that_stands_still", "keeps the output bias as it was",
+        check="the weights learn as in one process", says="after 1 updates the layer is", look="does every parameter", edit="""
+        -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
+        +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias.detach()
+    """),
+    Mistake(
+        "a_bias_shared_out", "takes an average of the ranks' biases, and with it a part of their gradient",
+        check="the weights learn as in one process", says="after 1 updates the layer is", look="counted once", edit="""
+        -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
+        +        bias = self.second_bias / dist.get_world_size()
+        +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight, bias))
+    """),
+    Mistake(
+        "gathers_the_hidden_layer", "sends the wide hidden layer as well",
+        check="one message each way", says="the output and the gradient of the input are", look="the hidden layer", edit="""
+        -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
+        +        hidden = F.silu(gate) * up
+        +        parts = [torch.empty_like(hidden) for _ in range(dist.get_world_size())]
+        +        dist.all_gather(parts, hidden.detach())
+        +        return Leave.apply(F.linear(hidden, self.second_weight)) + self.second_bias
+    """),
+    Route(
+        "a_hook", "three weights instead of one, a hook on the input, and an addend without a gradient", text='''
+        import torch.distributed as dist
+        import torch.nn.functional as F
+        from torch import nn
+
+
+        class ParallelMLP(nn.Module):
+            def __init__(self, first, second):
+                super().__init__()
+                rank, world = dist.get_rank(), dist.get_world_size()
+                gate, up = first.weight.detach().chunk(2)
+                gate_bias, up_bias = first.bias.detach().chunk(2)
+                self.gate, self.gate_bias = (nn.Parameter(t.chunk(world)[rank].clone()) for t in (gate, gate_bias))
+                self.up, self.up_bias = (nn.Parameter(t.chunk(world)[rank].clone()) for t in (up, up_bias))
+                self.down = nn.Parameter(second.weight.detach().chunk(world, 1)[rank].clone())
+                self.bias = nn.Parameter(second.bias.detach().clone())
+
+            def forward(self, x):
+                x = x.clone()
+                x.register_hook(self.summed)
+                hidden = F.silu(F.linear(x, self.gate, self.gate_bias)) * F.linear(x, self.up, self.up_bias)
+                part = F.linear(hidden, self.down)
+                rest = part.detach().clone()
+                dist.all_reduce(rest)
+                return part + (rest - part.detach()) + self.bias
+
+            @staticmethod
+            def summed(gradient):
+                gradient = gradient.clone().contiguous()
+                dist.all_reduce(gradient)
+                return gradient
+    '''),
+)  # fmt: skip

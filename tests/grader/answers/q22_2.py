@@ -1,0 +1,118 @@
+"""Wrong and right answers to question 22.2; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "all_counted_on_every_rank", "adds up everybody's squares, so that whole weights count once per rank",
+        check="the norm is that of one process", says="clip returned", look="those of whole weights count once", edit="""
+        -        squares = of_cut if parameter.cut else of_whole
+        +        squares = of_cut
+    """),
+    Mistake(
+        "no_message", "computes the squares in two sums, and sends neither",
+        check="the norm is that of one process", says="(a small limit): clip returned 21.5282 on rank 0",
+        look="squares added over the ranks", edit="""
+        -    dist.all_reduce(of_cut)
+    """),
+    Mistake(
+        "adds_up_norms", "adds up the norms of the ranks",
+        check="the norm is that of one process", says="clip returned", look="then the root", edit="""
+        -    dist.all_reduce(of_cut)
+        -    norm = (of_cut + of_whole).sqrt().item()
+        +    of_cut.sqrt_()
+        +    dist.all_reduce(of_cut)
+        +    norm = (of_cut.square() + of_whole).sqrt().item()
+    """),
+    Mistake(
+        "the_largest", "takes the largest norm of all ranks, so that at least they agree",
+        check="the norm is that of one process", says="clip returned", look="squares added over the ranks", edit="""
+        -    dist.all_reduce(of_cut)
+        +    dist.all_reduce(of_cut, op=dist.ReduceOp.MAX)
+    """),
+    Mistake(
+        "only_what_is_cut", "leaves out the weights that every rank holds",
+        check="the norm is that of one process", says="clip returned", look="count once", edit="""
+        -    norm = (of_cut + of_whole).sqrt().item()
+        +    norm = of_cut.sqrt().item() or 1e-6
+    """),
+    Mistake(
+        "clips_upwards", "makes a gradient larger that is below the limit",
+        check="the gradients are those of one process", says="(a limit that is not reached): the gradient of first",
+        look="never more than 1", edit="""
+        -        parameter.grad *= min(1.0, max_norm / norm)
+        +        parameter.grad *= max_norm / norm
+    """),
+    Mistake(
+        "scales_what_is_cut", "scales the cut weights alone",
+        check="the gradients are those of one process", says="(a small limit): the gradient of norm", look="one factor",
+        edit="""
+        -        parameter.grad *= min(1.0, max_norm / norm)
+        +        parameter.grad *= min(1.0, max_norm / norm) if parameter.cut else 1.0
+    """),
+    Mistake(
+        "reports_and_clips_locally", "returns the right norm, and lets torch clip by the rank's own",
+        check="the gradients are those of one process", says="(a small limit): the gradient of first", look="one factor",
+        edit="""
+        -    for parameter in parameters:
+        -        parameter.grad *= min(1.0, max_norm / norm)
+        -    return norm
+        +    torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        +    return norm
+    """),
+    Mistake(
+        "added_in_an_order_of_its_own", "each rank adds up the parts of the others beginning with itself",
+        check="whole gradients stay equal", says="differs from rank 0's by a rounding", look="the order", edit="""
+        -    dist.all_reduce(of_cut)
+        -    norm = (of_cut + of_whole).sqrt().item()
+        +    parts = [torch.zeros_like(of_cut) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(parts, of_cut)
+        +    norm = of_whole.clone()
+        +    for step in range(len(parts)):
+        +        norm += parts[(dist.get_rank() + step) % len(parts)]
+        +    norm = norm.sqrt().item()
+    """),
+    Mistake(
+        "gathers_the_gradients", "gathers every gradient that is cut, and computes the norm of the whole",
+        check="little is sent", says="operations with", look="gradients stay where they are", edit="""
+        -        squares = of_cut if parameter.cut else of_whole
+        -        squares += parameter.grad.double().square().sum()
+        -    dist.all_reduce(of_cut)
+        +        parts = [torch.empty_like(parameter.grad) for _ in range(dist.get_world_size() if parameter.cut else 1)]
+        +        if parameter.cut:
+        +            dist.all_gather(parts, parameter.grad)
+        +        else:
+        +            parts = [parameter.grad]
+        +        of_whole += torch.cat(parts).double().square().sum()
+    """),
+    Mistake(
+        "a_message_each", "sends a sum for every parameter that is cut",
+        check="little is sent", says="rank 0 started 3 operations with 24 bytes", look="sums of squares are numbers",
+        edit="""
+        -        squares = of_cut if parameter.cut else of_whole
+        -        squares += parameter.grad.double().square().sum()
+        -    dist.all_reduce(of_cut)
+        +        squares = parameter.grad.double().square().sum()
+        +        if parameter.cut:
+        +            dist.all_reduce(squares)
+        +        of_whole += squares
+    """),
+    Route(
+        "divided_by_the_ranks", "whole weights give each rank's share of their squares to one sum", text='''
+        import torch
+        import torch.distributed as dist
+        from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+
+        def clip(parameters, max_norm):
+            cut = [p.grad for p in parameters if p.cut and p.grad is not None]
+            whole = [p.grad for p in parameters if not p.cut and p.grad is not None]
+            squares = get_total_norm(cut).double() ** 2 if cut else torch.zeros((), dtype=torch.float64)
+            if whole:
+                squares = squares + get_total_norm(whole).double() ** 2 / dist.get_world_size()
+            dist.all_reduce(squares)
+            norm = squares.sqrt()
+            clip_grads_with_norm_(parameters, max_norm, norm)
+            return norm
+    '''),
+)  # fmt: skip
