@@ -37,7 +37,7 @@ ALLOWED = {  # part of the package: the parts it may import, besides itself and 
     "cluster": {"lab", "launcher"},
     "doctor": {"lab", "launcher"},
     "authoring": {"lab", "launcher"},
-    "grader": IN_A_RANK | {"lab", "launcher", "harness"},
+    "grader": IN_A_RANK | {"lab", "launcher", "harness", "predict"},
     "speedrun": IN_A_RANK | {"lab", "launcher"},
     "predict": {"lab"},
     "plan": {"lab", "predict"},

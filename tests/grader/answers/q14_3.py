@@ -1,0 +1,123 @@
+"""Wrong and right answers to question 14.3; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "forgets_the_rest", "closes full buckets only, and leaves out the gradients after the last one",
+        check="every gradient is in one bucket", says="for 26 gradients", look="together all", text='''
+        def plan(gradients, backward, latency, bytes_per_second):
+            counts, size, number = [], 0, 0
+            for one, _ in gradients:
+                size, number = size + one, number + 1
+                if size >= 2 * latency * bytes_per_second:
+                    counts.append(number)
+                    size = number = 0
+            return counts
+    '''),
+    Mistake(
+        "ends_instead_of_counts", "returns where the buckets begin",
+        check="every gradient is in one bucket", says="gradients", look="the numbers of gradients", edit="""
+        -        counts.append(n - begins[n])
+        +        counts.append(begins[n])
+    """),
+    Mistake(
+        "no_bucket_for_one", "cuts before the last gradient also where there is but one",
+        check="every gradient is in one bucket", says="one gradient: plan returned", look="each at least 1", text='''
+        def plan(gradients, backward, latency, bytes_per_second):
+            return [len(gradients) - 1, 1]
+    '''),
+    Mistake(
+        "one_each", "sends every gradient as soon as it is there",
+        check="no slower than the default", says="a small model, latency of 5 ms: a step takes",
+        look="every message pays the latency", edit="""
+        -    return counts[::-1]
+        +    return [1] * len(gradients)
+    """),
+    Mistake(
+        "one_bucket", "sends all at the end",
+        check="no slower than the default", says="with 1 buckets", look="hides nothing", edit="""
+        -    return counts[::-1]
+        +    return [len(gradients)]
+    """),
+    Mistake(
+        "backwards", "returns the plan from its end",
+        check="no slower than the default", says="a step takes", look="every message pays", edit="""
+        -    return counts[::-1]
+        +    return counts
+    """),
+    Mistake(
+        "latency_is_free", "plans without the latency",
+        check="no slower than the default", says="a small model, latency of", look="every message pays", edit="""
+        -            choices.append((max(free[m], ready) + latency + size / bytes_per_second, m))
+        +            choices.append((max(free[m], ready) + size / bytes_per_second, m))
+    """),
+    Mistake(
+        "the_default", "returns DDP's own buckets",
+        check="as fast as can be", says="are possible", look="where is the link idle", text='''
+        def plan(gradients, backward, latency, bytes_per_second):
+            counts, size, number, limit = [], 0, 0, 2**20
+            for one, _ in gradients:
+                size, number = size + one, number + 1
+                if size >= limit:
+                    counts.append(number)
+                    size, number, limit = 0, 0, 25 * 2**20
+            return counts + [number] * (number > 0)
+    '''),
+    Mistake(
+        "equal_costs", "takes every gradient for equally costly",
+        check="as fast as can be", says="are possible", look="where is the link idle", edit="""
+        -    whole, computed = sum(cost for _, cost in gradients), 0.0
+        +    whole, computed = len(gradients), 0.0
+        @@
+        -        computed += gradients[n - 1][1]
+        +        computed += 1
+    """),
+    Mistake(
+        "link_always_free", "forgets that a message waits for the one before it",
+        check="no slower than the default", says="a step takes", look="every message pays", edit="""
+        -            choices.append((max(free[m], ready) + latency + size / bytes_per_second, m))
+        +            choices.append((ready + latency + size / bytes_per_second, m))
+    """),
+    Mistake(
+        "whenever_free", "sends what is ready as soon as the link is free, and never waits for more",
+        check="no slower than the default", says="with 3 buckets", look="every message pays the latency", text='''
+        def plan(gradients, backward, latency, bytes_per_second):
+            whole, computed, ready, counts, free = sum(cost for _, cost in gradients), 0.0, [], [], 0.0
+            for _, cost in gradients:
+                computed += cost
+                ready.append(backward * computed / whole)
+            sent = 0
+            while sent < len(gradients):
+                now = max(free, ready[sent])
+                number = sum(at <= now for at in ready[sent:])
+                free = now + latency + sum(size for size, _ in gradients[sent : sent + number]) / bytes_per_second
+                counts.append(number)
+                sent += number
+            return counts
+    '''),
+    Route(
+        "top_down", "asks for the earliest end of the first n, recursively and remembered", text='''
+        import functools
+        import itertools
+
+
+        def plan(gradients, backward, latency, bytes_per_second):
+            sizes = [0, *itertools.accumulate(size for size, _ in gradients)]
+            costs = [0, *itertools.accumulate(cost for _, cost in gradients)]
+
+            @functools.cache
+            def best(n):
+                if n == 0:
+                    return 0.0, ()
+                ready = backward * costs[n] / costs[-1]
+                ends = []
+                for m in range(n):
+                    free, counts = best(m)
+                    took = latency + (sizes[n] - sizes[m]) / bytes_per_second
+                    ends.append((max(free, ready) + took, (*counts, n - m)))
+                return min(ends)
+
+            return list(best(len(gradients))[1])
+    '''),
+)  # fmt: skip
