@@ -19,6 +19,7 @@ from ddp_course.plan.search import Job, search
 from ddp_course.plan.traffic import KERNELS, Cluster
 from ddp_course.predict.hardware import GPUS, gpu
 from ddp_course.predict.link import bytes_per_second
+from ddp_course.training.standard_output import StandardOutput
 
 
 def parser() -> argparse.ArgumentParser:
@@ -131,4 +132,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    sys.stdout = StandardOutput(sys.stdout)  # `| head` may have left when the plan is ready
     sys.exit(main())

@@ -17,6 +17,7 @@ from ddp_course.predict.cluster_step import Answer, Interval, Job, answer, worth
 from ddp_course.predict.hardware import ASSUMED, GPUS, Range, gpu, number_or_range
 from ddp_course.predict.link import bytes_per_second
 from ddp_course.predict.shape import SHAPES, shape
+from ddp_course.training.standard_output import StandardOutput
 
 HOW = {  # range: its name in a sentence, how to measure it, the flag that takes the result
     "mfu": ("the time of a micro-batch", "time forward and backward on one GPU", "--micro-batch-seconds"),
@@ -164,4 +165,5 @@ def _shown(name: str, factor: float = 1.0) -> str:
 
 
 if __name__ == "__main__":
+    sys.stdout = StandardOutput(sys.stdout)  # `| head` may have left when the answer is ready
     sys.exit(main())
