@@ -63,7 +63,8 @@ def problems(destination: str, text: str) -> list[str]:
         compile(tree, destination, "exec")
     except SyntaxError as error:
         return [f"does not compile: {error}"]
-    return [*absolute_paths(tree), *fixed_ports(text), *endings(destination, text), *ruff(destination, text)]
+    found = [*absolute_paths(tree), *fixed_ports(text), *endings(destination, text), *held_at_the_end(tree)]
+    return [*found, *ruff(destination, text)]
 
 
 def absolute_paths(tree: ast.AST):
@@ -95,6 +96,15 @@ def endings(destination: str, text: str):
         yield "makes a group and does not end with dist.destroy_process_group()"
 
 
+def held_at_the_end(tree: ast.AST):
+    """DDP that outlives its group: its end then waits for gloo's thread, which may wait for Python (seen in 15)."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            text = ast.unparse(function)
+            if "DistributedDataParallel(" in text and "destroy_process_group(" in text:
+                yield f"{function.name} destroys the group while it holds a DDP model: do it after {function.name}"
+
+
 def ruff(destination: str, text: str):
     command = [sys.executable, "-m", "ruff", "check", "--quiet", "--no-cache", "--output-format", "concise"]
     command += ["--config", "pyproject.toml", "--stdin-filename", destination, "-"]
@@ -121,6 +131,11 @@ WRONG = {
     "leaves at once": ("import os\n\nos._exit(0)\n", "os._exit"),
     "late import": ('import torch\n\ntorch.distributed.init_process_group("gloo")\ntorch.optim.SGD([])\n', "top"),
     "never leaves": ('import torch.distributed as dist\n\ndist.init_process_group("gloo")\n', "does not end with"),
+    "holds its model": (
+        "def f(DistributedDataParallel, dist):\n    net = DistributedDataParallel()\n"
+        "    dist.destroy_process_group()\n    return net\n",
+        "f destroys the group while it holds a DDP model",
+    ),
     "undefined name": ("print(torch)\n", "F821"),
     "unused import": ("import os\n", "F401"),
     "unsorted imports": ("import torch\nimport os\n\nprint(os, torch)\n", "I001"),
