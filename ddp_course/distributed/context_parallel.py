@@ -17,8 +17,10 @@ def zigzag(context: int, ranks: int) -> Tensor:
     2 * ranks chunks; rank r has chunk r from the front and chunk r from the end, so under a causal mask all ranks have
     the same number of pairs to compute. On one rank: all positions in their order.
     """
-    chunks = torch.arange(context).view(2 * ranks, -1) if ranks > 1 else torch.arange(context).view(1, -1)
-    return torch.cat([chunks[:ranks], chunks.flip(0)[:ranks]], 1) if ranks > 1 else chunks
+    if ranks == 1:
+        return torch.arange(context).view(1, -1)  # of any length, odd ones as well
+    chunks = torch.arange(context).view(2 * ranks, -1)
+    return torch.cat([chunks[:ranks], chunks.flip(0)[:ranks]], 1)
 
 
 def ring_attention(query: Tensor, key: Tensor, value: Tensor, positions: Tensor, axis: Axis) -> Tensor:
