@@ -90,8 +90,9 @@ def endings(destination: str, text: str):
             yield f"{odd}: a script ends with dist.destroy_process_group() and nothing else"
     if "init_process_group(" not in text:
         return
-    if re.search(r"optim\.|DistributedDataParallel\(", text) and "\nimport torch.distributed.nn" not in text:
-        yield "makes a group and an optimizer or DDP without `import torch.distributed.nn` at its top"
+    loads_it_later = re.search(r"optim\.|DistributedDataParallel\(|torch\.profiler", text)
+    if loads_it_later and "\nimport torch.distributed.nn" not in text:
+        yield "makes a group and an optimizer, DDP or a profile without `import torch.distributed.nn` at its top"
     if destination.startswith("scripts/") and "destroy_process_group()" not in text:
         yield "makes a group and does not end with dist.destroy_process_group()"
 
@@ -130,6 +131,10 @@ WRONG = {
     "syntax": ("def f(:\n    pass\n", "does not compile"),
     "leaves at once": ("import os\n\nos._exit(0)\n", "os._exit"),
     "late import": ('import torch\n\ntorch.distributed.init_process_group("gloo")\ntorch.optim.SGD([])\n', "top"),
+    "late by a profile": (
+        'import torch.distributed as dist\n\ndist.init_process_group("gloo")\nfrom torch.profiler import profile\n',
+        "at its top",
+    ),
     "never leaves": ('import torch.distributed as dist\n\ndist.init_process_group("gloo")\n', "does not end with"),
     "holds its model": (
         "def f(DistributedDataParallel, dist):\n    net = DistributedDataParallel()\n"
