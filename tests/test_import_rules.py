@@ -42,6 +42,7 @@ ALLOWED = {  # part of the package: the parts it may import, besides itself and 
     "predict": {"lab", "training"},  # of training: what a program does when its output has no reader
     "plan": {"lab", "predict", "training"},
     "harness": IN_A_RANK,  # what the grader starts inside a rank
+    "template": IN_A_RANK,  # what a cluster's operator starts inside a rank
 }
 NOT_IN_A_RANK = {"matplotlib", "IPython", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "nbclient",
                  "nbconvert", "nbformat", "papermill"}  # fmt: skip
@@ -53,6 +54,8 @@ def part_of(module: str) -> str | None:
     names = module.split(".")
     if module.startswith("ddp_course.grader.harness"):
         return "harness"
+    if module.startswith("ddp_course.cluster.templates"):
+        return "template"
     if module == "ddp_course" or names[1] in FOR_ALL:
         return None
     return names[1] if names[1] in ALLOWED else "launchable"
@@ -90,7 +93,8 @@ def broken_rules(package: Path) -> list[str]:
         part = part_of(here)
         for line, imported in imports(path, package):
             place = f"{path.relative_to(package.parent)}:{line}"
-            if imported.split(".")[0] in NOT_IN_A_RANK and (part is None or part in IN_A_RANK | {"harness"}):
+            in_a_rank = part is None or part in IN_A_RANK | {"harness", "template"}
+            if imported.split(".")[0] in NOT_IN_A_RANK and in_a_rank:
                 found.append(f"{place}: imports {imported}, but may run inside a rank")
             if imported.split(".")[0] != "ddp_course":
                 continue

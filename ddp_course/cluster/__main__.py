@@ -6,6 +6,7 @@
     python -m ddp_course.cluster slurm sbatch ddp_course/cluster/templates/minigpt.sbatch     # after `up --slurm`
     python -m ddp_course.cluster status
     python -m ddp_course.cluster down
+    python -m ddp_course.cluster check trainjob.yaml         # fields of a Kubernetes manifest or a SkyPilot task
 
 What the other commands need to know stands in a file of the folder --folder. Everything on the machines ends with `up`.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from ddp_course.cluster.machines import Cluster
+from ddp_course.cluster.manifest import documents, problems
 from ddp_course.cluster.namespaces import entering
 from ddp_course.errors import InputError, in_one_line
 
@@ -44,11 +46,17 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("node", help="node1, node2, ..., head, or all")
     run.add_argument("words", nargs=argparse.REMAINDER, metavar="command", help="the command, with its own arguments")
     commands.add_parser("status", help="list the machines; exit code 1 if there are none")
+    check = commands.add_parser("check", help="find fields that do not exist; exit code 1 if there are any")
+    check.add_argument("files", nargs="+", type=Path, metavar="file", help="Kubernetes manifests, SkyPilot tasks")
     commands.add_parser("down", help="end the machines, and everything on them")
     given = parser.parse_args(arguments)
     try:
         if given.command == "up":
             return up(given.folder, given.nodes, None if given.rate == "none" else given.rate, given.slurm)
+        if given.command == "check":
+            found = [f"{file}: {one}" for file in given.files for part in documents(file) for one in problems(part)]
+            print("\n".join(found) or "every field exists")
+            return 1 if found else 0
         state = read(given.folder)
         if given.command == "status":
             print(state["shown"] if state else f"no cluster is up in {given.folder}")
