@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from training_runs import CODE, ROOT
 
-from ddp_course import grpo_ddp, ladder_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp, reward_ddp
+from ddp_course import diloco_ddp, grpo_ddp, ladder_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp, reward_ddp
 from ddp_course.training import checkpoint
 
 pytestmark = pytest.mark.skipif(not warm.forked.FORKS, reason="each case would load torch anew here")
@@ -43,13 +43,15 @@ SMALL = {
     "puzzles-tensors": "--preset tiny --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2 --steps 2 "
                        "--checkpoint distributed",
     "parallel": f"--preset tiny --data code.py {SIZES} --steps 2 --validation-windows 2",
+    "diloco": f"--preset tiny --data code.py {SIZES} --steps 2 --sync-every 1 --validation-windows 2",
     "ladder": "--rungs plain --steps 1",
     "speedrun": "--preset tiny --data code.py --nproc 1 --run-dir speedrun",  # finished: it launches none
 }  # fmt: skip
-RUNS = ("minigpt", "reward", "grpo", "puzzles", "puzzles-tensors", "parallel")
+RUNS = ("minigpt", "reward", "grpo", "puzzles", "puzzles-tensors", "parallel", "diloco")
 FLAGS = {
     "minigpt": minigpt_ddp.TrainConfig, "reward": reward_ddp.RewardConfig, "grpo": grpo_ddp.GRPOConfig,
-    "puzzles": puzzles_ddp.PuzzleConfig, "parallel": parallel_ddp.ParallelConfig, "ladder": ladder_ddp.LadderConfig,
+    "puzzles": puzzles_ddp.PuzzleConfig, "parallel": parallel_ddp.ParallelConfig, "diloco": diloco_ddp.DiLoCoConfig,
+    "ladder": ladder_ddp.LadderConfig,
     "speedrun": make_dataclass("Flags", [("data", str), ("seed", int), ("preset", str)]),
 }  # fmt: skip
 # A large number of these is work, which may be asked for however long it takes; of the others it is memory at most.

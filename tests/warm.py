@@ -20,7 +20,8 @@ from ddp_course.grader.harness import forked
 from ddp_course.grader.harness.fair_clock import FairClock
 from ddp_course.launcher import Run
 
-LAUNCHABLES = [f"ddp_course.{name}_ddp" for name in ("minigpt", "reward", "grpo", "puzzles", "parallel", "ladder")]
+SCRIPTS = "minigpt", "reward", "grpo", "puzzles", "parallel", "diloco", "ladder"
+LAUNCHABLES = [f"ddp_course.{name}_ddp" for name in SCRIPTS]
 HOW = forked.context("forkserver")
 if forked.FORKS:
     HOW.set_forkserver_preload(["torch.distributed.nn", "torch._dynamo", *LAUNCHABLES])

@@ -60,6 +60,7 @@ class Progress:
     def step(self, step: int, own_loss: float | Tensor, *, loss: float, **numbers: float) -> None:
         """Report that update number `step` (counted from 1) is done, with its numbers over all ranks.
 
+        Once per update, or seldom: its numbers are then those of all updates since the last report.
         own_loss: this rank's part of the loss. Call it on every rank. Raises InputError as LossWatch does.
         """
         numbers = {"loss": loss} | numbers
@@ -67,8 +68,9 @@ class Progress:
         self.last = numbers
         shown = "  ".join(f"{name.replace('_', ' ')} {numbers[name]:.4f}" for name in self._shown)
         self._bar.set_postfix_str(shown, refresh=False)
-        self._bar.update()
-        due = step % self._log_every == 0 or step in (self._first_step + 1, self._last_step)
+        self._bar.update(step - self._bar.n)
+        due = step // self._log_every > self._step_at_clock // self._log_every
+        due = due or step in (self._first_step + 1, self._last_step)
         if due or not math.isfinite(loss):
             self._report(step, numbers, shown)
         self._watch.see(step, loss, own_loss)

@@ -1,0 +1,177 @@
+"""Pre-train MiniGPT on workers that meet seldom: DiLoCo, or local SGD.
+
+    torchrun --standalone --nproc-per-node=2 ddp_course/diloco_ddp.py --preset tiny
+    torchrun --standalone --nproc-per-node=2 ddp_course/diloco_ddp.py --sync-every 50 --outer-momentum 0.9
+    torchrun ... ddp_course/diloco_ddp.py --outer-lr 1 --outer-momentum 0         # weights are averaged: local SGD
+    torchrun ... ddp_course/diloco_ddp.py --run-dir runs/mine --resume auto       # go on after a stop
+
+Read it from `train` downwards, beside minigpt_ddp.py: the same flags give each rank the same windows, and each script
+can go on from the other's checkpoints. What is otherwise is marked DiLoCo 1/6 to DiLoCo 6/6. Notebook 25: the method.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from ddp_course.distributed import process_group
+from ddp_course.distributed.replica_check import assert_replicas_equal
+from ddp_course.distributed.sync import sum_over_ranks
+from ddp_course.models import minigpt
+from ddp_course.models.minigpt import MiniGPT, parameter_count
+from ddp_course.parallel.pretraining import (
+    PretrainingSettings,
+    identity_of,
+    micro_steps_per_update,
+    open_text,
+    shape_of,
+    validate,
+)
+from ddp_course.training.command_line import run
+from ddp_course.training.diloco import DiLoCo
+from ddp_course.training.memory import require_memory, training_bytes
+from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate
+from ddp_course.training.precision import autocast, by_rule, parameter_dtype
+from ddp_course.training.progress import Progress
+from ddp_course.training.run_directory import open_run
+from ddp_course.training.settings import check_ranges
+from ddp_course.training.stop_request import StopRequest
+from ddp_course.training.throughput import copied_ahead, peak_per_second
+from ddp_course.training.training_state import TrainingState
+
+
+@dataclass(frozen=True)
+class DiLoCoConfig(PretrainingSettings):
+    """Pre-train MiniGPT on workers, one per rank, that meet seldom. Their number belongs to the training run.
+
+    Numbers are logged, validations and checkpoints made, and stops obeyed at meetings: the first one when it is due, or
+    after it. A worker that is there early waits for the others, for --timeout-seconds at most.
+    """
+
+    sync_every: int = 25
+    """Updates between meetings, at which a worker sends as much as DDP does in one update. The last update meets."""
+    outer_lr: float = 0.7
+    """Learning rate of the outer optimizer. 1 without momentum: the weights become their mean."""
+    outer_momentum: float = 0.5
+    """Nesterov momentum of the outer optimizer, below 1. The paper has 0.9, for runs with many more meetings."""
+    inner: Literal["adamw", "sgd"] = "adamw"
+    """What a worker trains with between meetings. sgd: without momentum."""
+    check_every: int = 0
+    """Updates between comparisons of weights, outer momentum and random state over the ranks. 0: weights at the end."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(self, at_least_1=("sync_every",), at_least_0=("outer_momentum", "check_every"),
+                     above_0=("outer_lr",))  # fmt: skip
+        if self.outer_momentum >= 1:
+            raise ValueError(f"--outer-momentum must be below 1, not {self.outer_momentum}")
+
+
+PRESETS = {
+    "laptop": DiLoCoConfig(),
+    "tiny": DiLoCoConfig(preset="tiny", tokenizer="bytes", vocab_size=None, layers=2, heads=2, width=64, context=64,
+                         tokens_per_update=2048, micro_batch_size=8, steps=20, warmup_steps=2, validate_every=10,
+                         checkpoint_every=10, log_every=1, sync_every=5),
+}  # fmt: skip
+
+
+def train(config: DiLoCoConfig) -> int:
+    """One worker's part of the run, to the last step or until a stop was asked for; returns the exit code."""
+    world = process_group.start(config.timeout_seconds, config.device)
+    accumulation_steps = micro_steps_per_update(config, world.size)
+    run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="diloco")
+    tokens, windows = open_text(world, config, run_directory.before)
+    process_group.seed_shared(config.seed)
+    shape, dtype = shape_of(config, tokens), parameter_dtype(config.precision)
+    parameters = parameter_count(shape)
+    need = training_bytes(parameters, dtype)
+    need += 3 * parameters * dtype.itemsize  # the common weights, the way from there, and momentum
+    need += minigpt.activation_bytes(shape, config.micro_batch_size) + 8 * config.tokens_per_update // config.context
+    require_memory(world, "this training run", need)
+    by_rule(config.precision, world.device, config.context).use()
+
+    # DiLoCo 1/6: no wrapper around the model. Each worker has an optimizer of its own; the outer one is common.
+    model = MiniGPT(shape).to(world.device, dtype)
+    inner = make_inner(config, model)
+    process_group.seed_rank(config.seed, world.rank)
+    diloco = DiLoCo(world, model, inner, config.outer_lr, config.outer_momentum)
+    # DiLoCo 2/6: a checkpoint holds the common weights, the averages of all workers, and the outer momentum.
+    state = TrainingState({"model": model, "optimizer": diloco, "scaler": torch.amp.GradScaler(
+        world.device.type, enabled=False)}, identity_of(config, tokens))  # fmt: skip
+    step = state.restore(world, checkpoint) if checkpoint else 0
+    if step >= config.steps:
+        world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
+        return 0
+    settings = asdict(config) | {"world_size": world.size, "token_file": str(tokens.folder)}
+    settings = run_directory.begin(step, settings)
+    settings["tokenizer_state"] = tokens.tokenizer.state()  # a checkpoint reads and writes text on its own
+
+    world.say(f"{parameters:,} parameters; {len(tokens.train):,} training tokens{windows.described}; "
+              f"{config.precision} on {world.device}\n{world.size} worker(s) meet every {config.sync_every} updates; "
+              f"{config.tokens_per_update:,} tokens per update = {world.size} worker(s) x {accumulation_steps} "
+              f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens")  # fmt: skip
+    progress = Progress(run_directory, config, first_step=step, per_update=config.tokens_per_update, unit="tokens",
+                        peak=peak_per_second(world, config.precision, minigpt.flops_per_token(shape)))  # fmt: skip
+    stop_request, stopping = StopRequest(world, config), False
+    batches = copied_ahead((batch for update in range(step, config.steps) for batch in windows.micro_batches(
+        update=update, rank=world.rank, world_size=world.size, micro_batch_size=config.micro_batch_size,
+        accumulation_steps=accumulation_steps)), world.device)  # fmt: skip
+    while step < config.steps and not stopping:
+        met, step = step, min(config.steps, step - step % config.sync_every + config.sync_every)
+        loss_sum = torch.zeros((), device=world.device, dtype=torch.float64)
+        norm_sum, target_count = 0.0, 0
+        # DiLoCo 3/6: between meetings a worker trains as if it were alone, and sends nothing.
+        for update in range(met, step):
+            set_learning_rate(inner, config.learning_rate_at(update))
+            for _ in range(accumulation_steps):
+                inputs, targets = next(batches)
+                with autocast(config.precision, world.device):
+                    loss = model(inputs, targets)
+                # As in DDP, so that the mean over the workers is the mean over the tokens of all of them.
+                (loss * (world.size / windows.targets(update))).backward()
+                loss_sum += loss.detach()
+            # DiLoCo 4/6: the limit is for a worker's own gradient. Nobody knows that of the global batch.
+            norm_sum += clip_grad_norm_(model.parameters(), config.gradient_clip or math.inf)
+            inner.step()
+            inner.zero_grad()
+            target_count += windows.targets(update)
+        # DiLoCo 5/6: one all-reduce of the size of the model, and one of the few numbers that all have to know.
+        outer_norm = diloco.meet()
+        total, norms, ranks_asked = sum_over_ranks(world, loss_sum, norm_sum, stop_request.asked())
+        stopping, updates = ranks_asked > 0, range(met + 1, step + 1)
+        if any(config.check_every and update % config.check_every == 0 for update in updates):
+            assert_replicas_equal(world, model, diloco.outer, own_random_state=True, step=step)
+        progress.step(step, loss_sum, loss=total / target_count, learning_rate=config.learning_rate_at(step - 1),
+                      grad_norm=norms / len(updates) / world.size, outer_grad_norm=outer_norm,
+                      **windows.logged(target_count / len(updates)))  # fmt: skip
+        with progress.paused():
+            # DiLoCo 6/6: now, and only now, there is one model to save and to judge.
+            if stopping or any(is_due(update, config.checkpoint_every, config.steps) for update in updates):
+                state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
+            if any(is_due(update, config.validate_every, config.steps) for update in updates):
+                progress.validation(step, loss=validate(model, tokens, config, world))
+    progress.close()
+
+    assert_replicas_equal(world, model)
+    if stopping and step < config.steps:
+        return stop_request.leave(step, run_directory.path)
+    world.say(f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
+              f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s\nrun directory: "
+              f"{run_directory.path}")  # fmt: skip
+    return 0
+
+
+def make_inner(config: DiLoCoConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """A worker's own optimizer. Both kinds decay the same weights."""
+    adamw = make_adamw(model, config.learning_rate, config.weight_decay)
+    if config.inner == "adamw":
+        return adamw
+    groups = [{name: group[name] for name in ("params", "weight_decay")} for group in adamw.param_groups]
+    return torch.optim.SGD(groups, lr=config.learning_rate)
+
+
+if __name__ == "__main__":
+    run(train, PRESETS)

@@ -1,0 +1,325 @@
+"""Workers that meet seldom: DDP where that is the same, one process that plays them all where it is not.
+
+In float64. Gaps are rounding: each comparison has a mistake beside it, which is far outside of the tolerance.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import warm
+from torch.nn.utils import clip_grad_norm_
+from trainer_runs import run_jobs
+from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics, train_here
+
+from ddp_course import diloco_ddp
+from ddp_course.data.token_file import open_tokens, prepare
+from ddp_course.data.windows import micro_batches, validation_batches
+from ddp_course.errors import InputError
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
+from ddp_course.post_training.pretrained import load_pretrained
+from ddp_course.training.command_line import parse
+
+SCRIPT = ROOT / "ddp_course" / "diloco_ddp.py"
+STEPS, EQUAL = 8, 1e-10
+FLAGS = ("--data", ROOT / "ddp_course/data", "--precision", "float64", "--layers", 1, "--heads", 2, "--width", 16,
+         "--context", 16, "--tokens-per-update", 256, "--micro-batch-size", 2, "--validation-windows", 11,
+         "--validate-every", 4, "--checkpoint-every", 4, "--keep-checkpoints", 0, "--steps", STEPS)  # fmt: skip
+SGD = ("--gradient-clip", 0, "--learning-rate", 0.3)
+LIKE_DDP = (*SGD, "--inner", "sgd", "--outer-lr", 1, "--outer-momentum", 0)
+PACKED = ("--pack", "--validation-windows", 1, "--micro-batch-size", 4)
+# Ten updates, so that the last meeting comes early; a limit that cuts every gradient; averages of each worker's own.
+SELDOM = ("--sync-every", 4, "--steps", 10, "--gradient-clip", 0.5, "--outer-lr", 0.7, "--outer-momentum", 0.9)
+RESUMED = ("--precision", "float32", "--dropout", 0.1, "--sync-every", 2, "--outer-momentum", 0.9, "--check-every", 2,
+           "--checkpoint-every", 1)  # fmt: skip
+BROKEN = {
+    "wrong sign": SELDOM,
+    "no message": SELDOM,
+    "weights are not handed out": SELDOM,
+}
+
+
+def flags(run_dir, *more):
+    return [str(word) for word in ("--preset", "tiny", "--run-dir", run_dir, *FLAGS, *more)]
+
+
+def train_one(run_dir, *more):
+    return in_this_process(diloco_ddp.train, parse(diloco_ddp.PRESETS, flags(run_dir, *more)))
+
+
+def job(folder, *more, script="diloco", **further):
+    sample = ("--sample-tokens", 0) if script == "minigpt" else ()
+    return {"script": script, "flags": flags(folder, *sample, *more), **further}
+
+
+def jobs_of(folder):
+    """All that is run on a number of ranks, in one launch."""
+    ddp = {"script": "minigpt", "fault": "plain SGD"}
+    jobs = {
+        "DDP": job(folder / "DDP", *SGD, **ddp),
+        "packed DDP": job(folder / "packed DDP", *SGD, *PACKED, **ddp),
+        "every update": job(folder / "every update", *LIKE_DDP, "--sync-every", 1),
+        "packed": job(folder / "packed", *LIKE_DDP, *PACKED, "--sync-every", 1),
+        "every 4": job(folder / "every 4", *LIKE_DDP, "--sync-every", 4),
+        "seldom": job(folder / "seldom", *SELDOM),
+        "whole": job(folder / "whole", *RESUMED),
+        "stopped": job(folder / "stopped", *RESUMED, "--steps", 9, fault="stopped"),
+        "gone on": job(folder / "gone on", *RESUMED, "--resume", folder / "stopped/checkpoints/step_000002"),
+        "by minigpt_ddp": job(folder / "by minigpt_ddp", "--steps", 10, "--resume",
+                              folder / "seldom/checkpoints/step_000008", script="minigpt"),
+        "after minigpt_ddp": job(folder / "after minigpt_ddp", "--steps", 12, "--resume",
+                                 folder / "by minigpt_ddp/checkpoints/step_000010"),
+        "averages of another optimizer": job(folder / "other", *LIKE_DDP, "--resume",
+                                             folder / "seldom/checkpoints/step_000004"),
+    }  # fmt: skip
+    for step in (2, 6):
+        title = f"resumed after {step}"
+        copy = [str(folder / "whole"), step, str(folder / title)]
+        jobs[title] = job(folder / title, *RESUMED, "--resume", "auto", copy=copy)
+    for fault in ("no outer momentum saved", "averages of rank 0 alone saved"):
+        jobs[fault] = job(folder / fault, *RESUMED, "--steps", 4, fault=fault)
+        jobs[f"{fault}: resumed"] = job(folder / fault, *RESUMED, "--resume", "auto")
+    return jobs | {fault: job(folder / fault, *more, fault=fault) for fault, more in BROKEN.items()}
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
+def ran(request, tmp_path_factory):
+    """The number of ranks, the folder of all their runs, what became of each, and the sizes of its all-reduces."""
+    folder = tmp_path_factory.mktemp(f"ranks_{request.param}")
+    outcomes, sent = run_jobs(folder, jobs_of(folder), request.param)
+    return request.param, folder, outcomes, sent
+
+
+def gap(ours, theirs, step=STEPS):
+    """The largest distance of a weight, or of a logged loss where both have one."""
+    distances = [largest_gap(checkpoint(ours, step)["model"], checkpoint(theirs, step)["model"])]
+    for key in ("loss", "val_loss"):
+        one, other = metrics(ours, key), metrics(theirs, key)
+        distances += [abs(one[step] - other[step]) for step in one.keys() & other.keys()]
+    return max(distances)
+
+
+def test_workers_that_meet_after_every_update_are_ddp(ran):
+    """Plain SGD inside, an outer rate of 1 without momentum, and no clipping, whose limit is for other gradients."""
+    _, folder, outcomes, _ = ran
+    assert outcomes["every update"] == outcomes["packed"] == outcomes["DDP"] == outcomes["packed DDP"] == "0"
+    assert metrics(folder / "every update").keys() == metrics(folder / "DDP").keys() == set(range(1, STEPS + 1))
+    assert gap(folder / "every update", folder / "DDP") < EQUAL
+    assert gap(folder / "packed", folder / "packed DDP") < EQUAL
+    assert gap(folder / "every 4", folder / "DDP") > 1e3 * EQUAL
+
+
+def test_bytes_are_those_of_ddp_over_the_updates_between_meetings(ran):
+    _, folder, _, sent = ran
+    weights = checkpoint(folder / "DDP", STEPS)["model"]
+    size = 8 * sum(tensor.numel() for name, tensor in weights.items() if name != "output.weight")
+    large = {name: sum(one for one in sent[name] if one > 64) for name in ("DDP", "every update", "every 4")}
+    assert large["DDP"] == (STEPS + 1) * size  # its wrapper does a backward pass that counts for nothing
+    assert large["every update"] == STEPS * size and large["every 4"] == STEPS // 4 * size
+    # Three numbers of each meeting, two of each validation, and one of each checkpoint: are the weights finite?
+    small = sorted(one for one in sent["every 4"] if one <= 64)
+    assert small == [8] * 2 + [16] * 2 + [24] * (STEPS // 4)
+
+
+def played(more, workers):
+    """One process plays all workers in turn, DiLoCo written out: {step of a meeting: weights}, loss of the rounds."""
+    config = parse(diloco_ddp.PRESETS, flags("nowhere", *more))
+    tokens = open_tokens(prepare(config.data, config.tokenizer, config.vocab_size))
+    shape = MiniGPTConfig(256, config.context, config.layers, config.heads, config.width)
+    models = []
+    for _ in range(workers):
+        torch.manual_seed(config.seed)
+        models.append(MiniGPT(shape).double())
+    inner = [torch.optim.AdamW([{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
+                                {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}],
+                               betas=(0.9, 0.95)) for model in models]  # fmt: skip
+    common = [parameter.detach().clone() for parameter in models[0].parameters()]
+    momenta = [torch.zeros_like(tensor) for tensor in common]
+    history, losses, of_round = {}, {}, []
+    for step in range(config.steps):
+        for worker, (model, optimizer) in enumerate(zip(models, inner, strict=True)):
+            count = config.tokens_per_update // (config.micro_batch_size * config.context * workers)
+            sizes = {"context": config.context, "micro_batch_size": config.micro_batch_size, "world_size": workers}
+            for inputs, targets in micro_batches(tokens.train, seed=config.seed, update=step, rank=worker,
+                                                 accumulation_steps=count, **sizes):  # fmt: skip
+                loss = model(inputs, targets)
+                (loss * workers / config.tokens_per_update).backward()
+                of_round.append(loss.item())
+            clip_grad_norm_(model.parameters(), config.gradient_clip)
+            for group in optimizer.param_groups:
+                group["lr"] = config.learning_rate_at(step)
+            optimizer.step()
+            optimizer.zero_grad()
+        if (step + 1) % config.sync_every == 0 or step + 1 == config.steps:
+            for number, locals_ in enumerate(zip(*(model.parameters() for model in models), strict=True)):
+                way = sum(common[number] - local.detach() for local in locals_) / workers
+                momenta[number] = config.outer_momentum * momenta[number] + way
+                common[number] = common[number] - config.outer_lr * (way + config.outer_momentum * momenta[number])
+                for local in locals_:
+                    local.data.copy_(common[number])
+            updates = step + 1 - max(history, default=0)
+            losses[step + 1] = sum(of_round) / config.tokens_per_update / updates
+            history[step + 1], of_round = {name: t.clone() for name, t in models[0].state_dict().items()}, []
+    batches = validation_batches(tokens.val, context=config.context, batch_size=99, rank=0, world_size=1,
+                                 max_windows=config.validation_windows)  # fmt: skip
+    models[0].eval()
+    sums = [(models[0](inputs, targets).item(), (targets >= 0).sum().item()) for inputs, targets in batches]
+    return history, losses, sum(loss for loss, _ in sums) / sum(count for _, count in sums)
+
+
+def test_workers_are_one_process_that_plays_all_of_them(ran):
+    """AdamW and a limit for each, Nesterov outside, and a last meeting that comes early."""
+    ranks, folder, outcomes, _ = ran
+    history, losses, validation = played(SELDOM, ranks)
+    assert outcomes["seldom"] == "0" and list(history) == [4, 8, 10]
+    for step, weights in history.items():
+        assert largest_gap(checkpoint(folder / "seldom", step)["model"], weights) < EQUAL
+    assert metrics(folder / "seldom") == pytest.approx(losses, abs=EQUAL)
+    assert metrics(folder / "seldom", "val_loss")[10] == pytest.approx(validation, abs=EQUAL)
+    assert sorted(metrics(folder / "seldom", "val_loss")) == [4, 8, 10]
+    for fault in BROKEN:
+        if outcomes[fault] == "0":
+            assert largest_gap(checkpoint(folder / fault, 10)["model"], history[10]) > 1e3 * EQUAL
+        else:
+            assert outcomes[fault].startswith("ReplicasDiffer: replicas differ")
+    assert outcomes["wrong sign"] == "0", "which only a comparison shows"
+
+
+@pytest.mark.parametrize("title", ["resumed after 2", "resumed after 6", "gone on"])
+def test_resumed_is_the_uninterrupted_run_to_the_last_bit(ran, title):
+    """Weights, averages of every worker, outer momentum, dropout masks, in float32; also after SIGTERM to one rank."""
+    _, folder, outcomes, _ = ran
+    assert outcomes[title] == outcomes["whole"] == "0"
+    ours, theirs = checkpoint(folder / title, STEPS), checkpoint(folder / "whole", STEPS)
+    assert largest_gap(ours["model"], theirs["model"]) == 0.0
+    assert same(ours["optimizer"], theirs["optimizer"]) and ours["optimizer"]["outer_momentum"].any()
+    after = int(title.split()[-1]) if title != "gone on" else 2
+    resumed, uninterrupted = metrics(folder / title), metrics(folder / "whole")
+    later = [step for step in uninterrupted if step > after]
+    assert later and [resumed[step] for step in later] == [uninterrupted[step] for step in later]
+    assert metrics(folder / title, "val_loss")[STEPS] == metrics(folder / "whole", "val_loss")[STEPS]
+
+
+@pytest.mark.parametrize("fault", ["no outer momentum saved", "averages of rank 0 alone saved"])
+def test_a_checkpoint_that_forgets_something_shows(ran, fault):
+    _, folder, outcomes, _ = ran
+    assert outcomes[f"{fault}: resumed"] == "0"
+    assert gap(folder / fault, folder / "whole") > 1e-5
+
+
+def same(one, other):
+    """Of nested dicts and lists of tensors, whether all are equal."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def test_sigterm_to_one_rank_stops_all_at_the_next_meeting(ran):
+    _, folder, outcomes, _ = ran
+    assert outcomes["stopped"] == "75"
+    assert sorted(os.listdir(folder / "stopped/checkpoints")) == ["step_000002"]
+
+
+def test_minigpt_ddp_and_it_go_on_from_each_other(ran):
+    _, folder, outcomes, _ = ran
+    assert outcomes["by minigpt_ddp"] == outcomes["after minigpt_ddp"] == "0"
+    assert sorted(metrics(folder / "by minigpt_ddp")) == [9, 10]
+    assert checkpoint(folder / "after minigpt_ddp", 12)["optimizer"]["outer_momentum"].any()
+    assert outcomes["averages of another optimizer"].startswith("InputError: cannot resume: the checkpoint's workers "
+                                                                "used AdamW, --inner has chosen SGD")  # fmt: skip
+    assert load_pretrained(folder / "seldom").source == folder / "seldom/checkpoints/step_000010"
+
+
+def test_one_worker_is_plain_training(tmp_path):
+    """However seldom it meets itself: AdamW, clipping and dropout as in minigpt_ddp.py."""
+    more = ("--dropout", 0.1, "--gradient-clip", 0.5, "--activation-checkpointing")
+    train_here(tmp_path / "plain", *FLAGS, *more)
+    for every in (1, 3, 100):
+        run_dir = tmp_path / f"every_{every}"
+        printed = train_one(run_dir, *more, "--sync-every", every, "--outer-lr", 1, "--outer-momentum", 0)
+        assert f"1 worker(s) meet every {every} updates" in printed
+        ours, theirs = checkpoint(run_dir, STEPS), checkpoint(tmp_path / "plain", STEPS)
+        assert largest_gap(ours["model"], theirs["model"]) < EQUAL
+        for number, averages in theirs["optimizer"]["state"].items():
+            assert largest_gap(ours["optimizer"]["state"][number], averages) < EQUAL
+        by_update, by_round = metrics(tmp_path / "plain"), metrics(run_dir)
+        assert max(by_round) == STEPS and len(by_round) == -(-STEPS // every)
+        before = 0
+        for step, loss in by_round.items():
+            mean = sum(by_update[update] for update in range(before + 1, step + 1)) / (step - before)
+            assert loss == pytest.approx(mean, abs=EQUAL)
+            before = step
+
+
+def test_what_is_due_between_meetings_is_done_at_the_next(tmp_path):
+    train_one(tmp_path, "--sync-every", 3, "--checkpoint-every", 4, "--validate-every", 7, "--log-every", 5)
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step_000006", "step_000008"]
+    assert sorted(metrics(tmp_path, "val_loss")) == [8] and sorted(metrics(tmp_path)) == [6, 8]
+
+
+@pytest.fixture(scope="module")
+def of_one_worker(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    train_one(folder)
+    return folder / "checkpoints" / f"step_{STEPS:06d}"
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ("--sync-every 0", "--sync-every must be at least 1, not 0"),
+    ("--sync-every 1.5", "--sync-every"),
+    ("--outer-lr 0", "--outer-lr must be above 0, not 0.0"),
+    ("--outer-lr nan", "--outer-lr must be a number of at most 1e+30, not nan"),
+    ("--outer-lr inf", "--outer-lr must be a number of at most 1e+30, not inf"),
+    ("--outer-momentum 1", "--outer-momentum must be below 1, not 1.0"),
+    ("--outer-momentum -0.1", "--outer-momentum must be at least 0, not -0.1"),
+    ("--inner lion", "invalid choice 'lion' for argument '--inner'"),
+    ("--precision float16", "invalid choice 'float16' for argument '--precision'"),
+    ("--heads 3", "--width 16 does not divide into --heads 3"),
+    ("--dropout 1", "--dropout must be a probability from 0 to below 1, not 1.0"),
+])  # fmt: skip
+def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
+    with pytest.raises(InputError) as refused:
+        parse(diloco_ddp.PRESETS, flags(tmp_path, *wrong.split()))
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ("--tokens-per-update 100", "is not a multiple of 1 rank(s) x 2 windows x 16 tokens = 32; nearest that are: "),
+    ("--width 1600000 --heads 1", "GiB of memory, each of 1 here has"),
+    ("--data nothing.txt", "nothing.txt"),
+    ("--resume {checkpoint} --width 32", "it has width 16, this run has 32"),
+    ("--resume {checkpoint} --seed 2", "it has seed 1, this run has 2"),
+    ("--resume nothing", "there is no such checkpoint folder"),
+])  # fmt: skip
+def test_bad_input_is_one_sentence(tmp_path, of_one_worker, wrong, message):
+    with pytest.raises(InputError) as refused:
+        train_one(tmp_path / "run", *wrong.format(checkpoint=of_one_worker).split())
+    assert message in str(refused.value) and not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_a_checkpoint_of_another_number_of_workers_is_refused(tmp_path, of_one_worker):
+    """The message is that of one rank of two."""
+    more = flags(tmp_path / "run", "--resume", of_one_worker, "--steps", STEPS + 2, "--timeout-seconds", 30)
+    run = warm.ranks(SCRIPT, *more, nproc=2, exit_code=1)
+    assert run.lines[0][-1] == ("error: cannot resume: the checkpoint is of 1 worker(s), this run has 2; each has "
+                                "averages of its own")  # fmt: skip
+    assert not Path(tmp_path / "run/metrics.jsonl").exists()
+
+
+def test_a_checkpoint_whose_momentum_has_another_size_is_refused(tmp_path, of_one_worker):
+    from ddp_course.training import checkpoint as checkpoints
+
+    state = checkpoints.load(of_one_worker)
+    state["optimizer"]["outer_momentum"] = torch.zeros(3)
+    odd = checkpoints.save(tmp_path / "odd", STEPS, state)
+    with pytest.raises(InputError, match="its contents are not those of this script"):
+        train_one(tmp_path / "run", "--resume", odd, "--steps", STEPS + 1)
+
+
+def test_its_settings_are_as_json(tmp_path, of_one_worker):
+    settings = json.loads((of_one_worker.parent.parent / "config.json").read_text())
+    assert settings["script"] == "diloco_ddp" and settings["sync_every"] == 5

@@ -1,0 +1,135 @@
+"""Runs of trainers, one after the other in one process group: given JOBS.json, a list of jobs.
+
+A job is a dict with `script` (minigpt, diloco), `flags` and, if it is to go wrong, the name of a FAULT. `copy`: [from,
+up to step, to], made first. Rank 0 prints the outcomes and the bytes of each all-reduce, as a line of JSON.
+"""
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+import warm
+from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
+from training_runs import ROOT, one_process_group
+
+from ddp_course import diloco_ddp, minigpt_ddp
+from ddp_course.distributed.replica_check import ReplicasDiffer
+from ddp_course.errors import InputError
+from ddp_course.training.command_line import parse
+from ddp_course.training.diloco import DiLoCo
+
+TRAINERS = {"minigpt": minigpt_ddp, "diloco": diloco_ddp}
+SIZES = {"Float": 4, "Double": 8}
+
+
+@contextmanager
+def plain_sgd():
+    """minigpt_ddp.py knows AdamW only; here it takes what diloco_ddp.py does for --inner sgd."""
+    with mock.patch.object(minigpt_ddp, "make_adamw", lambda model, _, decay: diloco_ddp.make_inner(
+            diloco_ddp.DiLoCoConfig(inner="sgd", weight_decay=decay), model)):  # fmt: skip
+        yield
+
+
+@contextmanager
+def stopped_in_the_second_update():
+    """SIGTERM to the last rank, as a scheduler sends it."""
+    clip, calls = diloco_ddp.clip_grad_norm_, []
+
+    def signalled(*arguments):
+        calls.append(1)
+        if len(calls) == 2 and dist.get_rank() == dist.get_world_size() - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return clip(*arguments)
+
+    with mock.patch.object(diloco_ddp, "clip_grad_norm_", signalled):
+        yield
+
+
+def without(*names: str) -> Callable:
+    """A checkpoint that lacks these of what DiLoCo saves."""
+    save = DiLoCo.state_dict
+    return lambda: mock.patch.object(DiLoCo, "state_dict", lambda self: {
+        name: value for name, value in save(self).items() if name not in names})  # fmt: skip
+
+
+def wrong_sign(self, own=DiLoCo._own_weights):
+    """The way from the common weights, turned round."""
+    return 2 * self._common.detach() - own(self) if hasattr(self, "outer") else own(self)
+
+
+@contextmanager
+def meeting_without_the_others():
+    with mock.patch.object(dist, "all_reduce", lambda tensor, *_, send=dist.all_reduce, **more: (
+            None if tensor.numel() > 100 else send(tensor, *_, **more))):  # fmt: skip
+        yield
+
+
+FAULTS = {
+    "plain SGD": plain_sgd,
+    "stopped": stopped_in_the_second_update,
+    "wrong sign": lambda: mock.patch.object(DiLoCo, "_own_weights", wrong_sign),
+    "weights are not handed out": lambda: mock.patch.object(DiLoCo, "_take_over", lambda self: None),
+    "no message": meeting_without_the_others,
+    "no outer momentum saved": without("outer_momentum"),
+    "averages of rank 0 alone saved": without("others"),
+}
+
+
+def outcome(job: dict, world) -> str:
+    """What became of the job: an exit code, or what it raised."""
+    if world.is_main and "copy" in job:
+        source, step, target = job["copy"]
+        shutil.copytree(source, target)
+        for path in (Path(target) / "checkpoints").iterdir():
+            if int(path.name.removeprefix("step_")) > step:
+                shutil.rmtree(path)
+    dist.barrier()
+    trainer = TRAINERS[job["script"]]
+    with FAULTS[job["fault"]]() if "fault" in job else contextlib.nullcontext():
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                return str(trainer.train(parse(trainer.PRESETS, job["flags"])))
+        except (InputError, ReplicasDiffer) as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def reduced() -> list[tuple[int, int]]:
+    """(number, bytes) of each all-reduce that this rank has started, of the last 2000 collectives."""
+    entries = pickle.loads(_dump_fr_trace(True, False, False))["entries"]
+    return [(entry["record_id"], sum(torch.Size(size).numel() * SIZES.get(kind, 0) for size, kind in zip(
+        entry["input_sizes"], entry["input_dtypes"], strict=True)))
+        for entry in entries if "reduce" in entry["profiling_name"]]  # fmt: skip
+
+
+def main() -> None:
+    with one_process_group() as world:
+        outcomes, sent = [], []
+        for job in json.loads(Path(sys.argv[1]).read_text()):
+            before = max((number for number, _ in reduced()), default=-1)
+            outcomes.append(outcome(job, world))
+            sent.append([size for number, size in reduced() if number > before])
+        print(json.dumps({"outcomes": outcomes, "sent": sent}))
+
+
+def run_jobs(folder: Path, jobs: dict[str, dict], nproc: int) -> tuple[dict[str, str], dict[str, list[int]]]:
+    """Outcomes of the jobs and sizes of their all-reduces, by name; each is made into the folder of its name."""
+    (folder / f"jobs_{nproc}.json").write_text(json.dumps(list(jobs.values()), default=str))
+    run = warm.ranks(ROOT / "tests/trainer_runs.py", folder / f"jobs_{nproc}.json", nproc=nproc)
+    assert len({json.dumps(of_rank) for of_rank in run.results.values()}) == 1, "ranks disagree"
+    result = run.results[0]
+    return tuple(dict(zip(jobs, result[what], strict=True)) for what in ("outcomes", "sent"))
+
+
+if __name__ == "__main__":
+    main()
