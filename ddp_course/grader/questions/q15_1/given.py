@@ -1,0 +1,154 @@
+"""Measured steps of DDP on two ranks, in which computation and cable are sleeps of known length.
+
+DDP itself is real: its buckets, its backward, no_sync, all-reduces that leave while backward goes on. But each message
+stays on the cable for as long as a ring over `ranks` machines would take, one message after the other.
+Arguments: the names of cases; default: all.
+"""
+
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before there is a process group: notebook 04
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+KIB, MIB = 2**10, 2**20
+COMMON = {"forward": 0.02, "optimizer": 0.01, "bucket_cap_mb": 0.25, "accumulation": 1, "ranks": 2, "latency": 0.0}
+# gradients: (bytes, seconds that backward takes for it), in backward's order
+CASES = {
+    "one machine": COMMON | {
+        "gradients": [(64 * KIB, 0.02)] * 3, "forward": 0.03, "optimizer": 0.08, "accumulation": 2, "ranks": 1,
+        "latency": 0.05, "bits_per_second": 1e9},
+    "cable and computation equally busy": COMMON | {
+        "gradients": [(256 * KIB, 0.025)] * 8, "latency": 0.0025, "bits_per_second": 8 * 12.8 * MIB},
+    "a slow cable, 8 machines": COMMON | {
+        "gradients": [(256 * KIB, 0.005)] * 8, "bucket_cap_mb": 0.5, "ranks": 8, "bits_per_second": 8 * 15 * MIB},
+    "a long way, 4 machines": COMMON | {
+        "gradients": [(160 * KIB, 0.004)] * 12, "ranks": 4, "latency": 0.005, "bits_per_second": 8 * 150 * MIB},
+    "a large gradient comes last": COMMON | {
+        "gradients": [(48 * KIB, 0.02)] * 5 + [(1024 * KIB, 0.01)], "bucket_cap_mb": 0.04,
+        "bits_per_second": 8 * 10 * MIB},
+    "one bucket": COMMON | {
+        "gradients": [(256 * KIB, 0.02)] * 4, "bucket_cap_mb": 25, "bits_per_second": 8 * 10 * MIB},
+    "3 micro-batches": COMMON | {
+        "gradients": [(256 * KIB, 0.015)] * 4, "forward": 0.03, "accumulation": 3, "bits_per_second": 8 * 6 * MIB},
+    "the default buckets": COMMON | {
+        "gradients": [(1 * MIB, 0.02), (24 * MIB, 0.02), (1 * MIB, 0.16)], "bucket_cap_mb": None,
+        "bits_per_second": 8 * 140 * MIB},
+}  # fmt: skip
+CERTAIN, LEAST, MOST = 0.02, 2, 10  # a case is repeated until its seconds are known to 2 %
+
+
+class Layer(torch.autograd.Function):
+    """Changes nothing; its backward takes `seconds`."""
+
+    @staticmethod
+    def forward(ctx, x, weight, seconds):
+        ctx.weight, ctx.seconds = weight, seconds
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        until = time.perf_counter() + ctx.seconds
+        made = torch.ones_like(ctx.weight)
+        sleep_until(until)
+        return gradient, made, None
+
+
+class Model(nn.Module):
+    def __init__(self, case):
+        super().__init__()
+        self.case, self.asleep = case, False  # asleep: takes the time that the case says
+        self.weights = nn.ParameterList(torch.zeros(size // 4) for size, _ in reversed(case["gradients"]))
+        self.seconds = [seconds for _, seconds in reversed(case["gradients"])]
+
+    def forward(self, x):
+        for weight, seconds in zip(self.weights, self.seconds, strict=True):
+            x = Layer.apply(x, weight, seconds * self.asleep)
+        time.sleep(self.case["forward"] * self.asleep)
+        return x
+
+
+def sleep_until(when):
+    time.sleep(max(0.0, when - time.perf_counter()))
+
+
+def on_the_cable(model, bucket):
+    """Average a bucket over the two real ranks, and hold it back until the ring of the case would be through."""
+    case, average = model.case, bucket.buffer()
+    one = case["latency"] + average.nbytes / case["ranks"] / (case["bits_per_second"] / 8)
+    until = time.perf_counter() + 2 * (case["ranks"] - 1) * one * model.asleep
+    dist.all_reduce(average)
+    average /= dist.get_world_size()
+    sleep_until(until)
+    return average
+
+
+def step(model, case):
+    """The seconds of one optimizer step, and those in which this rank waited for a core."""
+    dist.barrier()
+    start, waited = time.perf_counter(), waited_for_cores()
+    for micro in range(case["accumulation"]):
+        with nullcontext() if micro == case["accumulation"] - 1 else model.no_sync():
+            model(torch.ones(1, requires_grad=True)).backward()
+    time.sleep(case["optimizer"])
+    model.zero_grad()
+    found = torch.tensor([time.perf_counter() - start, waited_for_cores() - waited], dtype=torch.float64)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)  # a step is as long as on its slowest rank
+    return found.tolist()
+
+
+def waited_for_cores():
+    """Seconds in which threads of this process could have run and had no core. Linux counts them; elsewhere 0."""
+    waited = 0
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # the thread has ended meanwhile
+            waited += int(file.read_text().split()[1])
+    return waited / 1e9
+
+
+def measured(case):
+    """The seconds of a step, and how many of them it may have waited for a core.
+
+    Sleeps last too long at times, never too short: the quickest step counts. What a step took beyond its waits is the
+    least that it could have taken.
+    """
+    model, cable = Model(case), ThreadPoolExecutor(max_workers=1)  # one message after the other
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=case["bucket_cap_mb"], gradient_as_bucket_view=True)
+
+    def hook(_, bucket):
+        sent = torch.futures.Future()
+        cable.submit(lambda: sent.set_result(on_the_cable(model, bucket)))
+        return sent
+
+    wrapped.register_comm_hook(None, hook)
+    step(wrapped, case | {"optimizer": 0.0})  # DDP forms its buckets after the first step
+    model.asleep, quickest, least = True, float("inf"), 0.0
+    for repeat in range(1, MOST + 1):
+        seconds, lost = step(wrapped, case)
+        quickest, least = min(quickest, seconds), max(least, seconds - lost)
+        if repeat >= LEAST and quickest - least <= CERTAIN * quickest:
+            break
+    cable.shutdown()
+    return quickest, max(0.0, quickest - least)
+
+
+def main():
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    for name in sys.argv[1:] or CASES:
+        seconds, lost = measured(CASES[name])
+        if dist.get_rank() == 0:
+            print(json.dumps({name: {"seconds": seconds, "lost": lost, "facts": CASES[name]}}), flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
+    dist.destroy_process_group()  # when main has let go of the models: DDP must not outlive its group

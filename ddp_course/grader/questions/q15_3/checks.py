@@ -1,0 +1,150 @@
+"""15.3: latency and bandwidth of a cable from times of all-reduces, some of which are wrong."""
+
+import math
+import random
+import statistics
+from pathlib import Path
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.likeness import Mistake, recognised
+from ddp_course.grader.questions.q15_3 import given as given_script
+from ddp_course.grader.returned import numbers
+from ddp_course.grader.verdict import Wrong
+from ddp_course.predict.link import SMALL
+
+TITLE = "α and β from noisy times"
+GIVEN = Path(given_script.__file__)
+HINTS = [
+    "Which sizes say something about the latency alone, which about the bandwidth alone? And which of the times of one "
+    "size is to be believed?",
+    "Take the median of each size. The smallest all-reduce is nearly all latency: 2(n - 1) messages of it. Between two "
+    "large ones the latency is the same, so the difference of their times comes from the difference of their bytes.",
+    "typical = {size: median(times)}; low, high = the smallest size from 256 KiB up, and the largest of all; "
+    "bytes_per_second = 2 * (ranks - 1) / ranks * (high - low) / (typical[high] - typical[low]); latency = "
+    "typical[smallest] / (2 * (ranks - 1)) - smallest / ranks / bytes_per_second.",
+]
+FUNCTION, WITHIN = "fit", 0.10
+KIB, MIB = 2**10, 2**20
+FREE = 4 * KIB, 256 * KIB  # between them the cable's buffer takes the bytes at once
+SIZES = [64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]
+CABLES = {  # ranks, latency, bytes per second, sizes, noise
+    "a clean measurement": (2, 100e-6, 12.5e6, SIZES, 0.0),
+    "a cable of 100 Mbit/s": (2, 100e-6, 12.5e6, SIZES, 0.02),
+    "four machines, 1 Gbit/s": (4, 60e-6, 125e6, SIZES, 0.02),
+    "eight machines, a long way": (8, 3e-3, 500e6, SIZES, 0.01),
+    "a long way, 10 Gbit/s": (2, 10e-3, 1.25e9, [*SIZES, 64 * MIB], 0.005),
+    "three machines, few sizes": (3, 200e-6, 25e6, [256, 32 * KIB, 512 * KIB, 8 * MIB], 0.02),
+}
+
+
+def ring(size, ranks, latency, speed):
+    return 2 * (ranks - 1) * (latency + (0 if FREE[0] < size < FREE[1] else size) / ranks / speed)
+
+
+def times(given, repeats=25):
+    """{bytes: seconds}. With noise, the first of each size warms up, others were disturbed, some noted too short."""
+    ranks, latency, speed, sizes, noise = CABLES[given]
+    luck, found = random.Random(f"15.3 {given}"), {}
+    for size in sizes:
+        right = ring(size, ranks, latency, speed)
+        found[size] = [right * (1 + luck.gauss(0, noise)) for _ in range(repeats)]
+        if noise:
+            found[size][0] *= 8
+            for number in luck.sample(range(1, repeats), 7):
+                found[size][number] *= luck.choice([3.0, 10.0, 40.0, 0.4, 0.6])
+    return found
+
+
+def measurement(given):
+    pairs = list(times(given).items())
+    random.Random(given).shuffle(pairs)
+    return dict(pairs), CABLES[given][0]
+
+
+DRIVER = Path(__file__).with_name("driver.py")
+JOBS = [Job(1, FUNCTION, tuple(Call([measurement(given)], given) for given in CABLES), driver=DRIVER)]
+
+
+def fitted_by_hand(records):
+    """Nothing of ddp_course.predict is used."""
+    for case in cases(records):
+        if case.results[0]["ready_made"]:
+            raise Wrong(f"{FUNCTION} has loaded ddp_course.predict", "the imports: the fit is yours to write")
+    return "the fit is written by hand"
+
+
+def returns_two_numbers(records):
+    """fit returns the latency in seconds and the bandwidth in bytes per second, both above 0."""
+    for case in cases(records):
+        found = case.results[0]["fit"]
+        pair = numbers(list(found)) if isinstance(found, list | tuple) else None
+        if not pair or len(pair) != 2 or not all(0 < one < math.inf for one in pair):
+            look = "the return value: seconds per message, then bytes per second, both above 0"
+            raise Wrong(f"{case.given}: {FUNCTION} returned {found!r}", look)
+    return "each fit is a latency and a bandwidth"
+
+
+def the_bandwidth_is_right(records):
+    """The bandwidth is within 10 % of the cable's."""
+    worst = 0.0
+    for case, (_, found), right in fits(records):
+        if abs(found / right[1] - 1) > WITHIN:
+            words, look = recognised(found, bandwidth_mistakes(*case.args[0], right[1]),
+                                     "the sizes from 256 KiB up, and their typical times", rel_tol=0.02)  # fmt: skip
+            raise Wrong(f"{case.given}: {FUNCTION} found {found / 1e6:.4g} MB/s, the cable has {right[1] / 1e6:.4g}"
+                        f"{words}", look)  # fmt: skip
+        worst = max(worst, abs(found / right[1] - 1))
+    return f"the bandwidth of {len(CABLES)} cables is found, with errors of at most {worst:.1%}"
+
+
+def the_latency_is_right(records):
+    """The latency is within 10 % of the cable's."""
+    worst = 0.0
+    for case, (found, _), right in fits(records):
+        if abs(found / right[0] - 1) > WITHIN:
+            words, look = recognised(found, latency_mistakes(*case.args[0]),
+                                     "the smallest size, and its typical time", rel_tol=0.02)  # fmt: skip
+            raise Wrong(f"{case.given}: {FUNCTION} found {1e6 * found:.4g} µs per message, the cable has "
+                        f"{1e6 * right[0]:.4g}{words}", look)  # fmt: skip
+        worst = max(worst, abs(found / right[0] - 1))
+    return f"the latency of {len(CABLES)} cables is found, with errors of at most {worst:.1%}"
+
+
+CHECKS = [fitted_by_hand, returns_two_numbers, the_bandwidth_is_right, the_latency_is_right]
+
+
+def fits(records):
+    """Each case, what was found, what is right: latency and bandwidth."""
+    for case in cases(records):
+        _, latency, speed, *_ = CABLES[case.given]
+        yield case, numbers(list(case.results[0]["fit"])), (latency, speed)
+
+
+def bandwidth_mistakes(seconds, ranks, speed):
+    low, high = min(size for size in seconds if size >= FREE[1]), max(seconds)
+    share, others = 2 * (ranks - 1) / ranks, "which of the times of one size is to be believed"
+
+    def slope(pick):
+        return share * (high - low) / (pick(seconds[high]) - pick(seconds[low]))
+
+    return [
+        Mistake("as if the latency were bytes", share * high / statistics.median(seconds[high]),
+                "what a large all-reduce pays besides its bytes"),
+        Mistake("in bits", 8 * speed, "the unit: bytes per second"),
+        Mistake("as if each rank sent all bytes once", speed / share, "how many bytes a rank sends in a ring"),
+        Mistake("from the mean of the times", slope(statistics.mean), others),
+        Mistake("from the shortest times", slope(min), others),
+    ]  # fmt: skip
+
+
+def latency_mistakes(seconds, ranks):
+    small, messages, others = min(seconds), 2 * (ranks - 1), "which of the times of one size is to be believed"
+    typical = statistics.median(seconds[small])
+    few = [statistics.median(times) for size, times in seconds.items() if size <= SMALL]
+    return [
+        Mistake("the time of a whole all-reduce", typical, "how many messages an all-reduce is"),
+        Mistake("in microseconds", 1e6 * typical / messages, "the unit: seconds"),
+        Mistake("from the mean of the times", statistics.mean(seconds[small]) / messages, others),
+        Mistake("from the shortest time", min(seconds[small]) / messages, others),
+        Mistake("with the bytes of 4 KiB in it", max(few) / messages, "which sizes pay for their bytes too"),
+    ]
