@@ -1,0 +1,64 @@
+"""Inside a rank, for 23.2: a stage of a small tied model, and after each update its gap to one process."""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+VOCABULARY, WIDTH, LENGTH, WINDOWS, LAYERS, MICRO_BATCHES = 40, 8, 5, 8, 3, 4
+
+
+def drive(build, padded, updates):
+    """For each update the gaps of table and layers, and how many windows each call of the stage had
+    (in the first update torch calls it once more, to learn the shape of its output)."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    one = Stage(range(LAYERS), first=True, last=True)
+    own = range(LAYERS * rank // ranks, LAYERS * (rank + 1) // ranks)
+    stage = Stage(own, first=rank == 0, last=rank == ranks - 1)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9) for model in (one, stage)]
+    pipeline = build(stage, optimizers[1], MICRO_BATCHES)
+    found, right = [], dict(one.named_parameters())
+    for update in range(updates):
+        inputs, targets = batch(update, padded)
+        optimizers[0].zero_grad()
+        F.cross_entropy(one(inputs).flatten(0, 1), targets.flatten()).backward()
+        optimizers[0].step()
+        stage.calls.clear()
+        pipeline.update(inputs.clone(), targets.clone())
+        gaps = {name: gap(right[name], parameter) for name, parameter in stage.named_parameters()}
+        found.append({"table": gaps.pop("table", 0.0), "layers": max(gaps.values()), "calls": list(stage.calls)})
+    return found
+
+
+class Stage(nn.Module):
+    """Layers of the model, drawn alike on all ranks; the first stage and the last one have the table."""
+
+    def __init__(self, own, first, last):
+        super().__init__()
+        torch.manual_seed(1)
+        table = torch.randn(VOCABULARY, WIDTH, dtype=torch.float64) / WIDTH**0.5
+        layers = [nn.Linear(WIDTH, WIDTH).double() for _ in range(LAYERS)]
+        self.layers = nn.ModuleDict({str(number): layers[number] for number in own})
+        self.table = nn.Parameter(table) if first or last else None
+        self.first, self.last, self.calls = first, last, []
+
+    def forward(self, x):
+        self.calls.append(len(x))
+        x = F.embedding(x, self.table) if self.first else x
+        for layer in self.layers.values():
+            x = x + torch.tanh(layer(x))
+        return F.linear(x, self.table) if self.last else x
+
+
+def batch(update, padded):
+    """padded: windows with 0 to 5 targets, two windows in each micro-batch; the first micro-batch has no target."""
+    generator = torch.Generator().manual_seed(update)
+    inputs, targets = torch.randint(VOCABULARY, (2, WINDOWS, LENGTH), generator=generator)
+    if padded:
+        lengths = torch.tensor([0, 0, 1, 2, 3, 4, 5, 5])[:, None] - [0, 1, 2, 0][update]
+        targets[torch.arange(LENGTH) >= lengths] = -100
+    return inputs, targets
+
+
+def gap(right, mine):
+    return (mine - right).abs().max().item() if mine.shape == right.shape else float("inf")

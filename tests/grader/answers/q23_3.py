@@ -1,0 +1,136 @@
+"""Wrong and right answers to question 23.3; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "neighbouring_stages", "gives a rank stages that follow each other: then nothing is gained by having two",
+        check="each piece of work once", says="rank 0 has ('forward', 1, 0) once in its list, and not 0",
+        look="round the ranks in a loop", edit="""
+        -    stages = range(rank, ranks * per_rank, ranks)
+        +    stages = range(rank * per_rank, (rank + 1) * per_rank)
+    """),
+    Mistake(
+        "the_last_backwards_left_out", "ends with the pairs, and leaves out the backwards behind them",
+        check="each piece of work once", says="rank 0 has ('backward',", edit="""
+        -    return forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
+        +    return forwards[:ahead] + [one for pair in pairs for one in pair]
+    """),
+    Mistake(
+        "a_dictionary", "describes each piece of work in words of its own",
+        check="each piece of work once", says="order returned", look="a list of", edit="""
+        -    return forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
+        +    found = forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
+        +    return [{"kind": kind, "stage": stage, "micro_batch": number} for kind, stage, number in found]
+    """),
+    Mistake(
+        "backwards_in_the_order_of_the_forwards", "begins its backwards with the rank's first stage",
+        check="no rank waits forever", says="waits forever with the backward of stage 0", look="its own forward", edit="""
+        -    forwards, backwards = work("forward", stages), work("backward", stages[::-1])
+        +    forwards, backwards = work("forward", stages), work("backward", stages)
+    """),
+    Mistake(
+        "ahead_as_with_one_stage", "runs as many forwards ahead as 1F1B does with one stage per rank",
+        check="no rank waits forever", says="waits forever", look="what has to come before it", edit="""
+        -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
+        +    ahead = ranks - 1 - rank
+    """),
+    Mistake(
+        "all_of_a_stage_first", "finishes a stage with all micro-batches before the next one: LoopedBFS, then 1F1B's pairs",
+        check="little is held", says="activations at once", look="how many forwards come before", edit="""
+        -        turns = range(0, micro_batches, ranks)
+        -        return [(kind, stage, turn + one) for turn in turns for stage in stages for one in range(ranks)]
+        +        return [(kind, stage, number) for stage in stages for number in range(micro_batches)]
+        @@
+        -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
+        +    ahead = (per_rank - 1) * micro_batches + ranks - 1 - rank
+    """),
+    Mistake(
+        "all_forwards_first", "runs all forwards, then all backwards",
+        check="little is held", says="(ranks 2, per_rank 2, micro_batches 4): rank 0 holds 8 activations at once, more than 4",
+        look="until one can come", edit="""
+        -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
+        +    ahead = total
+    """),
+    Mistake(
+        "as_torch_does", "runs as many forwards ahead as torch and Megatron-LM do, which have messages that take time",
+        check="little is held", says="rank 0 holds 5 activations at once, more than 4", look="as many as are needed", edit="""
+        -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
+        +    ahead = min((per_rank - 1) * ranks + 2 * (ranks - 1 - rank), total)
+    """),
+    Mistake(
+        "one_turn_at_a_time", "finishes p micro-batches, forwards and backwards, before it begins with the next p",
+        check="nobody idles longer than the formula", says="(ranks 2, per_rank 2, micro_batches 4): with forwards that take 1",
+        look="where a rank waits", edit="""
+        -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
+        -    pairs = zip(forwards[ahead:], backwards, strict=False)
+        -    return forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
+        +    size = per_rank * ranks
+        +    starts = range(0, total, size)
+        +    return [one for start in starts for half in (forwards, backwards) for one in half[start : start + size]]
+    """),
+    Mistake(
+        "the_ranks_behind_forgotten", "begins with backwards on every rank when its last stage has a micro-batch",
+        check="nobody idles longer than the formula", says="are possible", edit="""
+        -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
+        +    ahead = (per_rank - 1) * ranks
+    """),
+    Mistake(
+        "one_at_a_time", "sends one micro-batch through all stages and back before the next one",
+        check="nobody idles longer than the formula", says="(ranks 2, per_rank 2, micro_batches 4): with forwards that take 1",
+        look="draw the lanes", text='''
+        def order(rank, ranks, per_rank, micro_batches):
+            stages = list(range(rank, ranks * per_rank, ranks))
+            found = []
+            for number in range(micro_batches):
+                found += [("forward", stage, number) for stage in stages]
+                found += [("backward", stage, number) for stage in reversed(stages)]
+            return found
+    '''),
+    Mistake(
+        "what_is_ready", "plays all ranks: who is free takes a backward if one can be done, and a forward otherwise",
+        check="nobody idles longer than the formula", says="are possible", look="where a rank waits", text='''
+        def order(rank, ranks, per_rank, micro_batches):
+            stages, most = ranks * per_rank, ranks * per_rank
+            done, free, lists, time = {}, [0] * ranks, [[] for _ in range(ranks)], 0
+            while any(len(one) < 2 * per_rank * micro_batches for one in lists):
+                for r in range(ranks):
+                    if free[r] > time:
+                        continue
+                    held = sum(1 if kind == "forward" else -1 for kind, _, _ in lists[r])
+                    ready = []
+                    for stage in range(r, stages, ranks):
+                        for number in range(micro_batches):
+                            forward, backward = ("forward", stage, number), ("backward", stage, number)
+                            before = done.get(("forward", stage - 1, number), 0 if stage == 0 else 10**9)
+                            after = done.get(("backward", stage + 1, number), 0 if stage == stages - 1 else 10**9)
+                            if forward not in done and before <= time and held < most:
+                                ready.append((1, number // ranks, stage, number, forward))
+                            if backward not in done and done.get(forward, 10**9) <= time and after <= time:
+                                ready.append((0, number // ranks, -stage, number, backward))
+                    if ready:
+                        work = min(ready)[-1]
+                        lists[r].append(work)
+                        free[r] = done[work] = time + (1 if work[0] == "forward" else 2)
+                time += 1
+            return lists[rank]
+    '''),
+    Route(
+        "a_timetable", "gives every piece of work of the rank a time, in pairs of a forward and a backward, and sorts by it",
+        text='''
+        def order(rank, ranks, per_rank, micro_batches):
+            def slot(piece):
+                kind, stage, number = piece
+                turn, place = divmod(number, ranks)
+                chunk = stage // ranks if kind == "forward" else per_rank - 1 - stage // ranks
+                time = (turn * per_rank + chunk) * ranks + place
+                if kind == "forward":
+                    return time + rank, 0
+                return time + per_rank * ranks - 1, 1
+
+            stages = range(rank, ranks * per_rank, ranks)
+            pieces = [(kind, stage, number) for kind in ("forward", "backward") for stage in stages
+                      for number in range(micro_batches)]
+            return sorted(pieces, key=slot)
+    '''),
+)  # fmt: skip
