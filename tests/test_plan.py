@@ -10,10 +10,10 @@ import torch
 
 from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.plan.__main__ import count, job_from, main, parser, size
-from ddp_course.plan.memory import STATE, Mesh, Model, memory, stage_parameters
+from ddp_course.plan.__main__ import job_from, main, parser, size
+from ddp_course.plan.derived import count
+from ddp_course.plan.memory import Layout, Model, memory, stage_parameters
 from ddp_course.plan.overview import NOTHING, overview
-from ddp_course.plan.published import MEGATRON_PER_PARAMETER, PLAYBOOK_GB, RUNS
 from ddp_course.plan.search import Job, best_way, cannot, divisors, evaluate, meshes, search
 from ddp_course.plan.traffic import Cluster, bubble, micro_batches, step, traffic
 
@@ -44,7 +44,7 @@ def test_one_gpu_holds_what_adamw_holds_of_a_real_model():
     tokens = torch.randint(64, (2, 32))
     whole(tokens).float().logsumexp(-1).mean().backward()
     optimizer.step()
-    held = memory(model, Mesh(), 1, "fp32")
+    held = memory(model, Layout(), 1, "fp32")
     weights = sum(one.nbytes for one in whole.parameters())
     averages = sum(one.nbytes for state in optimizer.state.values() for one in state.values() if one.numel() > 1)
     assert (held.weights, held.gradients) == (weights, sum(one.grad.nbytes for one in whole.parameters()))
@@ -68,107 +68,147 @@ def test_activations_are_those_that_autograd_keeps():
                                                  torch.randint(64, (8 * 32,)))  # fmt: skip
     found = sum(nbytes for nbytes, _ in kept.values())
     loss.backward()
-    assert memory(model, Mesh(micro_batch=8), 1, "fp32").activations == pytest.approx(found, rel=0.1)
+    assert memory(model, Layout(micro_batch=8), 1, "fp32").activations == pytest.approx(found, rel=0.1)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 64])
 def test_fully_sharded_holds_a_part_of_everything(ranks):
     """Notebook 17.4: (1 + 1 + 2) / n."""
-    held = memory(SEVEN, Mesh(shard=ranks, zero=3), 1, "fp32")
+    held = memory(SEVEN, Layout(shard=ranks, zero=3), 1, "fp32")
     assert held.weights + held.gradients + held.optimizer == pytest.approx(4 * 4 * SEVEN.parameters / ranks)
 
 
-@pytest.mark.parametrize("precision", MEGATRON_PER_PARAMETER)
-def test_bytes_per_parameter_are_megatrons(precision):
-    whole, shared = MEGATRON_PER_PARAMETER[precision]
-    for ranks in (2, 8, 64):
-        for mesh, expected in ((Mesh(dp=ranks), whole), (Mesh(shard=ranks, zero=1), shared)):
-            held = memory(SEVEN, mesh, 1, precision)
-            each = (held.weights + held.gradients + held.optimizer) / SEVEN.parameters
-            assert each == pytest.approx(expected(ranks))
+def test_a_gated_block_keeps_what_autograd_keeps():
+    """Llama's: two norms, attention with fewer heads of keys than of queries, three matrices in its MLP."""
+    width, inner, windows, tokens, pairs = 64, 224, 4, 32, 2
+    weight = {name: torch.nn.Parameter(torch.randn(out, into) / 8) for name, out, into in
+              (("q", width, width), ("k", width // 2, width), ("v", width // 2, width), ("o", width, width),
+               ("gate", inner, width), ("up", inner, width), ("down", width, inner))}  # fmt: skip
+    norms = [torch.nn.RMSNorm(width), torch.nn.RMSNorm(width)]
+    own = {one.untyped_storage().data_ptr() for one in [*weight.values(), *(norm.weight for norm in norms)]}
+    kept = {}
 
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own and tensor.is_floating_point():
+            kept[storage.data_ptr()] = storage.nbytes(), tensor
+        return tensor
 
-def test_bytes_per_parameter_lie_in_the_playbooks_table():
-    for parameters, (least, most) in PLAYBOOK_GB.items():
-        assert parameters * sum(STATE["fp32"]) == least * 1e9
-        assert least * 1e9 <= parameters * sum(STATE["bf16"]) <= most * 1e9
+    def heads(x, count):
+        return x.view(windows, tokens, count, -1).transpose(1, 2)
+
+    x = torch.randn(windows, tokens, width, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        normed = norms[0](x)
+        q, k, v = (heads(normed @ weight[name].T, count) for name, count in (("q", 4), ("k", pairs), ("v", pairs)))
+        seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + seen.transpose(1, 2).reshape(windows, tokens, width) @ weight["o"].T
+        normed = norms[1](x)
+        y = x + (torch.nn.functional.silu(normed @ weight["gate"].T) * (normed @ weight["up"].T)) @ weight["down"].T
+    found = sum(nbytes for nbytes, _ in kept.values()) / (4 * windows * tokens * width)
+    y.sum().backward()
+    block = Model(1e6, 1, width, 4, tokens, 64, tables=1, key_values=0.5, mlp=inner / width, keeps="gated")
+    assert block.kept == pytest.approx(found, rel=0.1)
+    assert replace(block, keeps="plain", mlp=4, key_values=1).kept == 16 and replace(block, keeps="fused").kept < found
 
 
 def test_parts_of_the_model_add_up_to_it():
-    whole = sum(stage_parameters(SEVEN, Mesh()))
+    whole = sum(stage_parameters(SEVEN, Layout()))
     assert whole == SEVEN.parameters
-    assert sum(stage_parameters(SEVEN, Mesh(tp=8))) == pytest.approx(whole / 8)
-    assert 2 * sum(stage_parameters(SEVEN, Mesh(pp=2))) == pytest.approx(whole)  # each has a table
+    assert sum(stage_parameters(SEVEN, Layout(tp=8))) == pytest.approx(whole / 8)
+    assert 2 * sum(stage_parameters(SEVEN, Layout(pp=2))) == pytest.approx(whole)  # each has a table
     experts = replace(SEVEN, active=2e9, experts=5e9, chosen=2)
-    common, each = stage_parameters(experts, Mesh(shard=8, ep=8))
+    common, each = stage_parameters(experts, Layout(shard=8, ep=8))
     assert common + 8 * each == pytest.approx(whole)
 
 
 def test_layers_that_are_gathered():
     """Two layers and the tables in two bytes; experts too, unless they are on their rank already."""
     layer = SEVEN.in_layers / 32
-    assert memory(SEVEN, Mesh(shard=64), 1).gathered == pytest.approx(2 * (2 * layer + 2 * SEVEN.table))
-    assert memory(SEVEN, Mesh(shard=64, zero=2), 1).gathered == 0
+    assert memory(SEVEN, Layout(shard=64), 1).gathered == pytest.approx(2 * (2 * layer + 2 * SEVEN.table))
+    assert memory(SEVEN, Layout(shard=64, zero=2), 1).gathered == 0
     experts = replace(SEVEN, active=2e9, experts=5e9, chosen=2)
-    whole, spread = (memory(experts, Mesh(shard=64, ep=ep), 1).gathered for ep in (1, 64))
-    assert whole == pytest.approx(memory(SEVEN, Mesh(shard=64), 1).gathered)
+    whole, spread = (memory(experts, Layout(shard=64, ep=ep), 1).gathered for ep in (1, 64))
+    assert whole == pytest.approx(memory(SEVEN, Layout(shard=64), 1).gathered)
     assert whole - spread == pytest.approx(2 * 2 * 5e9 / 32)
 
 
 def test_what_makes_activations_fewer():
-    one = memory(SEVEN, Mesh(micro_batch=2), 4).activations
-    assert memory(SEVEN, Mesh(micro_batch=2, cp=2), 4).activations == pytest.approx(one / 2)
-    assert memory(SEVEN, Mesh(micro_batch=2, tp=4), 4).activations == pytest.approx(one / 4)
-    assert memory(SEVEN, Mesh(micro_batch=2, recompute=True), 4).activations < one / 4
-    in_flight = [memory(SEVEN, Mesh(pp=4), count).activations for count in (1, 2, 4, 8)]
+    one = memory(SEVEN, Layout(micro_batch=2), 4).activations
+    assert memory(SEVEN, Layout(micro_batch=2, cp=2), 4).activations == pytest.approx(one / 2)
+    assert memory(SEVEN, Layout(micro_batch=2, tp=4), 4).activations == pytest.approx(one / 4)
+    assert memory(SEVEN, Layout(micro_batch=2, recompute=True), 4).activations < one / 4
+    in_flight = [memory(SEVEN, Layout(pp=4), count).activations for count in (1, 2, 4, 8)]
     assert in_flight[1] < in_flight[2] == in_flight[3]  # 1F1B holds at most as many as there are stages
-    assert memory(SEVEN, Mesh(pp=4, chunks=2), 8).activations > in_flight[3]  # interleaved more (23.3)
+    assert memory(SEVEN, Layout(pp=4, chunks=2), 8).activations > in_flight[3]  # interleaved more (23.3)
 
 
 # ---- traffic ---------------------------------------------------------------------------------------------------------
 
 
-def sent(mesh, tokens=2**22, model=SEVEN):
-    return {one.axis: one.bytes for one in traffic(model, mesh, Cluster(mesh.gpus, 80 * GB, 50e9), tokens)}
+def sent(layout, tokens=2**22, model=SEVEN):
+    return {one.axis: one.bytes for one in traffic(model, layout, Cluster(layout.gpus, 80 * GB, 50e9), tokens)}
 
 
 def test_each_axis_sends_what_its_notebook_counts():
     vectors = 2 * 4096 * 2**22  # bytes of one vector per token
     weights = SEVEN.parameters
-    assert sent(Mesh(dp=8)) == {"dp": pytest.approx(2 * 7 / 8 * 4 * weights)}  # 04: a ring all-reduce
-    assert sent(Mesh(tp=8)) == {"tp": pytest.approx(4 * 32 * 2 * 7 / 8 * vectors)}  # 22.4
-    assert sent(Mesh(pp=8)) == {"pp": pytest.approx(2 * vectors)}  # 23.5
-    assert sent(Mesh(cp=8))["cp"] == pytest.approx(2 * 2 * 7 * 32 * vectors / 8)  # 24.3
-    assert sent(Mesh(shard=8, micro_batch=8, zero=3), 2**18) == {"shard": pytest.approx(7 / 8 * (2 + 2 + 4) * weights)}
-    once, twice = sent(Mesh(shard=8, zero=3), 2**18)["shard"], sent(Mesh(shard=8, zero=3), 2**19)["shard"]
-    assert twice == pytest.approx(2 * once) and sent(Mesh(shard=8, zero=1), 2**19) == sent(Mesh(shard=8, zero=1), 2**18)
+    assert sent(Layout(dp=8)) == {"dp": pytest.approx(2 * 7 / 8 * 4 * weights)}  # 04: a ring all-reduce
+    assert sent(Layout(tp=8)) == {"tp": pytest.approx(4 * 32 * 2 * 7 / 8 * vectors)}  # 22.4
+    assert sent(Layout(pp=8)) == {"pp": pytest.approx(2 * vectors)}  # 23.5
+    assert sent(Layout(cp=8))["cp"] == pytest.approx(2 * 2 * 7 * 32 * vectors / 8)  # 24.3
+    one = sent(Layout(shard=8, micro_batch=8, zero=3), 2**18)
+    assert one == {"shard": pytest.approx(7 / 8 * (2 + 2 + 4) * weights)}
+    once, twice = sent(Layout(shard=8, zero=3), 2**18)["shard"], sent(Layout(shard=8, zero=3), 2**19)["shard"]
+    assert twice == pytest.approx(2 * once)
+    assert sent(Layout(shard=8, zero=1), 2**19) == sent(Layout(shard=8, zero=1), 2**18)
 
 
 def test_cp_ranks_sum_their_gradients_too():
-    assert sent(Mesh(cp=8))["dp"] == pytest.approx(2 * 7 / 8 * 4 * SEVEN.parameters)
-    assert "dp" not in sent(Mesh(shard=2, cp=4, zero=3)) and "dp" in sent(Mesh(dp=2, shard=2, cp=2))
+    assert sent(Layout(cp=8))["dp"] == pytest.approx(2 * 7 / 8 * 4 * SEVEN.parameters)
+    assert "dp" not in sent(Layout(shard=2, cp=4, zero=3)) and "dp" in sent(Layout(dp=2, shard=2, cp=2))
 
 
 def test_the_bubble_is_that_of_23():
     for stages, many in ((2, 4), (4, 8)):
-        idle = bubble(Mesh(pp=stages), many)
+        idle = bubble(Layout(pp=stages), many)
         assert idle / (1 + idle) == pytest.approx((stages - 1) / (many + stages - 1))
-    idle = bubble(Mesh(pp=4, chunks=2), 8)
+    idle = bubble(Layout(pp=4, chunks=2), 8)
     assert idle / (1 + idle) == pytest.approx(3 / (2 * 8 + 3))
 
 
 def test_neighbours_use_the_fast_links():
-    links = {one.axis: one.link for one in traffic(SEVEN, Mesh(pp=2, dp=4, tp=8), SIXTY_FOUR, 2**22)}
+    links = {one.axis: one.link for one in traffic(SEVEN, Layout(pp=2, dp=4, tp=8), SIXTY_FOUR, 2**22)}
     assert links == {"tp": "inside", "dp": "between", "pp": "between"}
     wide = replace(SIXTY_FOUR, per_node=64)
-    assert {one.link for one in traffic(SEVEN, Mesh(pp=2, dp=4, tp=8), wide, 2**22)} == {"inside"}
+    assert {one.link for one in traffic(SEVEN, Layout(pp=2, dp=4, tp=8), wide, 2**22)} == {"inside"}
+
+
+@pytest.mark.parametrize(
+    ("axis", "layout", "leaves"),
+    [("cp", Layout(cp=64), 1), ("pp", Layout(pp=32, dp=2), 1), ("shard", Layout(shard=64, zero=1), 1 / 8),
+     ("dp", Layout(dp=64), 1 / 8), ("ep", Layout(shard=64, ep=64, zero=1), 56 / 63)],
+)  # fmt: skip
+def test_what_leaves_a_node_leaves_over_the_cards_that_have_it(axis, layout, leaves):
+    """A ring's collective shares a node's cards; a neighbour's block, a stage's and an expert's tokens do not."""
+    model = replace(SEVEN, active=2e9, experts=5e9, chosen=2, heads=64) if axis == "ep" else SEVEN
+    slow = replace(SIXTY_FOUR, link=1e6)  # so slow that only the bytes count
+    one = next(each for each in traffic(model, layout, slow, 2**22) if each.axis == axis)
+    assert one.link == "between"
+    assert one.seconds == pytest.approx(leaves * one.bytes / (1e6 * slow.link_share), rel=0.01)
+
+
+def test_the_optimizers_step_takes_its_time_and_sharding_divides_it():
+    whole, shared = (step(SEVEN, layout, SIXTY_FOUR, 2**22) for layout in (Layout(dp=64), Layout(shard=64, zero=1)))
+    assert whole.updating == pytest.approx(28 * 7e9 / 3.35e12) and shared.updating == pytest.approx(whole.updating / 64)
+    assert whole.total == pytest.approx(whole.computing + whole.waiting + whole.updating)
 
 
 def test_a_slow_network_makes_steps_longer_and_the_quickest_plan_another():
     fast, slow = SIXTY_FOUR, replace(SIXTY_FOUR, link=0.1e9)
-    mesh = Mesh(dp=8, shard=8, zero=1)
-    assert step(SEVEN, mesh, slow, 2**22).total > 1.5 * step(SEVEN, mesh, fast, 2**22).total
-    assert search(Job(SEVEN, slow, 2**22)).fits[0].mesh != search(JOB).fits[0].mesh
+    layout = Layout(dp=8, shard=8, zero=1)
+    assert step(SEVEN, layout, slow, 2**22).total > 1.5 * step(SEVEN, layout, fast, 2**22).total
+    assert search(Job(SEVEN, slow, 2**22)).fits[0].layout != search(JOB).fits[0].layout
 
 
 # ---- the search ------------------------------------------------------------------------------------------------------
@@ -190,51 +230,27 @@ def test_the_plan_fits_and_nothing_that_fits_is_quicker():
 
 def test_a_small_model_gets_plain_ddp_and_a_large_one_does_not():
     small = flags("--params", "350M")
-    assert search(small).simplest().mesh.dp == 64
-    assert best_way(JOB, Mesh(dp=64)).memory.total > JOB.limit
+    assert search(small).simplest().layout.dp == 64
+    assert best_way(JOB, Layout(dp=64)).memory.total > JOB.limit
     large = search(flags("--params", "405e9", "--gpus", "1024"))
-    assert large.fits[0].mesh.tp > 1 or large.fits[0].mesh.pp > 1 or large.fits[0].mesh.shard > 64
+    assert large.fits[0].layout.tp > 1 or large.fits[0].layout.pp > 1 or large.fits[0].layout.shard > 64
 
 
 @pytest.mark.parametrize(
-    ("mesh", "why"),
-    [(Mesh(tp=16, dp=4), "leave the node"), (Mesh(pp=64), "more stages than layers"),
-     (Mesh(dp=64, micro_batch=32), "windows do not divide"), (Mesh(pp=32, dp=2, micro_batch=32), "fewer micro-batches"),
-     (Mesh(pp=16, dp=4, chunks=4), "chunks")],
+    ("layout", "why"),
+    [(Layout(tp=16, dp=4), "leave the node"), (Layout(pp=64), "more stages than layers"),
+     (Layout(dp=64, micro_batch=32), "windows do not divide"),
+     (Layout(pp=32, dp=2, micro_batch=32), "fewer micro-batches"), (Layout(pp=16, dp=4, chunks=4), "chunks")],
 )  # fmt: skip
-def test_what_cannot_be_cut_is_refused(mesh, why):
-    assert why in cannot(JOB, mesh) and evaluate(JOB, mesh).refused
+def test_what_cannot_be_cut_is_refused(layout, why):
+    assert why in cannot(JOB, layout) and evaluate(JOB, layout).refused
 
 
 def test_heads_and_windows_that_do_not_divide():
-    assert "heads" in cannot(replace(JOB, model=replace(SEVEN, heads=31)), Mesh(tp=8, dp=8))
-    assert "window" in cannot(Job(replace(SEVEN, context=6), SIXTY_FOUR, 6 * 2**10), Mesh(cp=2, dp=32))
+    assert "heads" in cannot(replace(JOB, model=replace(SEVEN, heads=31)), Layout(tp=8, dp=8))
+    assert "window" in cannot(Job(replace(SEVEN, context=6), SIXTY_FOUR, 6 * 2**10), Layout(cp=2, dp=32))
     with pytest.raises(InputError, match="do not divide"):
-        micro_batches(SEVEN, Mesh(dp=3), 2**22)
-
-
-# ---- published -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_a_published_mesh_fits(run):
-    seen = run.plan()
-    assert not seen.refused and run.mesh.gpus == run.job.cluster.gpus
-    assert 0.1 * run.job.limit < seen.memory.total <= run.job.limit
-    assert run.mfu is None or 0.6 < seen.step.mfu / run.mfu < 1.4
-
-
-def test_published_meshes_would_not_fit_without_their_axes():
-    llama, olmo = (next(run for run in RUNS if run.name.startswith(name)) for name in ("Llama", "OLMo"))
-    for mesh in (Mesh(dp=8192), Mesh(tp=8, dp=1024), Mesh(pp=16, dp=512)):
-        assert best_way(llama.job, mesh).refused or best_way(llama.job, mesh).memory.total > llama.job.limit
-    assert best_way(olmo.job, Mesh(dp=512)).memory.total > olmo.job.limit
-
-
-def test_the_plan_finds_llamas_mesh_and_the_table_says_what_it_costs():
-    llama = RUNS[0]
-    found = {(plan.mesh.pp, plan.mesh.tp): plan for plan in search(llama.job).fits}
-    assert (16, 8) in found and llama.plan().step.total < 1.25 * next(iter(found.values())).step.total
+        micro_batches(SEVEN, Layout(dp=3), 2**22)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -280,9 +296,44 @@ def test_nothing_fits(capsys):
     assert "None of" in text and "The smallest is" in text
 
 
+def test_what_would_be_enough(capsys):
+    """Weights, gradients and optimizer alone are too large: a shorter window would not help, twice the GPUs do."""
+    asked = ["--params", "13e9", "--gpus", "8", "--memory", "24GB", "--link", "100Gb"]
+    assert main(asked) == 0
+    text = capsys.readouterr().out
+    assert "28.1 GB" in text and "More GPUs or more memory; 16 GPUs would be enough." in text
+    asked[3] = "16"
+    assert main(asked) == 0 and " meshes fit" in capsys.readouterr().out
+    assert main([*ASKED, "--gpus", "8", "--context", "1048576"]) == 0
+    assert "or a shorter window" in capsys.readouterr().out
+
+
 def test_one_gpu(capsys):
     assert main([*ASKED, "--params", "350M", "--gpus", "1"]) == 0
-    assert "one GPU" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "one GPU" in text and "; 1 GPU, " in text and "The simple ones" not in text
+
+
+def test_one_node_has_no_axis_between_nodes(capsys):
+    assert main([*ASKED, "--params", "350M", "--gpus", "8"]) == 0
+    assert "between" not in capsys.readouterr().out.split("The simple ones:")[1].split("What this")[0]
+
+
+@pytest.mark.parametrize(("gpus", "tokens"), [(64, 2**22), (96, 960 * 4096), (1000, 1000 * 4096), (4096, 2**22),
+                                              (3000, 1000 * 4096)])  # fmt: skip
+def test_an_updates_windows_divide_over_the_gpus(gpus, tokens, capsys):
+    job = flags("--gpus", f"{gpus}")
+    assert job.tokens == tokens and search(job).fits
+    assert main([*ASKED, "--gpus", "1000", "--tokens-per-update", "4194304"]) == 0
+    assert "can run, for the reasons below" in capsys.readouterr().out
+
+
+def test_a_gated_mlp_is_counted():
+    given = "--params 8.03B --layers 32 --width 4096 --heads 32 --key-value-heads 8 --mlp 14336 --gated".split()
+    plain, gated = flags("--params", "8.03B").model, flags(*given).model
+    assert (plain.kept, gated.kept) == (16, 6 + 2 / 4 + 4 * 3.5)
+    assert flags("--gated").model.kept == pytest.approx(8 + 4 * 8 / 3)
+    assert flags("--params", "13e9", "--heads", "40").model.width % 40 == 0
 
 
 @pytest.mark.parametrize(
@@ -291,15 +342,23 @@ def test_one_gpu(capsys):
      (["--params", "seven"], "such as 7e9"),
      (["--memory", "lots"], "write it as 80GB"), (["--memory", "0GB"], "write it as 80GB"),
      (["--link", "fast"], "400Gb"),
-     (["--heads", "7"], "does not divide"), (["--layers", "0"], "--layers is at least 1"),
+     (["--heads", "7", "--width", "4096"], "does not divide"), (["--layers", "0"], "--layers is at least 1"),
      (["--tokens-per-update", "5000"], "whole windows"), (["--tokens-per-update", "nan"], "tokens from 1 up"),
      (["--gpu", "abacus"], "no GPU"), (["--kernels", "2"], "share of the peak"), (["--active", "1e9"], "both --active"),
-     (["--params", "1M", "--width", "4096"], "fewer than"), (["--key-value-heads", "64"], "at most --heads"),
+     (["--params", "1M", "--width", "4096"], "fewer than"), (["--key-value-heads", "64"], "divisor of --heads 32"),
+     (["--key-value-heads", "5"], "divisor of --heads 32"), (["--mlp", "0"], "--mlp is at least 1"),
+     (["--width", "1"], "583,312,000 layers"), (["--layers", "200", "--width", "8192"], "not 4.9e+09"),
+     (["--layers", "1000000"], "1,000,000 layers"), (["--tokens-per-update", "4194304.5"], "4,194,304 or 4,198,400"),
+     (["--context", "8192", "--tokens-per-update", "12288"], "take 8,192 or 16,384"),
+     (["--gpus", "many"], "invalid int value"), (["--cards", "8"], "unrecognized"), (["--params"], "expected one"),
      (["--active", "8e9", "--expert-params", "1e9"], "at most as many are active"),
      (["--gpus-per-node", "0"], "at least 1")],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(wrong, sentence, capsys):
-    assert main([*ASKED, *wrong]) == 2
+    try:
+        assert main([*ASKED, *wrong]) == 2
+    except SystemExit as ended:  # of argparse
+        assert ended.code == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and sentence in error and error.count("\n") == 1
 

@@ -11,7 +11,7 @@ import warm
 
 from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.predict import all_reduce, cluster_step, published, stored_runs
+from ddp_course.predict import all_reduce, cluster_step, stored_runs
 from ddp_course.predict.__main__ import main
 from ddp_course.predict.cluster_step import Job, answer, expected_maximum, worth_measuring
 from ddp_course.predict.contention import machine
@@ -376,44 +376,7 @@ def test_results_can_be_stored():
     assert cluster_step.DRAWS >= 100
 
 
-# ---- published runs --------------------------------------------------------------------------------------------------
-
-
-def test_published_numbers_agree_with_each_other():
-    palm, deepseek = published.RUNS["PaLM 540B, 6,144 TPU v4"], published.RUNS["DeepSeek-V3, 2,048 H800"]
-    of_peak = palm.reported["tokens_per_s"] * palm.flops_per_token / palm.gpus / palm.peak
-    assert of_peak == pytest.approx(palm.reported["mfu"], abs=5e-4)
-    per_s = deepseek.tokens / deepseek.reported["step"]
-    assert per_s * 86400 == pytest.approx(deepseek.reported["tokens_per_day"], rel=1e-4)
-    assert per_s * deepseek.flops_per_token / deepseek.gpus / deepseek.peak == pytest.approx(0.3894, rel=0.02)
-    facts = published.REPORTED
-    hours = facts["DeepSeek-V3 GPU hours per 10^12 tokens"]
-    assert 1e12 / hours / 3600 * deepseek.gpus == pytest.approx(per_s, rel=0.01)
-    assert hours * facts["DeepSeek-V3 tokens"] / 1e12 == pytest.approx(facts["DeepSeek-V3 pre-training GPU hours"])
-    assert 6 * 405e9 * facts["Llama 3 405B tokens"] == pytest.approx(facts["Llama 3 405B FLOP"], rel=0.01)
-    for run_ in published.RUNS.values():
-        assert run_.gpus == run_.tensor * run_.pipeline * run_.data, run_.name
-        if "flops" in run_.reported:
-            assert run_.reported["flops"] / run_.peak == pytest.approx(run_.reported["mfu"], abs=0.006)
-    assert published.RUNS["Llama 3 405B, 8,192 H100"].parameters == pytest.approx(SHAPES["llama3-405b"].parameters,
-                                                                                rel=0.01)  # fmt: skip
-
-
-def test_axes_cost_what_their_formulas_say():
-    few, many = (published.RUNS[f"Llama 3 405B, {n} H100"] for n in ("8,192", "16,384"))
-    assert (few.micro_batches, many.micro_batches) == (32, 16)
-    assert many.bubble(4) == 2 * few.bubble(4) == pytest.approx(15 / 64)
-    assert many.compute(0.5) == pytest.approx(few.compute(0.5) / 2)
-    assert few.mfu(0.6, 1e9, 1, 0) == pytest.approx(0.6)
-    assert 0.6 > few.mfu(0.6, 8, 1, 0) > few.mfu(0.6, 8, 1, 1)
-    assert replace(few, exchanged=1e6).mfu(0.6, 8, 1, 1) < few.mfu(0.6, 8, 1, 1)
-    assert few.mfu(0.6, 8, 1, 1) > few.mfu(0.6, 8, 0.5, 1) and few.mfu(0.6, 2, 1, 1) < few.mfu(0.6, 8, 1, 1)
-    again = replace(few, recomputed=0.25)
-    assert again.mfu(0.6, 1e9, 1, 0) == pytest.approx(0.6 / 1.25)
-    one = replace(few, tensor=1, pipeline=1, data=1, gpus=1)
-    assert one.mfu(0.6, 1, 1, 1) == pytest.approx(0.6)
-    palm = published.RUNS["PaLM 540B, 6,144 TPU v4"]
-    assert palm.data_seconds(1) == pytest.approx(540e9 * 2 / 3072 / 1.65e9, rel=1e-3)
+# ---- runs that were measured -----------------------------------------------------------------------------------------
 
 
 def test_stored_runs_come_back(tmp_path):

@@ -15,9 +15,9 @@ def overview(sizes: Iterable[str], gpus: Iterable[int], memory: str = "80GB", li
         for count in counts:
             asked = ["--params", size, "--gpus", str(count), "--memory", memory, "--link", link, *flags]
             plans = search(job_from(parser().parse_args(asked))[0])
-            found[size, count] = _axes(plans.simplest().mesh) if plans.fits else NOTHING
+            found[size, count] = _axes(plans.simplest().layout) if plans.fits else NOTHING
     return found
 
 
-def _axes(mesh) -> str:
-    return " + ".join(axis for axis in ("pp", "dp", "shard", "cp", "tp") if getattr(mesh, axis) > 1) or "one GPU"
+def _axes(layout) -> str:
+    return " + ".join(axis for axis in ("pp", "dp", "shard", "cp", "tp") if getattr(layout, axis) > 1) or "one GPU"

@@ -1,19 +1,22 @@
-"""Meshes that others trained on, with their source. Every number is the linked report's own, unless a comment says
-otherwise; `python -m ddp_course.plan --published` puts each beside the plan's best."""
+"""Training runs of which enough was published to put them through the formulas: the table, and each beside the plan's
+best. Every number is the linked report's own, unless a comment says otherwise; `tests/test_plan_published.py` holds
+them against each other. Configurations of a benchmark: `ddp_course.plan.playbook`."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from ddp_course.plan.memory import Mesh, Model, memory
+from ddp_course.plan.memory import Layout, Model, memory
 from ddp_course.plan.search import Job, Plan, evaluate, search
-from ddp_course.plan.traffic import Cluster
-from ddp_course.predict.hardware import GPUS
+from ddp_course.plan.traffic import KERNELS, Cluster, Step, step
+from ddp_course.predict.hardware import GPU, GPUS, Range
 
-GIB80 = 80 * 2**30
+GIB = 2**30
 LLAMA_3 = "https://arxiv.org/abs/2407.21783"  # section 3.3, tables 3 and 4
-DEEPSEEK_V3 = "https://arxiv.org/abs/2412.19437"  # sections 3.1, 3.2 and 4.2
-DEEPSEEK_HARDWARE = "https://arxiv.org/abs/2505.09343"  # table 4
+DEEPSEEK_V3 = "https://arxiv.org/abs/2412.19437"  # sections 2.1.2, 3.1 to 3.3, 4.2, tables 1 and 2
+DEEPSEEK_HARDWARE = "https://arxiv.org/abs/2505.09343"  # table 4, not opened again: its numbers are held together
+PALM = "https://arxiv.org/abs/2204.02311"  # section 4, tables 1 and 3, appendix B
 OLMO_2_32B = "https://github.com/allenai/OLMo-core/blob/main/src/scripts/official/OLMo2/OLMo-2-0325-32B-train.py"
-MEGATRON = "https://arxiv.org/abs/2104.04473"  # table 1
+MEGATRON = "https://arxiv.org/abs/2104.04473"  # table 1, not opened again: parameters follow from its shapes
 MEGATRON_BYTES = "https://github.com/NVIDIA/Megatron-LM#distributed-optimizer"
 PLAYBOOK = "https://huggingface.co/spaces/nanotron/ultrascale-playbook"  # memory for weights, gradients, optimizer
 
@@ -24,42 +27,57 @@ PLAYBOOK_GB = {1e9: (16, 20), 7e9: (112, 140), 70e9: (1120, 1400), 405e9: (6480,
 
 @dataclass(frozen=True)
 class Published:
-    """mfu: as reported, if it was. in_flight: its schedule keeps as many micro-batches as 1F1B, interleaved or not.
-    state: bytes of weights, gradients and optimizer per parameter, where they are not the plan's."""
+    """mfu: as reported, if it was, and reported: further numbers. chunks: where the report leaves them open.
+    in_flight: its schedule keeps as many micro-batches as 1F1B, interleaved or not. state: bytes of weights, gradients
+    and optimizer per parameter, where they are not the plan's."""
 
     name: str
     source: str
     job: Job
-    mesh: Mesh
+    layout: Layout
     mfu: float | None = None
+    chunks: Range | None = None
     in_flight: bool = False
     state: tuple[float, float, float] | None = None
     sent_once: bool = False  # gradients are added up over micro-batches first; how many, the report leaves open
+    reported: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
 
     def plan(self) -> Plan:
-        """As the plan's formulas see it."""
-        seen = evaluate(self.job, self.mesh)
-        if seen.refused:
-            return seen
-        mesh = replace(self.mesh, chunks=1) if self.in_flight else self.mesh
-        held = memory(self.job.model, mesh, seen.micro_batches, self.job.precision, self.state)
-        timed = evaluate(self.job, replace(self.mesh, zero=1)) if self.sent_once else seen
-        return replace(seen, memory=held, step=timed.step)
+        """As the plan's formulas see it; also where the plan itself would refuse such a mesh."""
+        plain = replace(self.layout, chunks=1)  # of another schedule than interleaved 1F1B they are no whole number
+        seen = evaluate(self.job, plain, refuse=False)
+        layout = plain if self.in_flight else self.layout
+        held = memory(self.job.model, layout, seen.micro_batches, self.job.precision, self.state)
+        return replace(seen, layout=self.layout, memory=held, step=self.step())
+
+    def step(self, kernels=None, link_share=None, chunks=None, exposed=None) -> Step:
+        """With other assumptions. exposed: the share of all messages that is waited for."""
+        cluster = replace(self.job.cluster, kernels=kernels or self.job.cluster.kernels,
+                          link_share=link_share or self.job.cluster.link_share)  # fmt: skip
+        layout = replace(self.layout, chunks=chunks or self.layout.chunks)
+        if self.sent_once:
+            layout = replace(layout, zero=1)
+        return step(self.job.model, layout, cluster, self.job.tokens, self.job.precision, exposed)
 
 
-_LLAMA = Model(405e9, 126, 16384, 128, 8192, 128256, key_values=8 / 128)
+# its kernels are not described: here one number in three of the MLP is computed again
+_LLAMA = Model(405e9, 126, 16384, 128, 8192, 128256, key_values=8 / 128, mlp=53248 / 16384, keeps="fused")
 _LLAMA_LONG = replace(_LLAMA, context=131072)
-# a token goes to 8 of 256 experts in 58 of the layers, each of three matrices 7168 x 2048
-_DEEPSEEK = Model(671e9, 61, 7168, 128, 4096, 129280, active=37e9, experts=58 * 256 * 3 * 7168 * 2048, chosen=8)
-_OLMO_32B = Model(32.2e9, 64, 5120, 40, 4096, 100352, key_values=8 / 40)
+# A token goes to 8 of 256 experts, each of three matrices 7168 x 2048, in 58 of the layers, but to at most 4 nodes; in
+# one byte per number there, in two back, 1.5 on average. Heads of 192 for keys and 128 for values: 160 on average.
+_DEEPSEEK = Model(671e9, 61, 7168, 128, 4096, 129280, mlp=9 * 2048 / 7168, keeps="fused", attention=128 * 160,
+                  causal=True, active=37e9, experts=58 * 256 * 3 * 7168 * 2048, chosen=4, expert_layers=58,
+                  expert_bytes=1.5)  # fmt: skip
+_PALM = Model(540.35e9, 118, 18432, 48, 2048, 256_000, tables=1, key_values=1 / 48, keeps="gated", attention=48 * 256)
+_OLMO_32B = Model(32.2e9, 64, 5120, 40, 4096, 100352, key_values=8 / 40, mlp=27648 / 5120, keeps="gated")
+
+RECOMPUTES = "recomputes each block, a third more computation, and had nothing to shard with"
+_TPU_V4 = GPU(275e12, 32 * GIB, 1.2e12, 270e9)
 
 
-MEGATRON_NOTE = "recomputes each block, a third more computation, and had nothing to shard with"
-
-
-def _h100(gpus: int, name: str = "h100") -> Cluster:
-    return Cluster(gpus, GIB80, 50e9, GPUS[name])
+def _h100(gpus: int, name: str = "h100", kernels: float = KERNELS) -> Cluster:
+    return Cluster(gpus, 80 * GIB, 50e9, GPUS[name], kernels=kernels)
 
 
 def _megatron(billions: float, heads: int, width: int, layers: int, tp: int, pp: int, gpus: int, windows: int,
@@ -67,33 +85,47 @@ def _megatron(billions: float, heads: int, width: int, layers: int, tp: int, pp:
     """A row of the table. It recomputes activations; A100 of 80 GB, 8 cards of 200 Gb/s per node. The number of chunks
     is not in the table; micro-batches of one window."""
     model = Model(billions * 1e9, layers, width, heads, 2048, 51200, tables=1)
-    mesh = Mesh(pp, gpus // tp // pp, tp=tp, zero=0, recompute=True)
-    cluster = Cluster(gpus, GIB80, 25e9, GPUS["a100"])
-    job = Job(model, cluster, windows * 2048)
-    # the table's FLOP count the forward pass twice
-    return Published(
-        f"Megatron {billions:g}B, {gpus:,} A100", MEGATRON, job, mesh, 0.75 * teraflops / 312, note=MEGATRON_NOTE
-    )
+    layout = Layout(pp, gpus // tp // pp, tp=tp, zero=0, recompute=True)
+    job = Job(model, Cluster(gpus, 80 * GIB, 25e9, GPUS["a100"]), windows * 2048)
+    mfu = 0.75 * teraflops / 312  # the table's FLOP count the forward pass twice
+    return Published(f"Megatron {billions:g}B, {gpus:,} A100", MEGATRON, job, layout, mfu, note=RECOMPUTES)
 
 
 RUNS = [
     # gradients and optimizer sharded, weights not gathered again in backward: ZeRO-2. Interleaved; the number of chunks
     # is not in the report, and its schedule trades micro-batches in flight against messages
     Published("Llama 3 405B, 8,192 H100", LLAMA_3, Job(_LLAMA, _h100(8192), 2**24),
-              Mesh(16, 1, 64, 1, 8, zero=2, chunks=8), 0.43, in_flight=True, sent_once=True),
+              Layout(16, 1, 64, 1, 8, zero=2, chunks=8), 0.43, Range(2, 8), in_flight=True, sent_once=True,
+              reported={"FLOP/s per GPU": 430e12, "tokens": 15.6e12, "FLOP": 3.8e25}),
     Published("Llama 3 405B, 16,384 H100", LLAMA_3, Job(_LLAMA, _h100(16384), 2**24),
-              Mesh(16, 1, 128, 1, 8, zero=2, chunks=8), 0.41, in_flight=True, sent_once=True),
+              Layout(16, 1, 128, 1, 8, zero=2, chunks=8), 0.41, Range(2, 8), in_flight=True, sent_once=True,
+              reported={"FLOP/s per GPU": 400e12}),
+    # the table's first version says dp 4; with 8 the axes multiply to 16,384, and the tokens of a batch to 16M
     Published("Llama 3 405B, 131,072 tokens", LLAMA_3, Job(_LLAMA_LONG, _h100(16384), 2**24),
-              Mesh(16, 1, 8, 16, 8, zero=2, chunks=8), 0.38, in_flight=True, sent_once=True,
+              Layout(16, 1, 8, 16, 8, zero=2, chunks=8), 0.38, Range(2, 8), in_flight=True, sent_once=True,
+              reported={"FLOP/s per GPU": 380e12},
               note="cp 16 between nodes; the plan assumes kernels as fast on short parts of a window as on long ones"),
-    # it recomputes parts of a layer, keeps AdamW's averages in bfloat16, and its schedule runs both ways at once
-    Published("DeepSeek-V3, 2,048 H800", DEEPSEEK_V3, Job(_DEEPSEEK, _h100(2048, "h800"), 15360 * 4096),
-              Mesh(16, 1, 128, ep=64, zero=1, recompute=True), 0.3894, state=(2, 4, 8),
-              note="hides the experts' messages, which have one byte per number and go to four nodes at most; "
-              "here they are waited for"),
-    # the script leaves the number of GPUs open: 64 ranks share, the rest are replicas; micro-batches of four windows
+    # AdamW's averages in bfloat16, weights twice. It recomputes norms and the up-projections of its attention, about
+    # 3 % of the computation; its memory is counted here as if it did all. 20 of the 132 SMs send and receive. Table 2:
+    # the bubble is (PP/2 - 1)(F&B + B - 3W), with W = F = B/2 that is 14 F; 1F1B's 15 (F + B) is 45 F
+    Published("DeepSeek-V3, 2,048 H800", DEEPSEEK_V3, Job(_DEEPSEEK, _h100(2048, "h800", KERNELS * 112 / 132),
+                                                          15360 * 4096),
+              Layout(16, 1, 128, ep=64, zero=1, recompute=True, chunks=45 / 14, recomputed=0.03, hides_experts=True),
+              0.3894, Range(1, 45 / 14), in_flight=True, state=(4, 4, 8),
+              reported={"step": 19.926, "tokens per day": 272.8e9, "GPU hours per 10^12 tokens": 180e3,
+                        "tokens": 14.8e12, "GPU hours": 2.664e6, "price of a GPU hour": 2.0},
+              note="hides its experts' messages, which a plan for others waits for"),
+    # two pods of 3,072 chips, whose links count as a node's here; four chips per host, which sends 81 Tbit/s / 1,536
+    Published("PaLM 540B, 6,144 TPU v4", PALM,
+              Job(_PALM, Cluster(6144, 32 * GIB, 6.6e9 / 4, _TPU_V4, 3072), 2048 * 2048),
+              Layout(dp=2, shard=256, tp=12, zero=3, micro_batch=4, recompute=True, recomputed=0.25, gradient_bytes=2),
+              0.462, reported={"tokens per s": 238.3e3, "MFU and recomputation": 0.578, "speed-up of two pods": 1.95,
+                               "hosts": 1536, "bits per s between pods": 81e12},
+              note="recomputes, keeps less memory than there is; attention and MLP side by side send half as often"),
+    # The script leaves the number of GPUs open: 64 ranks share, the rest are replicas; micro-batches of four windows.
+    # MFU: of Ai2's announcement (https://allenai.org/blog/olmo2-32B), read in a report on it; of how many GPUs, open
     Published("OLMo 2 32B, 512 H100", OLMO_2_32B, Job(_OLMO_32B, _h100(512), 2048 * 4096),
-              Mesh(dp=8, shard=64, micro_batch=4, recompute=True),
+              Layout(dp=8, shard=64, micro_batch=4, recompute=True), 0.38, reported={"tokens per s per GPU": 1800},
               note="recomputes each block, a third more computation; one window at a time would fit without"),
     _megatron(1.7, 24, 2304, 24, 1, 1, 32, 512, 137),
     _megatron(18.4, 48, 6144, 40, 8, 1, 256, 1024, 135),
@@ -102,10 +134,14 @@ RUNS = [
 ]  # fmt: skip
 
 
+def run(name: str) -> Published:
+    """By the beginning of its name."""
+    return next(one for one in RUNS if one.name.startswith(name))
+
+
 def compared(run: Published) -> dict[str, object]:
     """The published mesh and the plan's best: memory, MFU by the formulas, MFU as reported."""
     seen, found = run.plan(), search(run.job)
     best = found.fits[0] if found.fits else None
-    return {"run": run, "seen": seen, "best": best,
-            "fits": not seen.refused and seen.memory.total <= run.job.limit,
-            "slower": seen.step.total / best.step.total - 1 if best and seen.step else None}  # fmt: skip
+    return {"run": run, "seen": seen, "best": best, "fits": seen.memory.total <= run.job.limit,
+            "slower": seen.step.total / best.step.total - 1 if best else None}  # fmt: skip

@@ -1,41 +1,44 @@
-"""What is printed: a plan's table with the notebook of each number, and the published meshes beside the plan's best."""
+"""What is printed of a plan: its table, with the notebook of each number, and why other meshes are refused."""
+
+from dataclasses import replace
 
 from ddp_course.lab.quantity import format_number, with_prefix
-from ddp_course.plan.memory import Mesh
-from ddp_course.plan.published import RUNS, compared
-from ddp_course.plan.search import SAME, USABLE, Found, Job, Plan, best_way, simple
+from ddp_course.plan.memory import Layout
+from ddp_course.plan.search import SAME, USABLE, Found, Job, Plan, best_way, search, simple
 from ddp_course.plan.traffic import FROM, KERNELS, LINK_SHARE
 
 SHOWN = 5
 UNKNOWN = f"""What this does not know: how fast your kernels are (--kernels: {KERNELS:g} of the peak assumed, on every
 mesh, though tp and cp make them smaller); how much of a message your trainer hides (assumed: of tp, cp and ep nothing,
 of the others what fits behind the computation); a network that others use ({LINK_SHARE:.0%} of the links assumed); the
-data loader, the optimizer's step, checkpoints; your MLP's width (assumed: a GPT's block, 16 widths per token). Measure
-the first two or three plans: steps within {SAME - 1:.0%} are equal here."""
+data loader, checkpoints; what your trainer holds besides (measured by others: in all up to 1.6 times this, --published);
+your MLP, unless you give --mlp and --gated. Measure the first two or three plans: steps within {SAME - 1:.0%} are equal
+here."""
 
 
 def name(plan: Plan) -> str:
     """The axes with more than one rank."""
-    mesh = plan.mesh
-    axes = " ".join(f"{axis} {getattr(mesh, axis)}" for axis in ("pp", "dp", "shard", "cp", "tp", "ep")
-                    if getattr(mesh, axis) > 1)  # fmt: skip
+    layout = plan.layout
+    axes = " ".join(f"{axis} {getattr(layout, axis)}" for axis in ("pp", "dp", "shard", "cp", "tp", "ep")
+                    if getattr(layout, axis) > 1)  # fmt: skip
     return axes or "one GPU"
 
 
 def way(plan: Plan) -> str:
-    mesh, words = plan.mesh, []
-    if mesh.shards > 1:
-        words.append(f"ZeRO-{mesh.zero}")
-    words.append(f"{plan.micro_batches} x {mesh.micro_batch} windows")
-    words += ["checkpointing"] * mesh.recompute + [f"{mesh.chunks} chunks"] * (mesh.chunks > 1)
+    layout, words = plan.layout, []
+    if layout.shards > 1:
+        words.append(f"ZeRO-{layout.zero}")
+    words.append(f"{plan.micro_batches} x {layout.micro_batch} windows")
+    words += ["checkpointing"] * layout.recompute + [f"{layout.chunks} chunks"] * (layout.chunks > 1)
     return ", ".join(words)
 
 
 def report(job: Job, said: list[str], found: Found) -> str:
     model, cluster = job.model, job.cluster
+    cards = f"{cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)}"
     lines = [f"{model.parameters / 1e9:.4g} billion parameters, {model.layers} layers, {model.width:,} wide, "
              f"{model.heads} heads, windows of {model.context:,} tokens, {job.tokens:,} tokens per update; "
-             f"{cluster.gpus:,} GPUs, {USABLE:.0%} of the memory usable: {with_prefix(job.limit, 'B')}"]  # fmt: skip
+             f"{cards}, {USABLE:.0%} of the memory usable: {with_prefix(job.limit, 'B')}"]  # fmt: skip
     if said:
         lines.append(f"derived or assumed, give them if yours differ: {' '.join(said)}")
     if found.fits:
@@ -45,18 +48,37 @@ def report(job: Job, said: list[str], found: Found) -> str:
         lines += ["", f"Simplest within {SAME - 1:.0%} of the quickest: {name(simplest)} ({way(simplest)})"]
         lines += ["", *_details(simplest)]
     else:
-        lines += ["", f"None of {found.tried} meshes fits."]
-        if found.nearest:
-            lines.append(f"The smallest is {name(found.nearest)} ({way(found.nearest)}): "
-                         f"{with_prefix(found.nearest.memory.total, 'B')}, {_largest(found.nearest)}. More GPUs, more "
-                         "memory or a shorter window.")  # fmt: skip
+        lines += ["", *_nothing(job, found)]
     lines += ["", "Meshes refused, by reason (notebook):"]
     lines += [f"  {times:>5}  {reason}" for reason, times in found.refused.most_common()] or ["  none"]
-    lines += ["", "The simple ones:"]
-    lines += [
-        f"  {what:34} {_verdict(job, mesh, found)}" for what, mesh in simple(job).items() if mesh.gpus == cluster.gpus
-    ]
+    if cluster.gpus > 1:
+        lines += ["", "The simple ones:"]
+        lines += [f"  {what:34} {_verdict(job, layout, found)}" for what, layout in simple(job).items()]
     return "\n".join([*lines, "", UNKNOWN])
+
+
+def _nothing(job: Job, found: Found) -> list[str]:
+    """Why, and what would help."""
+    if not found.nearest:
+        return [f"None of {found.tried:,} meshes can run, for the reasons below. Try another number of GPUs or "
+                "--tokens-per-update."]  # fmt: skip
+    plan, held = found.nearest, found.nearest.memory
+    lasting = held.weights + held.gradients + held.optimizer
+    helps = "More GPUs or more memory" if lasting > job.limit else "More GPUs, more memory or a shorter window"
+    return [f"None of {found.tried} meshes fits.",
+            f"The smallest is {name(plan)} ({way(plan)}): {with_prefix(held.total, 'B')}, {_largest(plan)}. "
+            f"{helps}{enough(job)}."]  # fmt: skip
+
+
+def enough(job: Job) -> str:
+    """How many GPUs would be enough, of twice as many, four times, up to 64 times and 16,384."""
+    for doubled in range(1, 7):
+        gpus = job.cluster.gpus * 2**doubled
+        if gpus > 2**14 or (gpus > job.cluster.per_node and gpus % job.cluster.per_node):
+            continue
+        if search(replace(job, cluster=replace(job.cluster, gpus=gpus))).fits:
+            return f"; {gpus:,} GPUs would be enough"
+    return ""
 
 
 def _table(plans: list[Plan]) -> list[str]:
@@ -82,13 +104,14 @@ def _details(plan: Plan) -> list[str]:
         link = f"the links {one.link} a node" if one.link == "inside" else "the network"
         lines.append(f"    {one.axis:12} {with_prefix(one.bytes, 'B'):>9}  [{FROM[one.axis]}] over {link}, "
                      f"{_seconds(one.seconds)}, {behind[one.how]}")  # fmt: skip
-    if plan.mesh.pp > 1:
+    if plan.layout.pp > 1:
         lines.append(f"  bubble: {plan.step.bubble / (1 + plan.step.bubble):.1%} of the computing [23]")
+    lines.append(f"  the optimizer's step: {_seconds(plan.step.updating)} [15]")
     return lines
 
 
-def _verdict(job: Job, mesh: Mesh, found: Found) -> str:
-    plan = best_way(job, mesh)
+def _verdict(job: Job, layout: Layout, found: Found) -> str:
+    plan = best_way(job, layout)
     if plan.refused:
         return f"refused: {plan.refused}"
     if plan.memory.total > job.limit:
@@ -109,21 +132,3 @@ def _seconds(value: float) -> str:
         if value >= 0.1
         else f"{format_number(float(f'{1e3 * value:.3g}'))} ms"
     )
-
-
-def published_report() -> str:
-    lines = [
-        f"{'published':30} {'mesh':22} {'memory':>8} {'fits':>5} {'MFU here':>9} {'reported':>9} "
-        f"{'over best':>10}  the plan's best"
-    ]
-    for run in RUNS:
-        found = compared(run)
-        seen, best = found["seen"], found["best"]
-        reported = f"{run.mfu:.0%}" if run.mfu else "-"
-        lines.append(f"{run.name:30} {name(seen):22} {with_prefix(seen.memory.total, 'B'):>8} "
-                     f"{'yes' if found['fits'] else 'no':>5} {seen.step.mfu:>9.0%} {reported:>9} "
-                     f"{found['slower']:>10.0%}  {name(best)}")  # fmt: skip
-    lines += ["", "MFU here: by the formulas; over best: its step over that of the plan's best. What differs:"]
-    for note in dict.fromkeys(run.note for run in RUNS if run.note):
-        lines.append(f"  {'; '.join(run.name for run in RUNS if run.note == note)}: {note}")
-    return "\n".join([*lines, "", *sorted({run.source for run in RUNS})])

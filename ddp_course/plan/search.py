@@ -1,11 +1,11 @@
 """Every mesh of a number of GPUs: refused with a reason, or an update's memory and seconds; the quickest first."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ddp_course.errors import InputError
-from ddp_course.plan.memory import Memory, Mesh, Model, layers_here, memory
+from ddp_course.plan.memory import Layout, Memory, Model, layers_here, memory
 from ddp_course.plan.traffic import Cluster, Step, micro_batches, step
 
 USABLE = 0.9  # of a GPU's memory: the rest is the CUDA context, NCCL's buffers and what the allocator cannot use
@@ -35,9 +35,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known of one mesh. refused: why it cannot run; empty if it can."""
+    """What is known of one layout. refused: why it cannot run; empty if it can."""
 
-    mesh: Mesh
+    layout: Layout
     refused: str = ""
     micro_batches: int = 0
     memory: Memory | None = None
@@ -45,13 +45,13 @@ class Plan:
 
     @property
     def axes(self) -> int:
-        mesh = self.mesh
-        return sum(size > 1 for size in (mesh.pp, mesh.dp, mesh.shard, mesh.cp, mesh.tp, mesh.ep))
+        layout = self.layout
+        return sum(size > 1 for size in (layout.pp, layout.dp, layout.shard, layout.cp, layout.tp, layout.ep))
 
 
 @dataclass
 class Found:
-    """fits: quickest first, one per mesh. refused: reason -> meshes. nearest: of those too large, the smallest."""
+    """fits: quickest first, one per layout. refused: reason -> meshes. nearest: of those too large, the smallest."""
 
     fits: list[Plan] = field(default_factory=list)
     refused: Counter = field(default_factory=Counter)
@@ -59,60 +59,61 @@ class Found:
     tried: int = 0
 
     def simplest(self) -> Plan:
-        """Of those as quick as the best, that with the fewest axes and the fewest bytes held."""
+        """Of those as quick as the best, that with the fewest axes; without checkpointing or sharding if possible."""
         close = [plan for plan in self.fits if plan.step.total <= SAME * self.fits[0].step.total]
-        return min(close, key=lambda plan: (plan.axes, plan.mesh.recompute, plan.step.total))
+        return min(close, key=lambda plan: (plan.axes, plan.layout.recompute, plan.layout.zero, plan.step.total))
 
 
-def evaluate(job: Job, mesh: Mesh) -> Plan:
-    """Without the limit of the memory."""
-    reason = cannot(job, mesh)
-    if reason:
-        return Plan(mesh, reason)
-    count = micro_batches(job.model, mesh, job.tokens)
-    return Plan(mesh, "", count, memory(job.model, mesh, count, job.precision),
-                step(job.model, mesh, job.cluster, job.tokens, job.precision))  # fmt: skip
+def evaluate(job: Job, layout: Layout, refuse: bool = True) -> Plan:
+    """Without the limit of the memory. refuse=False: with the numbers of what would be refused, too."""
+    reason = cannot(job, layout)
+    if reason and refuse:
+        return Plan(layout, reason)
+    count = micro_batches(job.model, layout, job.tokens)
+    return Plan(layout, reason, count, memory(job.model, layout, count, job.precision),
+                step(job.model, layout, job.cluster, job.tokens, job.precision))  # fmt: skip
 
 
-def cannot(job: Job, mesh: Mesh) -> str:
+def cannot(job: Job, layout: Layout) -> str:
     """Why no trainer could cut the model so, or "": what parallel_ddp.py refuses (26.5), and what would be slow."""
-    model, data = job.model, mesh.dp * mesh.shard
-    if mesh.tp > job.cluster.per_node:
+    model, data = job.model, layout.dp * layout.shard
+    if layout.tp > job.cluster.per_node:
         return "tp would leave the node, and waits four times per layer (22, 26)"
-    if model.heads % mesh.tp:
+    if model.heads % layout.tp:
         return f"{model.heads} heads do not divide by tp (22)"
-    if mesh.pp > model.layers:
+    if layout.pp > model.layers:
         return "more stages than layers (23)"
-    if model.context % (2 * mesh.cp) and mesh.cp > 1:
+    if model.context % (2 * layout.cp) and layout.cp > 1:
         return "the window does not divide into 2 cp parts (24)"
-    if mesh.ep > 1 and data * mesh.cp % mesh.ep:
+    if layout.ep > 1 and data * layout.cp % layout.ep:
         return "ep does not divide the data ranks (24)"
     windows = job.tokens // model.context
-    if windows % data or windows // data % mesh.micro_batch:
+    if windows % data or windows // data % layout.micro_batch:
         return "the update's windows do not divide over the data ranks (26)"
-    if mesh.pp > 1 and windows // data // mesh.micro_batch < mesh.pp:
+    if layout.pp > 1 and windows // data // layout.micro_batch < layout.pp:
         return "fewer micro-batches than stages: most of the time is bubble (23)"
-    if mesh.chunks > 1 and layers_here(model, mesh) % mesh.chunks:
+    if layout.chunks > 1 and layers_here(model, layout) % layout.chunks:
         return "a stage's layers do not divide into chunks (23)"
     return ""
 
 
-def search(job: Job) -> Found:
+def search(job: Job, allowed: Callable[[Layout], bool] | None = None) -> Found:
+    """allowed: what a trainer can do; everything if not given."""
     found, best, failed = Found(), {}, {}
-    for mesh in meshes(job):
-        axes = (mesh.pp, mesh.dp, mesh.shard, mesh.cp, mesh.tp, mesh.ep)
-        reason = cannot(job, mesh)
+    for layout in filter(allowed, meshes(job)) if allowed else meshes(job):
+        axes = (layout.pp, layout.dp, layout.shard, layout.cp, layout.tp, layout.ep)
+        reason = cannot(job, layout)
         if reason:
             failed.setdefault(axes, reason)
             continue
-        count = micro_batches(job.model, mesh, job.tokens)
-        held = memory(job.model, mesh, count, job.precision)
+        count = micro_batches(job.model, layout, job.tokens)
+        held = memory(job.model, layout, count, job.precision)
         if held.total > job.limit:
             failed[axes] = TOO_LARGE
             if found.nearest is None or held.total < found.nearest.memory.total:
-                found.nearest = Plan(mesh, "", count, held)
+                found.nearest = Plan(layout, "", count, held)
             continue
-        plan = Plan(mesh, "", count, held, step(job.model, mesh, job.cluster, job.tokens, job.precision))
+        plan = Plan(layout, "", count, held, step(job.model, layout, job.cluster, job.tokens, job.precision))
         if axes not in best or plan.step.total < best[axes].step.total:
             best[axes] = plan
     found.fits = sorted(best.values(), key=lambda plan: (plan.step.total, plan.axes))
@@ -121,7 +122,7 @@ def search(job: Job) -> Found:
     return found
 
 
-def meshes(job: Job) -> Iterator[Mesh]:
+def meshes(job: Job) -> Iterator[Layout]:
     """Every factorisation of the GPUs, and the ways to run an update on it."""
     gpus, model = job.cluster.gpus, job.model
     for tp in divisors(gpus):  # the last axis counts fastest: tp's ranks are neighbours (26.1)
@@ -130,31 +131,33 @@ def meshes(job: Job) -> Iterator[Mesh]:
                 data = gpus // tp // cp // pp
                 for shard in divisors(data):
                     for ep in [one for one in divisors(data * cp) if one <= 64] if model.experts else (1,):
-                        yield from _ways(Mesh(pp, data // shard, shard, cp, tp, ep))
+                        yield from _ways(Layout(pp, data // shard, shard, cp, tp, ep))
 
 
-def _ways(mesh: Mesh) -> Iterator[Mesh]:
-    axes = (mesh.pp, mesh.dp, mesh.shard, mesh.cp, mesh.tp, mesh.ep)
-    for zero in (1, 2, 3) if mesh.shard > 1 else (0,):
-        for micro_batch in (1, 2, 4, 8) if mesh.pp == 1 else (1, 2):
+def _ways(layout: Layout) -> Iterator[Layout]:
+    axes = (layout.pp, layout.dp, layout.shard, layout.cp, layout.tp, layout.ep)
+    for zero in (1, 2, 3) if layout.shard > 1 else (0,):
+        for micro_batch in (1, 2, 4, 8) if layout.pp == 1 else (1, 2):
             for recompute in (False, True):
-                for chunks in (1,) if mesh.pp == 1 else (1, 2, 4):
-                    yield Mesh(*axes, zero, micro_batch, recompute, chunks)
+                for chunks in (1,) if layout.pp == 1 else (1, 2, 4):
+                    yield Layout(*axes, zero, micro_batch, recompute, chunks)
 
 
-def simple(job: Job) -> dict[str, Mesh]:
-    """The meshes that people ask about first, each axis alone as far as it goes."""
+def simple(job: Job) -> dict[str, Layout]:
+    """The meshes that people ask about first, each axis alone as far as it goes; on one node some are the same."""
     gpus, node = job.cluster.gpus, min(job.cluster.gpus, job.cluster.per_node)
-    return {"dp alone (DDP)": Mesh(dp=gpus), "shard alone (FSDP)": Mesh(shard=gpus),
-            "shard in a node, dp between (HSDP)": Mesh(shard=node, dp=gpus // node),
-            "tp in a node, dp between": Mesh(tp=node, dp=gpus // node),
-            "tp in a node, shard between": Mesh(tp=node, shard=gpus // node),
-            "tp in a node, pp between": Mesh(tp=node, pp=gpus // node)}  # fmt: skip
+    found = {"dp alone (DDP)": Layout(dp=gpus), "shard alone (FSDP)": Layout(shard=gpus)}
+    if gpus == node:
+        return {**found, "tp alone": Layout(tp=node), "pp alone": Layout(pp=node)}
+    return {**found, "shard in a node, dp between (HSDP)": Layout(shard=node, dp=gpus // node),
+            "tp in a node, dp between": Layout(tp=node, dp=gpus // node),
+            "tp in a node, shard between": Layout(tp=node, shard=gpus // node),
+            "tp in a node, pp between": Layout(tp=node, pp=gpus // node)}  # fmt: skip
 
 
-def best_way(job: Job, mesh: Mesh) -> Plan:
+def best_way(job: Job, layout: Layout) -> Plan:
     """The quickest way that fits to run an update on these axes, else the smallest, else why it is refused."""
-    plans = [evaluate(job, way) for way in _ways(mesh)]
+    plans = [evaluate(job, way) for way in _ways(layout)]
     possible = [plan for plan in plans if not plan.refused]
     if not possible:
         return plans[0]

@@ -9,13 +9,13 @@ import math
 from dataclasses import dataclass, field
 
 from ddp_course.errors import InputError
-from ddp_course.plan.memory import COMPUTED, Mesh, Model, layers_here, stage_parameters
+from ddp_course.plan.memory import COMPUTED, Layout, Model, layers_here, stage_parameters
+from ddp_course.predict.cluster_step import BYTES_OF_UPDATE
 from ddp_course.predict.hardware import ASSUMED, GPU, GPUS
 
 KERNELS = 0.55  # of the peak, while a GPU computes; assumed
 LINK_SHARE = ASSUMED["link_share"].middle
 INSIDE_LATENCY, BETWEEN_LATENCY = 2e-6, ASSUMED["latency"].middle
-GRADIENT = 4  # bytes: they are summed in float32
 FROM = {"tp": "22", "cp": "24", "shard": "17", "dp": "04", "pp": "23", "ep": "24"}  # the notebook of each axis
 
 
@@ -29,6 +29,7 @@ class Cluster:
     gpu: GPU = field(default_factory=lambda: GPUS["h100"])
     per_node: int = 8
     kernels: float = KERNELS
+    link_share: float = LINK_SHARE  # of the links' speed, as messages reach it
 
     def __post_init__(self):
         if self.gpus < 1 or self.per_node < 1:
@@ -52,66 +53,66 @@ class Traffic:
     how: str = "waited"  # for, or hidden behind "all" of the computation, or behind the "last" backward pass
 
 
-def micro_batches(model: Model, mesh: Mesh, tokens: float) -> int:
+def micro_batches(model: Model, layout: Layout, tokens: float) -> int:
     """Per update and pipeline. Raises InputError if the windows do not divide."""
-    windows, data = round(tokens / model.context), mesh.dp * mesh.shard * mesh.micro_batch
+    windows, data = round(tokens / model.context), layout.dp * layout.shard * layout.micro_batch
     if not windows or windows % data:
-        raise InputError(f"{windows} windows per update do not divide into {mesh.dp * mesh.shard} data ranks with "
-                         f"micro-batches of {mesh.micro_batch}")  # fmt: skip
+        raise InputError(f"{windows} windows per update do not divide into {layout.dp * layout.shard} data ranks with "
+                         f"micro-batches of {layout.micro_batch}")  # fmt: skip
     return windows // data
 
 
-def bubble(mesh: Mesh, count: int) -> float:
+def bubble(layout: Layout, count: int) -> float:
     """Idle over busy time of 1F1B: of the whole step it is (p - 1) / (chunks m + p - 1) (23.2, 23.3)."""
-    return (mesh.pp - 1) / (mesh.chunks * count)
+    return (layout.pp - 1) / (layout.chunks * count)
 
 
-def traffic(model: Model, mesh: Mesh, cluster: Cluster, tokens: float, precision: str = "bf16") -> list[Traffic]:
+def traffic(model: Model, layout: Layout, cluster: Cluster, tokens: float, precision: str = "bf16") -> list[Traffic]:
     """Of each axis with more than one rank."""
-    count, size, layers = micro_batches(model, mesh, tokens), COMPUTED[precision], layers_here(model, mesh)
-    vectors = size * model.width * tokens / (mesh.dp * mesh.shard * mesh.cp)  # one per token of this rank
-    common, experts = stage_parameters(model, mesh)
-    passes = 1.5 if mesh.recompute else 1  # the forward's messages once more
+    count, size, layers = micro_batches(model, layout, tokens), COMPUTED[precision], layers_here(model, layout)
+    vectors = size * model.width * tokens / (layout.dp * layout.shard * layout.cp)  # one per token of this rank
+    common, experts = stage_parameters(model, layout)
+    passes = 1 + 1.5 * layout.recomputed if layout.recompute else 1  # the forward's messages once more
     found = []
 
     def add(axis, ranks, stride, sent, messages, how="waited"):
         if ranks > 1:
-            found.append(Traffic(axis, sent, *_over(cluster, ranks, stride, sent, messages), how))
+            found.append(Traffic(axis, sent, *_over(cluster, axis, ranks, stride, sent, messages), how))
 
     def ring(ranks):
         return (ranks - 1) / ranks
 
-    add("tp", mesh.tp, 1, passes * 4 * layers * 2 * ring(mesh.tp) * vectors, passes * 4 * layers * count)
-    add("cp", mesh.cp, mesh.tp, passes * 4 * (mesh.cp - 1) * layers * vectors * model.key_values / mesh.tp,
-        passes * 2 * (mesh.cp - 1) * layers * count)  # fmt: skip
-    add(
-        "ep",
-        mesh.ep,
-        mesh.tp,
-        passes * 4 * model.chosen * layers * vectors * ring(mesh.ep),
-        passes * 4 * layers * count,
-    )
-    zero, shards = mesh.zero if mesh.shards > 1 else 0, mesh.shards
-    copies = max(1, shards // mesh.ep)
+    add("tp", layout.tp, 1, passes * 4 * layers * 2 * ring(layout.tp) * vectors, passes * 4 * layers * count)
+    add("cp", layout.cp, layout.tp, passes * 4 * (layout.cp - 1) * layers * vectors * model.key_values / layout.tp,
+        passes * 2 * (layout.cp - 1) * layers * count)  # fmt: skip
+    mixed = layers * (model.expert_layers or model.layers) / model.layers  # there and back, forward and backward
+    numbers = vectors * (model.expert_bytes or size) / size
+    add("ep", layout.ep, layout.tp, passes * 4 * model.chosen * mixed * numbers * ring(layout.ep),
+        passes * 4 * mixed * count, "all" if layout.hides_experts else "waited")  # fmt: skip
+    zero, shards = layout.zero if layout.shards > 1 else 0, layout.shards
+    copies = max(1, shards // layout.ep)
     scattered = {0: 0, 1: 1, 2: count, 3: count}[zero]
     gathered = {0: 0, 1: 1, 2: 1, 3: 2 * count}[zero]
     part = ring(shards) * common + ring(copies) * experts
-    add("shard", shards, mesh.tp, part * (scattered * GRADIENT + gathered * size),
+    add("shard", shards, layout.tp, part * (scattered * layout.gradient_bytes + gathered * size),
         layers * (scattered + gathered), "last" if zero == 1 else "all")  # fmt: skip
-    own, replicas = common / shards + experts / copies, mesh.dp * (mesh.cp if shards == 1 else 1)
-    add("dp", replicas, mesh.tp * shards, 2 * ring(replicas) * GRADIENT * own, layers, "last")
-    add("pp", mesh.pp, mesh.gpus // mesh.pp, 2 * mesh.chunks * vectors, 2 * mesh.chunks * count, "all")
+    own, replicas = common / shards + experts / copies, layout.dp * (layout.cp if shards == 1 else 1)
+    add("dp", replicas, layout.tp * shards, 2 * ring(replicas) * layout.gradient_bytes * own, layers, "last")
+    add("pp", layout.pp, layout.gpus // layout.pp, 2 * layout.chunks * vectors, 2 * layout.chunks * count, "all")
     return found
 
 
-def _over(cluster: Cluster, ranks: int, stride: int, sent: float, messages: float) -> tuple[str, float]:
-    """The link that decides, and the seconds on it. Ranks of one node send as many pieces over as many cards."""
+def _over(cluster: Cluster, axis: str, ranks: int, stride: int, sent: float, messages: float) -> tuple[str, float]:
+    """The link that decides, and the seconds on it. In a collective the ranks of one node share what leaves it, over as
+    many cards. Around a ring or down a pipeline one rank per node sends all it has to the next node, and an expert's
+    tokens leave over the card of their own rank."""
     near = min(ranks, max(1, cluster.per_node // stride))
-    inside = sent / (cluster.gpu.inside * LINK_SHARE) + messages * INSIDE_LATENCY * (near - 1)
+    inside = sent / (cluster.gpu.inside * cluster.link_share) + messages * INSIDE_LATENCY * (near - 1)
     if near == ranks:
         return "inside", inside
+    leaves = {"cp": 1.0, "pp": 1.0, "ep": (ranks - near) / (ranks - 1)}.get(axis, 1 / near)
     depth = math.ceil(math.log2(ranks / near))
-    between = sent / near / (cluster.link * LINK_SHARE) + messages * BETWEEN_LATENCY * max(1, depth)
+    between = leaves * sent / (cluster.link * cluster.link_share) + messages * BETWEEN_LATENCY * max(1, depth)
     return ("between", between) if between > inside or near == 1 else ("inside", inside)
 
 
@@ -122,22 +123,31 @@ class Step:
     computing: float
     bubble: float  # idle over busy
     waiting: float  # for messages
+    updating: float  # the optimizer's step, at the speed of the GPU's memory
     total: float
     mfu: float
     sent: list[Traffic]
 
 
-def step(model: Model, mesh: Mesh, cluster: Cluster, tokens: float, precision: str = "bf16") -> Step:
+def step(model: Model, layout: Layout, cluster: Cluster, tokens: float, precision: str = "bf16", exposed=None) -> Step:
     """An update. tp, cp and ep are waited for; shard and pp hide behind the computation as far as it lasts; what is
-    sent once, gradients under dp and ZeRO-1, hides behind the last micro-batch's backward pass."""
-    count, sent = micro_batches(model, mesh, tokens), traffic(model, mesh, cluster, tokens, precision)
+    sent once, gradients under dp and ZeRO-1, hides behind the last micro-batch's backward pass. exposed: not by these
+    rules, but this share of all messages is waited for."""
+    count, sent = micro_batches(model, layout, tokens), traffic(model, layout, cluster, tokens, precision)
     useful = tokens * model.flops_per_token / (cluster.gpus * cluster.gpu.flops)
     kernels = cluster.kernels * (0.5 if precision == "fp32" else 1)  # TF32 has half the peak
-    fullest = layers_here(model, mesh) * mesh.pp / model.layers  # the stage that the others wait for
-    computing = useful / kernels * fullest * (4 / 3 if mesh.recompute else 1)
+    fullest = layers_here(model, layout) * layout.pp / model.layers  # the stage that the others wait for
+    computing = useful / kernels * fullest * (1 + layout.recomputed if layout.recompute else 1)
     parts = {how: sum(one.seconds for one in sent if one.how == how) for how in ("waited", "all", "last")}
-    idle = bubble(mesh, count)
-    waiting = (parts["waited"] * (1 + idle) + max(0.0, parts["all"] - computing)
-               + max(0.0, parts["last"] - 2 / 3 * computing / count))  # fmt: skip
-    total = computing * (1 + idle) + waiting
-    return Step(computing, idle, waiting, total, useful / total, sent)
+    idle = bubble(layout, count)
+    if exposed is None:
+        waiting = (parts["waited"] * (1 + idle) + max(0.0, parts["all"] - computing)
+                   + max(0.0, parts["last"] - 2 / 3 * computing / count))  # fmt: skip
+    else:
+        waiting = exposed * sum(parts.values())
+    common, experts = stage_parameters(model, layout)
+    if layout.zero and layout.shards > 1:
+        common, experts = common / layout.shards, experts / max(1, layout.shards // layout.ep)
+    updating = BYTES_OF_UPDATE * (common + experts) / cluster.gpu.memory_speed
+    total = computing * (1 + idle) + waiting + updating
+    return Step(computing, idle, waiting, updating, total, useful / total, sent)
