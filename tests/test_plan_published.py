@@ -11,7 +11,7 @@ from ddp_course.plan.published import MEGATRON_PER_PARAMETER, PLAYBOOK_GB, RUNS,
 from ddp_course.plan.search import best_way, evaluate, search
 from ddp_course.plan.traffic import Cluster, step
 from ddp_course.predict.cluster_step import Job as Plain
-from ddp_course.predict.hardware import GPUS, Range
+from ddp_course.predict.hardware import ASSUMED, GPUS, Range
 from ddp_course.predict.shape import SHAPES
 
 SEVEN = Model(7e9, 32, 4096, 32, 4096)
@@ -88,6 +88,11 @@ def test_a_published_mesh_fits_and_its_mfu_is_near(one):
     assert 0.8 < seen.step.mfu / one.mfu < 1.3
     none, every = one.step(exposed=1).mfu, one.step(exposed=0).mfu
     assert none < every and none - 1e-9 <= seen.step.mfu <= every + 1e-9
+
+
+def test_the_other_program_assumes_an_mfu_that_dense_runs_reported():
+    for one in RUNS:
+        assert one.job.model.experts or ASSUMED["mfu"].low < one.mfu < ASSUMED["mfu"].high
 
 
 def test_published_meshes_would_not_fit_without_their_axes():

@@ -11,7 +11,7 @@ SHOWN = 5
 UNKNOWN = f"""What this does not know: how fast your kernels are (--kernels: {KERNELS:g} of the peak assumed, on every
 mesh, though tp and cp make them smaller); how much of a message your trainer hides (assumed: of tp, cp and ep nothing,
 of the others what fits behind the computation); a network that others use ({LINK_SHARE:.0%} of the links assumed); the
-data loader, checkpoints; what your trainer holds besides (measured by others: in all up to 1.6 times this, --published);
+data loader, checkpoints; what your trainer holds besides (measured: in all up to 1.6 times this, --published);
 your MLP, unless you give --mlp and --gated. Measure the first two or three plans: steps within {SAME - 1:.0%} are equal
 here."""
 
