@@ -328,6 +328,17 @@ def test_an_updates_windows_divide_over_the_gpus(gpus, tokens, capsys):
     assert "can run, for the reasons below" in capsys.readouterr().out
 
 
+def test_the_gpu_is_said_where_it_is_assumed(capsys):
+    assert main(ASKED) == 0 and "--gpu h100" in capsys.readouterr().out
+    assert main([*ASKED, "--gpu", "a100"]) == 0 and "--gpu" not in capsys.readouterr().out.split("\n\n")[0]
+
+
+def test_slow_links_inside_a_node_make_tensor_parallel_slower():
+    asked = [flags("--gpus", "8", *more) for more in ([], ["--inside", "32GB"])]
+    fast, slow = (best_way(one, Layout(tp=8)).step.total for one in asked)
+    assert slow > 2 * fast
+
+
 def test_a_gated_mlp_is_counted():
     given = "--params 8.03B --layers 32 --width 4096 --heads 32 --key-value-heads 8 --mlp 14336 --gated".split()
     plain, gated = flags("--params", "8.03B").model, flags(*given).model
@@ -344,6 +355,7 @@ def test_a_gated_mlp_is_counted():
      (["--link", "fast"], "400Gb"),
      (["--heads", "7", "--width", "4096"], "does not divide"), (["--layers", "0"], "--layers is at least 1"),
      (["--tokens-per-update", "5000"], "whole windows"), (["--tokens-per-update", "nan"], "tokens from 1 up"),
+     (["--inside", "3"], "read the speed"),
      (["--gpu", "abacus"], "no GPU"), (["--kernels", "2"], "share of the peak"), (["--active", "1e9"], "both --active"),
      (["--params", "1M", "--width", "4096"], "fewer than"), (["--key-value-heads", "64"], "divisor of --heads 32"),
      (["--key-value-heads", "5"], "divisor of --heads 32"), (["--mlp", "0"], "--mlp is at least 1"),

@@ -11,6 +11,7 @@ In brackets: the notebook whose formula a number comes from. Plain data parallel
 import argparse
 import re
 import sys
+from dataclasses import replace
 from typing import NoReturn
 
 from ddp_course.errors import InputError, in_one_line
@@ -24,6 +25,8 @@ from ddp_course.predict.hardware import GPUS, gpu
 from ddp_course.predict.link import bytes_per_second
 from ddp_course.training.standard_output import StandardOutput
 
+GPU = "h100"
+
 
 class Parser(argparse.ArgumentParser):
     """One sentence for what cannot be read, as for everything else."""
@@ -34,14 +37,15 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     made = Parser(prog="python -m ddp_course.plan", description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                  formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     add = made.add_argument
     add("--published", action="store_true", help="check the plan against published meshes; needs no other flag")
     add("--params", help="parameters: 7e9, 7B or 350M")
     add("--gpus", type=int, help="GPUs of the whole job")
     add("--memory", metavar="SIZE", help="of a GPU: 80GB (as its maker counts, 2^30 bytes each)")
     add("--link", metavar="SPEED", help="of one network card, one per GPU: 400Gb (bits) or 50GB (bytes)")
-    add("--gpu", default="h100", help=f"for its speed: {', '.join(GPUS)} (%(default)s)")
+    add("--gpu", help=f"for its speed: {', '.join(GPUS)} ({GPU})")
+    add("--inside", metavar="SPEED", help="of the links inside a node, one way; the GPU's NVLink if not given")
     add("--gpus-per-node", type=int, default=8, metavar="N", help="(%(default)s)")
     add("--layers", type=int, help="derived from --params if not given, as the next two")
     add("--width", type=int, help="of the residual stream")
@@ -83,8 +87,13 @@ def job_from(given: argparse.Namespace) -> tuple[Job, list[str]]:
         below = int(tokens // given.context * given.context)
         raise InputError(f"tokens per update are whole windows of {given.context:,} tokens, got {tokens:,.10g}; take "
                          f"{f'{below:,} or ' if below else ''}{below + given.context:,}")  # fmt: skip
-    cluster = Cluster(given.gpus, size(given.memory), bytes_per_second(given.link), gpu(given.gpu),
-                      given.gpus_per_node, given.kernels)  # fmt: skip
+    card = gpu(given.gpu or GPU)
+    if given.gpu is None:
+        said.append(f"--gpu {GPU}")
+    if given.inside:
+        card = replace(card, inside=bytes_per_second(given.inside))
+    cluster = Cluster(given.gpus, size(given.memory), bytes_per_second(given.link), card, given.gpus_per_node,
+                      given.kernels)  # fmt: skip
     return Job(model, cluster, int(tokens), given.precision), said
 
 

@@ -23,7 +23,7 @@ were tried there (no cp, ZeRO-2, ZeRO-3 or checkpointing). What differs:
   held: a trainer holds more than the formulas count; of what, the picture does not say
   MFU: the formulas have the same kernels on every mesh, and hide messages as far as computation lasts; 64 nodes have
     two GPUs for every window of an update
-  mesh: pp 2 was measured to be better where the formulas see a few percent for dp alone
+  mesh: on up to eight nodes pp 2 was often measured to be the best, where the formulas prefer shard alone or with tp
   refused: the plan tries neither tp beyond a node nor fewer micro-batches than stages"""
 
 
