@@ -1,6 +1,7 @@
 """The files that start the trainer on Kubernetes, SkyPilot and Ray: their fields, and what they run."""
 
 import copy
+import os
 import signal
 import sys
 import threading
@@ -209,12 +210,14 @@ def test_ray_trains_in_a_thread_that_has_a_group_already(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(signal, "signal", signal.signal)  # put back at the end
     monkeypatch.setenv("WORKERS", "1")
+    monkeypatch.setenv("MASTER_PORT", "1")  # where Ray's store is, and stays
     template = {"__name__": "template"}
     exec(compile((TEMPLATES / "ray_train.py").read_text(), "ray_train.py", "exec"), template)
     (tmp_path / "data.py").write_text(CODE)
     flags = f"--preset tiny --steps 2 --sample-tokens 0 --data {tmp_path / 'data.py'} --device cpu".split()
     template["main"]([*flags, "--run-dir", str(tmp_path / "run"), "--resume", "auto"])
     assert reported == [{"exit code": 0}] and len(metrics(tmp_path / "run")) == 2 and not dist.is_initialized()
+    assert os.environ["MASTER_PORT"] != "1"
     assert made["scaling_config"] == {"num_workers": 1, "use_gpu": False}
     with pytest.raises(SystemExit, match="--run-dir with an absolute path"):
         template["main"]([*flags, "--run-dir", "run", "--resume", "auto"])

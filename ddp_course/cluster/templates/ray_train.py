@@ -9,6 +9,7 @@ installed, with `ray[train]`, which is no part of the course's environment.
 
 import os
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -28,10 +29,19 @@ def work(loop_config):
     if threading.current_thread() is not threading.main_thread():
         signal.signal = lambda number, handler: None  # Python allows it in the main thread only, and this is another
     if dist.is_initialized():
-        dist.destroy_process_group()  # Ray's own; the trainer starts one with its own timeout
+        leave_rays_group()
     code = train(parse(PRESETS, loop_config["flags"]))
     process_group.stop()
     report({"exit code": code})
+
+
+def leave_rays_group():
+    """The trainer starts one with its own timeout, at another port: the store of Ray's group stays."""
+    with socket.create_server(("", 0)) as free:
+        port = [str(free.getsockname()[1])]
+    dist.broadcast_object_list(port)  # rank 0's, on whose machine the ranks meet
+    dist.destroy_process_group()
+    os.environ["MASTER_PORT"] = port[0]
 
 
 def main(flags):
