@@ -1,0 +1,84 @@
+"""Inside a rank, for 24.2: a model that notes what it is handed, and the same in one process on whole windows."""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+KINDS, PAD, WINDOWS, LENGTH, WIDTH, LAYERS = 9, 0, 4, 16, 6, 2
+LENGTHS = {  # of the windows; what follows is PAD
+    "no padding": (16, 16, 16, 16),
+    "windows of 16, 9, 5 and 12 tokens": (16, 9, 5, 12),
+    "windows of 4, 1, 3 and 2 tokens": (4, 1, 3, 2),  # with two ranks in zigzag, rank 1 has no target
+}
+
+
+def drive(backward, given):
+    windows, one, model = windows_of(given), new_model(False), new_model(True)
+    logits = one(windows, torch.arange(LENGTH))
+    targets = F.pad(windows[:, 1:], (0, 1), value=PAD)
+    F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD).backward()
+    loss = backward(model, windows.clone())
+    return {
+        "loss": loss, "calls": model.calls, "logits": logits.detach(),
+        "right": {name: parameter.grad for name, parameter in one.named_parameters()},
+        "mine": {name: parameter.grad for name, parameter in model.named_parameters()},
+    }  # fmt: skip
+
+
+def windows_of(given):
+    windows = torch.randint(1, KINDS, (WINDOWS, LENGTH), generator=torch.Generator().manual_seed(1))
+    return windows.masked_fill(torch.arange(LENGTH) >= torch.tensor(LENGTHS[given])[:, None], PAD)
+
+
+def new_model(cut):
+    torch.manual_seed(1)
+    return Model(cut).double()
+
+
+class Model(nn.Module):
+    """Causal attention over the tokens that it is handed or, if `cut`, over those of all ranks."""
+
+    def __init__(self, cut):
+        super().__init__()
+        self.token, self.position = nn.Embedding(KINDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(LAYERS))
+        self.output, self.cut, self.calls = nn.Linear(WIDTH, KINDS), cut, []
+
+    def forward(self, tokens, positions):
+        if self.cut:
+            assert_equal_shapes(tokens, positions)
+        self.calls.append([tokens.tolist(), positions.tolist()])
+        x = self.token(tokens) + self.position(positions)
+        visible = self.everybodys(positions[None]) <= positions[:, None]
+        for layer in self.layers:
+            query, key, value = layer(x).chunk(3, -1)
+            x = x + F.scaled_dot_product_attention(query, self.everybodys(key), self.everybodys(value), visible)
+        return self.output(x)
+
+    def everybodys(self, part):
+        return Gather.apply(part) if self.cut else part
+
+
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, part):
+        parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, part.contiguous())
+        return torch.cat(parts, 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient)
+        return gradient.chunk(dist.get_world_size(), 1)[dist.get_rank()]
+
+
+def assert_equal_shapes(tokens, positions):
+    """Raise, on all ranks, where a gather of parts would be one of unequal sizes."""
+    if tokens.ndim != 2 or positions.shape != tokens.shape[1:]:
+        raise ValueError(f"model got tokens of shape {list(tokens.shape)} and positions of {list(positions.shape)}")
+    shapes = [torch.zeros(2, dtype=torch.long) for _ in range(dist.get_world_size())]
+    dist.all_gather(shapes, torch.tensor(tokens.shape))
+    if len({tuple(shape.tolist()) for shape in shapes}) > 1:
+        raise ValueError(f"model got tokens of shapes {[shape.tolist() for shape in shapes]}, by rank; not of one")

@@ -1,0 +1,206 @@
+"""Wrong and right answers to question 24.3; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "sorted_on_arrival", "takes what arrives as sorted by expert, where each rank's rows are",
+        check="each expert computes what chose it", says="which have not chosen it", look="which row is for which expert",
+        edit="""
+        -    arrived = mine.repeat(world).repeat_interleave(counts[:, mine].flatten())  # the expert of each row
+        +    arrived = mine.repeat_interleave(counts[:, mine].sum(0))
+    """),
+    Mistake(
+        "sorted_by_expert_alone", "sorts by the expert's number, which is not the order of the ranks",
+        check="each expert computes what chose it", says="which have not chosen it", edit="""
+        -    order = (home[pairs] * len(home) + pairs).argsort(stable=True)  # by rank, then by expert
+        +    order = pairs.argsort(stable=True)
+    """),
+    Mistake(
+        "every_row_through_every_expert", "lets each expert compute all rows of the rank, and takes what it needs",
+        check="each expert computes what chose it", says="which have not chosen it", look="its own rows", edit="""
+        -        done[arrived == number] = expert(rows[arrived == number])
+        +        done[arrived == number] = expert(rows)[arrived == number]
+    """),
+    Mistake(
+        "a_capacity", "drops what goes beyond three tokens per expert",
+        check="each expert computes what chose it", says="was handed 3 tokens, 0 of which have not chosen it; of the 5",
+        look="left out", edit="""
+        -        done[arrived == number] = expert(rows[arrived == number])
+        +        first = (arrived == number).nonzero().flatten()[:3]
+        +        done[first] = expert(rows[first])
+    """),
+    Mistake(
+        "one_call_per_rank", "calls an expert for the rows of each rank",
+        check="each expert computes what chose it", says="was called 2 times", look="brought together from all ranks", edit="""
+        -        done[arrived == number] = expert(rows[arrived == number])
+        +        for part in (arrived == number).nonzero().flatten().split(counts[:, number].tolist()):
+        +            done[part] = expert(rows[part])
+    """),
+    Mistake(
+        "left_sorted", "leaves what comes back in the order in which it was sent",
+        check="the output is that of one process", says="the output on rank 0 is", look="the order in which they were sent",
+        edit="""
+        -    outputs = torch.zeros_like(back)
+        -    outputs[order] = back
+        +    outputs = back
+    """),
+    Mistake(
+        "sorted_once_more", "sorts again, where the inverse would be right",
+        check="the output is that of one process", says="the output on rank 0 is", look="each is one choice of a token",
+        edit="""
+        -    outputs = torch.zeros_like(back)
+        -    outputs[order] = back
+        +    outputs = back[order]
+    """),
+    Mistake(
+        "returned_by_expert", "sends back sorted by expert, and not as it came",
+        check="the output is that of one process", says="the output on rank", look="rows return", edit="""
+        -    done = torch.zeros_like(rows)
+        -    for number, expert in experts.items():
+        -        done[arrived == number] = expert(rows[arrived == number])
+        +    done = torch.cat([expert(rows[arrived == number]) for number, expert in experts.items()])
+    """),
+    Mistake(
+        "unweighted", "adds up the experts' outputs as they are",
+        check="the output is that of one process", says=", that of weights which are all 1", look="the weights", edit="""
+        -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
+        +    return outputs.view(*chosen.shape, x.shape[1]).sum(1)
+    """),
+    Mistake(
+        "weights_made_one", "divides the weights by their sum",
+        check="the output is that of one process", says=", that of weights divided by their sum", look="as the router", edit="""
+        -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
+        +    weights = weights / weights.sum(1, keepdim=True)
+        +    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
+    """),
+    Mistake(
+        "no_backward_to_the_tokens", "sends the tokens by a call that autograd does not know",
+        check="gradients reach tokens and weights", says="the gradient of x on rank 0 is missing", look="split sizes swapped",
+        edit="""
+        -    rows = Exchange.apply(x[order // chosen.shape[1]], send, receive)
+        +    rows = exchanged(x[order // chosen.shape[1]].detach(), send, receive)
+    """),
+    Mistake(
+        "no_gradient_for_the_router", "takes the weights as constants",
+        check="gradients reach tokens and weights", says="the gradient of weights on rank 0 is missing", look="the router",
+        edit="""
+        -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
+        +    return (weights.detach()[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
+    """),
+    Mistake(
+        "zeros_without_tokens", "returns new zeros on a rank without tokens, whose backward then sends nothing",
+        check="gradients reach tokens and weights", says="(rank 1 has no tokens): the output on rank 1 has no gradient",
+        look="takes part in backward too", edit="""
+        -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
+        +    if not len(x):
+        +        return torch.zeros(0, x.shape[1], dtype=x.dtype)
+        +    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
+    """),
+    Mistake(
+        "nothing_to_do", "returns at once on a rank without tokens, whose experts the others wait for",
+        check="does not end", says="(rank 1 has no tokens)", edit="""
+        -    pairs = chosen.flatten()  # of a token and a choice
+        +    if not len(x):
+        +        return x
+        +    pairs = chosen.flatten()
+    """),
+    Mistake(
+        "minus_one", "leaves the width to view(), which cannot compute it from no numbers",
+        check="raises", state="crashed", says="(rank 1 has no tokens): rank 1 raised RuntimeError: cannot reshape", edit="""
+        -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
+        +    return (weights[..., None] * outputs.view(*chosen.shape, -1)).sum(1)
+    """),
+    Mistake(
+        "experts_over_n", "divides the gradients of experts by the number of ranks",
+        check="each expert has its whole gradient", says="the gradient of expert", look="an expert lives once", edit="""
+        +        for parameter in expert.parameters():
+        +            parameter.register_hook(lambda gradient: gradient / world)
+                 done[arrived == number] = expert(rows[arrived == number])
+    """),
+    Mistake(
+        "a_mean_over_its_tokens", "divides an expert's gradient by the tokens that it had",
+        check="each expert has its whole gradient", says="the gradient of expert", look="neither to be divided", edit="""
+        +        for parameter in expert.parameters():
+        +            parameter.register_hook(lambda gradient, n=(arrived == number).sum(): gradient / n.clamp(min=1))
+                 done[arrived == number] = expert(rows[arrived == number])
+    """),
+    Mistake(
+        "filled_up", "fills every part up to the largest, so that all are equal",
+        check="only what is needed travels", says="rank 0 sent", look="nothing is filled up", edit="""
+        -    got = rows.new_empty(sum(receive), rows.shape[1])
+        -    dist.all_to_all_single(got, rows.contiguous(), receive, send)
+        -    return got
+        +    most, world = torch.tensor(max(send)), dist.get_world_size()
+        +    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        +    filled = rows.new_zeros(world, int(most), rows.shape[1])
+        +    for place, part in zip(filled, rows.split(send)):
+        +        place[: len(part)] = part
+        +    got = torch.empty_like(filled)
+        +    dist.all_to_all_single(got, filled)
+        +    return torch.cat([part[:count] for part, count in zip(got, receive)])
+    """),
+    Mistake(
+        "gathered", "gives all rows to all ranks, which take what is for them",
+        check="only what is needed travels", says="bytes to all_gather", look="the ranks of its experts only", edit="""
+        -    got = rows.new_empty(sum(receive), rows.shape[1])
+        -    dist.all_to_all_single(got, rows.contiguous(), receive, send)
+        -    return got
+        +    rank, world = dist.get_rank(), dist.get_world_size()
+        +    sizes = [torch.empty(world, dtype=torch.long) for _ in range(world)]
+        +    dist.all_gather(sizes, torch.tensor(send))
+        +    most = max(int(size.sum()) for size in sizes)
+        +    filled = torch.cat([rows, rows.new_zeros(most - len(rows), rows.shape[1])])
+        +    everybodys = [torch.empty_like(filled) for _ in range(world)]
+        +    dist.all_gather(everybodys, filled)
+        +    parts = [one[: int(size.sum())].split(size.tolist()) for one, size in zip(everybodys, sizes)]
+        +    return torch.cat([part[rank] for part in parts])
+    """),
+    Route(
+        "weighed_by_the_expert", "torch's own exchange, and counts by all-to-all; the weights travel with the rows",
+        text='''
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.nn.functional import all_to_all_single
+
+
+        def mixture(x, chosen, weights, experts, home):
+            rank, world = dist.get_rank(), dist.get_world_size()
+            by_rank = [[number for number, where in enumerate(home) if where == other] for other in range(world)]
+            pairs = [[(token, choice) for number in numbers for token, choice in (chosen == number).nonzero().tolist()]
+                     for numbers in by_rank]
+            loads = torch.bincount(chosen.flatten(), minlength=len(home))
+            mine = by_rank[rank]
+            coming = torch.empty(world * len(mine), dtype=torch.long)
+            going = torch.cat([loads[numbers] for numbers in by_rank])
+            dist.all_to_all_single(coming, going, [len(mine)] * world, [len(numbers) for numbers in by_rank])
+            coming = coming.view(world, len(mine))
+            send, receive = [len(part) for part in pairs], coming.sum(1).tolist()
+            tokens, choices = torch.tensor([pair for part in pairs for pair in part], dtype=torch.long).view(-1, 2).T
+            rows = torch.cat([x[tokens], weights[tokens, choices][:, None]], 1)
+            got = all_to_all_single(rows.new_empty(sum(receive), rows.shape[1]), rows, receive, send)
+            pieces = got.split(coming.flatten().tolist())
+            results = [None] * len(pieces)
+            for place, number in enumerate(mine):
+                of_expert = pieces[place :: len(mine)]
+                together = torch.cat(of_expert)
+                weighed = experts[number](together[:, :-1]) * together[:, -1:]
+                results[place :: len(mine)] = weighed.split([len(piece) for piece in of_expert])
+            done = torch.cat(results)
+            back = all_to_all_single(done.new_empty(len(rows), x.shape[1]), done, send, receive)
+            return torch.zeros_like(x).index_add(0, tokens, back)
+    '''),
+    Route(
+        "inverse_by_argsort", "the inverse as an argsort, the counts of all ranks by a sum", edit="""
+        -    counts = [torch.empty(len(home), dtype=torch.long) for _ in range(world)]
+        -    dist.all_gather(counts, pairs.bincount(minlength=len(home)))
+        -    counts = torch.stack(counts)  # of each rank, for each expert
+        +    counts = torch.zeros(world, len(home), dtype=torch.long)
+        +    counts[rank] = pairs.bincount(minlength=len(home))
+        +    dist.all_reduce(counts)
+        @@
+        -    outputs = torch.zeros_like(back)
+        -    outputs[order] = back
+        +    outputs = back[order.argsort()]
+    """),
+)  # fmt: skip
