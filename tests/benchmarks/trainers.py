@@ -15,43 +15,60 @@ from ddp_course.models.minigpt import flops_per_token
 from ddp_course.training.precision import has_bfloat16
 
 WARM_UP = 2  # steps at the start of a run that are not counted
-PEERS = {"plain": "plain_trainer.py", "Accelerate": "accelerate_trainer.py", "Fabric": "fabric_trainer.py"}
+PEERS = {
+    "DDP": "ddp_trainer.py",
+    "Accelerate": "accelerate_trainer.py",
+    "Fabric": "fabric_trainer.py",
+    "FSDP2": "fsdp_trainer.py",
+    "Hugging Face's Trainer": "huggingface_trainer.py",
+    "the plain way": "plain_trainer.py",
+}
 
 
-def tokens_per_second(who: str, nproc: int, steps: int) -> float:
-    """One run of one trainer; the median over its steps, warm-up left out."""
+def tokens_per_second(who: str, nproc: int, steps: int) -> tuple[float, float]:
+    """One run of one trainer: the median over its steps, warm-up left out, and the loss of its first step."""
     if who == "ours":
         with tempfile.TemporaryDirectory() as folder:
-            return statistics.median(our_speeds(Path(folder) / "run", nproc, steps)[WARM_UP:])
+            speeds, losses = our_run(Path(folder) / "run", nproc, steps)
+        return statistics.median(speeds[WARM_UP:]), losses[0]
     run = torchrun(HERE / PEERS[who], "--steps", steps, nproc=nproc, timeout=900, quiet=True, env=one_thread())
     seconds = run.results[0]["seconds"][WARM_UP:]
-    return WORKLOAD.tokens_per_update(nproc) / statistics.median(seconds)
+    return WORKLOAD.tokens_per_update(nproc) / statistics.median(seconds), run.results[0]["losses"][0]
 
 
-def our_speeds(run_dir: Path, nproc: int, steps: int) -> list[float]:
+def our_run(run_dir: Path, nproc: int, steps: int) -> tuple[list[float], list[float]]:
+    """Tokens per second and loss of each step."""
     flags = ["--run-dir", run_dir, *WORKLOAD.flags(nproc, steps)]
     torchrun(TRAINER, *flags, nproc=nproc, timeout=900, quiet=True, env=one_thread())
     records = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
-    return [record["tokens_per_s"] for record in records if "tokens_per_s" in record]
+    records = [record for record in records if "tokens_per_s" in record]
+    return [record["tokens_per_s"] for record in records], [record["loss"] for record in records]
 
 
 def compare_trainers(table: Table, rounds: int, steps: int) -> None:
     for nproc in (1, 2):
-        speeds = {who: [] for who in ("ours", *PEERS)}
+        speeds: dict[str, list[float]] = {who: [] for who in ("ours", *PEERS)}
+        losses = []
         for who in in_turns(speeds, rounds):
-            speeds[who].append(tokens_per_second(who, nproc, steps))
+            speed, loss = tokens_per_second(who, nproc, steps)
+            speeds[who].append(speed)
+            losses.append(loss)
         processes = "1 process" if nproc == 1 else f"{nproc} processes"
-        table.ratio(f"our tokens/s over the plain way, {processes}", divide(speeds["ours"], speeds["plain"]), 2.0)
-        better = max(("Accelerate", "Fabric"), key=lambda who: statistics.median(speeds[who]))
-        for who in ("Accelerate", "Fabric"):
-            goal = 1.0 if who == better else None
+        best = max(speeds.keys() - {"ours"}, key=lambda who: statistics.median(speeds[who]))
+        for who in PEERS:
+            goal = 2.0 if who == "the plain way" else 1.0 if who == best else None
             table.ratio(f"our tokens/s over {who}, {processes}", divide(speeds["ours"], speeds[who]), goal)
+        for who in speeds:
+            step = WORKLOAD.tokens_per_update(nproc) / statistics.median(speeds[who])
+            table.figure(f"a step of {who}, {processes}", f"{step:.2f} s")
+        gap = max(losses) - min(losses)
+        table.figure(f"largest gap between the losses of their first step, {processes}", f"{gap:.0e} nats")
 
 
 def compare_world_sizes(table: Table, rounds: int, steps: int) -> None:
     speeds, peak = {1: [], 2: []}, []
     for nproc in in_turns(speeds, rounds):
-        speeds[nproc].append(tokens_per_second("ours", nproc, steps))
+        speeds[nproc].append(tokens_per_second("ours", nproc, steps)[0])
         if nproc == 1:
             peak.append(single_thread_peak())
     table.ratio("efficiency of 2 processes: tokens/s of a process, over 1 process alone",

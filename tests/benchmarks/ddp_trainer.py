@@ -1,0 +1,41 @@
+"""torch's DDP alone drives MiniGPT: autocast, no_sync and clipping as its documentation writes them."""
+
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from workload import WORKLOAD, optimizer, timed
+
+from ddp_course.distributed import process_group
+from ddp_course.models.minigpt import MiniGPT
+
+
+def main() -> None:
+    world = process_group.start()
+    process_group.seed_shared(WORKLOAD.seed)
+    replica = DistributedDataParallel(MiniGPT(WORKLOAD.shape()))
+    adamw = optimizer(replica, fused=True)
+    tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
+
+    def update(step: int) -> float:
+        total = torch.zeros(())
+        for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(step, world.rank, world.size), start=1):
+            last = micro_step == WORKLOAD.accumulation_steps
+            with contextlib.nullcontext() if last else replica.no_sync():
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    loss = replica(inputs, targets)
+                (loss / tokens_of_a_rank).backward()
+            total += loss.detach()
+        torch.nn.utils.clip_grad_norm_(replica.parameters(), 1.0)
+        adamw.step()
+        adamw.zero_grad()
+        dist.all_reduce(total)
+        return total.item() / WORKLOAD.tokens_per_update(world.size)
+
+    timed(update)
+
+
+if __name__ == "__main__":
+    main()
+    process_group.stop()
