@@ -26,7 +26,7 @@ class MaskedAttention(nn.Module):
         self.projection = nn.Linear(config.width, config.width)
         self.register_buffer("mask", torch.tril(torch.ones(config.context, config.context)))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, past: None = None) -> Tensor:
         batch, length, width = x.shape
         query, key, value = self.query_key_value(x).split(width, dim=2)
         query, key, value = (
