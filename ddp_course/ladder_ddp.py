@@ -75,8 +75,9 @@ class LadderConfig:
     """Make a mistake in what the several processes do: no_all_reduce, sum_for_mean, same_share (data parallel);
     global_rank (meshes); fused_as_one, no_backward_sum, bias_in_each_part, own_norm, not_tied (tensor);
     scale_grads, table_not_summed (pipeline); positions_from_0, own_tokens_only (context);
-    experts_divided, balance_per_rank (experts). Several, separated by commas, are made one after the other,
-    to see whether the ladder notices each. A rung without a place for a mistake does not make it."""
+    experts_divided, balance_per_rank, experts_mixed, experts_apart (experts). Several, separated by commas, are
+    made one after the other, to see whether the ladder notices each. A rung without a place for a mistake does not
+    make it."""
     timeout_seconds: float = 60
     """How long a collective may wait for the other ranks before the job fails."""
 

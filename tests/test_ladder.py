@@ -180,6 +180,16 @@ def test_a_broken_rung_is_caught(faulty, fault, rung):
     assert record["gap"] > (2 if rung in BOUNDED else 1000) * record["tolerance"]
 
 
+def test_three_axes_of_two_ranks_each(tmp_path):
+    """Eight ranks: only there all three have more than one. Each mistake of the data's axis is noticed as well."""
+    out = tmp_path / "records.jsonl"
+    flags = ("--fault", ",".join(["none", *FAULTS]), "--rungs", "data x pipeline x tensor,three axes: own norm")
+    warm.ranks(LADDER, *flags, "--steps", 2, "--out", out, nproc=8, exit_code=1)
+    for record in ladder_figure.read_ladder(out):
+        wrong = record["fault"] != "none" or "own norm" in record["rung"]
+        assert (record["gap"] > 1000 * record["tolerance"]) if wrong else record["gap"] <= record["tolerance"], record
+
+
 @pytest.fixture(scope="module")
 def faulty_on_a_mesh(tmp_path_factory):
     """Two axes of two ranks, with each mistake that the axis of the data knows: (fault, rung) -> record."""
@@ -199,7 +209,8 @@ def test_a_broken_axis_of_the_data_is_caught(faulty_on_a_mesh, fault, rung):
 def test_axes_of_three_ranks_and_sizes_that_do_not_divide(tmp_path):
     """Sizes are enlarged until they can be cut; experts do without, and one of three ranks has no window at all."""
     rungs = ["tensor: clipping", "tensor: sequence", "ZBVZeroBubble", "ring attention: zigzag", "Ulysses",
-             "experts: balance loss", "FSDP2 x tensor", "data x pipeline"]  # fmt: skip
+             "experts: balance loss", "data x experts", "FSDP2 x tensor", "data x pipeline",
+             "data x pipeline x tensor"]  # fmt: skip
     out = tmp_path / "records.jsonl"
     sizes = ("--seed", 31, "--width", 22, "--context", 5, "--windows", 2, "--steps", 2)
     warm.ranks(LADDER, "--rungs", ",".join(rungs), *sizes, "--out", out, nproc=3)

@@ -99,6 +99,5 @@ def cuts_of(module: nn.Module) -> dict[str, Cut]:
     return {
         f"{name}.{parameter}".lstrip("."): cut
         for name, layer in module.named_modules()
-        if isinstance(layer, Column | Row)
-        for parameter, cut in layer.cuts.items()
+        for parameter, cut in getattr(layer, "cuts", {}).items()
     }

@@ -1,10 +1,11 @@
-"""Rungs about meshes of two axes: replicas or shards of the data on one, another kind of cut on the other."""
+"""Rungs about meshes of two and three axes: replicas or shards of the data on one, other kinds of cut on the others."""
 
 import logging
 from dataclasses import replace
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
@@ -71,6 +72,28 @@ def piped_replicas(setting: Setting, world: World) -> Comparison:
     return Comparison(several, alone(build_minigpt(setting), joint))
 
 
+def three_axes(setting: Setting, world: World) -> Comparison:
+    """Replicas of pipelines whose layers are cut, with one norm to clip by: each number of the model counts once."""
+    mesh = init_device_mesh("cpu", sizes_of_three(world.size), mesh_dim_names=("data", "pipe", "tensor"))
+    data, pipe, tensor = (along(mesh, name) for name in mesh.mesh_dim_names)
+    joint = batches(setting)
+    several = train(setting, world, joint, pipe, data, "1F1B", 1, CLIP, tensor)
+    return Comparison(several, alone(build_minigpt(setting), joint, clip=CLIP))
+
+
+def sizes_of_three(ranks: int) -> tuple[int, int, int]:
+    """(data, pipe, tensor): tensor and pipe take two ranks each if they can, data has the rest."""
+    tensor = 2 if ranks % 2 == 0 else 1
+    pipe = 2 if ranks // tensor % 2 == 0 else 1
+    return ranks // tensor // pipe, pipe, tensor
+
+
+def fits_three(setting: Setting, ranks: int) -> Setting:
+    """Heads, stages, and as many micro-batches for every rank, also if windows are dealt out wrongly."""
+    _, pipe, tensor = sizes_of_three(ranks)
+    return fits(with_heads(setting, tensor), pipe, 1, ranks)
+
+
 def fits_tensor(setting: Setting, ranks: int) -> Setting:
     """Heads for the inner axis, and as many windows for every rank, also if they are dealt out wrongly."""
     return replace(with_heads(setting, inner_ranks(ranks)), windows=up_to_multiple(setting.windows, ranks))
@@ -84,10 +107,16 @@ def fits_pipe(setting: Setting, ranks: int) -> Setting:
 
 TOPIC = "meshes"
 SHARDED = Rung("FSDP2 x tensor", TOPIC, sharded_and_cut, reordered, CUT, fits=fits_tensor)
+THREE = Rung("data x pipeline x tensor", TOPIC, three_axes, reordered, CUT, fits=fits_three)
 RUNGS = [
     SHARDED,
     Rung("FSDP2 x tensor: clipping", TOPIC, sharded_and_cut_clipped, reordered, CUT, fits=fits_tensor),
     Rung("data x pipeline", TOPIC, piped_replicas, reordered, REORDERED, fits=fits_pipe),
+    THREE,
     mistake("data by global rank", "global_rank", SHARDED,
             "the ranks of one replica need the same windows; by the global rank each of them takes others"),
+    mistake("three axes: data by rank", "global_rank", THREE,
+            "the first stage reads inputs, the last one targets: by the global rank they are of different windows"),
+    mistake("three axes: own norm", "own_norm", THREE,
+            "a rank holds parts of the layers of one stage: by the norm of these each rank scales by another factor"),
 ]  # fmt: skip

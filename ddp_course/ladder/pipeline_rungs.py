@@ -9,13 +9,16 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
-from torch.nn.utils import clip_grads_with_norm_
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
+from ddp_course.distributed.tensor_parallel import cuts_of
 from ddp_course.ladder.axes import add_gradients, all_ranks, divided, share_along, up_to_multiple, updates
 from ddp_course.ladder.batch_rungs import CLIP
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, alone, batches, mistake
+from ddp_course.ladder.cut_layers import cut_by_hand
+from ddp_course.ladder.cut_layers import gathered as joined
 from ddp_course.ladder.setting import Batch, Setting
 from ddp_course.ladder.subjects import build_minigpt
 from ddp_course.ladder.tolerance import REORDERED, reordered
@@ -56,10 +59,15 @@ def scheduled(setting: Setting, world: World, name: str, per_rank: int, clip: fl
 
 def train(
     setting: Setting, world: World, joint: Iterable[Batch], pipe: Axis, data: Axis,
-    name: str, per_rank: int, clip: float | None = None,
+    name: str, per_rank: int, clip: float | None = None, tensor: Axis | None = None,
 ) -> list[Weights]:  # fmt: skip
-    """Replicas along `data`, each of them a pipeline along `pipe` under torch's schedule of that name."""
+    """Replicas along `data`, each of them a pipeline along `pipe` under torch's schedule of that name.
+
+    tensor: the ranks over which the layers of each stage are cut, if they are.
+    """
     model, count = build_minigpt(setting), pipe.size * per_rank
+    if tensor:
+        cut_by_hand(model, tensor, setting.fault)
     back = name in THERE_AND_BACK
     indices = (pipe.rank, count - 1 - pipe.rank) if back else range(pipe.rank, count, pipe.size)
     stages = {index: Stage(model, index, count) for index in indices}  # of one model: both ends on a rank stay tied
@@ -86,10 +94,12 @@ def train(
             add_gradients(setting, parameters, data)
         if setting.fault != "table_not_summed":
             add_table_gradients(model, stages.values(), pipe)
-        if clip:
-            clip_grads_with_norm_(parameters, clip, total_norm(stages.values(), pipe))
+        if clip and setting.fault == "own_norm":
+            clip_grads_with_norm_(parameters, clip, get_total_norm([parameter.grad for parameter in parameters]))
+        elif clip:
+            clip_grads_with_norm_(parameters, clip, total_norm(stages.values(), pipe, tensor))
 
-    return updates(joint, parameters, gradients, lambda: gathered(stages.values(), pipe))
+    return updates(joint, parameters, gradients, lambda: gathered(stages.values(), pipe, tensor))
 
 
 def micro_batches(ranks: int) -> int:
@@ -110,20 +120,25 @@ def add_table_gradients(model: MiniGPT, stages: Iterable[Stage], pipe: Axis) -> 
     dist.all_reduce(both, group=pipe.group)  # one rank that has both ends: adds nothing to it
 
 
-def total_norm(stages: Iterable[Stage], pipe: Axis) -> Tensor:
-    """The norm of the whole model's gradient: squares are added over the stages, those of the table once."""
-    square = torch.zeros((), dtype=torch.float64)
+def total_norm(stages: Iterable[Stage], pipe: Axis, tensor: Axis | None) -> Tensor:
+    """The norm of the whole model's gradient: squares are added over the stages, those of the table once, and those of
+    cut weights over the ranks that have the other parts."""
+    squares = torch.zeros(2, dtype=torch.float64)  # of whole weights, of cut ones
     for stage in stages:
+        cuts = cuts_of(stage)
         for name, parameter in stage.named_parameters():
-            square += parameter.grad.square().sum() * (name != COPY)
+            squares[int(name in cuts)] += parameter.grad.square().sum() * (name != COPY)
+    if tensor:
+        dist.all_reduce(squares[1], group=tensor.group)
+    square = squares.sum()
     dist.all_reduce(square, group=pipe.group)
     return square.sqrt()
 
 
-def gathered(stages: Iterable[Stage], pipe: Axis) -> Weights:
+def gathered(stages: Iterable[Stage], pipe: Axis, tensor: Axis | None) -> Weights:
     """The weights of all stages under MiniGPT's names (collective). A rank with a copy of the table shows its own."""
-    own = {TABLE if name == COPY else name: parameter.detach().to(torch.float64, copy=True)
-           for stage in stages for name, parameter in stage.named_parameters()}  # fmt: skip
+    own = {TABLE if name == COPY else name: weight for stage in stages
+           for name, weight in joined(stage, tensor or Axis(1, 0, pipe.group)).items()}  # fmt: skip
     every: list[Weights] = [{}] * pipe.size
     dist.all_gather_object(every, own, group=pipe.group)
     merged = {}

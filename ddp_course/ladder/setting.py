@@ -17,7 +17,7 @@ DataFault = Literal["no_all_reduce", "sum_for_mean", "same_share", "global_rank"
 TensorFault = Literal["fused_as_one", "no_backward_sum", "bias_in_each_part", "own_norm", "not_tied"]
 PipelineFault = Literal["scale_grads", "table_not_summed"]
 ContextFault = Literal["positions_from_0", "own_tokens_only"]
-ExpertFault = Literal["experts_divided", "balance_per_rank"]
+ExpertFault = Literal["experts_divided", "balance_per_rank", "experts_mixed", "experts_apart"]
 Fault = Literal["none", DataFault, TensorFault, PipelineFault, ContextFault, ExpertFault]
 
 
