@@ -11,7 +11,7 @@ import pytest
 import torch
 import warm
 from torch.nn.utils import clip_grad_norm_
-from trainer_runs import run_jobs
+from trainer_runs import run_jobs, same
 from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics, train_here
 
 from ddp_course import diloco_ddp
@@ -207,15 +207,6 @@ def test_a_checkpoint_that_forgets_something_shows(ran, fault):
     _, folder, outcomes, _ = ran
     assert outcomes[f"{fault}: resumed"] == "0"
     assert gap(folder / fault, folder / "whole") > 1e-5
-
-
-def same(one, other):
-    """Of nested dicts and lists of tensors, whether all are equal."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
 def test_sigterm_to_one_rank_stops_all_at_the_next_meeting(ran):

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from training_runs import CODE, ROOT
 
-from ddp_course import diloco_ddp, grpo_ddp, ladder_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp, reward_ddp
+from ddp_course import diloco_ddp, experts_ddp, grpo_ddp, ladder_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp, reward_ddp
 from ddp_course.training import checkpoint
 
 pytestmark = pytest.mark.skipif(not warm.forked.FORKS, reason="each case would load torch anew here")
@@ -44,14 +44,15 @@ SMALL = {
                        "--checkpoint distributed",
     "parallel": f"--preset tiny --data code.py {SIZES} --steps 2 --validation-windows 2",
     "diloco": f"--preset tiny --data code.py {SIZES} --steps 2 --sync-every 1 --validation-windows 2",
+    "experts": f"--preset tiny --data code.py {SIZES} --steps 2 --experts 2 --validation-windows 2",
     "ladder": "--rungs plain --steps 1",
     "speedrun": "--preset tiny --data code.py --nproc 1 --run-dir speedrun",  # finished: it launches none
 }  # fmt: skip
-RUNS = ("minigpt", "reward", "grpo", "puzzles", "puzzles-tensors", "parallel", "diloco")
+RUNS = ("minigpt", "reward", "grpo", "puzzles", "puzzles-tensors", "parallel", "diloco", "experts")
 FLAGS = {
     "minigpt": minigpt_ddp.TrainConfig, "reward": reward_ddp.RewardConfig, "grpo": grpo_ddp.GRPOConfig,
     "puzzles": puzzles_ddp.PuzzleConfig, "parallel": parallel_ddp.ParallelConfig, "diloco": diloco_ddp.DiLoCoConfig,
-    "ladder": ladder_ddp.LadderConfig,
+    "experts": experts_ddp.ExpertsConfig, "ladder": ladder_ddp.LadderConfig,
     "speedrun": make_dataclass("Flags", [("data", str), ("seed", int), ("preset", str)]),
 }  # fmt: skip
 # A large number of these is work, which may be asked for however long it takes; of the others it is memory at most.

@@ -1,6 +1,6 @@
 """Runs of trainers, one after the other in one process group: given JOBS.json, a list of jobs.
 
-A job is a dict with `script` (minigpt, diloco), `flags` and, if it is to go wrong, the name of a FAULT. `copy`: [from,
+A job is a dict with `script` (one of TRAINERS), `flags` and, if it is to go wrong, the name of a FAULT. `copy`: [from,
 up to step, to], made first. Rank 0 prints the outcomes and the bytes of each all-reduce, as a line of JSON.
 """
 
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -23,13 +24,14 @@ import warm
 from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
 from training_runs import ROOT, one_process_group
 
-from ddp_course import diloco_ddp, minigpt_ddp
+from ddp_course import diloco_ddp, experts_ddp, minigpt_ddp
+from ddp_course.distributed import pieces
 from ddp_course.distributed.replica_check import ReplicasDiffer
 from ddp_course.errors import InputError
 from ddp_course.training.command_line import parse
 from ddp_course.training.diloco import DiLoCo
 
-TRAINERS = {"minigpt": minigpt_ddp, "diloco": diloco_ddp}
+TRAINERS = {"minigpt": minigpt_ddp, "diloco": diloco_ddp, "experts": experts_ddp}
 SIZES = {"Float": 4, "Double": 8}
 
 
@@ -42,9 +44,9 @@ def plain_sgd():
 
 
 @contextmanager
-def stopped_in_the_second_update():
+def stopped_in_the_second_update(trainer=diloco_ddp, name="clip_grad_norm_"):
     """SIGTERM to the last rank, as a scheduler sends it."""
-    clip, calls = diloco_ddp.clip_grad_norm_, []
+    clip, calls = getattr(trainer, name), []
 
     def signalled(*arguments):
         calls.append(1)
@@ -52,7 +54,7 @@ def stopped_in_the_second_update():
             os.kill(os.getpid(), signal.SIGTERM)
         return clip(*arguments)
 
-    with mock.patch.object(diloco_ddp, "clip_grad_norm_", signalled):
+    with mock.patch.object(trainer, name, signalled):
         yield
 
 
@@ -75,9 +77,27 @@ def meeting_without_the_others():
         yield
 
 
+def averaged(parameters, group, add=experts_ddp.add_gradients):
+    """The mistake: the gradients of experts, which are tensors of three dimensions, are divided by the ranks."""
+    add(parameters, group)
+    for parameter in parameters:
+        parameter.grad /= dist.get_world_size() if parameter.dim() == 3 else 1
+
+
+def silent(module):
+    """Its all-reduces do nothing."""
+    names = {name: getattr(dist, name) for name in ("group", "all_gather", "all_gather_object")}
+    return lambda: mock.patch.object(module, "dist", SimpleNamespace(all_reduce=lambda *_, **__: None, **names))
+
+
 FAULTS = {
     "plain SGD": plain_sgd,
     "stopped": stopped_in_the_second_update,
+    "stopped experts": lambda: stopped_in_the_second_update(experts_ddp, "clip_gradients"),
+    "experts averaged over the ranks": lambda: mock.patch.object(experts_ddp, "add_gradients", averaged),
+    "gradients not added": lambda: mock.patch.object(experts_ddp, "add_gradients", lambda *_: None),
+    "balance of the own choices": silent(experts_ddp),
+    "own norm": silent(pieces),
     "wrong sign": lambda: mock.patch.object(DiLoCo, "_own_weights", wrong_sign),
     "weights are not handed out": lambda: mock.patch.object(DiLoCo, "_take_over", lambda self: None),
     "no message": meeting_without_the_others,
@@ -129,6 +149,15 @@ def run_jobs(folder: Path, jobs: dict[str, dict], nproc: int) -> tuple[dict[str,
     assert len({json.dumps(of_rank) for of_rank in run.results.values()}) == 1, "ranks disagree"
     result = run.results[0]
     return tuple(dict(zip(jobs, result[what], strict=True)) for what in ("outcomes", "sent"))
+
+
+def same(one, other) -> bool:
+    """Of nested dicts and lists of tensors, whether all are equal."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
 if __name__ == "__main__":

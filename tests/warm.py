@@ -20,7 +20,7 @@ from ddp_course.grader.harness import forked
 from ddp_course.grader.harness.fair_clock import FairClock
 from ddp_course.launcher import Run
 
-SCRIPTS = "minigpt", "reward", "grpo", "puzzles", "parallel", "diloco", "ladder"
+SCRIPTS = "minigpt", "reward", "grpo", "puzzles", "parallel", "diloco", "experts", "ladder"
 LAUNCHABLES = [f"ddp_course.{name}_ddp" for name in SCRIPTS]
 HOW = forked.context("forkserver")
 if forked.FORKS:

@@ -1,0 +1,200 @@
+"""Pre-train MiniGPT with a mixture of experts in every block, the experts spread over the ranks.
+
+    torchrun --standalone --nproc-per-node=2 ddp_course/experts_ddp.py --preset tiny
+    torchrun --standalone --nproc-per-node=4 ddp_course/experts_ddp.py --experts 16 --ep 2      # two replicas of all
+    torchrun ... ddp_course/experts_ddp.py --run-dir runs/mine --resume auto      # go on, at any number of ranks
+
+Read it from `train` downwards, beside minigpt_ddp.py: the same flags give the same windows, at any number of ranks, and
+the same training run. What experts add is marked MoE 1/7 to MoE 7/7. Notebook 24 has the method.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp_course.distributed import process_group
+from ddp_course.distributed.expert_parallel import add_gradients
+from ddp_course.distributed.mesh import Mesh
+from ddp_course.distributed.pieces import assert_copies_equal, clip_gradients, pieces_of
+from ddp_course.distributed.sync import sum_over_ranks
+from ddp_course.errors import InputError
+from ddp_course.models import minigpt
+from ddp_course.parallel.minigpt_experts import MixtureGPT, mixture_parameter_count
+from ddp_course.parallel.minigpt_stage import TIED
+from ddp_course.parallel.pretraining import (
+    PretrainingSettings,
+    identity_of,
+    micro_steps_per_update,
+    open_text,
+    shape_of,
+    validate,
+)
+from ddp_course.training.command_line import run
+from ddp_course.training.memory import require_memory, training_bytes
+from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate
+from ddp_course.training.precision import autocast, by_rule, parameter_dtype
+from ddp_course.training.progress import Progress
+from ddp_course.training.run_directory import open_run
+from ddp_course.training.settings import check_ranges
+from ddp_course.training.stop_request import StopRequest
+from ddp_course.training.training_state import TrainingState
+from ddp_course.training.whole_state import WholeModel, WholeOptimizer, names_by_group
+
+
+@dataclass(frozen=True)
+class ExpertsConfig(PretrainingSettings):
+    """Pre-train MiniGPT with experts. The same flags mean the same training run at any number of processes.
+
+    Of several micro-batches the choices are counted first, in a forward pass more: take one, if it fits.
+    """
+
+    experts: int = 8
+    """Experts of a block, each an MLP of the size of MiniGPT's."""
+    best: int = 2
+    """How many of them a token takes."""
+    ep: int | None = None
+    """Ranks over which the experts are spread; the others are replicas of these. None: all ranks."""
+    balance: float = 0.01
+    """Weight of the balance loss, which is 1 in a layer whose experts are equally popular."""
+    check_every: int = 0
+    """Updates between comparisons of the copies that ranks hold of the same weights. 0: at the end."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(self, at_least_1=("experts", "best", "ep"), at_least_0=("balance", "check_every"))
+        if self.best > self.experts:
+            raise ValueError(f"--best {self.best} is more than --experts {self.experts}")
+
+
+PRESETS = {
+    "laptop": ExpertsConfig(),
+    "tiny": ExpertsConfig(preset="tiny", tokenizer="bytes", vocab_size=None, layers=2, heads=2, width=64, context=64,
+                          tokens_per_update=2048, micro_batch_size=8, steps=20, warmup_steps=2, validate_every=10,
+                          checkpoint_every=10, log_every=1),
+}  # fmt: skip
+
+
+def train(config: ExpertsConfig) -> int:
+    """One rank's part of the run, to the last step or until a stop was asked for; returns the exit code."""
+    world = process_group.start(config.timeout_seconds, config.device)
+    accumulation_steps = micro_steps_per_update(config, world.size)
+    # MoE 1/7: experts are cut over the mesh's tp axis, as other tensors are; dp has the replicas. Windows go by rank.
+    spread_over = config.ep or world.size
+    if world.size % spread_over or config.experts % spread_over:
+        raise InputError(f"--ep {spread_over} must divide the number of processes, {world.size}, and --experts "
+                         f"{config.experts}: each rank holds as many whole experts")  # fmt: skip
+    mesh = Mesh(world, pp=1, dp=world.size // spread_over, shard=1, cp=1, tp=spread_over)
+    run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="experts")
+    tokens, windows = open_text(world, config, run_directory.before)
+    process_group.seed_shared(config.seed)
+    shape, dtype = shape_of(config, tokens), parameter_dtype(config.precision)
+    of_experts, others = mixture_parameter_count(shape, config.experts)
+    need = max((of_experts + others) * dtype.itemsize, training_bytes(others + of_experts // spread_over, dtype))
+    need += minigpt.activation_bytes(shape, config.micro_batch_size) + 8 * config.tokens_per_update // config.context
+    need += 16 * config.tokens_per_update // world.size  # the tokens and targets of an update lie here together
+    require_memory(world, "this training run", need)
+    by_rule(config.precision, world.device, config.context).use()
+
+    # MoE 2/7: every rank makes the same whole model and keeps its experts. All else is replicated.
+    model = MixtureGPT(shape, config.experts, config.best).to(world.device, dtype)
+    names = names_by_group(model)
+    model.spread(mesh.tp)
+    optimizer = make_adamw(model, config.learning_rate, config.weight_decay)  # after the cut: it must know the pieces
+    pieces = pieces_of(model, mesh, {})
+    process_group.seed_rank(config.seed, world.rank)
+    identity = {name: getattr(config, name) for name in ("experts", "best")} | identity_of(config, tokens)
+    # MoE 3/7: a checkpoint holds all experts, so any number of ranks can go on from it.
+    state = TrainingState({"model": WholeModel(mesh, pieces, names, TIED),
+                           "optimizer": WholeOptimizer(mesh, pieces, names, optimizer)}, identity)  # fmt: skip
+    step = state.restore(world, checkpoint) if checkpoint else 0
+    if step >= config.steps:
+        world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
+        return 0
+    settings = asdict(config) | {"world_size": world.size, "token_file": str(tokens.folder)}
+    settings = run_directory.begin(step, settings)
+    settings["tokenizer_state"] = tokens.tokenizer.state()
+
+    world.say(f"{of_experts + others:,} parameters, {of_experts // spread_over + others:,} of them on rank 0; "
+              f"{len(tokens.train):,} training tokens{windows.described}; {config.precision} on {world.device}\n"
+              f"{config.experts} experts over {spread_over} rank(s), {mesh.dp.size} replica(s); "
+              f"{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x {accumulation_steps} "
+              f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens")  # fmt: skip
+    progress = Progress(run_directory, config, first_step=step, per_update=config.tokens_per_update, unit="tokens")
+    stop_request, stopping = StopRequest(world, config), False
+    own, replicated = ([piece.parameter for piece in pieces if bool(piece.cut) == cut] for cut in (True, False))
+    while step < config.steps and not stopping:
+        learning_rate = config.learning_rate_at(step)
+        set_learning_rate(optimizer, learning_rate)
+        target_count = windows.targets(step)  # of all ranks together
+        batches = [(inputs.to(world.device), targets.to(world.device)) for inputs, targets in windows.micro_batches(
+            update=step, rank=world.rank, world_size=world.size, micro_batch_size=config.micro_batch_size,
+            accumulation_steps=accumulation_steps)]  # fmt: skip
+        loss_sum, balance_sum = torch.zeros(2, device=world.device, dtype=torch.float64)
+        # MoE 4/7: the balance loss is of the whole update. A single forward pass cannot know its later choices.
+        choices = counted(model, batches, config, world.device) if accumulation_steps > 1 else None
+        for inputs, targets in batches:
+            with autocast(config.precision, world.device):
+                loss = model(inputs, targets)
+            if choices is None:
+                dist.all_reduce(choices := model.choices())
+            balance = model.balance(choices, config.tokens_per_update)
+            (loss / target_count + config.balance * balance).backward()
+            loss_sum += loss.detach()
+            balance_sum += balance.detach()
+        # MoE 5/7: all ranks' gradients of what they share are added. An expert's is complete: every token that chose it
+        # came here, with the loss divided by the tokens of all. Only replicas of the expert have the rest.
+        add_gradients(replicated, dist.group.WORLD)
+        add_gradients(own, mesh.dp.group)
+        # MoE 6/7: the norm of the whole gradient, with the experts of all ranks.
+        gradient_norm = clip_gradients(pieces, config.gradient_clip or math.inf)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        if config.check_every and step % config.check_every == 0:
+            assert_copies_equal(world, pieces, step)
+
+        total, balance_total, ranks_asked = sum_over_ranks(world, loss_sum, balance_sum, stop_request.asked())
+        stopping = ranks_asked > 0
+        progress.step(step, loss_sum, loss=total / target_count, learning_rate=learning_rate, grad_norm=gradient_norm,
+                      balance=balance_total / config.layers, busiest=busiest(choices),
+                      **windows.logged(target_count))  # fmt: skip
+        with progress.paused():
+            if stopping or is_due(step, config.checkpoint_every, config.steps):
+                state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
+            if is_due(step, config.validate_every, config.steps):
+                # MoE 7/7: ranks communicate in the forward pass, so all take as many batches.
+                progress.validation(step, loss=validate(model, tokens, config, world))
+    progress.close()
+
+    assert_copies_equal(world, pieces)
+    if stopping and step < config.steps:
+        return stop_request.leave(step, run_directory.path)
+    world.say(f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
+              f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s\nrun directory: "
+              f"{run_directory.path}")  # fmt: skip
+    return 0
+
+
+@torch.no_grad()
+def counted(model: MixtureGPT, batches: list[tuple[Tensor, Tensor]], config: ExpertsConfig,
+            device: torch.device) -> Tensor:  # fmt: skip
+    """(layers, experts): the choices of an update, of all ranks. Random numbers are left as they were."""
+    choices = torch.zeros(config.layers, config.experts, dtype=torch.int64, device=device)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), autocast(config.precision, device):
+        for inputs, targets in batches:
+            model(inputs, targets)
+            choices += model.choices()
+    dist.all_reduce(choices)
+    return choices
+
+
+def busiest(choices: Tensor) -> float:
+    """How often the most popular expert of any layer was chosen, over the mean: the others' ranks wait for its rank."""
+    return (choices.max(1).values / choices.double().mean(1)).max().item()
+
+
+if __name__ == "__main__":
+    run(train, PRESETS)

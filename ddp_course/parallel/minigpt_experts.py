@@ -1,0 +1,55 @@
+"""MiniGPT with a mixture of experts in place of every block's MLP, the experts spread over ranks."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ddp_course.distributed.expert_parallel import Mixture, balance_loss
+from ddp_course.distributed.mesh import Axis
+from ddp_course.models.minigpt import Block, MiniGPT, MiniGPTConfig, parameter_count
+
+
+class MixtureBlock(nn.Module):
+    """A block of MiniGPT whose MLP has become `experts` of the same size."""
+
+    def __init__(self, whole: Block, layers: int, experts: int, best: int) -> None:
+        super().__init__()
+        self.dropout, self.mlp_norm = whole.dropout, whole.mlp_norm
+        self.attention_norm, self.attention = whole.attention_norm, whole.attention
+        self.mixture = Mixture(whole.expand.in_features, whole.expand.out_features, experts, best)
+        nn.init.normal_(self.mixture.down, std=0.02 / (2 * layers) ** 0.5)  # as MiniGPT's projections
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + F.dropout(self.mixture(self.mlp_norm(x)), self.dropout, self.training)
+
+
+class MixtureGPT(MiniGPT):
+    """Whole at first. `spread` leaves this rank its experts; then all ranks of the axis have to call it together."""
+
+    def __init__(self, config: MiniGPTConfig, experts: int, best: int) -> None:
+        super().__init__(config)
+        self.blocks = nn.ModuleList(MixtureBlock(block, config.layers, experts, best) for block in self.blocks)
+
+    @property
+    def mixtures(self) -> list[Mixture]:
+        return [block.mixture for block in self.blocks]
+
+    def spread(self, axis: Axis) -> None:
+        for mixture in self.mixtures:
+            mixture.spread(axis)
+
+    def choices(self) -> Tensor:
+        """(layers, experts): how often each was chosen by this rank's tokens in the last forward pass."""
+        return torch.stack([mixture.choices for mixture in self.mixtures])
+
+    def balance(self, choices: Tensor, tokens: int) -> Tensor:
+        """This rank's part of the balance loss, for the last forward pass: see `expert_parallel.balance_loss`."""
+        return balance_loss(self.mixtures, choices, tokens)
+
+
+def mixture_parameter_count(config: MiniGPTConfig, experts: int) -> tuple[int, int]:
+    """(of all experts, of everything else): equal to the sum over the parameters of a MixtureGPT."""
+    mlp = 8 * config.width**2 + 5 * config.width  # of a block of MiniGPT, with its biases
+    of_experts = config.layers * experts * 8 * config.width**2
+    return of_experts, parameter_count(config) - config.layers * (mlp - experts * config.width)

@@ -1,0 +1,220 @@
+"""Experts that are spread over ranks are one process that computes all of them: losses, norms, weights, averages.
+
+In float64. Gaps are rounding: each comparison has a mistake beside it, which is far outside of the tolerance.
+"""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.utils import clip_grad_norm_
+from trainer_runs import run_jobs, same
+from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics
+
+from ddp_course import experts_ddp
+from ddp_course.data.token_file import open_tokens, prepare
+from ddp_course.data.windows import micro_batches, validation_batches
+from ddp_course.errors import InputError
+from ddp_course.models.minigpt import MiniGPTConfig
+from ddp_course.parallel.minigpt_experts import MixtureGPT, mixture_parameter_count
+from ddp_course.training.command_line import parse
+
+STEPS, EQUAL = 4, 1e-10
+FLAGS = ("--data", ROOT / "ddp_course/data", "--precision", "float64", "--layers", 2, "--heads", 2, "--width", 16,
+         "--context", 16, "--tokens-per-update", 256, "--micro-batch-size", 4, "--validation-windows", 11,
+         "--validate-every", 2, "--checkpoint-every", 2, "--keep-checkpoints", 0, "--gradient-clip", 0.5,
+         "--experts", 4, "--balance", 0.1, "--steps", STEPS)  # fmt: skip
+UNLIKE = ("--pack", "--activation-checkpointing", "--micro-batch-size", 2, "--gradient-clip", 0, "--best", 1)
+RESUMED = ("--precision", "float32", "--dropout", 0.1, "--check-every", 1)
+LOGGED = "loss", "val_loss", "grad_norm", "balance", "busiest"
+BROKEN = ("experts averaged over the ranks", "balance of the own choices", "own norm", "gradients not added")
+
+
+def flags(run_dir, *more):
+    return [str(word) for word in ("--preset", "tiny", "--run-dir", run_dir, *FLAGS, *more)]
+
+
+def train_one(run_dir, *more):
+    return in_this_process(experts_ddp.train, parse(experts_ddp.PRESETS, flags(run_dir, *more)))
+
+
+def job(folder, *more, **further):
+    return {"script": "experts", "flags": flags(folder, *more), **further}
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """Runs on one process, to compare with. Their reference is `played`, below."""
+    folder = tmp_path_factory.mktemp("one")
+    train_one(folder / "plain")
+    train_one(folder / "unlike", *UNLIKE)
+    return folder
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
+def ran(request, tmp_path_factory, one):
+    """The number of ranks, the folder of all their runs, what became of each, and the sizes of its all-reduces."""
+    folder = tmp_path_factory.mktemp(f"ranks_{request.param}")
+    whole = str(folder / "whole"), 2, str(folder / "resumed")
+    jobs = {
+        "plain": job(folder / "plain"),
+        "replicas": job(folder / "replicas", "--ep", request.param // 2),
+        "unlike": job(folder / "unlike", *UNLIKE),
+        "whole": job(folder / "whole", *RESUMED),
+        "resumed": job(folder / "resumed", *RESUMED, "--resume", "auto", copy=whole),
+        "stopped": job(folder / "stopped", *RESUMED, fault="stopped experts"),
+        "gone on": job(folder / "gone on", *RESUMED, "--resume", folder / "stopped/checkpoints/step_000002"),
+        "from one process": job(folder / "from one", "--resume", one / "plain/checkpoints/step_000002"),
+        "bfloat16": job(folder / "bfloat16", "--precision", "bfloat16", "--steps", 2),
+        "ep 3": job(folder / "ep 3", "--ep", 3),
+        "experts 7": job(folder / "experts 7", "--experts", 7),
+    } | {fault: job(folder / fault, fault=fault) for fault in BROKEN}  # fmt: skip
+    outcomes, sent = run_jobs(folder, jobs, request.param)
+    return SimpleNamespace(ranks=request.param, folder=folder, outcomes=outcomes, sent=sent)
+
+
+def gap(ours, theirs):
+    """The largest distance of a logged number, a weight, or an average of a gradient."""
+    distances = []
+    for key in LOGGED:
+        mine, other = metrics(ours, key), metrics(theirs, key)
+        assert mine.keys() <= other.keys() and max(mine) == STEPS
+        distances += [abs(value - other[step]) for step, value in mine.items()]
+    mine, other = checkpoint(ours, STEPS), checkpoint(theirs, STEPS)
+    distances.append(largest_gap(mine["model"], other["model"]))
+    for number, averages in other["optimizer"]["state"].items():
+        distances.append(largest_gap(mine["optimizer"]["state"][number], averages))
+    return max(distances)
+
+
+@pytest.mark.parametrize("title", ["plain", "replicas", "unlike"])
+def test_ranks_are_one_process(ran, one, title):
+    """Experts on all ranks, on half of them with replicas, and with other settings: several micro-batches, packed."""
+    assert ran.outcomes[title] == "0"
+    assert gap(ran.folder / title, one / ("unlike" if title == "unlike" else "plain")) < EQUAL
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_mistake_shows(ran, one, fault):
+    if ran.outcomes[fault] == "0":
+        assert gap(ran.folder / fault, one / "plain") > 1e3 * EQUAL
+    else:
+        assert ran.outcomes[fault].startswith("ReplicasDiffer: copies differ")
+
+
+class Dense(torch.nn.Module):
+    """A mixture by definition: each token's output is the weighted sum of its best experts'."""
+
+    def __init__(self, whole):
+        super().__init__()
+        self.router, self.up, self.down, self.best = whole.router, whole.up, whole.down, whole.best
+
+    def forward(self, x):
+        probabilities = self.router(x).softmax(-1)
+        weights, chosen = probabilities.topk(self.best)
+        mask = torch.zeros_like(probabilities).scatter(-1, chosen, weights)
+        self.chosen, self.mean = (mask > 0).double().flatten(0, 1), probabilities.flatten(0, 1).mean(0)
+        outputs = [F.gelu(x @ up) @ down for up, down in zip(self.up, self.down, strict=True)]
+        return sum(mask[..., number, None] * output for number, output in enumerate(outputs))
+
+
+def test_one_process_is_the_definition(one):
+    """The first run again in the plainest way: one batch, all experts on all tokens, the balance loss as in papers."""
+    config = parse(experts_ddp.PRESETS, flags("nowhere"))
+    tokens = open_tokens(prepare(config.data, config.tokenizer, config.vocab_size))
+    torch.manual_seed(config.seed)
+    model = MixtureGPT(MiniGPTConfig(256, config.context, config.layers, config.heads, config.width), 4, 2).double()
+    for block in model.blocks:
+        block.mixture = Dense(block.mixture)
+    named = dict(model.named_parameters())
+    optimizer = torch.optim.AdamW([{"params": [p for p in named.values() if p.dim() > 1], "weight_decay": 0.1},
+                                   {"params": [p for p in named.values() if p.dim() == 1], "weight_decay": 0.0}],
+                                  betas=(0.9, 0.95))  # fmt: skip
+    for step in range(STEPS):
+        [(inputs, targets)] = micro_batches(tokens.train, seed=config.seed, update=step, context=16, rank=0,
+                                            world_size=1, micro_batch_size=16, accumulation_steps=1)  # fmt: skip
+        loss = model(inputs, targets) / config.tokens_per_update
+        mixtures = [block.mixture for block in model.blocks]
+        balance = sum(4 * (m.chosen.mean(0) / 2 * m.mean).sum() for m in mixtures)
+        (loss + config.balance * balance).backward()
+        norm = clip_grad_norm_(model.parameters(), config.gradient_clip)
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate_at(step)
+        optimizer.step()
+        optimizer.zero_grad()
+        expected = {"loss": loss.item(), "grad_norm": norm.item(), "balance": balance.item() / 2,
+                    "busiest": max((m.chosen.sum(0) / m.chosen.sum() * 4).max().item() for m in mixtures)}  # fmt: skip
+        for key, value in expected.items():
+            assert metrics(one / "plain", key)[step + 1] == pytest.approx(value, abs=EQUAL), (step, key)
+    assert largest_gap(checkpoint(one / "plain", STEPS)["model"], model.state_dict()) < EQUAL
+    batches = validation_batches(tokens.val, context=16, batch_size=99, rank=0, world_size=1, max_windows=11)
+    model.eval()
+    sums = [(model(inputs, targets).item(), (targets >= 0).sum().item()) for inputs, targets in batches]
+    expected = sum(loss for loss, _ in sums) / sum(count for _, count in sums)
+    assert metrics(one / "plain", "val_loss")[STEPS] == pytest.approx(expected, abs=EQUAL)
+
+
+@pytest.mark.parametrize("title", ["resumed", "gone on"])
+def test_resumed_is_the_uninterrupted_run_to_the_last_bit(ran, title):
+    """In float32, with dropout; also after SIGTERM to one rank."""
+    assert ran.outcomes[title] == ran.outcomes["whole"] == "0" and ran.outcomes["stopped"] == "75"
+    assert sorted(os.listdir(ran.folder / "stopped/checkpoints")) == ["step_000002"]
+    ours, theirs = checkpoint(ran.folder / title, STEPS), checkpoint(ran.folder / "whole", STEPS)
+    assert same(ours["model"], theirs["model"]) and same(ours["optimizer"], theirs["optimizer"])
+    for key in LOGGED:
+        later = {step: value for step, value in metrics(ran.folder / title, key).items() if step > 2}
+        assert later == {step: value for step, value in metrics(ran.folder / "whole", key).items() if step > 2}
+
+
+def test_a_run_goes_on_at_another_number_of_ranks(ran, one, tmp_path):
+    assert ran.outcomes["from one process"] == "0"
+    assert gap(ran.folder / "from one", one / "plain") < EQUAL
+    train_one(tmp_path / "run", "--resume", ran.folder / "replicas/checkpoints/step_000002")
+    assert gap(tmp_path / "run", one / "plain") < EQUAL
+
+
+def test_half_precision_trains(ran):
+    assert ran.outcomes["bfloat16"] == "0" and all(0 < loss < 6 for loss in metrics(ran.folder / "bfloat16").values())
+
+
+def test_what_does_not_divide_is_refused(ran):
+    for refusal, ep, experts in (("ep 3", 3, 4), ("experts 7", ran.ranks, 7)):
+        assert ran.outcomes[refusal] == (f"InputError: --ep {ep} must divide the number of processes, {ran.ranks}, and "
+                                         f"--experts {experts}: each rank holds as many whole experts")  # fmt: skip
+
+
+def test_parameters_are_counted():
+    shape = MiniGPTConfig(61, 8, 3, 2, 12)
+    model = MixtureGPT(shape, 5, 2)
+    of_experts = sum(mixture.up.numel() + mixture.down.numel() for mixture in model.mixtures)
+    others = sum(parameter.numel() for parameter in model.parameters()) - of_experts
+    assert mixture_parameter_count(shape, 5) == (of_experts, others)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ("--experts 0", "--experts must be at least 1, not 0"),
+    ("--best 5", "--best 5 is more than --experts 4"),
+    ("--ep 0", "--ep must be at least 1, not 0"),
+    ("--balance -1", "--balance must be at least 0, not -1.0"),
+    ("--precision float16", "invalid choice 'float16' for argument '--precision'"),
+    ("--dropout 1", "--dropout must be a probability from 0 to below 1, not 1.0"),
+])  # fmt: skip
+def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
+    with pytest.raises(InputError) as refused:
+        parse(experts_ddp.PRESETS, flags(tmp_path, *wrong.split()))
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ("--tokens-per-update 100", "is not a multiple of 1 rank(s) x 4 windows x 16 tokens = 64; nearest that are: "),
+    ("--experts 100000000", "GiB of memory, each of 1 here has"),
+    ("--data nothing.txt", "nothing.txt"),
+    ("--resume {checkpoint} --experts 8", "it has experts 4, this run has 8"),
+    ("--resume {checkpoint} --best 1", "it has best 2, this run has 1"),
+])  # fmt: skip
+def test_bad_input_is_one_sentence(tmp_path, one, wrong, message):
+    with pytest.raises(InputError) as refused:
+        train_one(tmp_path / "run", *wrong.format(checkpoint=one / "plain/checkpoints/step_000002").split())
+    assert message in str(refused.value) and not list(tmp_path.rglob("metrics.jsonl"))
