@@ -4,6 +4,7 @@ import os
 import subprocess
 
 import pytest
+from grader.edited import text_of
 from training_runs import CODE, metrics, train
 
 from ddp_course.cluster import Cluster, slurm_unavailable, unavailable
@@ -79,6 +80,56 @@ def test_the_queue_preempts_cancels_and_keeps_exit_codes(slurm, tmp_path):
         slurm.job(999)
     with pytest.raises(InputError, match="there is no batch script"):
         slurm.sbatch(tmp_path / "none.sh")
+
+
+TRAIN = """#!/usr/bin/env python3
+import os, signal, sys, time
+from pathlib import Path
+
+run, task, asked = Path(sys.argv[2]), os.environ["SLURM_PROCID"], []
+run.mkdir(parents=True, exist_ok=True)
+signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+print(f"task {task}: begins at step", 100 * (run / "100.0").exists() * (run / "100.1").exists(), flush=True)
+while not asked:
+    if Path("done").exists():
+        sys.exit(0)
+    time.sleep(0.05)
+time.sleep(8)  # KillWait is 5
+(run / f"100.{task}").touch()
+sys.exit(75)
+"""
+
+
+@here
+def test_this_slurm_does_with_the_batch_scripts_of_exercise_16_what_the_played_one_does(slurm, tmp_path):
+    (tmp_path / "train").write_text(TRAIN)
+    (tmp_path / "train").chmod(0o755)
+    options = ["--time=UNLIMITED", f"--chdir={tmp_path}", f"--output={tmp_path}/%j.out"]
+
+    def near_the_limit(name):
+        script = tmp_path / f"{name}.sbatch"
+        script.write_text(script_of(text_of("16.1", name)).replace("srun train", f"srun {tmp_path}/train"))
+        job = slurm.sbatch(script, options=options)
+        slurm.wait(job, until=lambda: slurm.output(job).count("begins at step 0") == 2)
+        slurm.scancel(job, "--batch", "--signal=TERM")  # as --signal=B:TERM does
+        slurm.wait(job, until=lambda: slurm.job(job)["JobState"] == "PENDING")
+        return job
+
+    for name in ("kills_srun", "waits_once"):
+        assert slurm.job(near_the_limit(name))["JobState"] == "FAILED", name
+        assert not list((tmp_path / "runs").glob("*/100.*")), name
+    job = near_the_limit("solution")
+    slurm.wait(job, until=lambda: slurm.output(job).count("begins at step 100") == 2)
+    (tmp_path / "done").touch()
+    ended = slurm.wait(job)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "1"), slurm.output(job)
+
+
+def script_of(answer):
+    """The batch script that an answer to 16.1 returns."""
+    module = {}
+    exec(answer, module)
+    return module["batch_script"]()
 
 
 def test_the_template_is_a_batch_script():

@@ -1,0 +1,182 @@
+"""What a batch script finds on PATH in place of Slurm and of the training: srun, scancel, scontrol, squeue, train ...
+
+    python stand_in.py NAME ARGUMENT ...
+
+Started by the scheduler of slurm_play.py, whose folder is in the variable PLAY: events.jsonl there tells it what
+happened. Each behaves as the real one was seen to behave with Slurm 22.05, as far as question 16.1 needs it. Nothing
+but the standard library is loaded, so that a start takes milliseconds.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HOME = Path(os.environ.get("PLAY", "."))
+STEPS_PER_ATTEMPT = 100
+SECOND = 0.01  # of `sleep`
+WITH_VALUE = {"-N", "-n", "-c", "-t", "-o", "-e", "-J", "-p", "-w", "-x", "-D", "-W", "--wait", "--nodes", "--ntasks",
+              "--ntasks-per-node", "--cpus-per-task", "--output", "--error", "--time", "--signal"}  # srun's, as in -n 2
+
+
+def note(event, **what):
+    with open(HOME / "events.jsonl", "a") as file:
+        file.write(json.dumps({"event": event, "attempt": int(os.environ["PLAY_ATTEMPT"]), **what}) + "\n")
+
+
+def srun(arguments):
+    """A step of two tasks, each in a session of its own, as on another machine: only srun and scancel reach them."""
+    while arguments and arguments[0].startswith("-"):
+        option = arguments.pop(0)
+        if option in WITH_VALUE:
+            arguments.pop(0)
+    steps = HOME / f"steps-{os.environ['PLAY_ATTEMPT']}"
+    steps.mkdir(exist_ok=True)
+    step = len(list(steps.iterdir()))
+    (steps / str(step)).mkdir()
+    tasks, asked = [], []
+
+    def end(number, frame):  # "srun: forcing job termination", and every task is killed
+        asked.append(number)
+        note("srun killed its tasks", signal=signal.Signals(number).name)
+        for task in tasks:
+            send(task.pid, signal.SIGKILL)
+
+    def pass_on(number, frame):
+        for task in tasks:
+            send(task.pid, number)
+
+    signal.signal(signal.SIGINT, lambda number, frame: print("srun: interrupt (one more within 1 sec to abort)"))
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    signal.signal(signal.SIGTERM, end)
+    for task in range(2):
+        own = {"SLURM_PROCID": str(task), "SLURM_NODEID": str(task), "SLURM_LOCALID": "0", "SLURM_STEP_ID": str(step)}
+        try:
+            tasks.append(subprocess.Popen(arguments, env=os.environ | own, start_new_session=True))
+        except OSError as error:
+            print(f"srun: error: {error}", file=sys.stderr)
+            return 2
+        (steps / str(step) / str(task)).write_text(str(tasks[-1].pid))
+    if asked:
+        pass_on(signal.SIGKILL, None)
+    codes = [task.wait() for task in tasks]
+    return max(code if code >= 0 else 128 - code for code in codes)
+
+
+def scancel(arguments):
+    """Without a signal: the end of the job, or SIGKILL for a step. With one: to its tasks, not to the batch shell."""
+    text = " ".join(arguments)
+    found = re.search(r"(?:--signal[= ]|-s ?)(?:SIG)?(\w+)", text)
+    whom = [word for word in arguments if re.fullmatch(r"\d+(\.\w+)?", word) and word != (found and found[1])]
+    if not whom or whom[0].partition(".")[0] != os.environ["SLURM_JOB_ID"]:
+        print(f"scancel: error: Invalid job id {text}", file=sys.stderr)
+        return 1
+    step = whom[0].partition(".")[2]
+    name = found[1] if found else ""
+    number = signal.Signals(int(name)) if name.isdigit() else getattr(signal, f"SIG{name}", None) if name else None
+    if not found and not step:
+        note("cancelled")
+        return 0
+    if not found:
+        number = signal.SIGKILL
+        note("scancel killed the tasks")
+    if number is None:
+        print(f"scancel: error: Unknown job signal: {name}", file=sys.stderr)
+        return 1
+    if step == "batch" or re.search(r"--batch|--full|(?<!\S)-[bf]", text):
+        os.kill(int((HOME / "shell").read_text()), number)
+        if "-f" not in text:
+            return 0
+    if not any([send(pid, number) for pid in tasks_of(step)]):
+        print(f"scancel: error: Kill job error on job step id {whom[0]}: Invalid job id specified", file=sys.stderr)
+        return 1
+    return 0
+
+
+def scontrol(arguments):
+    if arguments[:1] == ["requeue"]:
+        if os.environ["SLURM_JOB_ID"] not in arguments[1:]:
+            print(f"Invalid job id specified for job {' '.join(arguments[1:])}", file=sys.stderr)
+            return 1
+        if os.environ["PLAY_REQUEUE"] != "1":
+            print(f"Requested operation is presently disabled for job {os.environ['SLURM_JOB_ID']}", file=sys.stderr)
+            note("requeue refused")
+            return 1
+        note("requeued")
+    elif arguments[:2] == ["show", "hostnames"]:
+        first = 1 + 2 * int(os.environ["PLAY_ATTEMPT"])
+        print(f"node{first}\nnode{first + 1}")
+    return 0
+
+
+def squeue(arguments):
+    print("RUNNING")
+    return 0
+
+
+def sleep(arguments):
+    time.sleep(float(arguments[0].rstrip("s")) * SECOND)
+    return 0
+
+
+def other(arguments):
+    print("not to be had in this play", file=sys.stderr)
+    return 1
+
+
+def train(arguments):
+    """`train --run-dir FOLDER [--resume]`: at SIGTERM it saves, for 90 seconds of the play, and ends with 75."""
+    options = dict(zip(arguments[::2], arguments[1::2], strict=False))
+    folder = options.get("--run-dir") or next((one[10:] for one in arguments if one.startswith("--run-dir=")), "")
+    if not folder:
+        print("train: --run-dir is missing", file=sys.stderr)
+        return 2
+    task, asked = os.environ.get("SLURM_PROCID", "none"), []
+    shared = Path(os.environ["PLAY_SHARED"]).resolve()
+    run = Path(folder).resolve()
+    if shared not in [run, *run.parents]:  # a disk of one machine: another attempt has other machines
+        run = HOME / "disks" / f"{os.environ['PLAY_ATTEMPT']}-{task}" / run.relative_to("/")
+    run.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    whole = [int(path.stem) for path in run.glob("*.0") if path.with_suffix(".1").exists()]
+    step = max(whole, default=0) if "--resume" in arguments else 0
+    note("begins", task=task, step=step, folder=folder)
+    print(f"task {task}: begins at step {step}", flush=True)
+    while not asked:
+        for end, code in (("done", 0), ("bug", 1)):
+            if (HOME / f"{end}-{os.environ['PLAY_ATTEMPT']}").exists():
+                note("ends", task=task, code=code)
+                return code
+        time.sleep(0.01)
+    note("asked", task=task)
+    while not (HOME / f"saved-{os.environ['PLAY_ATTEMPT']}").exists():  # unless it is killed before
+        time.sleep(0.01)
+    (run / f"{step + STEPS_PER_ATTEMPT}.{task}").touch()
+    note("saved", task=task, step=step + STEPS_PER_ATTEMPT)
+    return 75
+
+
+def tasks_of(step):
+    """The processes of a step, or of all steps."""
+    files = (HOME / f"steps-{os.environ['PLAY_ATTEMPT']}").glob(f"{step or '*'}/*")
+    return [int(text) for file in files if (text := file.read_text())]
+
+
+def send(pid, number):
+    """To a task with all its children; whether there was one."""
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):  # macOS says the second of one that has ended
+        return False
+    return True
+
+
+PROGRAMS = {one.__name__: one for one in (srun, scancel, scontrol, squeue, sleep, train)}
+
+if __name__ == "__main__":
+    sys.exit(PROGRAMS.get(sys.argv[1], other)(sys.argv[2:]))

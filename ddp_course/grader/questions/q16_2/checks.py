@@ -1,0 +1,203 @@
+"""16.2: a function that reads from what machines say of themselves whom the others cannot reach, and what mends it."""
+
+import ipaddress
+import json
+import random
+from pathlib import Path
+
+from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.verdict import Wrong
+
+TITLE = "find the interface"
+RECORDED = Path(__file__).with_name("recorded.json")  # written by tests/test_interface_facts.py, on real machines
+HINTS = [
+    "Two questions per machine. Which address does gloo publish there? And is that address in a network that all "
+    "machines share?",
+    "A network is shared if each machine has an interface in it that is up, and no two have the same address there. "
+    "Without the variable, an address counts that the host name leads to and that is the machine's own, or begins with "
+    "127; else it is 127.0.0.1.",
+    "common = set.intersection of {one.network for state, one in interfaces(machine).values() if state == 'UP'}, but "
+    "for the networks in which the addresses of two machines are equal; wrong is who publishes None or an address that "
+    "is in none of them; the setting names the interface of that machine whose network is in common.",
+]
+FUNCTION, VARIABLE = "mend", "GLOO_SOCKET_IFNAME"
+
+
+def published(facts):
+    """The IPv4 address at which gloo waits on this machine; None without one."""
+    found = {name: address for name, (_, address) in interfaces(facts).items()}
+    if facts[VARIABLE]:
+        return str(found[facts[VARIABLE]].ip) if facts[VARIABLE] in found else None
+    own = {str(address.ip) for address in found.values()}
+    for line in facts["hosts"].splitlines():
+        address, *names = line.split()
+        if facts["hostname"] in names and (address in own or address.startswith("127.")):
+            return address
+    return "127.0.0.1"
+
+
+def interfaces(facts):
+    """{name: (state, address with the length of its network's prefix)}"""
+    lines = (line.split() for line in facts["ip"].splitlines())
+    return {name.partition("@")[0]: (state, ipaddress.ip_interface(first[0])) for name, state, *first in lines if first}
+
+
+def shared(machines):
+    """The networks in which every machine has an address of its own."""
+    by_machine = [
+        {one.network: one.ip for state, one in interfaces(facts).values() if state == "UP"}
+        for facts in machines.values()
+    ]
+    common = set.intersection(*map(set, by_machine))
+    return {network for network in common if len({one[network] for one in by_machine}) == len(machines)}
+
+
+def wrong_machines(machines):
+    """{machine: the address it publishes, or None} of those that the others cannot reach."""
+    found = {machine: published(facts) for machine, facts in machines.items()}
+    return {
+        machine: address for machine, address in found.items()
+        if not address or not any(ipaddress.ip_address(address) in network for network in shared(machines))
+    }  # fmt: skip
+
+
+def cluster(given, world, special, prefix=24, second="all"):
+    """Machines as somebody might have them. special: {number: what is wrong there}; second: who is in a second network.
+
+    Without `prefix` 24 the machines of the first network differ in more than the last number of their address.
+    """
+    luck = random.Random(f"16.2 {given}")
+    name, base = luck.choice(["gpu", "trainer", "n"]), luck.randrange(1, 200)
+    names = [f"{name}{number}" for number in range(world)]
+    spread = 2 ** (24 - prefix)
+    third = spread * luck.randrange(256 // spread)
+    first = [f"10.{base}.{third + luck.randrange(spread)}.{10 + 7 * number}" for number in range(world)]
+    cards = luck.sample(["eth0", "ens3", "enp5s0", "bond0"], world)
+    others = [f"192.168.{base}.{20 + number}" for number in range(world)]
+    machines = {}
+    for number in range(world):
+        wrong = special.get(number, "")
+        lines = [("lo", "UNKNOWN", "127.0.0.1/8"),
+                 (f"{cards[number]}@if{4 + number}", "UP", f"{first[number]}/{prefix}"),
+                 ("docker0", luck.choice(["UP", "DOWN"]) if given != "Docker is up" else "UP", "172.17.0.1/16")]
+        if second == "all" or number in second:
+            lines.append(("ib0", "DOWN" if wrong == "down" else "UP", f"{others[number]}/24"))
+        lines = [lines[0], *luck.sample(lines[1:], len(lines) - 1), ("eth9", "UP", "")]
+        known = dict(zip(names, first, strict=True))
+        known[names[number]] = {"loopback": "127.0.1.1", "second": others[number], "bridge": "172.17.0.1",
+                                "rescued": "127.0.1.1", "stale": f"10.{base}.99.99"}.get(wrong, first[number])
+        if wrong == "unknown":
+            del known[names[number]]
+        machines[chr(ord("a") + number)] = {
+            "hostname": names[0 if wrong == "clone" else number],
+            "hosts": "127.0.0.1 localhost\n" + "".join(f"{ip} {one}.example.org {one}\n" for one, ip in known.items()),
+            "ip": "".join(f"{one:<16} {state:<14} {address}".rstrip() + "\n" for one, state, address in lines),
+            VARIABLE: {"rescued": cards[number], "card of another": cards[number - 1], "docker": "docker0", "lo": "lo",
+                       "no address": "eth9", "ib0": "ib0", "empty": "", "own": cards[number]}.get(wrong),
+        }  # fmt: skip
+    return machines
+
+
+def given_prefix(given):
+    """How long the prefix of the first network is."""
+    return (*DRAWN.get(given, ()), 24, 24, 24)[2]
+
+
+DRAWN = {
+    "three machines as they should be": (3, {}),
+    "each by its own card's name": (3, {0: "own", 1: "own", 2: "own"}),
+    "Docker is up": (3, {}),
+    "a wide network": (3, {1: "empty"}, 16),
+    "loopback, and the variable": (2, {1: "rescued"}),
+    "some are on the second network": (3, {0: "second", 2: "ib0"}),
+    "a name that leads to loopback, of three": (3, {2: "loopback"}),
+    "loopback in a wide network": (4, {1: "loopback", 3: "rescued"}, 20),
+    "a variable for all": (3, {1: "card of another"}),
+    "a variable that names Docker": (3, {0: "docker"}),
+    "a name that leads to Docker, of three": (3, {1: "bridge"}),
+    "a variable that names lo": (2, {0: "lo"}),
+    "a clone": (3, {2: "clone"}),
+    "an address that is another's by now": (2, {0: "stale"}),
+    "an unknown name": (4, {3: "unknown"}),
+    "no address on that card": (2, {1: "no address"}),
+    "a second network that one does not have": (3, {1: "second"}, 24, (0, 1)),
+    "a variable for a network that one does not have": (4, {0: "ib0", 2: "ib0"}, 24, (0, 2, 3)),
+    "a second network that is down on one": (3, {0: "down", 2: "second"}),
+    "two are wrong": (4, {0: "loopback", 3: "docker"}),
+    "all are wrong": (2, {0: "loopback", 1: "loopback"}),
+}  # fmt: skip
+RECORDS = json.loads(RECORDED.read_text())
+RUNS = {
+    f"recorded, {given}": {
+        machine: {key: value for key, value in facts.items() if key != "published"}
+        for machine, facts in machines.items()
+    }
+    for given, machines in RECORDS.items()
+}
+RUNS |= {given: cluster(given, *how) for given, how in DRAWN.items()}
+JOBS = [Job(1, FUNCTION, tuple(Call([(machines,)], given) for given, machines in RUNS.items()))]
+
+
+def no_machine_is_blamed_without_cause(records):
+    """mend names no machine whose address the others reach."""
+    for case, machines, found in results(records):
+        for machine in found:
+            if machine not in wrong_machines(machines):
+                facts, address = machines.get(machine, {}), published(machines[machine]) if machine in machines else "?"
+                look = "an address in any network that all machines share is right"
+                if facts.get(VARIABLE) and published(facts | {VARIABLE: None}) != address:
+                    look = "the variable comes first: then the host name does not matter"
+                elif facts.get(VARIABLE):
+                    look = "the interface of one network can have another name on each machine"
+                elif facts.get(VARIABLE) == "":
+                    look = "an empty variable is none"
+                elif given_prefix(case.given) != 24:
+                    look = "the number after / says how much of an address is its network"
+                raise Wrong(f"{case.given}: {FUNCTION} named {machine}, which publishes {address}, and all reach that",
+                            look)  # fmt: skip
+    return f"nobody is blamed in {sum(not wrong_machines(machines) for machines in RUNS.values())} sound clusters"
+
+
+def every_wrong_machine_is_named(records):
+    """mend names every machine that publishes no address, or one that the others do not reach."""
+    for case, machines, found in results(records):
+        for machine, address in wrong_machines(machines).items():
+            if machine not in found:
+                facts = machines[machine]
+                said = f"publishes {address}" if address else f"has no address on {facts[VARIABLE]}"
+                look = "which network do all share: each machine has its own address in it, on an interface that is up?"
+                if address is None:
+                    look = f"has the interface of {VARIABLE} an address on that machine?"
+                elif address.startswith("127."):
+                    look = "the host name leads to loopback, or to no address of this machine; or the variable says lo"
+                raise Wrong(f"{case.given}: {FUNCTION} did not name {machine}, which {said}", look)
+    return "every machine that the others cannot reach is named"
+
+
+def the_setting_mends_it(records):
+    """The setting is GLOO_SOCKET_IFNAME with an interface of that machine in a network that all share."""
+    for case, machines, found in results(records):
+        for machine, setting in found.items():
+            variable, _, name = setting.partition("=") if isinstance(setting, str) else ("", "", "")
+            state, address = interfaces(machines[machine]).get(name, (None, None))
+            if variable != VARIABLE or "@" in name or address is None:
+                names = ", ".join(interfaces(machines[machine]))
+                said = f"for {machine} {FUNCTION} said {setting!r}; its interfaces are {names}"
+                look = f"{VARIABLE}=NAME, with a name of that machine's own; what follows @ is not part of it"
+                raise Wrong(f"{case.given}: {said}", look)
+            if address.network not in shared(machines) or state != "UP":
+                look = "an interface of that machine in the network that all machines share"
+                raise Wrong(f"{case.given}: {setting} lets {machine} publish {address.ip}, which not all reach", look)
+    return "and each gets the interface that mends it"
+
+
+CHECKS = [no_machine_is_blamed_without_cause, every_wrong_machine_is_named, the_setting_mends_it]
+
+
+def results(records):
+    for case in cases(records):
+        [found] = case.results
+        if not isinstance(found, dict):
+            look = "what is returned: a dict, empty if all is well"
+            raise Wrong(f"{case.given}: {FUNCTION} returned {found!r}", look)
+        yield case, RUNS[case.given], found

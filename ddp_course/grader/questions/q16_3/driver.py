@@ -1,0 +1,73 @@
+"""Inside a rank, for 16.3: ranks that play several machines, each with a disk of its own, and a slow download."""
+
+import os
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+
+PART, PARTS = b"part of a data set" * 4096, 4
+SIZE = PARTS * len(PART)
+
+
+def drive(prepare, number, machines, there, fails, shared):
+    """machines: of each rank; there: those that have the file already; fails: those whose first download fails.
+
+    Returns, for each attempt (two if one fails), the path, how many bytes of it are right, what was raised, how often
+    this rank downloaded, and how often it then saw a file that was not whole under the name that `prepare` returns.
+    """
+    rank = dist.get_rank()
+    machine, run = machines[rank], Path(f"run_{number}").resolve()
+    os.environ |= {
+        "GROUP_RANK": str(machine),
+        "GROUP_WORLD_SIZE": str(len(set(machines))),
+        "LOCAL_RANK": str(machines[:rank].count(machine)),
+        "LOCAL_WORLD_SIZE": str(machines.count(machine)),
+    }
+    folder = run / ("shared" if shared else f"machine_{machine}")
+    folder.mkdir(parents=True, exist_ok=True)
+    final, attempts = folder / "data.bin", []
+    if machine in there and os.environ["LOCAL_RANK"] == "0":
+        final.write_bytes(PARTS * PART)
+    meet(run / "ready")
+    for attempt in range(2 if fails else 1):
+        found = {"path": None, "bytes": 0, "raised": None, "downloads": 0, "parts_seen": 0}
+        attempts.append(found)
+
+        def download(path, attempt=attempt, found=found):
+            found["downloads"] += 1
+            if shared:
+                begun_together(run, machine, set(machines))
+            with open(path, "wb") as file:
+                for part in range(PARTS):
+                    file.write(PART)
+                    file.flush()
+                    time.sleep(0.02 * (1 + machine))
+                    found["parts_seen"] += final.exists() and final.stat().st_size < SIZE
+                    if part == 1 and attempt == 0 and machine in fails:
+                        raise OSError(28, "No space left on device")
+
+        try:
+            found["path"] = os.path.relpath(os.path.abspath(prepare(folder, download)), folder)
+            found["bytes"] = final.stat().st_size if final.is_file() else 0
+        except Exception as error:
+            if attempt or not (fails or shared):
+                raise
+            found["raised"] = f"{type(error).__name__}: {error}"[:300]
+        meet(run / f"attempt_{attempt}")
+    return attempts
+
+
+def begun_together(run, machine, machines):
+    """Wait a second at most for the downloads of the other machines to begin."""
+    (run / f"begun_{machine}").touch()
+    deadline = time.monotonic() + 1
+    while not all((run / f"begun_{one}").exists() for one in machines) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def meet(place):
+    """Wait until all ranks are here, without a collective: one of them may be in one of the answer's."""
+    Path(f"{place}_{dist.get_rank()}").touch()
+    while not all(Path(f"{place}_{rank}").exists() for rank in range(dist.get_world_size())):
+        time.sleep(0.02)

@@ -1,0 +1,175 @@
+"""Wrong and right answers to question 16.2; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+BLAMED, NAMED, MENDED = "no machine is blamed without cause", "every wrong machine is named", "the setting mends it"
+ANSWERS = (
+    Mistake(
+        "the_name_comes_first", "looks at the host name, also where the variable says something else",
+        check=BLAMED, says="a name that leads to loopback, and the variable: mend named node2", look="the variable comes first",
+        edit="""
+        -    if machine[VARIABLE]:
+        +    if machine[VARIABLE] and resolved(machine) is None:
+    """),
+    Mistake(
+        "an_empty_name", "takes an empty variable for the name of an interface",
+        check=BLAMED, says="an empty variable: mend named", look="an empty variable is none", edit="""
+        -    if machine[VARIABLE]:
+        +    if machine[VARIABLE] is not None:
+    """),
+    Mistake(
+        "one_network_only", "takes the first network that all share for the only one",
+        check=BLAMED, says="names on the second network: mend named", look="in any network that all machines share", edit="""
+        -    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
+        +    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)][:1]
+    """),
+    Mistake(
+        "networks_of_254", "takes the first three numbers of an address for its network",
+        check=BLAMED, says="a wide network: mend named a", look="the number after /", edit="""
+        -            members.setdefault(one.network, []).append(one.ip)
+        -    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
+        +            members.setdefault(ipaddress.ip_network(f"{one.ip}/24", strict=False), []).append(one.ip)
+        +    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
+    """),
+    Mistake(
+        "one_interface_name", "expects the interface of the first machine on all of them",
+        check=BLAMED, says="the variable, by each machine's name: mend named node2",
+        look="another name on each machine", edit="""
+             for name, machine in machines.items():
+                 address = published(machine)
+        -        if address is None or not any(address in network for network in shared):
+        +        first = next(iter(machines.values()))[VARIABLE]
+        +        if address is None or not any(address in network for network in shared) or (
+        +            first and machine[VARIABLE] != first
+        +        ):
+    """),
+    Mistake(
+        "any_address_will_do", "is content with any address that is not loopback",
+        check=NAMED, says="did not name node2, which publishes 172.17.0.1", look="which network do all share",
+        edit="""
+        -        if address is None or not any(address in network for network in shared):
+        +        if address is None or address.is_loopback:
+    """),
+    Mistake(
+        "dockers_bridge", "takes a network for shared that each machine has for itself",
+        check=NAMED, says="did not name node2, which publishes 172.17.0.1", look="its own address", edit="""
+        -    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
+        +    shared = [network for network, ips in members.items() if len(ips) == len(machines)]
+        @@
+        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
+        +            settings[name] = next(
+        +                f"{VARIABLE}={card}" for card, (_, one) in up[name]
+        +                if one.network in shared and card != "docker0"
+        +            )
+    """),
+    Mistake(
+        "a_network_of_some", "takes a network for shared that one machine does not have",
+        check=NAMED, says="did not name b, which publishes 192.168.", look="which network do all share", edit="""
+        -    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
+        +    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) >= max(2, len(machines) - 1)]
+    """),
+    Mistake(
+        "also_when_down", "counts interfaces that are down",
+        check=NAMED, says="two networks: mend did not name node2, which publishes 192.168.5.12", look="that is up", edit="""
+        -    up = {name: [one for one in interfaces(machine).items() if one[1][0] == "UP"] for name, machine in machines.items()}
+        +    up = {
+        +        name: [one for one in interfaces(machine).items() if one[1][0] != "UNKNOWN"]
+        +        for name, machine in machines.items()
+        +    }
+    """),
+    Mistake(
+        "believes_the_name", "publishes what the name leads to, also if that is another machine's",
+        check=NAMED, says="a clone's name: mend did not name node2, which publishes 127.0.0.1",
+        look="no address of this machine", edit="""
+        -    usable = address.is_loopback or any(address == one.ip for _, one in found.values())
+        -    return address if usable else ipaddress.ip_address("127.0.0.1")
+        +    return address
+    """),
+    Mistake(
+        "never_raises", "takes the host name where the interface does not exist",
+        check=NAMED, says="the variable of the other machine: mend did not name node2, which has no address on eth0",
+        look="on that machine", edit="""
+        -    if machine[VARIABLE]:
+        -        return found[machine[VARIABLE]][1].ip if machine[VARIABLE] in found else None
+        +    if machine[VARIABLE] in found:
+        +        return found[machine[VARIABLE]][1].ip
+    """),
+    Mistake(
+        "the_first_wrong_one", "stops at the first machine that is wrong",
+        check=NAMED, says="did not name node2, which publishes 127.0.0.1", edit="""
+             for name, machine in machines.items():
+                 address = published(machine)
+        -        if address is None or not any(address in network for network in shared):
+        +        if not settings and (address is None or not any(address in network for network in shared)):
+    """),
+    Mistake(
+        "one_setting_for_all", "gives each machine the interface of the first one",
+        check=MENDED, says="said 'GLOO_SOCKET_IFNAME=eth0'; its interfaces are", look="of that machine's own", edit="""
+        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
+        +            first = next(iter(up.values()))
+        +            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in first if one.network in shared)
+    """),
+    Mistake(
+        "the_first_interface", "gives each machine its first interface that is up",
+        check=MENDED, says="which not all reach", look="in the network that all machines share", edit="""
+        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
+        +            settings[name] = f"{VARIABLE}={up[name][0][0]}"
+    """),
+    Mistake(
+        "with_the_other_end", "gives the name as `ip` prints it",
+        check=MENDED, says="'GLOO_SOCKET_IFNAME=ens3@if", look="what follows @", edit="""
+        -    return {row[0].partition("@")[0]: (row[1], ipaddress.ip_interface(row[2])) for row in rows if len(row) > 2}
+        +    return {row[0]: (row[1], ipaddress.ip_interface(row[2])) for row in rows if len(row) > 2}
+        @@
+        -    found = interfaces(machine)
+        +    found = {card.partition("@")[0]: one for card, one in interfaces(machine).items()}
+    """),
+    Mistake(
+        "the_name_alone", "leaves out which variable it is",
+        check=MENDED, says="said 'ens3'", look="GLOO_SOCKET_IFNAME=NAME", edit="""
+        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
+        +            settings[name] = next(card for card, (_, one) in up[name] if one.network in shared)
+    """),
+    Route(
+        "by_comparison", "each machine against each other one: is its address in a network of all of them?", text='''
+        import ipaddress as ip
+
+
+        def cards(machine):
+            found = {}
+            for line in machine["ip"].splitlines():
+                words = line.split()
+                if len(words) > 2 and not words[2].startswith("127."):
+                    found[words[0].split("@")[0]] = (ip.ip_interface(words[2]), words[1] == "UP")
+            return found
+
+
+        def reaches(other, address, owner):
+            """Whether `other` has an interface in the network of `address`, and `owner` is somebody else there."""
+            return any(up and address in one.network and (other is owner or one.ip != address)
+                       for one, up in cards(other).values())
+
+
+        def mend(machines):
+            settings = {}
+            every = list(machines.values())
+            for name, machine in machines.items():
+                own = cards(machine)
+                if machine["GLOO_SOCKET_IFNAME"]:
+                    mine = [one.ip for card, (one, _) in own.items() if card == machine["GLOO_SOCKET_IFNAME"]]
+                else:
+                    named = [ip.ip_address(line.split()[0]) for line in machine["hosts"].splitlines()
+                             if machine["hostname"] in line.split()[1:]]
+                    mine = [one for one in named if one in [card.ip for card, _ in own.values()]]
+                if mine and all(reaches(other, mine[0], machine) for other in every):
+                    continue
+                settings[name] = [f"GLOO_SOCKET_IFNAME={card}" for card, (one, up) in own.items()
+                                  if up and all(reaches(other, one.ip, machine) for other in every)][-1]
+            return settings
+    '''),
+    Route(
+        "the_last_one", "takes the last of several interfaces that would do", edit="""
+        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
+        +            settings[name] = [f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared][-1]
+    """),
+)  # fmt: skip

@@ -1,0 +1,124 @@
+"""The clusters of exercise 16.2 were real ones: what their machines said of themselves, and what gloo published there.
+
+    python tests/test_interface_facts.py        record them anew, into the folder of the question
+
+Two machines made of namespaces have a second network (ib0), a bridge of their own as Docker makes it (docker0), and an
+interface without an address (eth1); on node2 the first network's interface is called ens3.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddp_course.cluster import Cluster, unavailable
+from ddp_course.grader.questions.q16_2.checks import RECORDED, published
+
+pytestmark = pytest.mark.ranks
+here = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
+NODES = ("node1", "node2")
+BOTH = {"node1": "eth0", "node2": "ens3"}
+CABLE = "ip link add {0} type veth peer name {0}p && ip link set {0}p up && ip link set {0} up"
+NAMES = "127.0.0.1 localhost\n10.77.0.1 node1\n10.77.0.2 node2\n"
+LOOPBACK = "127.0.0.1 localhost\n127.0.1.1 node2\n10.77.0.1 node1\n"
+# What is special on which machine: /etc/hosts, GLOO_SOCKET_IFNAME, its host name, a command and its undo.
+CASES = {
+    "as it should be": {},
+    "an empty variable": {"variable": {"node1": "", "node2": ""}},
+    "a name that leads to loopback": {"hosts": {"node2": LOOPBACK}},
+    "a name that leads to loopback, and the variable": {"hosts": {"node2": LOOPBACK}, "variable": {"node2": "ens3"}},
+    "the variable of the other machine": {"variable": {"node1": "eth0", "node2": "eth0"}},
+    "the variable, by each machine's name": {"variable": BOTH},
+    "Docker's bridge": {"variable": {"node2": "docker0"}},
+    "an interface without an address": {"variable": {"node1": "eth1"}},
+    "loopback by variable": {"variable": {"node1": "lo", "node2": "lo"}},
+    "a name that leads to Docker's bridge": {"hosts": {"node2": NAMES.replace("10.77.0.2", "172.17.0.1")}},
+    "a clone's name": {"names": {"node2": "node1"}},
+    "a name that nobody knows": {"hosts": {"node1": NAMES.replace("10.77.0.1 node1\n", "")}},
+    "an address of last week": {"hosts": {"node1": NAMES.replace("10.77.0.1", "10.77.0.9")}},
+    "names on the second network": {
+        "hosts": dict.fromkeys(NODES, NAMES.replace("10.77.0.1", "192.168.5.11").replace("10.77.0.2", "192.168.5.12"))
+    },
+    "two networks": {
+        "hosts": {"node2": NAMES.replace("10.77.0.2", "192.168.5.12")},
+        "commands": {"node1": ("ip link set ib0 down", "ip link set ib0 up")},
+    },
+}
+# Forked for each question: torch is loaded once per machine.
+SERVE = """
+import json, os, sys
+import psutil
+from torch.distributed import ProcessGroupGloo
+
+def device(name):
+    try:
+        made = ProcessGroupGloo.create_device(interface=name) if name else ProcessGroupGloo.create_default_device()
+    except RuntimeError as error:
+        return "error: " + str(error).splitlines()[0].partition("] ")[2]
+    [address] = [one.laddr.ip for one in psutil.Process().net_connections() if one.status == "LISTEN"]
+    return address
+
+print("ready", flush=True)
+for line in sys.stdin:
+    if os.fork() == 0:
+        print(device(json.loads(line)), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def record() -> dict[str, dict]:
+    """{case: {machine: what it says of itself, and what gloo publishes there}}"""
+    found = {}
+    with Cluster(nodes=2, rate=None) as cluster:
+        for number, node in enumerate(NODES, start=1):
+            cluster.run(node, " && ".join(CABLE.format(name) for name in ("docker0", "ib0", "eth1")))
+            cluster.run(node, "ip addr add 172.17.0.1/16 dev docker0")
+            cluster.run(node, f"ip addr add 192.168.5.1{number}/24 dev ib0")
+        cluster.run("node2", "ip link set eth0 down && ip link set eth0 name ens3 && ip link set ens3 up")
+        servers = {node: subprocess.Popen(cluster.entering(node, [sys.executable, "-c", SERVE]), text=True,
+                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                   for node in NODES}  # fmt: skip
+        for server in servers.values():
+            assert server.stdout.readline() == "ready\n"
+        for case, special in CASES.items():
+            found[case] = {}
+            for node, server in servers.items():
+                do, undo = special.get("commands", {}).get(node, ("true", "true"))
+                name, variable = special.get("names", {}).get(node, node), special.get("variable", {}).get(node)
+                hosts = special.get("hosts", {}).get(node, NAMES)
+                cluster.run(node, f"{do}; hostname {name}; printf %s '{hosts}' > /etc/hosts")
+                says = cluster.run(node, "ip -br -4 addr").stdout.splitlines()
+                facts = {"hostname": cluster.run(node, "hostname").stdout.strip(),
+                         "hosts": cluster.run(node, "cat /etc/hosts").stdout,
+                         "ip": "".join(line.rstrip() + "\n" for line in says),
+                         "GLOO_SOCKET_IFNAME": variable}  # fmt: skip
+                server.stdin.write(json.dumps(variable) + "\n")
+                server.stdin.flush()
+                found[case][node] = facts | {"published": server.stdout.readline().strip()}
+                cluster.run(node, f"{undo}; hostname {node}")
+    return found
+
+
+@here
+def test_what_was_recorded_is_what_gloo_does():
+    assert plain(record()) == plain(json.loads(RECORDED.read_text()))
+
+
+def test_the_rule_of_the_question_is_what_gloo_did():
+    for case, machines in json.loads(RECORDED.read_text()).items():
+        for machine, facts in machines.items():
+            real = None if facts["published"].startswith(("error", "fe80:")) else facts["published"]
+            assert published(facts) == real, (case, machine)
+
+
+def plain(found):
+    """Without what is another number each time: the other end of a cable, an address made from that of a card."""
+    return re.sub(r"@\w+ *|fe80:[\w:]*", "", json.dumps(found))
+
+
+if __name__ == "__main__":
+    Path(RECORDED).write_text(json.dumps(record(), indent=1) + "\n")
