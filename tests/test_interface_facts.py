@@ -100,6 +100,9 @@ def record() -> dict[str, dict]:
                 server.stdin.flush()
                 found[case][node] = facts | {"published": server.stdout.readline().strip()}
                 cluster.run(node, f"{undo}; hostname {node}")
+        for server in servers.values():
+            server.stdin.close()
+            server.wait(60)
     return found
 
 

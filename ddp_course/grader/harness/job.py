@@ -29,7 +29,8 @@ class Job:
     script     run this file instead of the answer
     may_fail   the run may fail and is not judged
     driver     a file beside the question whose drive(function, *arguments) is called in place of the function itself:
-               it may hand it what cannot be sent (models, functions) and watch. Of ours it imports harness/ alone.
+               it may hand it what cannot be sent (models, functions) and watch. Of ours it imports harness/, and
+               what lies beside it.
     loads      modules to load once, before the ranks are forked: DDP and torch.optim need "torch._dynamo", which
                would cost each rank more than a second
     """

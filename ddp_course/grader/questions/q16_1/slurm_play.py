@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -23,7 +24,7 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 NAMES = ("srun", "scancel", "scontrol", "squeue", "sleep", "train")
 NOT_PLAYED = ("sbatch", "salloc", "sinfo", "sacct", "sattach", "sstat", "strigger")  # the real ones stay out of it
 QUIET, POLLING = 0.5, 2.0  # real seconds without movement; for a script that never stands still, once all are asked
-TOO_LONG = 20.0  # real seconds for what a right script does at once, on however busy a machine
+TOO_LONG = 40.0  # real seconds for what a right script does at once, on however busy a machine
 
 
 def play(script: str, folder: Path, ends: list[str]) -> dict:
@@ -206,17 +207,17 @@ class Attempt:
 
     def to_tasks(self, number):
         for pid in self.task_pids():
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, number)
-            except (ProcessLookupError, PermissionError):
-                continue
 
     def end_all(self):
-        for process in psutil.Process().children(recursive=True):
-            try:
-                process.kill()
-            except psutil.Error:
-                continue
+        """Kill what the script has started, also what its shell has left behind."""
+        with suppress(psutil.Error):
+            for process in psutil.Process(self.shell.pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    process.kill()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.shell.pid, signal.SIGKILL)
         self.to_tasks(signal.SIGKILL)
         self.shell.wait()
 
