@@ -1,0 +1,30 @@
+"""Inside a rank, for 25.2: gradients of a few updates, what comes back for them, and what the rank keeps."""
+
+import torch
+import torch.distributed as dist
+
+SHAPES = {"bias": (2,), "first": (4, 5), "second": (4, 5)}  # one with fewer numbers than are sent; two of one shape
+UPDATES, K = 6, 3
+WITHOUT = {("first", 1), ("first", 3), ("second", 3), ("second", 4)}  # (name, update), where some are missing
+EVERY_ONE, SOME = "every parameter has a gradient", "some have none at times"
+
+
+def drive(build, given):
+    parameters = [torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in SHAPES.values()]
+    compressed, found = build(parameters, K), []
+    for update in range(UPDATES):
+        for parameter, gradient in zip(parameters, gradients(given, update, dist.get_rank()).values(), strict=True):
+            parameter.grad = gradient
+        compressed.reduce()
+        back = [None if parameter.grad is None else parameter.grad.clone() for parameter in parameters]
+        kept = [kept.detach().clone() for kept in compressed.kept]
+        found.append({"back": dict(zip(SHAPES, back, strict=True)), "kept": dict(zip(SHAPES, kept, strict=True))})
+    return found
+
+
+def gradients(given, update, rank):
+    """Of one rank, by name; None where there is none, which is then so on every rank."""
+    generator = torch.Generator().manual_seed(100 * rank + update)
+    drawn = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()}
+    missing = WITHOUT if given == SOME else ()
+    return {name: None if (name, update) in missing else gradient for name, gradient in drawn.items()}

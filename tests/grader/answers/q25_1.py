@@ -1,0 +1,165 @@
+"""Wrong and right answers to question 25.1; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "steps_from_the_mean", "leaves the mean in the parameters before the outer step, as the script does",
+        check="rate 1 gives the mean", says="the first meeting moved the weights of rank 0 by 2 times the mean way",
+        look="which weights the outer optimizer steps from", edit="""
+        -            parameter.copy_(common)
+    """),
+    Mistake(
+        "wrong_sign", "takes the way itself for a gradient, though an optimizer subtracts it",
+        check="rate 1 gives the mean", says="by -1 times the mean way", look="it subtracts", edit="""
+        -            parameter.grad = common - parameter
+        +            parameter.grad = parameter - common
+    """),
+    Mistake(
+        "steps_from_its_own", "steps from each worker's own weights",
+        check="rate 1 gives the mean", says="in another direction than the mean way", look="every worker has others",
+        edit="""
+        -            dist.all_reduce(parameter, op=dist.ReduceOp.AVG)
+        -            parameter.grad = common - parameter
+        -            parameter.copy_(common)
+        +            parameter.grad = common - parameter
+        +            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+    """),
+    Mistake(
+        "a_sum", "adds up the workers' ways",
+        check="rate 1 gives the mean", says="by 2 times the mean way", look="a mean or a sum", edit="""
+        -            dist.all_reduce(parameter, op=dist.ReduceOp.AVG)
+        -            parameter.grad = common - parameter
+        +            parameter.grad = common - parameter
+        +            dist.all_reduce(parameter.grad)
+    """),
+    Mistake(
+        "puts_back_first", "puts the common weights back before it has seen how far the workers came",
+        check="rate 1 gives the mean", says="by 0 times the mean way", look="when they are subtracted", edit="""
+        -            parameter.grad = common - parameter
+        -            parameter.copy_(common)
+        +            parameter.copy_(common)
+        +            parameter.grad = common - parameter
+    """),
+    Mistake(
+        "meets_once", "meets after the first `every` updates, and then never",
+        check="rate 1 gives the mean", says="after update 8 the weights of rank 0", look="when the second one comes", edit="""
+        -        if self.updates % self.every == 0:
+        +        if self.updates == self.every:
+    """),
+    Mistake(
+        "no_copy", "keeps the parameters themselves as the common weights",
+        check="the outer optimizer goes on", says="after update 3 the weights of rank 0", look="what it takes for the gradient",
+        edit="""
+        -        self.common = [parameter.detach().clone() for parameter in self.local]  # the weights of the last meeting
+        +        self.common = [parameter.detach() for parameter in self.local]
+    """),
+    Mistake(
+        "the_weights_of_the_start", "measures every way from the weights of the start",
+        check="the outer optimizer goes on", says="after update 6 the weights of rank 0", look="from which weights", edit="""
+                 self.outer.step()
+        -        for parameter, common in zip(self.local, self.common, strict=True):
+        -            common.copy_(parameter)
+    """),
+    Mistake(
+        "counts_like_torchs_averager", "looks before it counts: meets after updates 1, 5, 9",
+        check="they meet when they should", says="after update 1 the weights of rank", look="after which updates", edit="""
+        -        self.updates += 1
+        -        if self.updates % self.every == 0:
+        -            self.meet()
+        +        if self.updates % self.every == 0:
+        +            self.meet()
+        +        self.updates += 1
+    """),
+    Mistake(
+        "asks_each_time", "asks all others at every update whether they meet now",
+        check="they meet when they should", says="rank 0 started 3 operations, all_reduce first",
+        look="between two meetings", edit="""
+        -        if self.updates % self.every == 0:
+        +        agreed = torch.tensor(float(self.updates % self.every == 0))
+        +        dist.all_reduce(agreed, op=dist.ReduceOp.MIN)
+        +        if agreed:
+    """),
+    Mistake(
+        "averages_the_inner_state", "averages AdamW's averages as well, so that the workers agree about them",
+        check="the own optimizer is left alone", says="what AdamW keeps on rank 0 is", look="what else", edit="""
+                 self.outer.step()
+        +        for state in self.inner.state.values():
+        +            for value in state.values():
+        +                if torch.is_tensor(value) and value.ndim:
+        +                    dist.all_reduce(value, op=dist.ReduceOp.AVG)
+        @@
+                 self.every, self.updates = every, 0
+        +        self.inner = inner
+    """),
+    Mistake(
+        "resets_the_inner_state", "lets each worker's AdamW begin anew after a meeting",
+        check="the own optimizer is left alone", says="what AdamW keeps on rank 0 is gone", look="what else", edit="""
+                 self.outer.step()
+        +        self.inner.state.clear()
+        @@
+                 self.every, self.updates = every, 0
+        +        self.inner = inner
+    """),
+    Mistake(
+        "a_new_outer_optimizer", "builds the outer optimizer at each meeting, and so loses its momentum",
+        check="the outer optimizer goes on", says="after update 6 the weights of rank 0", look="has to last",
+        edit="""
+        -        self.outer = torch.optim.SGD(self.local, lr, momentum, nesterov=momentum > 0)
+        +        self.settings = lr, momentum
+        @@
+        -        self.outer.step()
+        +        lr, momentum = self.settings
+        +        torch.optim.SGD(self.local, lr, momentum, nesterov=momentum > 0).step()
+    """),
+    Mistake(
+        "plain_momentum", "forgets Nesterov",
+        check="the outer optimizer goes on", says="after update 3 the weights of rank 0", look="Nesterov", edit="""
+        -        self.outer = torch.optim.SGD(self.local, lr, momentum, nesterov=momentum > 0)
+        +        self.outer = torch.optim.SGD(self.local, lr, momentum)
+    """),
+    Mistake(
+        "added_in_an_order_of_its_own", "adds up the ways beginning with its own",
+        check="the workers agree", says="differ from rank 0's by a rounding", look="the order", edit="""
+        -            dist.all_reduce(parameter, op=dist.ReduceOp.AVG)
+        +            world, total = dist.get_world_size(), torch.zeros_like(parameter)
+        +            parts = [torch.empty_like(parameter) for _ in range(world)]
+        +            dist.all_gather(parts, parameter)
+        +            for number in range(world):
+        +                total += parts[(dist.get_rank() + number) % world]
+        +            parameter.copy_(total / world)
+    """),
+    Mistake(
+        "sends_the_result_again", "lets rank 0 send the new weights as well, to be sure",
+        check="each weight is sent once", says="bytes in 3 meetings", look="know already", edit="""
+                 for parameter, common in zip(self.local, self.common, strict=True):
+        +            dist.broadcast(parameter, src=0)
+                     common.copy_(parameter)
+    """),
+    Route(
+        "means_of_what_each_computes", "each worker takes an outer step by its own way; the results are averaged", text='''
+        import torch
+        import torch.distributed as dist
+        from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+
+        class DiLoCo:
+            def __init__(self, inner, every, lr, momentum):
+                self.local = [parameter for group in inner.param_groups for parameter in group["params"]]
+                self.every, self.left, self.lr, self.momentum = every, every, lr, momentum
+                self.common = parameters_to_vector(self.local).detach().clone()
+                self.buffer = torch.zeros_like(self.common)
+
+            def step(self):
+                self.left -= 1
+                if self.left:
+                    return
+                self.left = self.every
+                gradient = self.common - parameters_to_vector(self.local).detach()
+                self.buffer = self.momentum * self.buffer + gradient
+                self.common = self.common - self.lr * (gradient + self.momentum * self.buffer)
+                dist.all_reduce(self.common)
+                self.common /= dist.get_world_size()
+                vector_to_parameters(self.common.clone(), self.local)
+    '''),
+)  # fmt: skip
