@@ -1,0 +1,42 @@
+"""Inside a rank, for 26.1: the groups that the answer builds, and who answers in each of them."""
+
+import torch
+import torch.distributed as dist
+
+
+def drive(groups, sizes, over):
+    """By entry of `over`: the ranks of this rank's group as torch names them, and those that answered in it."""
+    before = memberships()
+    try:
+        found, result = groups(dict(sizes), [tuple(axes) for axes in over]), {}
+        if not isinstance(found, list | tuple):
+            result = {"returned": f"a {type(found).__name__}"}
+        elif len(found) != len(over) or not all(isinstance(group, dist.ProcessGroup) for group in found):
+            result = {"returned": f"[{', '.join(type(group).__name__ for group in found)}]"}
+    except ValueError as error:
+        result = {"refused": str(error)}
+    strange = torch.tensor(len(result))
+    dist.all_reduce(strange)
+    if strange:  # on this rank or another one: then nobody communicates in these groups
+        return result
+    ranks = [sorted(dist.get_process_group_ranks(group)) for group in found]
+    return {"ranks": ranks, "built": memberships() - before, "answered": [*map(answers, found, ranks)]}
+
+
+def memberships():
+    """How many groups this rank is in."""
+    return len(dist.distributed_c10d._world.pg_map)
+
+
+def answers(group, ranks):
+    """The ranks that a gather in the group brings; None if the members do not agree on who belongs to it."""
+    mask = torch.tensor(sum(2**rank for rank in ranks))
+    masks = [torch.zeros_like(mask) for _ in range(dist.get_world_size())]
+    dist.all_gather(masks, mask)
+    masks = [one.item() for one in masks]
+    if any(masks[other] != masks[rank] for rank in range(len(masks)) for other in range(len(masks))
+           if masks[rank] >> other & 1) or not all(masks[rank] >> rank & 1 for rank in range(len(masks))):  # fmt: skip
+        return None
+    parts = [torch.zeros((), dtype=torch.int64) for _ in ranks]
+    dist.all_gather(parts, torch.tensor(dist.get_rank()), group=group)
+    return sorted(part.item() for part in parts)

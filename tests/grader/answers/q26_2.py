@@ -1,0 +1,165 @@
+"""Wrong and right answers to question 26.2; edited.py says how to read them."""
+
+from ..edited import Mistake, Route
+
+ANSWERS = (
+    Mistake(
+        "by_global_rank", "deals windows out by the rank among all ranks, as the script does",
+        check="peers on tp read the same", says="rank 1 read the windows [4, 5, 6, 7], and rank 0, its peer on tp, [0, 1, 2, 3]",
+        look="which of its numbers", edit="""
+        -        first = self.read + self.mesh.dp.rank * own
+        +        first = self.read + dist.get_rank() * own
+    """),
+    Mistake(
+        "divided_over_all_ranks", "divides the windows by the number of all ranks",
+        check="peers on tp read the same", says="rank 1 read the windows [2, 3]", look="which of its numbers", edit="""
+        -        own = self.per_update // self.mesh.dp.size
+        -        first = self.read + self.mesh.dp.rank * own
+        +        own = self.per_update // dist.get_world_size()
+        +        first = self.read + dist.get_rank() * own
+    """),
+    Mistake(
+        "by_the_rank_on_tp", "takes the place on the other axis",
+        check="peers on tp read the same", says="its peer on tp", look="that on an axis", edit="""
+        -        first = self.read + self.mesh.dp.rank * own
+        +        first = self.read + self.mesh.tp.rank * own
+    """),
+    Mistake(
+        "all_read_the_same", "lets every replica read the first part",
+        check="replicas share the windows", says="the replicas read [0, 0, 1, 1]", look="where each replica's part", edit="""
+        -        first = self.read + self.mesh.dp.rank * own
+        +        first = self.read
+    """),
+    Mistake(
+        "the_next_part_is_not_next", "goes on behind its own part, where the next replica has read already",
+        check="replicas share the windows", says="in update 2 the replicas read", look="where an update begins", edit="""
+        -        self.read += self.per_update
+        +        self.read += own
+    """),
+    Mistake(
+        "mean_of_means", "averages the replicas' means, as the script does",
+        check="the gradient is that of one process", says="(dp 2 x tp 1): in update 1", look="fewer targets", edit="""
+        -        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum") / count
+        +        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100) / self.mesh.dp.size
+    """),
+    Mistake(
+        "counts_padding", "divides by the number of tokens, with and without a target",
+        check="the gradient is that of one process", says="with 1 rank (dp 1 x tp 1): in update 1",
+        look="over which targets", edit="""
+        -        count = (targets != -100).sum()
+        +        count = (targets == targets).sum()
+    """),
+    Mistake(
+        "counted_over_all_ranks", "adds up targets over all ranks, peers on tp included",
+        check="the gradient is that of one process", says="(dp 1 x tp 2): in update 1", look="those of which axis", edit="""
+        -        dist.all_reduce(count, group=self.mesh.dp.group)
+        +        dist.all_reduce(count)
+    """),
+    Mistake(
+        "summed_over_all_ranks", "adds up gradients over all ranks: parts of different weights, for their shapes agree",
+        check="the gradient is that of one process", says="(dp 1 x tp 2): in update 1", look="those of which axis", edit="""
+        -            dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
+        +            dist.all_reduce(parameter.grad)
+    """),
+    Mistake(
+        "nothing_is_summed", "leaves each replica its own gradient",
+        check="the gradient is that of one process", says="(dp 2 x tp 1): in update 1", look="whose gradients",
+        edit="""
+        -        for parameter in self.model.parameters():
+        -            dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
+    """),
+    Mistake(
+        "its_own_loss", "returns what its own targets add to the loss",
+        check="the loss is that of one process", says="the loss on rank 0 is", look="one sum and one count", edit="""
+        -        dist.all_reduce(total, group=self.mesh.dp.group)
+    """),
+    Mistake(
+        "loss_over_all_ranks", "adds up the loss over all ranks, peers on tp included",
+        check="the loss is that of one process", says="(dp 1 x tp 2): in update 1 the loss on rank 0", edit="""
+        -        dist.all_reduce(total, group=self.mesh.dp.group)
+        +        dist.all_reduce(total)
+    """),
+    Mistake(
+        "windows_of_one_rank", "saves how many windows one rank has read, as the script does",
+        check="it goes on where it stopped", says="in update 4, after a stop and on dp 2 x tp 1, the replicas read",
+        look="neither windows of one rank", edit="""
+        -        first = self.read + self.mesh.dp.rank * own
+        -        self.read += self.per_update
+        +        first = self.read * self.mesh.dp.size + self.mesh.dp.rank * own
+        +        self.read += own
+    """),
+    Mistake(
+        "begins_anew", "loads the state, and reads from the beginning",
+        check="it goes on where it stopped", says="the replicas read [0, 1, 2, 3]", look="what load_state_dict sets", edit="""
+        -        self.read = state["read"]
+        +        self.read = 0
+    """),
+    Mistake(
+        "saves_its_place", "saves where rank 0 stands, and takes every rank there",
+        check="it goes on where it stopped", says="the replicas read [12, 12, 13, 13]", look="nor its place", edit="""
+        -        return {"read": self.read}
+        +        return {"read": self.read, "part": self.mesh.dp.rank}
+        @@
+        -        self.read = state["read"]
+        +        self.read, self.part = state["read"], state["part"]
+        @@
+        -        first = self.read + self.mesh.dp.rank * own
+        +        first = self.read + getattr(self, "part", self.mesh.dp.rank) * own
+    """),
+    Mistake(
+        "another_rate", "saves the learning rate, and halves it where dp has twice the size",
+        check="it goes on where it stopped", says="away from its part of one process", look="what load_state_dict changes",
+        edit="""
+        -        return {"read": self.read}
+        +        return {"read": self.read, "dp": self.mesh.dp.size}
+        @@
+        -        self.read = state["read"]
+        +        self.read = state["read"]
+        +        for group in self.optimizer.param_groups:
+        +            group["lr"] *= state["dp"] / self.mesh.dp.size
+    """),
+    Mistake(
+        "averaged_over_tp_as_well", "averages gradients of whole weights over tp, where they are equal already",
+        check="each gradient is sent once", says="bytes in 6 updates", look="nothing to add up there", edit="""
+                 for parameter in self.model.parameters():
+                     dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
+        +            if parameter.shape[0] == self.model.out.out_features:
+        +                dist.all_reduce(parameter.grad, group=self.mesh.tp.group)
+        +                parameter.grad /= self.mesh.tp.size
+    """),
+    Route(
+        "counts_updates", "saves the number of updates, sums the gradients in one message and divides them afterwards", text='''
+        import torch
+        import torch.distributed as dist
+        import torch.nn.functional as F
+
+
+        class Training:
+            def __init__(self, model, optimizer, data, mesh, per_update):
+                self.model, self.optimizer, self.data, self.dp = model, optimizer, data, mesh.dp
+                self.per_update, self.done = per_update, 0
+
+            def update(self):
+                windows = range(self.done * self.per_update, (self.done + 1) * self.per_update)
+                inputs, targets = self.data(list(windows)[self.dp.rank :: self.dp.size])
+                self.done += 1
+                self.optimizer.zero_grad()
+                loss = F.cross_entropy(self.model(inputs).transpose(1, 2), targets, reduction="sum")
+                loss.backward()
+                parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+                flat = torch.cat([parameter.grad.flatten() for parameter in parameters]
+                                 + [loss.detach()[None], (targets >= 0).sum()[None].to(loss.dtype)])
+                dist.all_reduce(flat, group=self.dp.group)
+                flat[:-1] /= flat[-1].clone()
+                for parameter, gradient in zip(parameters, flat.split([p.numel() for p in parameters] + [2])):
+                    parameter.grad = gradient.view_as(parameter)
+                self.optimizer.step()
+                return flat[-2]
+
+            def state_dict(self):
+                return {"updates": self.done}
+
+            def load_state_dict(self, state):
+                self.done = state["updates"]
+    '''),
+)  # fmt: skip
