@@ -210,6 +210,27 @@ ANSWERS = (
         +if [ -n "${asked:-}" ]; then wait "$pid"; code=$?; fi
     """),
     Route(
+        "as_the_template", "a function on each node, that is signalled too, and a look at the queue before it requeues",
+        edit="""
+        -srun train --run-dir "$RUN" --resume &
+        +node() {
+        +  asked=
+        +  trap 'asked=1' TERM
+        +  train --run-dir "$RUN" "$@" &
+        +  while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+        +  [ -n "$asked" ] && [ "$code" -ne 0 ] && exit 75
+        +  exit "$code"
+        +}
+        +export -f node
+        +export RUN
+        +srun --wait=60 bash -c 'node "$@"' node --resume &
+        @@
+        -if [ "$code" -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi
+        +if [ "$code" -eq 75 ] && [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then
+        +  scontrol requeue "$SLURM_JOB_ID" && sleep 60
+        +fi
+    """),
+    Route(
         "looks_every_second", "polls for srun instead of waiting, and passes the code on by a file", edit="""
         -srun train --run-dir "$RUN" --resume &
         -while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done

@@ -40,7 +40,7 @@ def play(script: str, folder: Path, ends: list[str]) -> dict:
     programs.mkdir()
     for name in NAMES + NOT_PLAYED:
         command = shlex.join([sys.executable, "-I", "-S", str(STAND_IN), name])
-        (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (programs / name).write_text(f'#!/usr/bin/env bash\nexec {command} "$@"\n')  # sh may drop `export -f`
         (programs / name).chmod(0o755)
     (folder / "slurm_script").write_text(script)
     found = {"attempts": [], "state": "COMPLETED", "exit_code": 0}
