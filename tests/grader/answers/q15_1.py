@@ -19,6 +19,18 @@ ANSWERS = (
         +    return forward + max(ready, free) + optimizer
     """),
     Mistake(
+        "one_backward", "counts the forward pass of every micro-batch, and the backward pass of the last",
+        check=ALONE, says="one machine: predicted 200 ms", look="what is computed, how often", edit="""
+        -    backward = (accumulation - 1) * ready + max(ready, free)  # the last micro-batch sends
+        +    backward = max(ready, free)
+    """),
+    Mistake(
+        "a_third_more", "adds a third, to be on the safe side",
+        check=ALONE, says="one machine: predicted 347 ms", look="what is computed, how often", edit="""
+        -    return accumulation * forward + backward + optimizer
+        +    return 4 / 3 * (accumulation * forward + backward + optimizer)
+    """),
+    Mistake(
         "latency_without_a_neighbour", "lets one machine pay for messages, although there is nobody to send to",
         check=ALONE, says="one machine: predicted", look="what a ring of one machine sends", edit="""
         -            message = latency + size / ranks / (bits_per_second / 8)
@@ -100,9 +112,18 @@ ANSWERS = (
     """),
     Mistake(
         "closes_before_the_limit", "closes a bucket before the gradient that would bring it above its limit",
-        check=TOGETHER, says="a long way, 4 machines: predicted", look="what is in a bucket", edit="""
+        check=TOGETHER, says="close too soon", look="which gradient closes a bucket", edit="""
         -        if size >= limit or number == len(gradients):
         +        if number == len(gradients) or size + gradients[number][0] > limit:
+    """),
+    Mistake(
+        "megabytes", "takes the limit for one in MB of 1,000,000 bytes",
+        check=TOGETHER, says="close too soon", look="the unit of its limit", edit="""
+        -    limit, size, ready, free = first * 2**20, 0, 0.0, 0.0  # of this bucket, of the gradients, of the cable
+        +    limit, size, ready, free = first * 1e6, 0, 0.0, 0.0  # of this bucket, of the gradients, of the cable
+        @@
+        -            limit, size = others * 2**20, 0
+        +            limit, size = others * 1e6, 0
     """),
     Mistake(
         "never_sends_the_rest", "sends full buckets only",

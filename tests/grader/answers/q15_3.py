@@ -78,6 +78,20 @@ ANSWERS = (
         +    latency = abs(typical[large[0]] - large[0] * longer / grown) / (2 * (ranks - 1)) + 1e-9
     """),
     Mistake(
+        "the_first_is_the_smallest", "takes the first size of the dict for the smallest",
+        check="returns two numbers", says="fit returned [-", look="both above 0", edit="""
+        -    small, large = min(typical), sorted(size for size in typical if size >= 256 * 2**10)
+        +    small, large = next(iter(typical)), sorted(size for size in typical if size >= 256 * 2**10)
+    """),
+    Mistake(
+        "sizes_by_heart", "asks for sizes that not every cable was measured with",
+        state="crashed", check="raises", says="three machines, few sizes", look="typical[large[-1]]", edit="""
+        -    small, large = min(typical), sorted(size for size in typical if size >= 256 * 2**10)
+        -    grown, longer = large[-1] - large[0], typical[large[-1]] - typical[large[0]]
+        +    small, large = 64, [2**18, 2**24]
+        +    grown, longer = large[-1] - large[0], typical[large[-1]] - typical[large[0]]
+    """),
+    Mistake(
         "a_dict", "returns the numbers with their names",
         check="returns two numbers", says="fit returned {", look="the return value", edit="""
         -    return latency, bytes_per_second

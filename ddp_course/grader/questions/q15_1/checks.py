@@ -123,8 +123,8 @@ def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, 
         Mistake("a step with one bucket for everything", step(limit=1e9), "what is in a bucket, and when it is full"),
         Mistake("a step in which each gradient is sent by itself", step(limit=1e-9), "what is in a bucket, and when it "
                 "is full"),
-        Mistake("a step that counts buckets in MB", step(limit=bucket_cap_mb and bucket_cap_mb * 1e6 / MIB),
-                "the unit of a bucket's limit"),
+        Mistake("a step whose buckets close too soon", step(limit=bucket_cap_mb and bucket_cap_mb * 1e6 / MIB),
+                "which gradient closes a bucket, and the unit of its limit"),
         Mistake("a step whose backward begins at the other end", step(made=made[::-1]),
                 "the order of gradients: the list begins with the first that backward makes"),
     ]  # fmt: skip
