@@ -198,6 +198,6 @@ def test_plain_ddp_takes_as_long_by_both_programs(gpus, link):
 def test_the_command_prints_both_tables(capsys):
     assert main(["--published"]) == 0
     text = capsys.readouterr().out
-    assert all(one.name in text and one.source in text for one in RUNS)
+    assert all(one.name in text and one.source in text and one.measured in text for one in RUNS)
     assert all(one.run.name in text for one in playbook.RUNS) and playbook.PICTURE in text
     assert text.count("not run") == 2 and text.count("refused ") == 2

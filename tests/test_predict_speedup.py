@@ -341,7 +341,8 @@ def test_what_was_measured_is_not_asked_for_again(capsys):
 def test_a_model_that_does_not_fit_is_noted(capsys):
     known = "--link 400Gb --mfu 0.4 --link-share 0.8 --latency-us 10 --spread 0"
     assert main(f"--model 7B --gpus 8 {known}".split()) == 0
-    assert "DDP does not fit" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "DDP does not fit" in told and "python -m ddp_course.plan" in told
     assert main(f"--model gpt2 --gpus 8 {known}".split()) == 0
     assert "does not fit" not in capsys.readouterr().out
 

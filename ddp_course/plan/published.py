@@ -16,6 +16,7 @@ DEEPSEEK_V3 = "https://arxiv.org/abs/2412.19437"  # sections 2.1.2, 3.1 to 3.3, 
 DEEPSEEK_HARDWARE = "https://arxiv.org/abs/2505.09343"  # table 4, not opened again: its numbers are held together
 PALM = "https://arxiv.org/abs/2204.02311"  # section 4, tables 1 and 3, appendix B
 OLMO_2_32B = "https://github.com/allenai/OLMo-core/blob/main/src/scripts/official/OLMo2/OLMo-2-0325-32B-train.py"
+OLMO_2_BLOG = "https://allenai.org/blog/olmo2-32B"
 MEGATRON = "https://arxiv.org/abs/2104.04473"  # table 1, not opened again: parameters follow from its shapes
 MEGATRON_BYTES = "https://github.com/NVIDIA/Megatron-LM#distributed-optimizer"
 PLAYBOOK = "https://huggingface.co/spaces/nanotron/ultrascale-playbook"  # memory for weights, gradients, optimizer
@@ -41,6 +42,7 @@ class Published:
     state: tuple[float, float, float] | None = None
     sent_once: bool = False  # gradients are added up over micro-batches first; how many, the report leaves open
     reported: Mapping[str, float] = field(default_factory=dict)
+    measured: str = ""  # where mfu and reported come from, if not from the source
     note: str = ""
 
     def plan(self) -> Plan:
@@ -114,6 +116,7 @@ RUNS = [
               0.3894, Range(1, 45 / 14), in_flight=True, state=(4, 4, 8),
               reported={"step": 19.926, "tokens per day": 272.8e9, "GPU hours per 10^12 tokens": 180e3,
                         "tokens": 14.8e12, "GPU hours": 2.664e6, "price of a GPU hour": 2.0},
+              measured=DEEPSEEK_HARDWARE,  # but the last four, which are in the source
               note="hides its experts' messages, which a plan for others waits for"),
     # two pods of 3,072 chips, whose links count as a node's here; four chips per host, which sends 81 Tbit/s / 1,536
     Published("PaLM 540B, 6,144 TPU v4", PALM,
@@ -123,9 +126,10 @@ RUNS = [
                                "hosts": 1536, "bits per s between pods": 81e12},
               note="recomputes, keeps less memory than there is; attention and MLP side by side send half as often"),
     # The script leaves the number of GPUs open: 64 ranks share, the rest are replicas; micro-batches of four windows.
-    # MFU: of Ai2's announcement (https://allenai.org/blog/olmo2-32B), read in a report on it; of how many GPUs, open
+    # MFU: of Ai2's announcement, read in a report on it; of how many GPUs, is open
     Published("OLMo 2 32B, 512 H100", OLMO_2_32B, Job(_OLMO_32B, _h100(512), 2048 * 4096),
               Layout(dp=8, shard=64, micro_batch=4, recompute=True), 0.38, reported={"tokens per s per GPU": 1800},
+              measured=OLMO_2_BLOG,
               note="recomputes each block, a third more computation; one window at a time would fit without"),
     _megatron(1.7, 24, 2304, 24, 1, 1, 32, 512, 137),
     _megatron(18.4, 48, 6144, 40, 8, 1, 256, 1024, 135),

@@ -10,7 +10,7 @@ def published_report() -> str:
     lines = ["Training runs", "", *_runs(runs), "", BESIDE]
     for note in dict.fromkeys(run.note for run in runs if run.note):
         lines.append(f"  {'; '.join(run.name for run in runs if run.note == note)}: {note}")
-    lines += ["", *sorted({run.source for run in runs})]
+    lines += ["", *sorted({source for run in runs for source in (run.source, run.measured) if source})]
     lines += ["", f"The best of several thousand configurations that were measured: {len(playbook.RUNS)} of the "
               "Ultra-Scale Playbook", "", *_measured(), "", DIFFERS, "", playbook.PLAYBOOK, playbook.PICTURE,
               playbook.SCRIPT]  # fmt: skip

@@ -103,7 +103,8 @@ def report(job: Job, tokens: float | None = None, price: float | None = None) ->
     lines += [_row(one) for one in [*found, last]]
     if job.bytes_needed > job.gpu.memory:
         lines += ["", f"Note: weights, gradients and AdamW take {with_prefix(job.bytes_needed, 'B')} per GPU, which "
-                      f"has {with_prefix(job.gpu.memory, 'B')}: DDP does not fit, shard it (notebook 17)."]  # fmt: skip
+                      f"has {with_prefix(job.gpu.memory, 'B')}: DDP does not fit, shard it (notebook 17); "
+                      "python -m ddp_course.plan says which meshes fit."]  # fmt: skip
     if tokens:
         days = [tokens / rate / 86400 for rate in (last.tokens_per_s.high, last.tokens_per_s.low)]
         lines += ["", f"{tokens:.3g} tokens: {format_number(days[0])} to {format_number(days[1])} days"]
