@@ -3,10 +3,11 @@
     python -m ddp_course.doctor run --nproc 2 train.py --lr 0.1     # instead of torchrun
     python -m ddp_course.doctor attach PID                          # of torchrun, or of one rank
     python -m ddp_course.doctor check train.py --epochs 2           # two short runs on the CPU, then a checklist
+    python -m ddp_course.doctor meet node1:29500                    # on each machine, before a job on several
 
 The script needs to know nothing of this. `run` ends with exit code 0 if the job ended well, else 1; `attach` with 0 if
-no rank waits for one that will not come, else 1; `check` with 0 if nothing is wrong, else 1; 2 is for what cannot be
-done as asked.
+no rank waits for one that will not come, else 1; `check` and `meet` with 0 if nothing is wrong, else 1; 2 is for what
+cannot be done as asked.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from ddp_course.atomic_file import replacing
 from ddp_course.doctor import check as checking
+from ddp_course.doctor import meeting
 from ddp_course.doctor.attach import look_at_job
 from ddp_course.doctor.diagnosis import diagnose
 from ddp_course.doctor.page import as_json, page
@@ -48,6 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
     check.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
     check.add_argument("script", help="the training script, and its own arguments after it: a short run of it")
     check.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    meet = commands.add_parser("meet", help="say whether this machine can meet the others at an endpoint")
+    meet.add_argument("endpoint", help="HOST:PORT, as given to torchrun's --rdzv-endpoint")
     given = parser.parse_args(arguments)
     try:
         if given.command == "check":
@@ -56,6 +60,10 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"\n{checking.checklist(checked)}", flush=True)
             _write(given.json, checking.as_json(checked))
             return 1 if checked.wrong else 0
+        if given.command == "meet":
+            seen = meeting.look(given.endpoint)
+            print(meeting.checklist(seen), flush=True)
+            return 1 if any(one.status == "wrong" for one in seen) else 0
         if given.command == "run":
             nproc = default_processes() if given.nproc is None else given.nproc
             job = run_and_watch(given.script, given.arguments, nproc, given.idle, given.timeout)

@@ -1,0 +1,111 @@
+"""`doctor meet`: what one machine sees of a meeting, broken in each way that notebook 16 breaks one."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from ddp_course.cluster import Cluster, unavailable
+from ddp_course.doctor import meeting
+from ddp_course.doctor.__main__ import main
+from ddp_course.errors import InputError
+
+MEET = [sys.executable, "-m", "ddp_course.doctor", "meet", "node1:29500"]
+
+
+@pytest.fixture
+def one_machine(monkeypatch):
+    """Names and interfaces as a healthy machine has them; a test breaks one."""
+    names = {"here": "10.0.0.5", "head": "10.0.0.1", "localhost": "127.0.0.1"}
+    monkeypatch.setattr(meeting, "_resolved", names.get)
+    monkeypatch.setattr(meeting, "interfaces", lambda: {"lo": "127.0.0.1", "eth0": "10.0.0.5", "eth1": "192.168.0.5"})
+    monkeypatch.setattr(meeting, "_port", lambda host, address, port: meeting.Seen("port", "ok", "reached"))
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    return names
+
+
+def wrong(endpoint="head:29500"):
+    return {one.what: one.text for one in meeting.look(endpoint) if one.status == "wrong"}
+
+
+def test_a_healthy_machine_has_nothing_wrong(one_machine):
+    assert wrong() == {}
+    assert "another machine" in meeting.look("head:29500")[0].text
+    assert "this machine" in meeting.look("here:29500")[0].text
+
+
+def test_an_endpoint_that_is_each_machine_itself(one_machine):
+    assert "each would wait alone" in wrong("localhost:29500")["endpoint"]
+
+
+def test_an_endpoint_that_nobody_knows(one_machine):
+    assert "nobody here knows the name head2" in wrong("head2:29500")["endpoint"]
+
+
+def test_a_machine_whose_own_name_is_loopback(one_machine, monkeypatch):
+    one_machine["here"] = "127.0.1.1"
+    assert "here is 127.0.1.1" in wrong()["own name"] and "eth0 (10.0.0.5)" in wrong()["own name"]
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    assert wrong() == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "chosen", "verdict"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eth0", "ok"),
+        ("GLOO_SOCKET_IFNAME", "eth", "wrong"),
+        ("GLOO_SOCKET_IFNAME", "lo", "wrong"),
+        ("NCCL_SOCKET_IFNAME", "eth", "ok"),
+        ("NCCL_SOCKET_IFNAME", "=eth", "wrong"),
+        ("NCCL_SOCKET_IFNAME", "=eth1", "ok"),
+        ("NCCL_SOCKET_IFNAME", "^lo,docker", "ok"),
+        ("NCCL_SOCKET_IFNAME", "^eth", "wrong"),
+        ("NCCL_SOCKET_IFNAME", "^=eth", "ok"),
+        ("NCCL_SOCKET_IFNAME", "ens", "wrong"),
+    ],
+)
+def test_an_interface_that_is_not_there(one_machine, monkeypatch, variable, chosen, verdict):
+    monkeypatch.setenv(variable, chosen)
+    (found,) = [one for one in meeting.look("head:29500") if one.what == variable]
+    assert found.status == verdict, found.text
+
+
+@pytest.mark.parametrize("endpoint", ["node1", "node1:", ":29500", "node1:port", "node1:70000"])
+def test_what_is_no_endpoint(endpoint, capsys):
+    with pytest.raises(InputError, match="HOST:PORT"):
+        meeting.look(endpoint)
+    assert main(["meet", endpoint]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_port_that_another_program_has():
+    program = (
+        "import socket, time; s = socket.create_server(('', 0)); print(s.getsockname()[1], flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            found = meeting._port("localhost", "127.0.0.1", int(other.stdout.readline()))
+        finally:
+            other.kill()
+    assert found.status == "wrong" and f"process {other.pid}" in found.text
+
+
+def test_a_port_where_nobody_listens_yet():
+    with socket.socket() as mine:
+        mine.bind(("127.0.0.1", 0))  # bound and not listening: the port stays free and refuses
+        assert meeting._port("localhost", "127.0.0.1", mine.getsockname()[1]).status == "ok"
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
+def test_on_two_machines_with_and_without_a_firewall():
+    with Cluster(nodes=2, rate=None) as cluster:
+        for node in cluster.nodes:
+            answer = cluster.run(node, MEET, check=False)
+            assert answer.returncode == 0, answer.stdout + answer.stderr
+        cluster.run("node1", "ip route add blackhole 10.77.0.2")
+        answer = cluster.run("node2", MEET, check=False)
+        assert answer.returncode == 1 and "WRONG  port: no answer from node1 (10.77.0.1)" in answer.stdout
