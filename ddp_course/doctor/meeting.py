@@ -64,6 +64,9 @@ def _resolved(host: str) -> str | None:
 def _endpoint(host: str, address: str | None) -> Seen:
     if address is None:
         return Seen("endpoint", "wrong", f"nobody here knows the name {host}: give an address, or add it to /etc/hosts")
+    if host == socket.gethostname():
+        text = f"{host} is this machine: right on one machine; as $(hostname) in a start script each would wait alone"
+        return Seen("endpoint", "note", text)
     if _is_loopback(address):
         text = f"{host} is {address}, on every machine the machine itself: each would wait alone"
         return Seen("endpoint", "wrong", f"{text}; give a name that leads to one machine from all of them")
@@ -90,9 +93,10 @@ def _listener(port: int) -> str | None:
     try:
         found = [one.pid for one in psutil.net_connections("tcp")
                  if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid]  # fmt: skip
-        words = " ".join(psutil.Process(found[0]).cmdline()) if found else ""
+        program, *rest = psutil.Process(found[0]).cmdline() if found else [""]
     except psutil.Error:
         return None
+    words = " ".join([os.path.basename(program), *rest])
     return f"{words[:60]!r} (process {found[0]})" if found and "torch" not in words else None
 
 

@@ -17,7 +17,7 @@ MEET = [sys.executable, "-m", "ddp_course.doctor", "meet", "node1:29500"]
 @pytest.fixture
 def one_machine(monkeypatch):
     """Names and interfaces as a healthy machine has them; a test breaks one."""
-    names = {"here": "10.0.0.5", "head": "10.0.0.1", "localhost": "127.0.0.1"}
+    names = {"here": "10.0.0.5", "alias": "10.0.0.5", "head": "10.0.0.1", "localhost": "127.0.0.1"}
     monkeypatch.setattr(meeting, "_resolved", names.get)
     monkeypatch.setattr(meeting, "interfaces", lambda: {"lo": "127.0.0.1", "eth0": "10.0.0.5", "eth1": "192.168.0.5"})
     monkeypatch.setattr(meeting, "_port", lambda host, address, port: meeting.Seen("port", "ok", "reached"))
@@ -34,11 +34,16 @@ def wrong(endpoint="head:29500"):
 def test_a_healthy_machine_has_nothing_wrong(one_machine):
     assert wrong() == {}
     assert "another machine" in meeting.look("head:29500")[0].text
-    assert "this machine" in meeting.look("here:29500")[0].text
+    assert "this machine" in meeting.look("alias:29500")[0].text
 
 
 def test_an_endpoint_that_is_each_machine_itself(one_machine):
     assert "each would wait alone" in wrong("localhost:29500")["endpoint"]
+
+
+def test_an_endpoint_of_the_machines_own_name_is_told_and_not_blamed(one_machine):
+    one_machine["here"] = "127.0.1.1"
+    assert meeting.look("here:29500")[0].status == "note" and "endpoint" not in wrong("here:29500")
 
 
 def test_an_endpoint_that_nobody_knows(one_machine):
