@@ -4,6 +4,7 @@ What one machine can see of it alone. Whether all were told the same --nnodes an
 gloo and NCCL also use random ports, which have to be open between all machines.
 """
 
+import ipaddress
 import os
 import socket
 from dataclasses import dataclass
@@ -29,9 +30,13 @@ def look(endpoint: str) -> list[Seen]:
 
     Raises InputError if `endpoint` is no such pair.
     """
-    host, colon, port = endpoint.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InputError(f"an endpoint is HOST:PORT, such as node1:29500, not {endpoint!r}")
+    host, _, port = endpoint.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):  # an IPv6 address, which has colons of its own
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(f"an endpoint is HOST:PORT, such as node1:29500 or [fd00::1]:29500, not {endpoint!r}")
     address = _resolved(host)
     found = [_endpoint(host, address)]
     if address is not None:
@@ -55,10 +60,17 @@ def interfaces() -> dict[str, str]:
 
 
 def _resolved(host: str) -> str | None:
+    """An IPv4 address of it, if it has one, else one of IPv6."""
     try:
-        return socket.gethostbyname(host)
-    except OSError:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, ValueError):  # ValueError: no machine can have such a name
         return None
+    return min(found, key=lambda one: one[0] != socket.AF_INET)[4][0]
+
+
+def _is_here(address: str) -> bool:
+    """Whether it is an address of this machine, in either family."""
+    return any(one.address == address for all_of_it in psutil.net_if_addrs().values() for one in all_of_it)
 
 
 def _endpoint(host: str, address: str | None) -> Seen:
@@ -70,7 +82,7 @@ def _endpoint(host: str, address: str | None) -> Seen:
     if _is_loopback(address):
         text = f"{host} is {address}, on every machine the machine itself: each would wait alone"
         return Seen("endpoint", "wrong", f"{text}; give a name that leads to one machine from all of them")
-    whose = "this machine" if address in interfaces().values() else "another machine"
+    whose = "this machine" if _is_here(address) else "another machine"
     return Seen("endpoint", "ok", f"{host} is {address}, {whose}")
 
 
@@ -82,7 +94,7 @@ def _port(host: str, address: str, port: int) -> Seen:
     except OSError as error:
         text = f"no answer from {host} ({address}) within {PATIENCE:g} s ({error}): a firewall, or no route"
         return Seen("port", "wrong", text)
-    here = address in interfaces().values() or _is_loopback(address)
+    here = _is_here(address) or _is_loopback(address)
     if here and (other := _listener(port)):
         return Seen("port", "wrong", f"{port} is taken on this machine by {other}: choose another")
     return Seen("port", "ok", f"somebody listens at {port} of {host}, which should be the job's own torchrun")
@@ -124,7 +136,9 @@ def _interface(variable: str) -> Seen:
 
 
 def _is_loopback(address: str) -> bool:
-    return address.startswith("127.")
+    """Or 0.0.0.0, which leads to the machine itself, too."""
+    found = ipaddress.ip_address(address)
+    return found.is_loopback or found.is_unspecified
 
 
 def _nccl_takes(chosen: str, name: str) -> bool:

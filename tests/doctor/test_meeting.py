@@ -20,6 +20,7 @@ def one_machine(monkeypatch):
     names = {"here": "10.0.0.5", "alias": "10.0.0.5", "head": "10.0.0.1", "localhost": "127.0.0.1"}
     monkeypatch.setattr(meeting, "_resolved", names.get)
     monkeypatch.setattr(meeting, "interfaces", lambda: {"lo": "127.0.0.1", "eth0": "10.0.0.5", "eth1": "192.168.0.5"})
+    monkeypatch.setattr(meeting, "_is_here", lambda address: address == "10.0.0.5")
     monkeypatch.setattr(meeting, "_port", lambda host, address, port: meeting.Seen("port", "ok", "reached"))
     monkeypatch.setattr(socket, "gethostname", lambda: "here")
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -50,6 +51,35 @@ def test_an_endpoint_that_nobody_knows(one_machine):
     assert "nobody here knows the name head2" in wrong("head2:29500")["endpoint"]
 
 
+@pytest.mark.parametrize("host", [".", "a..b", "x" * 300])
+def test_a_name_that_no_machine_can_have_is_as_unknown_as_others(host):
+    assert meeting.look(f"{host}:29500")[0].status == "wrong"
+
+
+@pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("0.0.0.0", "0.0.0.0")])
+def test_an_address_of_each_machine_itself_in_both_families(host, address):
+    """torchrun takes an IPv6 address in brackets."""
+    found = meeting.look(f"{host}:29500")[0]
+    assert found.status == "wrong" and f"is {address}, on every machine the machine itself" in found.text
+
+
+def test_a_name_that_has_an_ipv6_address_only(one_machine):
+    one_machine["head6"] = "2001:db8::1"
+    assert wrong("head6:29500") == {}
+
+
+def test_a_port_where_somebody_listens_at_an_ipv6_address():
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        listening = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with listening:
+        found = meeting._port("[::1]", "::1", listening.getsockname()[1])
+    assert "taken on this machine" in found.text
+
+
 def test_a_machine_whose_own_name_is_loopback(one_machine, monkeypatch):
     one_machine["here"] = "127.0.1.1"
     assert "here is 127.0.1.1" in wrong()["own name"] and "eth0 (10.0.0.5)" in wrong()["own name"]
@@ -78,7 +108,7 @@ def test_an_interface_that_is_not_there(one_machine, monkeypatch, variable, chos
     assert found.status == verdict, found.text
 
 
-@pytest.mark.parametrize("endpoint", ["node1", "node1:", ":29500", "node1:port", "node1:70000"])
+@pytest.mark.parametrize("endpoint", ["node1", "node1:", ":29500", "node1:port", "node1:²", "node1:70000", "::1"])
 def test_what_is_no_endpoint(endpoint, capsys):
     with pytest.raises(InputError, match="HOST:PORT"):
         meeting.look(endpoint)
