@@ -364,7 +364,8 @@ def test_a_gated_mlp_is_counted():
      (["--context", "8192", "--tokens-per-update", "12288"], "take 8,192 or 16,384"),
      (["--gpus", "many"], "invalid int value"), (["--cards", "8"], "unrecognized"), (["--params"], "expected one"),
      (["--active", "8e9", "--expert-params", "1e9"], "at most as many are active"),
-     (["--gpus-per-node", "0"], "at least 1")],
+     (["--gpus-per-node", "0"], "at least 1"), (["--width", "1000000000"], "fewer than"),
+     (["--width", "1000000000000000000"], "--width is at most 1,000,000,000, got 1,000,000,000,000,000,000")],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(wrong, sentence, capsys):
     try:

@@ -25,7 +25,7 @@ from ddp_course.predict.hardware import GPUS, gpu
 from ddp_course.predict.link import bytes_per_second
 from ddp_course.training.standard_output import StandardOutput
 
-GPU = "h100"
+GPU, LARGEST = "h100", 10**9
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,8 +72,11 @@ def job_from(given: argparse.Namespace) -> tuple[Job, list[str]]:
             f"a plan needs {', '.join(missing)}, such as --params 7e9 --gpus 64 --memory 80GB --link 400Gb"
         )
     for name in ("layers", "width", "heads", "context", "vocabulary", "key_value_heads", "mlp", "experts_per_token"):
-        if getattr(given, name) is not None and getattr(given, name) < 1:
-            raise InputError(f"--{name.replace('_', '-')} is at least 1, got {getattr(given, name)}")
+        value, flag = getattr(given, name), f"--{name.replace('_', '-')}"
+        if value is not None and value < 1:
+            raise InputError(f"{flag} is at least 1, got {value}")
+        if value is not None and value > LARGEST:
+            raise InputError(f"{flag} is at most {LARGEST:,}, got {value:,}")
     if not 1 <= given.gpus <= 2**17:
         raise InputError(f"--gpus is from 1 to {2**17:,}, got {given.gpus:,}")
     model, said = model_from(given)

@@ -1,5 +1,6 @@
 """Every mesh of a number of GPUs: refused with a reason, or an update's memory and seconds; the quickest first."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -167,4 +168,5 @@ def best_way(job: Job, layout: Layout) -> Plan:
 
 
 def divisors(number: int) -> list[int]:
-    return [one for one in range(1, number + 1) if number % one == 0]
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return small + [number // one for one in reversed(small) if one * one != number]
