@@ -102,8 +102,11 @@ def test_the_shell_names_file_and_field(tmp_path, capsys):
     assert main(["check", str(TEMPLATES / "skypilot.yaml")]) == 0
     assert main(["check", str(TEMPLATES / "skypilot.yaml"), str(task)]) == 1
     assert f"{task}: the task: Additional properties are not allowed ('num_node'" in capsys.readouterr().out
-    task.write_text("a: [")
-    assert main(["check", str(task)]) == 2 and "cannot be read as YAML" in capsys.readouterr().err
+    for junk, message in (("a: [", "cannot be read as YAML"), ("kind: [Job]", "its kind is no text: ['Job']"),
+                          ("kind:", "its kind is no text: None"), ("- kind", "holds no manifest")):  # fmt: skip
+        task.write_text(junk)
+        assert main(["check", str(task)]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_a_pod_has_the_names_and_the_variables_that_operators_give_it():

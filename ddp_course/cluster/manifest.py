@@ -36,6 +36,9 @@ def documents(path: str | Path) -> list[dict]:
         raise InputError(f"{path} cannot be read as YAML: {error}") from None
     if not found or not all(isinstance(one, dict) for one in found):
         raise InputError(f"{path} holds no manifest: a mapping with kind, metadata and spec is needed")
+    for one in found:
+        if "kind" in one and not isinstance(one["kind"], str):
+            raise InputError(f"{path} holds no manifest: its kind is no text: {one['kind']!r}")
     return found
 
 
