@@ -136,6 +136,20 @@ ANSWERS = (
         +            dist.broadcast(parameter, src=0)
                      common.copy_(parameter)
     """),
+    Mistake(
+        "the_first_group_of_several", "has the weights of the first parameter group alone",
+        check="the outer optimizer goes on", says="the first meeting left 2 of 4 parameters of rank 0 as they were",
+        look="how many parameter groups", edit="""
+        -        self.local = [parameter for group in inner.param_groups for parameter in group["params"]]
+        +        self.local = inner.param_groups[0]["params"]
+    """),
+    Mistake(
+        "a_mean_without_momentum", "leaves the mean if there is no momentum, whatever the outer rate",
+        check="the outer optimizer goes on", says="(every 2, SGD inside, outer rate 0.5, no momentum): after update 2",
+        look="rate and Nesterov momentum", edit="""
+        -        self.outer = torch.optim.SGD(self.local, lr, momentum, nesterov=momentum > 0)
+        +        self.outer = torch.optim.SGD(self.local, lr if momentum else 1.0, momentum, nesterov=momentum > 0)
+    """),
     Route(
         "means_of_what_each_computes", "each worker takes an outer step by its own way; the results are averaged", text='''
         import torch

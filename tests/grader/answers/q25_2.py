@@ -122,6 +122,14 @@ ANSWERS = (
         +            mean[largest] = total[largest]
         +            dist.all_reduce(mean, op=dist.ReduceOp.AVG)
     """),
+    Mistake(
+        "all_as_large_as_the_kth", "sends all numbers that are not smaller than the k-th, also if they are many alike",
+        check="little is sent", says="(fewer than k numbers of a gradient are not zero): rank 0 handed over",
+        look="if several are equally large", edit="""
+        -            largest = total.abs().topk(min(self.k, total.numel())).indices
+        +            kth = total.abs().topk(min(self.k, total.numel())).values[-1]
+        +            [largest] = torch.where(total.abs() >= kth)
+    """),
     Route(
         "one_message", "all parameters one after the other in one message, the places as numbers beside the values", text='''
         import torch

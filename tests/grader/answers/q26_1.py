@@ -55,6 +55,18 @@ ANSWERS = (
             return found
     '''),
     Mistake(
+        "axes_side_by_side", "takes the axes of an entry for one long axis, though another one may lie between them",
+        check="the right ranks", says="(pp 2 x dp 2 x tp 1): the group of rank 0 over pp and tp has the ranks [0, 1], not [0, 2]",
+        look="another axis may lie between", edit="""
+        -        own = [names.index(axis) for axis in axes]
+        -        rest = [number for number in range(len(names)) if number not in own]
+        -        lines = grid.permute(*rest, *own).reshape(-1, math.prod(sizes[axis] for axis in axes))
+        -        for line in lines.tolist():
+        +        many, last = math.prod(sizes[axis] for axis in axes), max(names.index(axis) for axis in axes)
+        +        step = math.prod(sizes[name] for name in names[last + 1 :])
+        +        for line in grid.reshape(-1, many, step).transpose(1, 2).reshape(-1, many).tolist():
+    """),
+    Mistake(
         "all_ranks_everywhere", "returns the group of all ranks for each entry",
         check="the right ranks", says="over tp has the ranks [0, 1, 2, 3], not [0, 1]", look="which group", edit="""
                      if rank in line:

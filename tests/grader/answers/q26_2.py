@@ -43,6 +43,16 @@ ANSWERS = (
         +        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100) / self.mesh.dp.size
     """),
     Mistake(
+        "means_weighted", "weighs each replica's mean by its targets: 0 times NaN, where it has none",
+        check="the loss is that of one process", says="the loss on rank 0 is nan", look="a mean of nothing", edit="""
+        -        count = (targets != -100).sum()
+        +        own = (targets != -100).sum()
+        +        count = own.clone()
+        @@
+        -        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum") / count
+        +        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100) * own / count
+    """),
+    Mistake(
         "counts_padding", "divides by the number of tokens, with and without a target",
         check="the gradient is that of one process", says="with 1 rank (dp 1 x tp 1): in update 1",
         look="over which targets", edit="""

@@ -54,7 +54,7 @@ def every_target_counts_the_same(records):
     for case in cases(records):
         for rank, updates in enumerate(case.results):
             if not updates[0]["layers"] < CLOSE:
-                look = "how often a gradient is divided: by the loss, and by the schedule"
+                look = "how often a gradient is divided, and by how many targets: by the loss, and by the schedule"
                 if case.given == "padded":
                     look = "a mean of means: how much a target counts in a micro-batch that has few of them"
                 raise Wrong(

@@ -20,17 +20,19 @@ HINTS = [
 FUNCTION = "DiLoCo"
 DRIVER = Path(__file__).with_name("driver.py")
 CLOSE = 1e-10
-ALONE, MEAN, FIRST, GOES_ON = (
+ALONE, MEAN, FIRST, GOES_ON, HALF = (
     "every 4, but 3 updates only",
     "every 4, SGD inside, outer rate 1, no momentum",
     "every 1, SGD inside, outer rate 1, no momentum",
     "every 3, AdamW inside, outer rate 0.7, momentum 0.9",
+    "every 2, SGD inside, outer rate 0.5, no momentum",
 )
 RUNS = {  # what is special: inner optimizer, updates, every, outer rate, outer momentum
     ALONE: ("SGD", 3, 4, 1.0, 0.0),
     MEAN: ("SGD", 12, 4, 1.0, 0.0),
     FIRST: ("SGD", 4, 1, 1.0, 0.0),
     GOES_ON: ("AdamW", 12, 3, 0.7, 0.9),
+    HALF: ("SGD", 4, 2, 0.5, 0.0),
 }
 
 
@@ -103,9 +105,14 @@ def the_own_optimizer_is_left_alone(records):
 
 
 def the_outer_optimizer_goes_on(records):
-    """With momentum, weights are at every update those of workers played in one process."""
-    for case, rank, result in results(records, GOES_ON):
+    """With another rate and with momentum, weights are at every update those of workers played in one process."""
+    for case, rank, result in results(records, GOES_ON, HALF):
         every = RUNS[case.given][2]
+        if 0 < (still := result["still"]) < 4:
+            raise Wrong(
+                f"{case.where}the first meeting left {still} of 4 parameters of rank {rank} as they were",
+                "in how many parameter groups the own optimizer has its parameters",
+            )
         for step, found in enumerate(result["steps"], 1):
             if not found["gap"] < CLOSE:
                 advice = "rate and Nesterov momentum of the outer optimizer, and what it takes for the gradient"

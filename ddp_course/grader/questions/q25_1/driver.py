@@ -24,10 +24,12 @@ def drive(build, kind, updates, every, lr, momentum):
             for model, _ in played:
                 vector_to_parameters(common.detach().clone(), model.parameters())
         update(worker, step, rank)
+        own = [parameter.detach().clone() for parameter in worker[0].parameters()]
         meeting.step()
         found.append({"gap": distance(weights(worker), weights(played[rank])), "kept": kept(worker, played[rank])})
         if step == every:
-            first = {"moved": weights(worker) - start, "mean way": -common.grad}
+            still = sum(map(torch.equal, own, worker[0].parameters()))  # parameters that the meeting has not moved
+            first = {"moved": weights(worker) - start, "mean way": -common.grad, "still": still}
     return {"steps": found, "weights": weights(worker)} | (first if updates >= every else {})
 
 

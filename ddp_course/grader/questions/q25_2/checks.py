@@ -7,7 +7,7 @@ import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.likeness import Mistake, recognised
-from ddp_course.grader.questions.q25_2.driver import EVERY_ONE, SHAPES, SOME, UPDATES, K, gradients
+from ddp_course.grader.questions.q25_2.driver import EVERY_ONE, SHAPES, SOME, UPDATES, ZEROS, K, gradients
 from ddp_course.grader.verdict import Wrong
 
 TITLE = "what was not sent"
@@ -26,7 +26,8 @@ CLOSE = 1e-12
 
 
 def job(world):
-    return Job(world, FUNCTION, tuple(Call([(given,)] * world, given) for given in (EVERY_ONE, SOME)), driver=DRIVER)
+    calls = tuple(Call([(given,)] * world, given) for given in (EVERY_ONE, SOME, ZEROS))
+    return Job(world, FUNCTION, calls, driver=DRIVER)
 
 
 JOBS = [job(world) for world in (2, 3, 1)]
@@ -130,9 +131,12 @@ def little_is_sent(records):
             sent = sum(one.bytes for one in operations if one.op != "recv")
             most = max(most, sent)
             if sent > 16 * sum(sizes):
+                look = "zeros cost as much as other numbers"
+                if case.given == ZEROS:
+                    look = "how many numbers are chosen if several are equally large: k, and not all of them"
                 raise Wrong(
                     f"{case.where}rank {rank} handed over {sent:,} bytes for {sum(sizes)} numbers and their places",
-                    "zeros cost as much as other numbers",
+                    look,
                 )
     return f"{most // UPDATES} bytes per update at most"
 

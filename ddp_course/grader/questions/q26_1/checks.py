@@ -23,7 +23,8 @@ ALL = [("tp",), ("dp",), ("dp", "tp")]
 RUNS = {  # by number of ranks: sizes of the mesh, what is asked for
     4: [({"dp": 2, "tp": 2}, ALL),
         ({"pp": 2, "dp": 1, "tp": 2}, [("pp",), ("dp",), ("tp",), ("tp", "dp"), ("pp", "tp")]),
-        ({"dp": 2, "tp": 1, "pp": 2}, [("pp",), ("dp",), ("pp", "dp")]), ({"dp": 4, "tp": 1}, ALL)],
+        ({"dp": 2, "tp": 1, "pp": 2}, [("pp",), ("dp",), ("pp", "dp")]), ({"dp": 4, "tp": 1}, ALL),
+        ({"pp": 2, "dp": 2, "tp": 1}, [("pp", "tp"), ("pp",)])],  # two axes with another one between them
     2: [({"dp": 1, "tp": 2}, ALL), ({"dp": 2, "tp": 1}, ALL), ({"dp": 2, "tp": 2}, ALL), ({"dp": 1, "tp": 1}, ALL)],
     1: [({"dp": 1, "tp": 1}, ALL)],
 }  # fmt: skip
@@ -131,6 +132,8 @@ def look(records):
         return "an entry with two axes: its group has the ranks that differ on either of them or on both"
     if all(len(ranks) == prod(sizes.values()) for sizes, _, _, ranks in found):
         return "which group is returned: the one that new_group has given for these ranks"
+    if all(ranks == line_of(sizes, axes, rank) for sizes, axes, rank, ranks in found if len(axes) == 1):
+        return "an entry with two axes: another axis may lie between them, and its groups need not be in a row"
     return "how many ranks one step along an axis is: the product of the sizes of all axes after it"
 
 

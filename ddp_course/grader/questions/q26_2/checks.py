@@ -88,6 +88,8 @@ def the_loss_is_that_of_one_process(records):
             if update < UPDATES and not equal:
                 observed = f"the loss on rank {rank} is {str(loss)[:12]}; one process has {right:.9g}"
                 look = "one sum and one count over all replicas, the same on every rank"
+                if isinstance(loss, float) and math.isnan(loss):
+                    look = "what a replica without targets has: a mean of nothing is NaN, and so is 0 times NaN"
                 raise Wrong(place(case, update, ranks) + observed, look)
     return "the loss is that of one process, on every rank"
 
