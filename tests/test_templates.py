@@ -235,3 +235,5 @@ def test_the_image_installs_what_the_readme_installs():
     images = {line.split()[-1] for file in KUBERNETES for line in (TEMPLATES / file).read_text().splitlines()
               if " image: " in line}  # fmt: skip
     assert images == {"ddp-course:latest"} and f"--tag {images.pop()} ." in dockerfile
+    left_out = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {".git", "**/.venv*", "**/runs"} <= {*left_out}, "gigabytes, and other people's runs"
