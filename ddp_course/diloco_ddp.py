@@ -49,6 +49,7 @@ class DiLoCoConfig(PretrainingSettings):
 
     Numbers are logged, validations and checkpoints made, and stops obeyed at meetings: the first one when it is due, or
     after it. A worker that is there early waits for the others, for --timeout-seconds at most.
+    --max-nonfinite-steps counts meetings, too.
     """
 
     sync_every: int = 25
