@@ -70,12 +70,20 @@ ANSWERS = (
     """),
     Mistake(
         "also_when_down", "counts interfaces that are down",
-        check=NAMED, says="two networks: mend did not name node2, which publishes 192.168.5.12", look="that is up", edit="""
+        check=BLAMED, says="a spare card that is down: mend named a", look="those that are UP", edit="""
         -    up = {name: [one for one in interfaces(machine).items() if one[1][0] == "UP"] for name, machine in machines.items()}
         +    up = {
         +        name: [one for one in interfaces(machine).items() if one[1][0] != "UNKNOWN"]
         +        for name, machine in machines.items()
         +    }
+    """),
+    Mistake(
+        "a_spare_that_is_down", "gives a machine any interface in a network that all share, up or not",
+        check="the setting mends it", says="a spare card that is down: GLOO_SOCKET_IFNAME=eth8 lets b publish",
+        look="is the interface UP?", edit="""
+        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
+        +            cards = interfaces(machine).items()
+        +            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in cards if one.network in shared)
     """),
     Mistake(
         "believes_the_name", "publishes what the name leads to, also if that is another machine's",

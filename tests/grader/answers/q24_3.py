@@ -11,6 +11,12 @@ ANSWERS = (
         +    arrived = mine.repeat_interleave(counts[:, mine].sum(0))
     """),
     Mistake(
+        "the_order_of_the_dict", "takes the rows as sorted in the order in which its experts stand in the dict",
+        check="each expert computes what chose it", says="which have not chosen it", look="which row is for which expert", edit="""
+        -    mine = (home == rank).nonzero().flatten()
+        +    mine = torch.tensor(list(experts))
+    """),
+    Mistake(
         "sorted_by_expert_alone", "sorts by the expert's number, which is not the order of the ranks",
         check="each expert computes what chose it", says="which have not chosen it", edit="""
         -    order = (home[pairs] * len(home) + pairs).argsort(stable=True)  # by rank, then by expert

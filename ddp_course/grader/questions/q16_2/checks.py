@@ -83,9 +83,12 @@ def cluster(given, world, special, prefix=24, second="all"):
         if second == "all" or number in second:
             lines.append(("ib0", "DOWN" if wrong == "down" else "UP", f"{others[number]}/24"))
         lines = [lines[0], *luck.sample(lines[1:], len(lines) - 1), ("eth9", "UP", "")]
+        if wrong == "spare card":  # in the same network, and down
+            lines.insert(1, ("eth8", "DOWN", f"10.{base}.{third}.{200 + number}/{prefix}"))
         known = dict(zip(names, first, strict=True))
         known[names[number]] = {"loopback": "127.0.1.1", "second": others[number], "bridge": "172.17.0.1",
-                                "rescued": "127.0.1.1", "stale": f"10.{base}.99.99"}.get(wrong, first[number])
+                                "rescued": "127.0.1.1", "spare card": "127.0.1.1",
+                                "stale": f"10.{base}.99.99"}.get(wrong, first[number])
         if wrong == "unknown":
             del known[names[number]]
         machines[chr(ord("a") + number)] = {
@@ -123,6 +126,7 @@ DRAWN = {
     "a second network that one does not have": (3, {1: "second"}, 24, (0, 1)),
     "a variable for a network that one does not have": (4, {0: "ib0", 2: "ib0"}, 24, (0, 2, 3)),
     "a second network that is down on one": (3, {0: "down", 2: "second"}),
+    "a spare card that is down": (3, {1: "spare card"}),
     "two are wrong": (4, {0: "loopback", 3: "docker"}),
     "all are wrong": (2, {0: "loopback", 1: "loopback"}),
 }  # fmt: skip
@@ -153,6 +157,9 @@ def no_machine_is_blamed_without_cause(records):
                     look = "an empty variable is none"
                 elif given_prefix(case.given) != 24:
                     look = "the number after / says how much of an address is its network"
+                elif any(state == "DOWN" and one.network in shared(machines)
+                         for facts in machines.values() for state, one in interfaces(facts).values()):  # fmt: skip
+                    look = "which interfaces count: those that are UP"
                 raise Wrong(f"{case.given}: {FUNCTION} named {machine}, which publishes {address}, and all reach that",
                             look)  # fmt: skip
     return f"nobody is blamed in {sum(not wrong_machines(machines) for machines in RUNS.values())} sound clusters"
@@ -187,6 +194,8 @@ def the_setting_mends_it(records):
                 raise Wrong(f"{case.given}: {said}", look)
             if address.network not in shared(machines) or state != "UP":
                 look = "an interface of that machine in the network that all machines share"
+                if state != "UP":
+                    look = "is the interface UP? Another one in the same network may be"
                 raise Wrong(f"{case.given}: {setting} lets {machine} publish {address.ip}, which not all reach", look)
     return "and each gets the interface that mends it"
 

@@ -28,7 +28,7 @@ def drive(mixture, given):
     x, chosen, weights = (tensor.detach().clone() for tensor in batches[rank])
     x.requires_grad_(), weights.requires_grad_()
     experts = {number: Expert(number) for number in range(len(home)) if home[number] == rank}
-    y = mixture(x, chosen, weights, dict(experts), list(home))
+    y = mixture(x, chosen, weights, dict(reversed(experts.items())), list(home))  # in no order of the numbers
     result = {
         "output": gap(y, right[rank]), "y": y, "likely": likely(batches[rank], every),
         "tracked": torch.is_tensor(y) and y.requires_grad,
