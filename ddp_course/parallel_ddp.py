@@ -16,39 +16,35 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ddp_course.data.packing import PackedWindows, StreamWindows
-from ddp_course.data.token_file import Tokens, open_tokens, prepare
+from ddp_course.data.token_file import Tokens
 from ddp_course.data.windows import IGNORED, validation_batches
 from ddp_course.distributed import process_group
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.pieces import assert_copies_equal, clip_gradients, pieces_of
 from ddp_course.distributed.pipeline import Pipeline, add_other_end
-from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over_ranks
+from ddp_course.distributed.sync import sum_over_ranks
 from ddp_course.errors import InputError
 from ddp_course.models import minigpt
-from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, parameter_count
+from ddp_course.models.minigpt import MiniGPT, parameter_count
 from ddp_course.parallel.minigpt_stage import TIED, Stage, check_cuts
+from ddp_course.parallel.pretraining import IDENTITY, PretrainingSettings, micro_steps_per_update, open_text, shape_of
 from ddp_course.training.command_line import run
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, by_rule, parameter_dtype
 from ddp_course.training.progress import Progress
 from ddp_course.training.run_directory import open_run
-from ddp_course.training.settings import RunSettings, check_ranges
+from ddp_course.training.settings import check_ranges
 from ddp_course.training.stop_request import StopRequest
 from ddp_course.training.throughput import peak_per_second
 from ddp_course.training.training_state import TrainingState
 from ddp_course.training.whole_state import WholeModel, WholeOptimizer, names_by_group
 
-IDENTITY = ("layers", "heads", "width", "context", "tokens_per_update", "seed")  # the mesh is none of it
-
 
 @dataclass(frozen=True)
-class ParallelConfig(RunSettings):
+class ParallelConfig(PretrainingSettings):
     """Pre-train MiniGPT on a mesh of ranks. The same flags mean the same training run on any mesh."""
 
-    preset: Literal["laptop", "tiny"] = "laptop"
-    """A named set of values; every other flag changes it. tiny: seconds. laptop: minutes."""
     pp: int = 1
     """Pipeline: stages, of which each has some of the layers."""
     dp: int = 1
@@ -62,47 +58,21 @@ class ParallelConfig(RunSettings):
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     """In which order a stage takes the forward and backward passes of micro-batches."""
 
-    weight_decay: float = 0.1
-    precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Of the matrix products; weights stay float32 (float64 for float64)."""
-    data: str = "stdlib"
-    """What to read: stdlib (Python's sources), shakespeare (a download), or a file or folder of text or of tokens."""
-    tokenizer: str = "bpe"
-    """How text becomes tokens: bytes, bpe or rustbpe, or the folder of an existing tokenizer (tokenizer.json)."""
-    vocab_size: int | None = 2048
-    """Tokens in the vocabulary; None leaves it to the tokenizer (bytes: always 256)."""
-    pack: bool = False
-    """Windows of whole documents, some of them not quite full, instead of windows cut out of the stream of tokens."""
-    tokens_per_update: int = 4096
-    """Tokens of one update, over all ranks and micro-batches: the constant of the run."""
     micro_batch_size: int = 4
     """Windows that one rank takes through its stage at a time."""
-    validation_windows: int | None = 64
-    """Windows of a validation, spread evenly over the held-out text; None takes all of it."""
     check_every: int = 0
     """Updates between comparisons of the copies that ranks hold of the same weights. 0: at the end."""
-    layers: int = 4
-    """Transformer blocks."""
-    heads: int = 4
-    """Attention heads per block."""
-    width: int = 256
-    """Units of the residual stream."""
-    context: int = 128
-    """Tokens per window."""
     dropout: float = 0.0
     """Must be 0."""
     activation_checkpointing: bool = False
     """Recompute activations in backward: less memory, more time."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        sizes = "layers", "heads", "width", "context", "tokens_per_update", "micro_batch_size", "validation_windows"
-        check_ranges(self, at_least_1=("pp", "dp", "shard", "cp", "tp", *sizes), at_least_0=("check_every",))
         if self.dropout:
             raise ValueError(f"--dropout must be 0, not {self.dropout}: ranks that compute parts of one layer would "
                              "need parts of one mask")  # fmt: skip
-        if self.width % self.heads:
-            raise ValueError(f"--width {self.width} does not divide into --heads {self.heads} of equal size")
+        super().__post_init__()
+        check_ranges(self, at_least_1=("pp", "dp", "shard", "cp", "tp"), at_least_0=("check_every",))
 
 
 PRESETS = {
@@ -114,7 +84,7 @@ PRESETS = {
 
 
 def train(config: ParallelConfig) -> int:
-    """One rank\'s part of the run, to the last step or until a stop was asked for; returns the exit code."""
+    """One rank's part of the run, to the last step or until a stop was asked for; returns the exit code."""
     world = process_group.start(config.timeout_seconds, config.device)
     # MESH 1/7: this rank's coordinates, and a group per axis. What cannot be cut is refused before anything is read.
     mesh = Mesh(world, pp=config.pp, dp=config.dp, shard=config.shard, cp=config.cp, tp=config.tp)
@@ -122,16 +92,9 @@ def train(config: ParallelConfig) -> int:
     accumulation_steps = micro_batches_per_update(config, mesh)
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="parallel")
 
-    tokens = open_tokens(from_rank_0(world, lambda: prepare(
-        config.data, config.tokenizer, config.vocab_size, before=run_directory.before)))  # fmt: skip
-    assert_same_value(world, "the token file", tokens.fingerprint)
-    of_run = tokens.train, tokens.tokenizer.end_of_text, config.context, config.seed, config.tokens_per_update
-    windows = PackedWindows(*of_run) if config.pack else StreamWindows(*of_run)
+    tokens, windows = open_text(world, config, run_directory.before)
     process_group.seed_shared(config.seed)
-    shape = MiniGPTConfig(vocab_size=tokens.tokenizer.vocab_size, context=config.context, layers=config.layers,
-                          heads=config.heads, width=config.width,
-                          activation_checkpointing=config.activation_checkpointing)  # fmt: skip
-    dtype, parts = parameter_dtype(config.precision), world.size // config.dp
+    shape, dtype, parts = shape_of(config, tokens), parameter_dtype(config.precision), world.size // config.dp
     need = max(parameter_count(shape) * dtype.itemsize, training_bytes(parameter_count(shape) // parts, dtype))
     need += 16 * config.tokens_per_update // mesh.replicas  # the tokens and targets of an update lie here together
     require_memory(world, "this training run", need + 8 * config.tokens_per_update // config.context)
@@ -213,13 +176,8 @@ def train(config: ParallelConfig) -> int:
 
 def micro_batches_per_update(config: ParallelConfig, mesh: Mesh) -> int:
     """How many micro-batches a rank takes, so that an update holds the same tokens on any mesh."""
-    together = config.micro_batch_size * config.context * mesh.replicas
-    count, rest = divmod(config.tokens_per_update, together)
-    if rest:
-        nearest = " or ".join(f"{n * together:,}" for n in (count, count + 1) if n)
-        raise InputError(f"--tokens-per-update {config.tokens_per_update:,} is not a multiple of --dp x --shard = "
-                         f"{mesh.replicas} x {config.micro_batch_size} windows x {config.context} tokens = "
-                         f"{together:,}; nearest that are: {nearest}")  # fmt: skip
+    called = f"--dp x --shard = {mesh.replicas}"
+    count = micro_steps_per_update(config, mesh.replicas, called)
     if config.schedule == "1f1b" and count < config.pp:
         raise InputError(f"--pp {config.pp} stages need as many micro-batches or more, an update has {count}: choose a "
                          "smaller --micro-batch-size, or a larger --tokens-per-update")  # fmt: skip

@@ -70,15 +70,18 @@ class PretrainingSettings(RunSettings):
             raise ValueError(f"--width {self.width} does not divide into --heads {self.heads} of equal size")
 
 
-def micro_steps_per_update(config: PretrainingSettings, world_size: int) -> int:
-    """How many micro-batches a rank accumulates, so that an update holds the same tokens at any world size."""
-    together = config.micro_batch_size * config.context * world_size
+def micro_steps_per_update(config: PretrainingSettings, shares: int, called: str = "") -> int:
+    """How many micro-batches a rank accumulates, so that an update holds the same tokens at any world size.
+
+    called: what the shares of an update are in the error, if not a rank each.
+    """
+    together = config.micro_batch_size * config.context * shares
     steps, rest = divmod(config.tokens_per_update, together)
     if rest:
         nearest = " or ".join(f"{n * together:,}" for n in (steps, steps + 1) if n)
-        raise InputError(f"--tokens-per-update {config.tokens_per_update:,} is not a multiple of {world_size} rank(s) "
-                         f"x {config.micro_batch_size} windows x {config.context} tokens = {together:,}; nearest that "
-                         f"are: {nearest}")  # fmt: skip
+        raise InputError(f"--tokens-per-update {config.tokens_per_update:,} is not a multiple of "
+                         f"{called or f'{shares} rank(s)'} x {config.micro_batch_size} windows x {config.context} "
+                         f"tokens = {together:,}; nearest that are: {nearest}")  # fmt: skip
     return steps
 
 
