@@ -14,7 +14,10 @@ from ddp_course.grader.answer_run import run_answers
 from ddp_course.grader.verdict import CRASHED, NOT_ATTEMPTED, PASSED, WRONG, Verdict, Wrong, last_lines
 from ddp_course.launcher.first_failure import SYMPTOMS
 
-SENDS = ("send", "recv")
+QUESTION_OF_SENDS = {
+    "send": "a send returns when its receiver takes part: who receives while all of them send?",
+    "recv": "a receive returns when its sender takes part: who sends while all of them receive?",
+}
 
 
 def grade(questions: list[tuple[str, ModuleType, Path]]) -> list[Verdict]:
@@ -110,10 +113,10 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
         return CRASHED, "dies", f"{begin}the process that runs the ranks was killed", "what ends processes there"
     if any(one.stuck or one.ended_by_grader for one in ranks):
         how = "no end, and nothing moves" if record.stood_still else f"no end after {record.job.seconds:g} s"
-        return WRONG, "does not end", f"{begin}{how}: {waits(record)}", _look(record)
+        return WRONG, "does not end", f"{begin}{how}: {waits(record)}", _look(record, answer)
     if raised:
         observed = f"{begin}rank {raised[0]} lost contact: {waits(record)}"
-        return WRONG, "loses contact", observed, _look(record)
+        return WRONG, "loses contact", observed, _look(record, answer)
     for rank, one in enumerate(ranks):
         if one.changed:
             where = f"line {one.changed[0]} of {answer.name}"
@@ -186,11 +189,15 @@ def _first_line(text):
     return re.sub(r"^(what\(\):\s*)?(\[enforce fail at [^\]]*\]\s*)?", "", line)[:300]
 
 
-def _look(record):
+def _look(record: JobRecord, answer: Path) -> str:
     """What to ask oneself about a run that stands still."""
-    waiting = [one.operations[-1][-1].op for one in record.ranks if one.operations[-1] and not one.ended]
-    if waiting and all(op in SENDS for op in waiting):
-        return "a send returns when its receiver takes part: who receives while all of them send?"
+    lines = answer.read_text(encoding="utf-8", errors="replace").splitlines()
+    still = [one for one in record.ranks if not one.ended]
+    if any("new_group(" in lines[one.line - 1] for one in still if one.line and one.line <= len(lines)):
+        return "new_group waits for all ranks, those outside the group too: which of them does not call it?"
+    waiting = {one.operations[-1][-1].op for one in still if one.operations[-1]}
+    if waiting and waiting <= set(QUESTION_OF_SENDS):
+        return QUESTION_OF_SENDS[waiting.pop()] if len(waiting) == 1 else "which send and which receive never meet?"
     if waiting:
         return "a collective waits for every rank of its group: which rank never comes to it, and why?"
     return "the loop or wait in that line"

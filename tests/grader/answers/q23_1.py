@@ -104,7 +104,7 @@ ANSWERS = (
     """),
     Mistake(
         "in_groups", "runs as many forwards as it may hold, then as many backwards, and so on",
-        check="does not end", says="with 3 ranks (4 equal micro-batches): no end", edit="""
+        check="does not end", says="with 3 ranks (4 equal micro-batches): no end", look="who sends while all of them receive", edit="""
         -    ahead = min(ranks - 1 - rank, len(inputs))
         -    for number in range(ahead):
         -        forward(number)

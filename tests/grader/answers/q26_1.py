@@ -110,7 +110,7 @@ ANSWERS = (
     """),
     Mistake(
         "built_by_its_ranks_alone", "builds only the groups that it is in, though new_group waits for all ranks",
-        check="does not end", says="no end, and nothing moves", look="in that line", edit="""
+        check="does not end", says="no end, and nothing moves", look="new_group waits for all ranks", edit="""
         -            group = dist.new_group(line)
         -            if rank in line:
         -                found.append(group)
