@@ -73,6 +73,8 @@ def jobs_of(folder):
                                  folder / "by minigpt_ddp/checkpoints/step_000010"),
         "averages of another optimizer": job(folder / "other", *LIKE_DDP, "--resume",
                                              folder / "seldom/checkpoints/step_000004"),
+        "SGD's, by minigpt_ddp": job(folder / "AdamW of SGD", "--steps", 10, "--resume",
+                                     folder / "every 4/checkpoints/step_000004", script="minigpt"),
     }  # fmt: skip
     for step in (2, 6):
         title = f"resumed after {step}"
@@ -222,6 +224,8 @@ def test_minigpt_ddp_and_it_go_on_from_each_other(ran):
     assert checkpoint(folder / "after minigpt_ddp", 12)["optimizer"]["outer_momentum"].any()
     assert outcomes["averages of another optimizer"].startswith("InputError: cannot resume: the checkpoint's workers "
                                                                 "used AdamW, --inner has chosen SGD")  # fmt: skip
+    refused = outcomes["SGD's, by minigpt_ddp"]
+    assert refused.startswith("InputError: cannot resume from ") and "not those of this script" in refused
     assert load_pretrained(folder / "seldom").source == folder / "seldom/checkpoints/step_000010"
 
 

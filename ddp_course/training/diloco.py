@@ -54,7 +54,8 @@ class DiLoCo:
     def state_dict(self) -> dict:
         """On rank 0 everything but the weights, on the others nothing (collective).
 
-        Rank 0's inner optimizer stands where minigpt_ddp.py has its only one, so that it can go on from here.
+        Rank 0's AdamW stands where minigpt_ddp.py has its only one, so that it can go on from here. Another inner
+        optimizer does not: without averages AdamW would go on as if it had just begun.
         """
         everyones = [None] * self._world.size if self._world.is_main else None
         dist.gather_object(_on_cpu(self._inner.state_dict()), everyones, dst=0)
@@ -62,7 +63,8 @@ class DiLoCo:
             return {}
         momentum = self.outer.state[self._common].get("momentum_buffer")
         more = {"kind": type(self._inner).__name__, "others": everyones[1:], "outer_momentum": momentum}
-        return everyones[0] | more
+        own = everyones[0] if isinstance(self._inner, torch.optim.AdamW) else {"own": everyones[0]}
+        return own | more
 
     def load_state_dict(self, state: dict) -> None:
         """After the model's. From a checkpoint of one optimizer all begin with its averages, and without momentum."""
@@ -73,7 +75,7 @@ class DiLoCo:
         if len(others) + 1 != self._world.size:
             raise InputError(f"cannot resume: the checkpoint is of {len(others) + 1} worker(s), this run has "
                              f"{self._world.size}; each has averages of its own")  # fmt: skip
-        own = [state, *others][self._world.rank]
+        own = [state.get("own", state), *others][self._world.rank]
         with keep_settings(self._inner):
             self._inner.load_state_dict({name: own[name] for name in ("state", "param_groups")})
         with torch.no_grad():
