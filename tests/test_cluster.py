@@ -90,6 +90,13 @@ def test_machines_know_themselves_and_each_other_by_name(cluster):
 
 
 @here
+def test_a_command_on_a_machine_finds_this_pythons_torchrun_without_an_activated_environment(cluster, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    found = cluster.run("node1", "command -v torchrun").stdout.strip()
+    assert found == os.path.join(os.path.dirname(sys.executable), "torchrun")
+
+
+@here
 def test_a_cable_is_as_slow_as_it_should_be(cluster):
     """Never faster than its rate, small messages included; a cable of a tenth of the speed takes longer."""
     sizes = [1 << 14] * 20 + [1 << 20] + [0]  # the burst lets the first of them pass

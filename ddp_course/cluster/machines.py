@@ -92,7 +92,7 @@ class Cluster:
         """What `enter.py` needs to know of it."""
         self.check(node, HEAD)
         words = ["sh", "-c", command] if isinstance(command, str) else [str(word) for word in command]
-        added = {name: str(value) for name, value in (env or {}).items()}
+        added = {"PATH": path()} | {name: str(value) for name, value in (env or {}).items()}
         return {"pid": self.pids[node], "command": words, "env": added}
 
     def set_rate(self, node: str, rate: str | None) -> None:

@@ -23,8 +23,8 @@ def entering(tasks: list[dict]) -> list[str]:
 
 
 def path() -> str:
-    """PATH, with the folders of ip and tc."""
-    return f"{os.environ.get('PATH', os.defpath)}:{SBIN}"
+    """PATH, as after `source .venv/bin/activate`, so that a job finds this Python's torchrun, and with ip and tc."""
+    return f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}:{SBIN}"
 
 
 def as_user() -> list[str]:

@@ -9,7 +9,6 @@ import os
 import pwd
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -99,12 +98,10 @@ class Slurm:
         files = {"key-file": "munge.key", "socket": "run/munge.socket", "pid-file": "run/munged.pid",
                  "log-file": "log/munged.log", "seed-file": "run/munged.seed"}  # fmt: skip
         munged = ["munged", "--force", *(f"--{option}={HOME}/{file}" for option, file in files.items())]
-        environment = {"PATH": path()}
-        on(HEAD, [*inside, *munged], env=environment)
-        on(HEAD, [*inside, "slurmctld", "-f", f"{HOME}/slurm.conf"], env=environment)
+        on(HEAD, [*inside, *munged])
+        on(HEAD, [*inside, "slurmctld", "-f", f"{HOME}/slurm.conf"])
         for node in self.cluster.nodes:
-            on(node, [*inside, "sh", "-c", f"mkdir -p {HOME}/spool/{node}; exec slurmd -f {HOME}/slurm.conf"],
-               env=environment)  # fmt: skip
+            on(node, [*inside, "sh", "-c", f"mkdir -p {HOME}/spool/{node}; exec slurmd -f {HOME}/slurm.conf"])
 
     def run(self, *words: object, check: bool = True, env: Mapping[str, object] | None = None) -> str:
         """What one of Slurm's commands, run on `head`, prints: run("sinfo"), run("scontrol", "show", "node").
@@ -117,9 +114,7 @@ class Slurm:
 
     def task(self, *words: object) -> dict:
         """What `enter.py` needs to know of a command on `head`."""
-        # As after `source .venv/bin/activate`: a job finds this Python and its torchrun.
-        env = {"PATH": f"{Path(sys.executable).parent}:{path()}", "SLURM_CONF": f"{HOME}/slurm.conf"}
-        return self.cluster.task(HEAD, [*self._as_user, *words], env)
+        return self.cluster.task(HEAD, [*self._as_user, *words], {"SLURM_CONF": f"{HOME}/slurm.conf"})
 
     def sbatch(self, file: str | Path, *args: object, options: Sequence[object] = (),
                env: Mapping[str, object] | None = None) -> int:  # fmt: skip
