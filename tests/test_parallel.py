@@ -1,13 +1,11 @@
 """The trainer on a mesh is minigpt_ddp.py: on every factorisation, after a resume, from and to any mesh."""
 
 import itertools
-import json
 import os
 
 import pytest
 import torch
-import warm
-from parallel_runs import FAULTS
+from trainer_runs import FAULTS, run_jobs
 from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics, train_here
 
 from ddp_course import parallel_ddp
@@ -17,6 +15,7 @@ from ddp_course.errors import InputError
 from ddp_course.training.command_line import parse
 
 AXES = "pp", "dp", "shard", "cp", "tp"
+EVERY = os.environ.get("DDP_COURSE_EVERY_CASE", "0") != "0"  # once a week: each mesh of eight ranks
 STEPS, EQUAL = 4, 1e-10  # a larger gap between losses in float64 is no rounding: a test of each axis shows it
 FLAGS = ("--data", ROOT / "ddp_course/data", "--precision", "float64", "--layers", 4, "--heads", 4, "--width", 32,
          "--context", 16, "--tokens-per-update", 128, "--micro-batch-size", 2, "--validation-windows", 11,
@@ -42,14 +41,11 @@ def name(sizes):
     return "_".join(map(str, sizes))
 
 
-def run_jobs(folder, jobs, nproc):
+def outcomes_of(folder, jobs, nproc):
     """Outcomes of the jobs, by name, each into its own folder."""
-    for title, job in jobs.items():
-        job["flags"] = flags(folder / title, *job["flags"])
-    (folder / f"jobs_{nproc}.json").write_text(json.dumps(list(jobs.values()), default=str))
-    run = warm.ranks(ROOT / "tests/parallel_runs.py", folder / f"jobs_{nproc}.json", nproc=nproc)
-    assert len({json.dumps(of_rank) for of_rank in run.results.values()}) == 1, "ranks disagree"
-    return dict(zip(jobs, run.results[0]["outcomes"], strict=True))
+    into = {title: {"script": "parallel", **job, "flags": flags(folder / title, *job["flags"])}
+            for title, job in jobs.items()}  # fmt: skip
+    return run_jobs(folder, into, nproc)[0]
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +70,10 @@ def four(tmp_path_factory, one_process):
         copy = [copied, step, folder / title] if source != "minigpt" else None
         resume = ["--resume", "auto" if copy else copied / f"checkpoints/step_{step:06d}"]
         jobs[title] = {"flags": [*of(*sizes), *resume]} | ({"copy": copy} if copy else {})
-    jobs["stopped"] = {"flags": of(*STOPPED), "fault": "stopped"}
+    jobs["stopped"] = {"flags": of(*STOPPED), "fault": "stopped mesh"}
     jobs["gone on"] = {"flags": [*of(*STOPPED), "--resume", folder / "stopped/checkpoints/step_000002"]}
     jobs |= {refusal: {"flags": more} for refusal, more in REFUSED.items()}
-    return folder, run_jobs(folder, jobs, 4)
+    return folder, outcomes_of(folder, jobs, 4)
 
 
 UNLIKE_ON = {(2, 1, 1, 2, 1): ("--schedule", "gpipe"), (1, 2, 1, 1, 2): (), (1, 1, 2, 2, 1): ()}
@@ -180,14 +176,24 @@ def test_what_does_not_divide_is_refused(four, refusal):
     assert outcomes[refusal].startswith(f"InputError: {refusal}")
 
 
-def test_eight_ranks(tmp_path, one_process):
-    meshes = [(2, 1, 2, 1, 2), (1, 2, 2, 2, 1), (2, 1, 1, 2, 2), (2, 4, 1, 1, 1)]
-    few = ("--steps", 2, "--micro-batch-size", 1)
-    outcomes = run_jobs(tmp_path, {name(sizes): {"flags": [*of(*sizes), *few]} for sizes in meshes}, 8)
-    assert set(outcomes.values()) == {"0"}
-    train_here(tmp_path / "one", *FLAGS, *few)
-    for sizes in meshes:
-        ours, theirs = metrics(tmp_path / name(sizes)), metrics(tmp_path / "one")
+MESHES_OF_EIGHT = factorisations(8) if EVERY else [(2, 1, 2, 1, 2), (1, 2, 2, 2, 1), (2, 1, 1, 2, 2), (2, 4, 1, 1, 1)]
+DEEP = ("--layers", 8, "--heads", 8, "--tokens-per-update", 256, "--micro-batch-size", 1, "--steps", 2)
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("eight")
+    train_here(folder / "one", *FLAGS, *DEEP)
+    jobs = {name(sizes): {"flags": [*of(*sizes), *DEEP]} for sizes in MESHES_OF_EIGHT}
+    return folder, outcomes_of(folder, jobs, 8)
+
+
+@pytest.mark.parametrize("sizes", MESHES_OF_EIGHT, ids=name)
+def test_factorisations_of_eight_ranks_are_minigpt_ddp(eight, sizes):
+    folder, outcomes = eight
+    assert outcomes[name(sizes)] == "0"
+    for key in ("loss", "grad_norm", "val_loss"):
+        ours, theirs = metrics(folder / name(sizes), key), metrics(folder / "one", key)
         assert ours == pytest.approx(theirs, abs=EQUAL)
 
 
@@ -229,5 +235,3 @@ def test_zigzag_shares_out_positions_and_pairs(ranks):
     positions = zigzag(16, ranks)
     assert sorted(positions.flatten().tolist()) == list(range(16))
     assert len({sum(own.tolist()) for own in positions}) == 1, "the pairs of a causal mask are not shared out"
-
-

@@ -158,7 +158,7 @@ def test_folders_that_cells_write_to_are_there_in_a_fresh_clone():
 def test_continuous_integration_runs_make_test_and_every_answer_once_a_week():
     workflow = yaml.safe_load(text_of(".github/workflows/test.yml"))
     job = workflow["jobs"]["test"]
-    weekly = {"run": "make test ARGS=tests/grader", "env": {"DDP_COURSE_EVERY_ANSWER": 1}}
+    weekly = {"run": 'make test ARGS="tests/grader tests/test_parallel.py"', "env": {"DDP_COURSE_EVERY_CASE": 1}}
     assert [step for step in job["steps"] if "run" in step] == [
         {"run": ".ci/run", "if": "github.event_name != 'schedule'"},
         {"if": "github.event_name == 'schedule'"} | weekly,

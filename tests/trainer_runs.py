@@ -20,18 +20,22 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 import warm
 from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
 from training_runs import ROOT, one_process_group
 
-from ddp_course import diloco_ddp, experts_ddp, minigpt_ddp
-from ddp_course.distributed import pieces
+from ddp_course import diloco_ddp, experts_ddp, minigpt_ddp, parallel_ddp
+from ddp_course.distributed import pieces, tensor_parallel
+from ddp_course.distributed.mesh import Mesh
+from ddp_course.distributed.pipeline import Pipeline
 from ddp_course.distributed.replica_check import ReplicasDiffer
 from ddp_course.errors import InputError
+from ddp_course.parallel import minigpt_stage
 from ddp_course.training.command_line import parse
 from ddp_course.training.diloco import DiLoCo
 
-TRAINERS = {"minigpt": minigpt_ddp, "diloco": diloco_ddp, "experts": experts_ddp}
+TRAINERS = {"minigpt": minigpt_ddp, "diloco": diloco_ddp, "experts": experts_ddp, "parallel": parallel_ddp}
 SIZES = {"Float": 4, "Double": 8}
 
 
@@ -90,6 +94,10 @@ def silent(module):
     return lambda: mock.patch.object(module, "dist", SimpleNamespace(all_reduce=lambda *_, **__: None, **names))
 
 
+def own_tokens_only(query, key, value, positions, axis):
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
 FAULTS = {
     "plain SGD": plain_sgd,
     "stopped": stopped_in_the_second_update,
@@ -103,7 +111,20 @@ FAULTS = {
     "no message": meeting_without_the_others,
     "no outer momentum saved": without("outer_momentum"),
     "averages of rank 0 alone saved": without("others"),
-}
+    "tp: gradients of the input are not summed": lambda: mock.patch.object(
+        tensor_parallel.Enter, "backward", staticmethod(lambda ctx, gradient: (gradient, None))),
+    "tp: queries, keys and values are cut as one": lambda: mock.patch.object(
+        minigpt_stage, "Column", lambda whole, axis, groups=1: tensor_parallel.Column(whole, axis)),
+    "cp: attention over the own tokens": lambda: mock.patch.object(minigpt_stage, "ring_attention", own_tokens_only),
+    "pp: ends of the tied table apart": lambda: mock.patch.object(parallel_ddp, "add_other_end", lambda *_: None),
+    "pp: gradients divided by the micro-batches": lambda: mock.patch.object(
+        Pipeline, "forward_backward", lambda self, inputs, targets, scale, run=Pipeline.forward_backward: run(
+            self, inputs, targets, scale / 4)),
+    "dp: windows by rank, not by place": lambda: mock.patch.object(
+        Mesh, "replica", property(lambda mesh: mesh.world.rank % mesh.replicas)),
+    "shard: norm of the own pieces": silent(pieces),
+    "stopped mesh": lambda: stopped_in_the_second_update(parallel_ddp, "clip_gradients"),
+}  # fmt: skip
 
 
 def outcome(job: dict, world) -> str:
@@ -143,12 +164,11 @@ def main() -> None:
 
 
 def run_jobs(folder: Path, jobs: dict[str, dict], nproc: int) -> tuple[dict[str, str], dict[str, list[int]]]:
-    """Outcomes of the jobs and sizes of their all-reduces, by name; each is made into the folder of its name."""
+    """Outcomes of the jobs and sizes of the all-reduces that rank 0 takes part in, by name."""
     (folder / f"jobs_{nproc}.json").write_text(json.dumps(list(jobs.values()), default=str))
     run = warm.ranks(ROOT / "tests/trainer_runs.py", folder / f"jobs_{nproc}.json", nproc=nproc)
-    assert len({json.dumps(of_rank) for of_rank in run.results.values()}) == 1, "ranks disagree"
-    result = run.results[0]
-    return tuple(dict(zip(jobs, result[what], strict=True)) for what in ("outcomes", "sent"))
+    assert len({json.dumps(of_rank["outcomes"]) for of_rank in run.results.values()}) == 1, "ranks disagree"
+    return tuple(dict(zip(jobs, run.results[0][what], strict=True)) for what in ("outcomes", "sent"))
 
 
 def same(one, other) -> bool:

@@ -1,6 +1,6 @@
 """The grader is itself on trial: every wrong answer is caught by the check that should, every right one passes.
 
-A usual run grades the right answers and one wrong answer for each check. DDP_COURSE_EVERY_ANSWER=1 grades all, as
+A usual run grades the right answers and one wrong answer for each check. DDP_COURSE_EVERY_CASE=1 grades all, as
 `make kill-matrix` does. That the course's own solutions pass is shown by the exercises, see test_exercises.py.
 The answers of a notebook are graded with one start of the harness; see edited.py for how one says what it is.
 """
@@ -15,7 +15,7 @@ from ddp_course.grader.verdict import EXIT_CODES
 from .edited import answer_cells, mistakes, routes
 from .kill_matrix import MATRIX, all_verdicts, one_for_each_check, table
 
-EVERY = os.environ.get("DDP_COURSE_EVERY_ANSWER", "0") != "0"
+EVERY = os.environ.get("DDP_COURSE_EVERY_CASE", "0") != "0"
 WRONG = [pytest.param(question, one, id=f"{question}-{one.name}") for question in names()
          for one in (mistakes(question) if EVERY else one_for_each_check(question))]  # fmt: skip
 RIGHT = [pytest.param(question, one, id=f"{question}-{one.name}") for question in names() for one in routes(question)]
