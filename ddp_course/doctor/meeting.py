@@ -132,6 +132,9 @@ def _interface(variable: str) -> Seen:
         return Seen(variable, "wrong", f"no interface here fits {chosen!r}; this machine has {cards}")
     if all(_is_loopback(there[name]) for name in fitting):
         return Seen(variable, "wrong", f"{chosen!r} leads to this machine alone; it has {cards}")
+    if variable == "NCCL_SOCKET_IFNAME" and _is_loopback(there[fitting[0]]):  # without a variable it would avoid lo
+        text = f"of what fits {chosen!r} NCCL takes the first, {fitting[0]}, which leads to this machine alone"
+        return Seen(variable, "wrong", f"{text}; leave {fitting[0]} out, too, or name one of {cards}")
     return Seen(variable, "ok", f"{chosen!r} is {', '.join(f'{name} ({there[name]})' for name in fitting)}")
 
 
