@@ -10,7 +10,7 @@ can go on from the other's checkpoints. What is otherwise is marked DiLoCo 1/6 t
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -24,9 +24,11 @@ from ddp_course.models import minigpt
 from ddp_course.models.minigpt import MiniGPT, parameter_count
 from ddp_course.parallel.pretraining import (
     PretrainingSettings,
+    begin,
     identity_of,
     micro_steps_per_update,
     open_text,
+    say_results,
     shape_of,
     validate,
 )
@@ -106,9 +108,7 @@ def train(config: DiLoCoConfig) -> int:
     if step >= config.steps:
         world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
         return 0
-    settings = asdict(config) | {"world_size": world.size, "token_file": str(tokens.folder)}
-    settings = run_directory.begin(step, settings)
-    settings["tokenizer_state"] = tokens.tokenizer.state()  # a checkpoint reads and writes text on its own
+    settings = begin(world, run_directory, config, tokens, step)
 
     world.say(f"{parameters:,} parameters; {len(tokens.train):,} training tokens{windows.described}; "
               f"{config.precision} on {world.device}\n{world.size} worker(s) meet every {config.sync_every} updates; "
@@ -159,9 +159,7 @@ def train(config: DiLoCoConfig) -> int:
     assert_replicas_equal(world, model)
     if stopping and step < config.steps:
         return stop_request.leave(step, run_directory.path)
-    world.say(f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
-              f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s\nrun directory: "
-              f"{run_directory.path}")  # fmt: skip
+    say_results(world, progress, run_directory)
     return 0
 
 

@@ -9,7 +9,7 @@ the same training run. What experts add is marked MoE 1/7 to MoE 7/7. Notebook 2
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -26,9 +26,11 @@ from ddp_course.parallel.minigpt_experts import MixtureGPT, mixture_parameter_co
 from ddp_course.parallel.minigpt_stage import TIED
 from ddp_course.parallel.pretraining import (
     PretrainingSettings,
+    begin,
     identity_of,
     micro_steps_per_update,
     open_text,
+    say_results,
     shape_of,
     validate,
 )
@@ -113,9 +115,7 @@ def train(config: ExpertsConfig) -> int:
     if step >= config.steps:
         world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
         return 0
-    settings = asdict(config) | {"world_size": world.size, "token_file": str(tokens.folder)}
-    settings = run_directory.begin(step, settings)
-    settings["tokenizer_state"] = tokens.tokenizer.state()
+    settings = begin(world, run_directory, config, tokens, step)
 
     world.say(f"{of_experts + others:,} parameters, {of_experts // spread_over + others:,} of them on rank 0; "
               f"{len(tokens.train):,} training tokens{windows.described}; {config.precision} on {world.device}\n"
@@ -172,9 +172,7 @@ def train(config: ExpertsConfig) -> int:
     assert_copies_equal(world, pieces)
     if stopping and step < config.steps:
         return stop_request.leave(step, run_directory.path)
-    world.say(f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
-              f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s\nrun directory: "
-              f"{run_directory.path}")  # fmt: skip
+    say_results(world, progress, run_directory)
     return 0
 
 

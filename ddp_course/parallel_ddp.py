@@ -10,14 +10,14 @@ can go on from the other's checkpoints. What a mesh adds is marked MESH 1/7 to M
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ddp_course.data.token_file import Tokens
-from ddp_course.data.windows import IGNORED, validation_batches
+from ddp_course.data.windows import IGNORED
 from ddp_course.distributed import process_group
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.pieces import assert_copies_equal, clip_gradients, pieces_of
@@ -27,7 +27,16 @@ from ddp_course.errors import InputError
 from ddp_course.models import minigpt
 from ddp_course.models.minigpt import MiniGPT, parameter_count
 from ddp_course.parallel.minigpt_stage import TIED, Stage, check_cuts
-from ddp_course.parallel.pretraining import IDENTITY, PretrainingSettings, micro_steps_per_update, open_text, shape_of
+from ddp_course.parallel.pretraining import (
+    PretrainingSettings,
+    begin,
+    even_validation_batches,
+    identity_of,
+    micro_steps_per_update,
+    open_text,
+    say_results,
+    shape_of,
+)
 from ddp_course.training.command_line import run
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate
@@ -107,8 +116,7 @@ def train(config: ParallelConfig) -> int:
     del whole
     optimizer = make_adamw(stage, config.learning_rate, config.weight_decay)  # after the cut: it must know the pieces
     pieces = pieces_of(stage, mesh, TIED)
-    identity = {name: getattr(config, name) for name in IDENTITY}
-    identity |= {"precision": config.precision, "data and tokenizer": tokens.fingerprint + " packed" * config.pack}
+    identity = identity_of(config, tokens)
     # MESH 3/7: a checkpoint holds whole tensors, so any other mesh can go on from it, and minigpt_ddp.py as well.
     state = TrainingState({"model": WholeModel(mesh, pieces, names, TIED),
                            "optimizer": WholeOptimizer(mesh, pieces, names, optimizer),
@@ -117,9 +125,7 @@ def train(config: ParallelConfig) -> int:
     if step >= config.steps:
         world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
         return 0
-    settings = asdict(config) | {"world_size": world.size, "token_file": str(tokens.folder)}
-    settings = run_directory.begin(step, settings)
-    settings["tokenizer_state"] = tokens.tokenizer.state()
+    settings = begin(world, run_directory, config, tokens, step)
 
     pipeline = Pipeline(stage, mesh.pp, world.device, accumulation_steps, config.schedule)
     held = sum(piece.own.numel() for piece in pieces)
@@ -168,9 +174,7 @@ def train(config: ParallelConfig) -> int:
     assert_copies_equal(world, pieces)
     if stopping and step < config.steps:
         return stop_request.leave(step, run_directory.path)
-    world.say(f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
-              f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s\nrun directory: "
-              f"{run_directory.path}")  # fmt: skip
+    say_results(world, progress, run_directory)
     return 0
 
 
@@ -191,22 +195,11 @@ def together(batches: Iterator[tuple[Tensor, Tensor]], device: torch.device) -> 
 
 
 def validate(stage: Stage, pipeline: Pipeline, tokens: Tokens, config: ParallelConfig, mesh: Mesh) -> float:
-    """Mean loss of a held-out token, the same on any mesh: sum and count are reduced.
-
-    Ranks communicate in the forward pass, so all take as many batches, of one shape: what is missing has no targets.
-    """
-    micro, context = micro_batches_per_update(config, mesh), config.context
-    rows, device = micro * config.micro_batch_size, mesh.world.device
-    shares = [list(validation_batches(tokens.val, context=context, batch_size=rows, rank=replica,
-                                      world_size=mesh.replicas, max_windows=config.validation_windows))
-              for replica in range(mesh.replicas)]  # fmt: skip
+    """Mean loss of a held-out token, the same on any mesh: sum and count are reduced."""
+    rows, device = micro_batches_per_update(config, mesh) * config.micro_batch_size, mesh.world.device
     stage.eval()
     loss_sum, count = torch.zeros((), dtype=torch.float64), 0
-    for number in range(max(map(len, shares))):
-        inputs = torch.zeros(rows, context, dtype=torch.int64)
-        targets = torch.full_like(inputs, IGNORED)
-        for some_inputs, some_targets in shares[mesh.replica][number : number + 1]:
-            inputs[: len(some_inputs)], targets[: len(some_targets)] = some_inputs, some_targets
+    for inputs, targets in even_validation_batches(tokens, config, rows, mesh.replica, mesh.replicas):
         with autocast(config.precision, device):
             loss_sum += pipeline.forward(inputs.to(device), targets.to(device)).item()
         count += int((targets != IGNORED).sum())

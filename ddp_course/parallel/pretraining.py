@@ -3,12 +3,12 @@
 minigpt_ddp.py shows all of it line by line. A trainer that begins here shows what it does otherwise.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddp_course.data.packing import PackedWindows, StreamWindows
 from ddp_course.data.token_file import Tokens, open_tokens, prepare
@@ -18,6 +18,8 @@ from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over
 from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.training.precision import autocast
+from ddp_course.training.progress import Progress
+from ddp_course.training.run_directory import RunDirectory
 from ddp_course.training.settings import RunSettings, check_ranges
 
 IDENTITY = ("layers", "heads", "width", "context", "tokens_per_update", "seed")  # what a resumed run may not change
@@ -113,25 +115,49 @@ def identity_of(config: PretrainingSettings, tokens: Tokens) -> dict[str, object
     return identity | {"precision": config.precision, "data and tokenizer": data}
 
 
-@torch.no_grad()
-def validate(model: nn.Module, tokens: Tokens, config: PretrainingSettings, world: World) -> float:
-    """Mean loss of a held-out token, the same at any world size: each rank does its share, sum and count are reduced.
+def begin(
+    world: World, run_directory: RunDirectory, config: PretrainingSettings, tokens: Tokens, step: int
+) -> dict[str, object]:
+    """Write down that the run goes on from `step` (collective); returns what a checkpoint says of its settings."""
+    settings = asdict(config) | {"world_size": world.size, "token_file": str(tokens.folder)}
+    settings = run_directory.begin(step, settings)
+    return settings | {"tokenizer_state": tokens.tokenizer.state()}  # a checkpoint reads and writes text on its own
 
-    All ranks take as many batches of one shape, since a model may communicate in its forward pass. What is missing has
+
+def say_results(world: World, progress: Progress, run_directory: RunDirectory) -> None:
+    """The last lines of a run that came to its end."""
+    world.say(f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
+              f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s\nrun directory: "
+              f"{run_directory.path}")  # fmt: skip
+
+
+def even_validation_batches(
+    tokens: Tokens, config: PretrainingSettings, rows: int, share: int, shares: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The held-out windows of one of several shares: pairs (inputs, targets), int64, (rows, context).
+
+    All shares take as many batches of one shape, since a model may communicate in its forward pass. What is missing has
     no targets.
     """
-    rows, context = config.micro_batch_size, config.context
+    context = config.context
     windows = -(-(len(tokens.val) - 1) // context)
-    most = -(-min(windows, config.validation_windows or windows) // world.size)  # windows of a rank
-    batches = validation_batches(tokens.val, context=context, batch_size=rows, rank=world.rank, world_size=world.size,
+    most = -(-min(windows, config.validation_windows or windows) // shares)  # windows of a share
+    batches = validation_batches(tokens.val, context=context, batch_size=rows, rank=share, world_size=shares,
                                  max_windows=config.validation_windows)  # fmt: skip
-    model.eval()
-    loss_sum, count = 0.0, 0
     for _ in range(-(-most // rows)):
         inputs = torch.zeros(rows, context, dtype=torch.int64)
         targets = torch.full_like(inputs, IGNORED)
         for some_inputs, some_targets in [batch for batch in [next(batches, None)] if batch]:
             inputs[: len(some_inputs)], targets[: len(some_targets)] = some_inputs, some_targets
+        yield inputs, targets
+
+
+@torch.no_grad()
+def validate(model: nn.Module, tokens: Tokens, config: PretrainingSettings, world: World) -> float:
+    """Mean loss of a held-out token, the same at any world size: each rank does a share, sum and count are reduced."""
+    model.eval()
+    loss_sum, count = 0.0, 0
+    for inputs, targets in even_validation_batches(tokens, config, config.micro_batch_size, world.rank, world.size):
         with autocast(config.precision, world.device):
             loss_sum += model(inputs.to(world.device), targets.to(world.device)).item()
         count += int((targets != IGNORED).sum())
