@@ -181,20 +181,17 @@ DEEP = ("--layers", 8, "--heads", 8, "--tokens-per-update", 256, "--micro-batch-
 
 
 @pytest.fixture(scope="module")
-def eight(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("eight")
-    train_here(folder / "one", *FLAGS, *DEEP)
-    jobs = {name(sizes): {"flags": [*of(*sizes), *DEEP]} for sizes in MESHES_OF_EIGHT}
-    return folder, outcomes_of(folder, jobs, 8)
+def one_deep(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("deep")
+    train_here(folder, *FLAGS, *DEEP)
+    return folder
 
 
 @pytest.mark.parametrize("sizes", MESHES_OF_EIGHT, ids=name)
-def test_factorisations_of_eight_ranks_are_minigpt_ddp(eight, sizes):
-    folder, outcomes = eight
-    assert outcomes[name(sizes)] == "0"
+def test_factorisations_of_eight_ranks_are_minigpt_ddp(tmp_path, one_deep, sizes):
+    assert outcomes_of(tmp_path, {"run": {"flags": [*of(*sizes), *DEEP]}}, 8) == {"run": "0"}
     for key in ("loss", "grad_norm", "val_loss"):
-        ours, theirs = metrics(folder / name(sizes), key), metrics(folder / "one", key)
-        assert ours == pytest.approx(theirs, abs=EQUAL)
+        assert metrics(tmp_path / "run", key) == pytest.approx(metrics(one_deep, key), abs=EQUAL)
 
 
 def test_one_process_is_a_mesh_too(tmp_path, one_process):
