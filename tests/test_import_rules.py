@@ -134,6 +134,13 @@ def test_what_a_rank_loads():
     assert run.stdout.strip() == "[]", "importing the package loads what only a notebook needs"
 
 
+def test_what_starts_ranks_does_not_wait_for_torch():
+    starters = ["launcher", "cluster", "doctor.__main__", "predict.__main__", "plan.__main__", "lab.figures"]
+    code = "".join(f"import ddp_course.{name}\n" for name in starters) + "import sys; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert run.stdout == "False\n", run.stderr or "torch takes a second to load, of every kernel and of each command"
+
+
 WRONG = {
     "models know data": ("models/m.py", "from ddp_course.data import windows", "models may not import data"),
     "models know lab": ("models/m.py", "import ddp_course.lab.figures", "models may not import lab"),

@@ -21,8 +21,8 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 from ddp_course.errors import InputError
+from ddp_course.lab.cores import threads_per_process
 from ddp_course.lab.figures import style
-from ddp_course.lab.machine import threads_per_process
 from ddp_course.launcher import Run, RunFailed, RunTimedOut, rank_output, torchrun
 from ddp_course.launcher.first_failure import first_failure
 from ddp_course.launcher.supervise import RUN_VARIABLE, sweep, tagged

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ddp_course.errors import InputError
-from ddp_course.lab import machine
+from ddp_course.lab import cores, machine
 
 
 def test_the_description_agrees_with_the_system():
@@ -35,35 +35,36 @@ def test_both_tables_hold_every_row():
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no CPU affinity")
 def test_affinity_limits_the_cores():
     one = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, [{one}]); from ddp_course.lab.machine import *; print(usable_cores())"
+    code = f"import os; os.sched_setaffinity(0, [{one}]); from ddp_course.lab.cores import *; print(usable_cores())"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert finished.stdout.strip() == "(1, 1)", finished.stderr
 
 
-def fake_files(monkeypatch, files, cores):
-    monkeypatch.setattr(machine, "_read", lambda path: files.get(path, ""))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+def fake_files(monkeypatch, files, allowed):
+    for module in (cores, machine):
+        monkeypatch.setattr(module, "read", lambda path: files.get(path, ""))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(allowed)), raising=False)
 
 
 def test_two_hyperthreads_are_one_physical_core(monkeypatch):
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    fake_files(monkeypatch, {topology.format(core): f"{core % 2},{core % 2 + 2}" for core in range(4)}, cores=4)
-    assert machine.usable_cores() == (2, 4)
+    fake_files(monkeypatch, {topology.format(core): f"{core % 2},{core % 2 + 2}" for core in range(4)}, allowed=4)
+    assert cores.usable_cores() == (2, 4)
 
 
 @pytest.mark.parametrize(
     ("quota", "expected"), [("150000 100000", 1), ("300000 100000", 3), ("max 100000", 8), ("", 8)]
 )
 def test_a_container_quota_limits_the_cores(monkeypatch, quota, expected):
-    fake_files(monkeypatch, {"/sys/fs/cgroup/cpu.max": quota}, cores=8)
-    assert machine.usable_cores() == (expected, expected)
+    fake_files(monkeypatch, {"/sys/fs/cgroup/cpu.max": quota}, allowed=8)
+    assert cores.usable_cores() == (expected, expected)
 
 
 def test_bf16_instructions_are_read_from_the_flags(monkeypatch):
     monkeypatch.setattr(machine.platform, "system", lambda: "Linux")
-    fake_files(monkeypatch, {"/proc/cpuinfo": "flags\t\t: sse amx_bf16 avx512_bf16\nbugs : bf16"}, cores=1)
+    fake_files(monkeypatch, {"/proc/cpuinfo": "flags\t\t: sse amx_bf16 avx512_bf16\nbugs : bf16"}, allowed=1)
     assert machine._bf16_instructions() == ("avx512_bf16", "amx_bf16")
-    fake_files(monkeypatch, {"/proc/cpuinfo": "Features : fp asimd bf16"}, cores=1)
+    fake_files(monkeypatch, {"/proc/cpuinfo": "Features : fp asimd bf16"}, allowed=1)
     assert machine._bf16_instructions() == ("bf16",)
 
 
@@ -73,7 +74,7 @@ def test_macos_answers_come_from_sysctl(monkeypatch):
     monkeypatch.setattr(machine.platform, "mac_ver", lambda: ("15.1", (), "arm64"))
     monkeypatch.setattr(machine, "_sysctl", answers.get)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(machine, "_read", lambda path: "")
+    monkeypatch.setattr(machine, "read", lambda path: "")
     found = machine.describe()
     assert (found.cpu, found.bf16_instructions) == ("Apple M3", ("bf16",))
     assert found.os.startswith("macOS 15.1")
@@ -83,15 +84,15 @@ def test_macos_answers_come_from_sysctl(monkeypatch):
 @pytest.mark.parametrize(("gpus", "processes"), [(0, 2), (1, 1), (8, 8)])
 def test_one_process_a_gpu_else_two(monkeypatch, gpus, processes):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert machine.default_processes() == processes
+    assert cores.default_processes() == processes
 
 
 def test_threads_share_the_physical_cores_and_are_never_zero(monkeypatch):
-    monkeypatch.setattr(machine, "usable_cores", lambda: (6, 12))
-    assert [machine.threads_per_process(n) for n in (1, 2, 4, 6, 100)] == [6, 3, 1, 1, 1]
+    monkeypatch.setattr(cores, "usable_cores", lambda: (6, 12))
+    assert [cores.threads_per_process(n) for n in (1, 2, 4, 6, 100)] == [6, 3, 1, 1, 1]
     for bad in (0, -1):
         with pytest.raises(InputError, match="at least one"):
-            machine.threads_per_process(bad)
+            cores.threads_per_process(bad)
 
 
 def test_the_fastest_call_counts_and_the_first_does_not(monkeypatch):

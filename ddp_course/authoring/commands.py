@@ -137,7 +137,7 @@ def machine_text() -> str:
     """The machine in a few words, as the header box shows it: the cores this process may use, and the GPUs."""
     import torch
 
-    from ddp_course.lab.machine import usable_cores
+    from ddp_course.lab.cores import usable_cores
 
     cores, gpus = usable_cores()[1], torch.cuda.device_count()
     return f"{cores} core{'s' * (cores > 1)}, {f'{gpus} × {torch.cuda.get_device_name(0)}' if gpus else 'no GPU'}"

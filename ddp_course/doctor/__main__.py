@@ -24,7 +24,7 @@ from ddp_course.doctor.diagnosis import diagnose
 from ddp_course.doctor.page import as_json, page
 from ddp_course.doctor.watch import run_and_watch
 from ddp_course.errors import InputError, in_one_line
-from ddp_course.lab.machine import default_processes
+from ddp_course.lab.cores import default_processes
 
 
 def main(arguments: list[str] | None = None) -> int:

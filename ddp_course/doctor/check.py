@@ -14,7 +14,7 @@ from ddp_course.doctor.page import page
 from ddp_course.doctor.seen import Job
 from ddp_course.doctor.set_back import moment, set_back, take_copies
 from ddp_course.doctor.watch import run_and_watch
-from ddp_course.lab.machine import usable_cores
+from ddp_course.lab.cores import usable_cores
 
 MARKS = {"wrong": "WRONG", "note": "note ", "ok": "ok   ", "unknown": "?    "}
 

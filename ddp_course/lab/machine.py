@@ -1,18 +1,17 @@
 """This machine, in the words of the course: its cores, memory, GPUs, backends, and how fast it really is."""
 
 import html
-import os
 import platform
 import subprocess
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 import torch
 import torch.distributed
 
 from ddp_course.errors import InputError
+from ddp_course.lab.cores import default_processes, read, threads_per_process, usable_cores  # noqa: F401
 from ddp_course.lab.quantity import with_prefix
 
 BF16_FLAGS = ("avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16", "svebf16", "smebf16")
@@ -78,38 +77,6 @@ def describe() -> Machine:
         python=platform.python_version(),
         os=_os_name(),
     )
-
-
-def default_processes() -> int:
-    """How many processes a notebook starts: one a CUDA (or ROCm) GPU; two where there is none."""
-    return torch.cuda.device_count() or 2
-
-
-def threads_per_process(processes: int) -> int:
-    """Threads for each of `processes` so that together they have no more threads than there are physical cores.
-
-    Raises InputError if `processes` is less than 1.
-    """
-    if processes < 1:
-        raise InputError(f"There is at least one process to share the cores, got {processes}.")
-    return max(1, usable_cores()[0] // processes)
-
-
-def usable_cores() -> tuple[int, int]:
-    """(physical, logical) cores that this process may use: its CPU affinity and its container's quota count."""
-    if not hasattr(os, "sched_getaffinity"):  # macOS has no affinity
-        return psutil.cpu_count(logical=False) or 1, psutil.cpu_count() or 1
-    allowed = os.sched_getaffinity(0)
-    # Logical cores with the same list of siblings are one physical core.
-    siblings = {
-        _read(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") or str(core) for core in allowed
-    }
-    physical, logical = len(siblings), len(allowed)
-    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")  # "max 100000" or "150000 100000"
-    if quota.isdigit() and period.isdigit():
-        most = max(1, int(quota) // int(period))
-        physical, logical = min(physical, most), min(logical, most)
-    return physical, logical
 
 
 def matmul_peak(dtype: torch.dtype = torch.float32, size: int | None = None, seconds: float = 0.5) -> float:
@@ -180,7 +147,7 @@ def _bf16_instructions() -> tuple[str, ...]:
     if platform.system() == "Darwin":
         return ("bf16",) if _sysctl("hw.optional.arm.FEAT_BF16") == "1" else ()
     found = set()
-    for line in _read("/proc/cpuinfo").splitlines():
+    for line in read("/proc/cpuinfo").splitlines():
         if line.lower().startswith(("flags", "features")):  # x86 and Arm name the line differently
             found |= set(line.partition(":")[2].split())
     return tuple(flag for flag in BF16_FLAGS if flag in found)
@@ -189,7 +156,7 @@ def _bf16_instructions() -> tuple[str, ...]:
 def _cpu_name() -> str:
     if platform.system() == "Darwin":
         return _sysctl("machdep.cpu.brand_string") or platform.machine()
-    names = [line.partition(":")[2] for line in _read("/proc/cpuinfo").splitlines() if line.startswith("model name")]
+    names = [line.partition(":")[2] for line in read("/proc/cpuinfo").splitlines() if line.startswith("model name")]
     return " ".join(names[0].split()) if names else platform.processor() or platform.machine()
 
 
@@ -205,7 +172,7 @@ def _os_name() -> str:
 
 
 def _usable_memory() -> int:
-    limit = _read("/sys/fs/cgroup/memory.max")
+    limit = read("/sys/fs/cgroup/memory.max")
     total = psutil.virtual_memory().total
     return min(total, int(limit)) if limit.isdigit() else total
 
@@ -213,11 +180,3 @@ def _usable_memory() -> int:
 def _sysctl(name: str) -> str:
     found = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=5)
     return found.stdout.strip() if found.returncode == 0 else ""
-
-
-def _read(path: str) -> str:
-    """The file's text, or "" where this system has no such file."""
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

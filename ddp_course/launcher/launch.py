@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddp_course.errors import InputError
-from ddp_course.lab.machine import default_processes, threads_per_process
+from ddp_course.lab.cores import default_processes, threads_per_process
 from ddp_course.launcher.first_failure import STOPPED, Failure, first_failure
 from ddp_course.launcher.rank_output import RankOutput, shorter_paths
 from ddp_course.launcher.supervise import RUN_VARIABLE, sweep

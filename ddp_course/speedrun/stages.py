@@ -17,7 +17,7 @@ from ddp_course.atomic_file import replacing
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.errors import InputError
 from ddp_course.json_file import read_object
-from ddp_course.lab.machine import default_processes
+from ddp_course.lab.cores import default_processes
 from ddp_course.launcher import RunStopped, torchrun
 from ddp_course.post_training.backbones import prepare_backbone
 
