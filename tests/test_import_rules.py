@@ -135,7 +135,7 @@ def test_what_a_rank_loads():
 
 
 def test_what_starts_ranks_does_not_wait_for_torch():
-    starters = ["launcher", "cluster", "doctor.__main__", "predict.__main__", "plan.__main__", "lab.figures"]
+    starters = ["launcher", "cluster.job", "doctor.__main__", "predict.__main__", "plan.__main__", "lab.figures"]
     code = "".join(f"import ddp_course.{name}\n" for name in starters) + "import sys; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert run.stdout == "False\n", run.stderr or "torch takes a second to load, of every kernel and of each command"

@@ -42,7 +42,7 @@ def test_affinity_limits_the_cores():
 
 def fake_files(monkeypatch, files, allowed):
     for module in (cores, machine):
-        monkeypatch.setattr(module, "read", lambda path: files.get(path, ""))
+        monkeypatch.setattr(module, "system_file", lambda path: files.get(path, ""))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(allowed)), raising=False)
 
 
@@ -74,7 +74,7 @@ def test_macos_answers_come_from_sysctl(monkeypatch):
     monkeypatch.setattr(machine.platform, "mac_ver", lambda: ("15.1", (), "arm64"))
     monkeypatch.setattr(machine, "_sysctl", answers.get)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(machine, "read", lambda path: "")
+    monkeypatch.setattr(machine, "system_file", lambda path: "")
     found = machine.describe()
     assert (found.cpu, found.bf16_instructions) == ("Apple M3", ("bf16",))
     assert found.os.startswith("macOS 15.1")

@@ -65,11 +65,24 @@ def test_the_log_of_one_machine_of_two():
 @pytest.mark.parametrize("prefix", ["[rank0]:", "[1,0]<stdout>:", "0: ", "[155] ", "[2026-11-23 13:30:47] "])
 def test_what_a_launcher_puts_in_front(prefix):
     assert answers(job(prefix=prefix)) == answers(job())
+    (found,) = nccl_log.read(f"{prefix}NCCL version 2.27.5+cuda12.9")
+    assert found.kind == "version"
 
 
 def test_a_smaller_group_beside_it_changes_nothing():
-    more = "node1:10:20 [0] NCCL INFO comm 0x77 rank 0 nranks 2 cudaDev 0 busId 1000 commId 0xb2 - Init COMPLETE"
-    assert answers(f"{job(silent=[0])}\n{more}")["ranks ready"] == "3 of 4, not 0 (node1)"
+    """Between the first ranks of the two machines: it numbers them 0 and 1."""
+    more = []
+    for rank, (host, process) in enumerate([("node1", 10), ("node2", 12)]):
+        init = f"comm 0x77 rank {rank} nranks 2 cudaDev 0 busId 1000 commId 0xb2 - Init "
+        texts = [init + "START", f"Channel 00/0 : {rank}[0] -> {1 - rank}[0] [send] via NET/Socket/0"]
+        texts += ["24 coll channels, 24 p2p channels", init + "COMPLETE"]
+        more += [f"{host}:{process}:20 [0] NCCL INFO {text}" for text in texts]
+    assert answers("\n".join([job(silent=[0]), *more])) == answers(job(silent=[0]))
+
+
+def test_the_group_that_began_last_is_the_one_that_is_ready_or_not():
+    assert answers(f"{job()}\n{job(silent=[3])}")["ranks ready"] == "3 of 4, not 3 (node2)"
+    assert answers(f"{job(silent=[3])}\n{job()}")["ranks ready"] == "4 of 4"
 
 
 @pytest.mark.parametrize(
@@ -80,8 +93,10 @@ def test_a_smaller_group_beside_it_changes_nothing():
         ("Bootstrap : Using lo:127.0.0.1<0>", "bootstrap", "nobody reaches it"),
         ("NET/IB : No device found.", "no InfiniBand", "no InfiniBand or RoCE"),
         ("NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.4<0>", "cards", "IB could use"),
+        ("NET/Plugin: Using internal network plugin.", "plugin", "no error"),
+        ("Using network AWS Libfabric", "network", ": AWS Libfabric"),
         ("Ring 00 : 5[3d000] -> 7[b2000] via P2P/IPC", "channel", "rank 5 sends to 7 by P2P"),
-        ("Channel 03 : 12[8d000] -> 4[89000] [receive] via NET/AWS Libfabric/0/GDRDMA", "channel", "by NET/AWS"),
+        ("Channel 03 : 12[8d000] -> 4[89000] [receive] via NET/AWS Libfabric/0/GDRDMA", "channel", "AWS Libfabric"),
         ("Channel 00/16 :    0   7   6", "order", "order of the ranks"),
         ("NCCL_IB_HCA set to mlx5_4", "variable", "arrived"),
         ("transport/net.cc:1302 -> 6", "error", "another rank failed"),
@@ -137,10 +152,15 @@ def test_the_address_in_the_id(monkeypatch):
         assert nccl_bootstrap.ask("libnccl.so.2") == expected
 
 
-def test_without_nccl_or_with_an_error_of_it(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["nccl_bootstrap", "--library", str(tmp_path / "libnccl.so.2")])
+@pytest.mark.parametrize("more", [[], ["--record"]])
+def test_without_nccl_or_with_an_error_of_it(monkeypatch, capsys, tmp_path, more):
+    monkeypatch.setattr(sys, "argv", ["nccl_bootstrap", "--library", str(tmp_path / "libnccl.so.2"), *more])
     assert nccl_bootstrap.main() == 2
     assert "no NCCL here" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["nccl_bootstrap", "--hold", "-1"])
+    assert nccl_bootstrap.main() == 2
+    assert "--hold is a number of seconds, not -1" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["nccl_bootstrap"])
     monkeypatch.setattr(nccl_bootstrap.ctypes, "CDLL", lambda path: Library(b"", code=5))
     assert nccl_bootstrap.main() == 2
     assert "error 5" in capsys.readouterr().err

@@ -84,7 +84,7 @@ BROKEN = {
     "pp: ends of the tied table apart": (2, 2, 1, 1, 1),
     "pp: gradients divided by the micro-batches": (4, 1, 1, 1, 1),
     "dp: windows by rank, not by place": (1, 2, 1, 1, 2),
-    "shard: norm of the own pieces": (1, 1, 4, 1, 1),
+    "own norm": (1, 1, 4, 1, 1),
 }
 RESUMED = {  # sizes: (whose checkpoint, of which step)
     (2, 1, 2, 1, 1): ("2_1_2_1_1", 2),

@@ -122,7 +122,6 @@ FAULTS = {
             self, inputs, targets, scale / 4)),
     "dp: windows by rank, not by place": lambda: mock.patch.object(
         Mesh, "replica", property(lambda mesh: mesh.world.rank % mesh.replicas)),
-    "shard: norm of the own pieces": silent(pieces),
     "stopped mesh": lambda: stopped_in_the_second_update(parallel_ddp, "clip_gradients"),
 }  # fmt: skip
 
@@ -164,10 +163,12 @@ def main() -> None:
 
 
 def run_jobs(folder: Path, jobs: dict[str, dict], nproc: int) -> tuple[dict[str, str], dict[str, list[int]]]:
-    """Outcomes of the jobs and sizes of the all-reduces that rank 0 takes part in, by name."""
+    """Outcomes of the jobs and sizes of rank 0's all-reduces, by name; on a mesh other ranks have others."""
     (folder / f"jobs_{nproc}.json").write_text(json.dumps(list(jobs.values()), default=str))
     run = warm.ranks(ROOT / "tests/trainer_runs.py", folder / f"jobs_{nproc}.json", nproc=nproc)
-    assert len({json.dumps(of_rank["outcomes"]) for of_rank in run.results.values()}) == 1, "ranks disagree"
+    mesh = any(job["script"] == "parallel" for job in jobs.values())
+    agreed = [of_rank["outcomes"] if mesh else of_rank for of_rank in run.results.values()]
+    assert len({json.dumps(one) for one in agreed}) == 1, "ranks disagree"
     return tuple(dict(zip(jobs, run.results[0][what], strict=True)) for what in ("outcomes", "sent"))
 
 

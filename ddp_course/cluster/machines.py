@@ -6,6 +6,7 @@ import subprocess
 import weakref
 from collections.abc import Mapping, Sequence
 
+from ddp_course.cluster import job
 from ddp_course.cluster.available import unavailable
 from ddp_course.cluster.cable import limit
 from ddp_course.cluster.namespaces import HEAD, SWITCH, build, end, entering, path
@@ -59,8 +60,6 @@ class Cluster:
     def torchrun(self, script, *args, nproc_per_node: int = 1, **more):
         """Run `script` under torchrun on every machine; see `job.torchrun` for what `more` may be."""
         __tracebackhide__ = True
-        from ddp_course.cluster import job  # loads torch, which takes seconds, and a shell's commands need none
-
         return job.torchrun(self, script, *args, nproc_per_node=nproc_per_node, **more)
 
     def slurm(self, cpus: int = 1) -> Slurm:

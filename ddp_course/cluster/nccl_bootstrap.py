@@ -12,6 +12,7 @@ import datetime
 import importlib.util
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -40,12 +41,16 @@ def library() -> str:
     return str(Path(found.submodule_search_locations[0]) / "lib" / "libnccl.so.2") if found else "libnccl.so.2"
 
 
-def ask(path: str) -> tuple[str, int]:
-    """Host and port at which rank 0 would wait for the others: they stand in NCCL's ID, which every rank is sent."""
+def loaded(path: str) -> ctypes.CDLL:
     try:
-        nccl = ctypes.CDLL(path)
+        return ctypes.CDLL(path)
     except OSError as error:
         raise InputError(f"no NCCL here ({error}); pip install nvidia-nccl-cu13, or --library FILE") from None
+
+
+def ask(path: str) -> tuple[str, int]:
+    """Host and port at which rank 0 would wait for the others: they stand in NCCL's ID, which every rank is sent."""
+    nccl = loaded(path)
     key = ctypes.create_string_buffer(128)
     if code := nccl.ncclGetUniqueId(key):
         raise InputError(f"ncclGetUniqueId gave error {code}; NCCL_DEBUG=INFO says more")
@@ -56,7 +61,7 @@ def ask(path: str) -> tuple[str, int]:
 
 def version(path: str) -> str:
     number = ctypes.c_int()
-    ctypes.CDLL(path).ncclGetVersion(ctypes.byref(number))
+    loaded(path).ncclGetVersion(ctypes.byref(number))
     return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
 
@@ -86,6 +91,8 @@ def main() -> int:
     given = parser.parse_args()
     path = given.library or library()
     try:
+        if not 0 <= given.hold <= threading.TIMEOUT_MAX:
+            raise InputError(f"--hold is a number of seconds, not {given.hold:g}")
         if given.record:
             record(path)
             return 0

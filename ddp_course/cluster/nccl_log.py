@@ -9,23 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WHERE = r"\S+:\d+ (?:\(\w+\) )?"  # a place in NCCL's source
-LINE = re.compile(rf"(?P<host>[^\s:\]]+):\d+:\d+ \[-?\d+\] (?:{WHERE})?NCCL (?P<level>[A-Z]+) (?P<text>.*)")
-VERSION_ALONE = re.compile(r"(?P<text>NCCL version \d\S+)")  # rank 0's, in older versions: without a host
+PLACE = r"(?P<host>[^\s:\]]+):(?P<process>\d+):\d+ \[-?\d+\] "
+LINE = re.compile(rf"{PLACE}(?:{WHERE})?NCCL (?P<level>[A-Z]+) (?P<text>.*)")
+VERSION_ALONE = re.compile(r"(?:^|[\s:>\])])(?P<text>NCCL version \d\S+)\s*$")  # rank 0's, which has no host
 INIT = r"rank (?P<rank>\d+) nranks (?P<of>\d+) cudaDev (?P<gpu>\d+).* busId (?P<bus>\w+).* Init "
 KINDS = {  # kind -> its pattern, what it says
     "version": (r"NCCL version (?P<version>[\d.]+)", "the same on all machines?"),
     "variable": (r"(?P<name>NCCL_\w+) set (?:by environment )?to (?P<value>.*?)\.?$", "it arrived in this process"),
     "bootstrap": (r"Bootstrap ?: Using (?:\[0\])?(?P<card>[^\s:]+):(?P<address>[^\s<]+)",
                   "the others come to {address}, card {card}: do they reach it?"),
-    "plugin": (r"ould not find: lib|cannot open shared object|No plugin found", "an optional plugin: no error"),
+    "plugin": (r"NET/Plugin ?: Using|ould not find: lib|cannot open shared object|No plugin found",
+               "an optional plugin: no error"),
     "no InfiniBand": (r"NET/IB ?: No device found", "no InfiniBand or RoCE card is seen in this process"),
     "cards": (r"NET/(?P<network>\w+) ?: Using (?P<cards>.*)", "the cards that {network} could use"),
-    "network": (r"Using network (?P<network>\S+)", "messages between machines: {network} (Socket is TCP)"),
+    "network": (r"Using network (?P<network>.+?)\s*$", "messages between machines: {network} (Socket is TCP)"),
     "machines": (r"nRanks (?P<of>\d+) nNodes (?P<nodes>\d+)", "NCCL counts {nodes} machines, {of} ranks"),
     "begins": (INIT + "START", "rank {rank} of {of}: its GPU {gpu}, at PCI address {bus}"),
     "order": (r"Channel \d+/\d+ :(?:\s+\d+)+(?!\S)", "the order of the ranks in a ring"),
     "channel": (r"(?:Channel|Ring) (?P<channel>\d+)(?:/\d+)? : (?P<source>\d+)\[\w+\] -> (?P<target>\d+)\[\w+\]"
-                r"(?: \[\w+\])? via (?P<way>[^/\s]+(?:(?<=NET)/[^/(\s]+)?)",
+                r"(?: \[\w+\])? via (?P<way>[^/\s]+(?:(?<=NET)/[^/(]+)?)",
                 "rank {source} sends to {target} by {way}"),
     "count": (r"(?P<count>\d+) coll channels", "{count} channels for collectives"),
     "connected": (r"Connected all (?P<what>rings|trees)", "this rank reaches its neighbours in the {what}"),
@@ -43,6 +45,7 @@ class Entry:
 
     line: str
     host: str
+    process: str
     kind: str
     says: str
     found: dict[str, str]
@@ -50,8 +53,9 @@ class Entry:
 
 def read(text: str) -> list[Entry]:
     """Each line that NCCL wrote, whatever torchrun, mpirun or Slurm has put in front of it."""
-    matches = [LINE.search(line) or VERSION_ALONE.match(line) for line in text.splitlines()]
-    return [_entry(one.string, **({"host": "", "level": ""} | one.groupdict())) for one in matches if one]
+    matches = [LINE.search(line) or VERSION_ALONE.search(line) for line in text.splitlines()]
+    left_out = {"host": "", "process": "", "level": ""}
+    return [_entry(one.string, **(left_out | one.groupdict())) for one in matches if one]
 
 
 def cases(file: Path) -> dict[str, str]:
@@ -61,13 +65,23 @@ def cases(file: Path) -> dict[str, str]:
 
 
 def answers(entries: list[Entry]) -> dict[str, str]:
-    """What one asks of a log first. Of several groups the largest counts; a rank's machine is that of its lines."""
+    """What one asks of a log first. Of several groups the largest counts, and of that size the one that began last.
+
+    A rank's machine is that of its lines.
+    """
     size = max((int(one.found["of"]) for one in entries if "of" in one.found), default=0)
     group = [one for one in entries if one.kind in ("begins", "complete") and int(one.found["of"]) == size]
     hosts = {int(one.found["rank"]): one.host for one in group}
-    ready = {int(one.found["rank"]) for one in group if one.kind == "complete"}
+    newest = {(one.host, one.found["bus"]): one for one in group}  # of each GPU
+    ready = hosts.keys() - {int(one.found["rank"]) for one in newest.values() if one.kind == "begins"}
+    current, own = {}, []  # channels are numbered within a group: the one that their process began last
+    for one in entries:
+        if one.kind == "begins":
+            current[one.host, one.process] = int(one.found["of"])
+        elif current.get((one.host, one.process), size) == size:
+            own.append(one)
     ways = {True: [], False: []}  # on one machine?
-    for one in (one for one in entries if one.kind == "channel"):
+    for one in (one for one in own if one.kind == "channel"):
         ends = [hosts.get(int(one.found[end])) for end in ("source", "target")]
         if None not in ends:
             ways[ends[0] == ends[1]].append(one.found["way"])
@@ -78,15 +92,15 @@ def answers(entries: list[Entry]) -> dict[str, str]:
         "network": _all(one.found["network"] for one in entries if one.kind == "network"),
         "inside a machine": _all(ways[True]),
         "between machines": _all(ways[False]),
-        "channels": _all(one.found["count"] for one in entries if one.kind == "count"),
+        "channels": _all(one.found["count"] for one in own if one.kind == "count"),
         "ranks ready": _all([f"{len(ready)} of {size}"] * (size > 0) + late),
         "WARN": _all(one.found["text"] for one in entries if one.kind == "warning"),
     }
 
 
-def _entry(line: str, host: str, level: str, text: str) -> Entry:
+def _entry(line: str, host: str, process: str, level: str, text: str) -> Entry:
     if level == "WARN":
-        return Entry(line, host, "warning", WARNS, {"text": text})
+        return Entry(line, host, process, "warning", WARNS, {"text": text})
     for kind, (pattern, says) in KINDS.items():
         if match := re.search(pattern, text):
             found = match.groupdict()
@@ -94,8 +108,8 @@ def _entry(line: str, host: str, level: str, text: str) -> Entry:
                 found["code"] = CODES.get(found["code"], f"code {found['code']}")
             if found.get("address", "").startswith(("127.", "::1")):
                 says = "the others come to {address}, which on each machine is the machine itself: nobody reaches it"
-            return Entry(line, host, kind, says.format(**found), found)
-    return Entry(line, host, "", "", {})
+            return Entry(line, host, process, kind, says.format(**found), found)
+    return Entry(line, host, process, "", "", {})
 
 
 def _all(words: Iterable[str]) -> str:

@@ -50,13 +50,13 @@ def checklist(found: list[Seen]) -> str:
 
 
 def interfaces() -> dict[str, str]:
-    """Name -> IPv4 address of each interface of this machine that has one."""
-    return {
-        name: one.address
-        for name, all_of_it in psutil.net_if_addrs().items()
-        for one in all_of_it
-        if one.family == socket.AF_INET
-    }
+    """Name -> IPv4 address, the first, of each interface of this machine that has one."""
+    found = {}
+    for name, all_of_it in psutil.net_if_addrs().items():
+        for one in all_of_it:
+            if one.family == socket.AF_INET:
+                found.setdefault(name, one.address)
+    return found
 
 
 def _resolved(host: str) -> str | None:
@@ -134,7 +134,8 @@ def _interface(variable: str) -> Seen:
         return Seen(variable, "wrong", f"{chosen!r} leads to this machine alone; it has {cards}")
     if variable == "NCCL_SOCKET_IFNAME" and _is_loopback(there[fitting[0]]):  # without a variable it would avoid lo
         text = f"of what fits {chosen!r} NCCL takes the first, {fitting[0]}, which leads to this machine alone"
-        return Seen(variable, "wrong", f"{text}; leave {fitting[0]} out, too, or name one of {cards}")
+        others = ", ".join(f"{name} ({there[name]})" for name in fitting if not _is_loopback(there[name]))
+        return Seen(variable, "wrong", f"{text}; name one of {others}")
     return Seen(variable, "ok", f"{chosen!r} is {', '.join(f'{name} ({there[name]})' for name in fitting)}")
 
 

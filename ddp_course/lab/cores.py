@@ -32,17 +32,17 @@ def usable_cores() -> tuple[int, int]:
     allowed = os.sched_getaffinity(0)
     # Logical cores with the same list of siblings are one physical core.
     siblings = {
-        read(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") or str(core) for core in allowed
+        system_file(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") or str(core) for core in allowed
     }
     physical, logical = len(siblings), len(allowed)
-    quota, _, period = read("/sys/fs/cgroup/cpu.max").partition(" ")  # "max 100000" or "150000 100000"
+    quota, _, period = system_file("/sys/fs/cgroup/cpu.max").partition(" ")  # "max 100000" or "150000 100000"
     if quota.isdigit() and period.isdigit():
         most = max(1, int(quota) // int(period))
         physical, logical = min(physical, most), min(logical, most)
     return physical, logical
 
 
-def read(path: str) -> str:
+def system_file(path: str) -> str:
     """The file's text, or "" where this system has no such file."""
     try:
         return Path(path).read_text(encoding="utf-8").strip()

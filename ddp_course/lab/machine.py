@@ -11,7 +11,7 @@ import torch
 import torch.distributed
 
 from ddp_course.errors import InputError
-from ddp_course.lab.cores import default_processes, read, threads_per_process, usable_cores  # noqa: F401
+from ddp_course.lab.cores import default_processes, system_file, threads_per_process, usable_cores  # noqa: F401
 from ddp_course.lab.quantity import with_prefix
 
 BF16_FLAGS = ("avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16", "svebf16", "smebf16")
@@ -147,7 +147,7 @@ def _bf16_instructions() -> tuple[str, ...]:
     if platform.system() == "Darwin":
         return ("bf16",) if _sysctl("hw.optional.arm.FEAT_BF16") == "1" else ()
     found = set()
-    for line in read("/proc/cpuinfo").splitlines():
+    for line in system_file("/proc/cpuinfo").splitlines():
         if line.lower().startswith(("flags", "features")):  # x86 and Arm name the line differently
             found |= set(line.partition(":")[2].split())
     return tuple(flag for flag in BF16_FLAGS if flag in found)
@@ -156,7 +156,8 @@ def _bf16_instructions() -> tuple[str, ...]:
 def _cpu_name() -> str:
     if platform.system() == "Darwin":
         return _sysctl("machdep.cpu.brand_string") or platform.machine()
-    names = [line.partition(":")[2] for line in read("/proc/cpuinfo").splitlines() if line.startswith("model name")]
+    lines = system_file("/proc/cpuinfo").splitlines()
+    names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
     return " ".join(names[0].split()) if names else platform.processor() or platform.machine()
 
 
@@ -172,7 +173,7 @@ def _os_name() -> str:
 
 
 def _usable_memory() -> int:
-    limit = read("/sys/fs/cgroup/memory.max")
+    limit = system_file("/sys/fs/cgroup/memory.max")
     total = psutil.virtual_memory().total
     return min(total, int(limit)) if limit.isdigit() else total
 

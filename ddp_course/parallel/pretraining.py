@@ -1,10 +1,12 @@
-"""What further trainers of MiniGPT have in common with minigpt_ddp.py: its flags, tokens, windows and validation.
+"""What further trainers of MiniGPT have in common with minigpt_ddp.py: its flags, tokens and windows, how a run
+begins, is validated and ends.
 
 minigpt_ddp.py shows all of it line by line. A trainer that begins here shows what it does otherwise.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -147,7 +149,7 @@ def even_validation_batches(
     for _ in range(-(-most // rows)):
         inputs = torch.zeros(rows, context, dtype=torch.int64)
         targets = torch.full_like(inputs, IGNORED)
-        for some_inputs, some_targets in [batch for batch in [next(batches, None)] if batch]:
+        for some_inputs, some_targets in islice(batches, 1):
             inputs[: len(some_inputs)], targets[: len(some_targets)] = some_inputs, some_targets
         yield inputs, targets
 

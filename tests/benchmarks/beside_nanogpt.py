@@ -4,8 +4,9 @@
 
 Ours is `minigpt_ddp.train`, whole: between two of its updates the other loop makes one of its own, in float32, on the
 same number of windows. The other loop does what nanoGPT's does: a model of separate layers, one cross-entropy over all
-logits, AdamW with torch's defaults on a CPU, a clipped gradient, and DDP where there are several ranks.
-Prints one JSON object: seconds of both, wall clock and CPU time, the first two updates left out, and how ours computed.
+logits, AdamW with torch's defaults on a CPU, a clipped gradient, and DDP where there are several ranks. After it the
+matrix products of its layers are computed alone: a bound for trainers whose float32 products are not faster.
+Prints one JSON object: seconds of each, wall clock and CPU time, the first two updates left out, and how ours computed.
 """
 
 import argparse
@@ -94,6 +95,8 @@ class InTurns(Progress):
             self._read()
             self.other.update(step)
             self._read("theirs")
+            self.other.products()
+            self._read("products")
 
     def _read(self, whose: str | None = None) -> None:
         now = {name: clock() for name, clock in self.clocks.items()}
@@ -103,7 +106,7 @@ class InTurns(Progress):
         self._last = now
 
 
-SECONDS = {name: {"ours": [], "theirs": []} for name in InTurns.clocks}
+SECONDS = {name: {"ours": [], "theirs": [], "products": []} for name in InTurns.clocks}
 
 
 class Other:
@@ -116,6 +119,9 @@ class Other:
         others = [p for p in self.model.parameters() if p.dim() < 2]
         groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
         self.adamw = torch.optim.AdamW(groups, lr=work.learning_rate, betas=(0.9, 0.95))
+        rows = work.micro_batch_size * work.context
+        layers = [module for module in self.model.modules() if isinstance(module, nn.Linear)]
+        self.factors = [(torch.randn(rows, one.in_features), torch.randn_like(one.weight)) for one in layers]
 
     def update(self, step: int) -> None:
         switch = torch.backends.cuda.flash_sdp_enabled()
@@ -131,6 +137,14 @@ class Other:
         self.adamw.zero_grad(set_to_none=True)
         torch.backends.cuda.enable_flash_sdp(switch)
 
+    @torch.no_grad()
+    def products(self) -> None:
+        """One matrix product of each layer forward, two backward."""
+        for inputs, weight in self.factors:
+            outputs = torch.mm(inputs, weight.T)
+            torch.mm(outputs, weight)
+            torch.mm(outputs.T, inputs)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -145,8 +159,8 @@ def main() -> None:
         minigpt_ddp.train(parse(minigpt_ddp.PRESETS, [str(flag) for flag in flags]))
         if world.is_main:
             settings = json.loads((run_dir / "config.json").read_text())
-            last = slice(WARM_UP - how.updates, None)  # both of one length: our first update is not measured
-            seconds = {name: {who: found[last] for who, found in both.items()} for name, both in SECONDS.items()}
+            last = slice(WARM_UP - how.updates, None)  # all of one length: our first update is not measured
+            seconds = {name: {who: found[last] for who, found in sides.items()} for name, sides in SECONDS.items()}
             print(json.dumps(seconds | {name: settings[name] for name in ("precision", "attention")}), flush=True)
 
 
