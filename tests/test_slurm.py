@@ -1,7 +1,9 @@
 """A real Slurm on machines made of namespaces: its queue, its signals, and a batch script that goes on where it was."""
 
 import os
+import signal
 import subprocess
+import time
 
 import pytest
 from grader.edited import text_of
@@ -132,8 +134,39 @@ def script_of(answer):
     return module["batch_script"]()
 
 
-def test_the_template_is_a_batch_script():
-    assert subprocess.run(["bash", "-n", TEMPLATE]).returncode == 0
+# A Slurm with cgroups, played: of a task only its first process gets a signal; scancel takes longer than a save; a
+# requeue ends the batch shell.
+PLAYED = {
+    "scontrol": 'if [ "$1" = requeue ]; then echo "requeued $2" >>said; kill -KILL $PPID; else echo node1; fi',
+    "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; "$@" & echo $! >task; wait $!',
+    "scancel": 'echo "scancel $*" >>said; kill -TERM "$(cat task)"; sleep 2',
+    "squeue": "echo RUNNING",
+    "torchrun": """echo "torchrun $*, $OMP_NUM_THREADS threads" >>said
+        trap 'echo "torchrun is asked" >>said; exit 1' TERM; while :; do sleep 0.1; done""",
+}
+
+
+def test_the_template_where_slurm_signals_the_first_process_of_a_task_alone(tmp_path):
+    for name, text in PLAYED.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    slurm = {"JOB_ID": 20007, "JOB_NAME": "mine", "JOB_NODELIST": "node1", "NNODES": 1, "CPUS_PER_TASK": 16}
+    slurm |= {"GPUS_ON_NODE": 4}
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURMD_NODENAME": "node1"}
+    env |= {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+    said = tmp_path / "said"
+    batch = subprocess.Popen(["bash", os.path.abspath(TEMPLATE), "--steps", "9"], cwd=tmp_path, env=env)
+    try:
+        while not said.exists():
+            time.sleep(0.05)
+        batch.terminate()
+        assert batch.wait(600) == -signal.SIGKILL
+    finally:
+        batch.kill()
+    started, *then = said.read_text().splitlines()
+    assert then == ["scancel --signal=TERM 20007.0", "torchrun is asked", "requeued 20007"]
+    assert "--nproc-per-node=4 " in started and "--rdzv-endpoint=node1:10007 " in started
+    assert started.endswith("--run-dir runs/mine-20007 --resume auto --steps 9, 4 threads")
 
 
 def test_without_slurm_one_sentence_says_what_to_install(monkeypatch):
