@@ -24,7 +24,7 @@ def test_exercises_are_what_their_solutions_give():
 
 
 def unsolved_then_solved(exercise, solution):
-    """The exercise as it is handed out, and after each `check` the same question's cells again, with the solution in.
+    """The exercise as it is handed out, and after each `check` and warm-up its cells again, with the solution in.
 
     So one run shows that an exercise runs before anybody has solved it, and that its solution solves it; the broken
     scripts, which are the same in both, are run once. Cells of the second kind have an id that ends in _solved.
@@ -36,7 +36,7 @@ def unsolved_then_solved(exercise, solution):
         cells.append(shown)
         if cell.cell_type == "code" and (again or shown.source != cell.source):
             again.append(new_code_cell(cell.source, id=f"{cell.id}_solved"))
-        if CHECK.search(cell.source):
+        if CHECK.search(cell.source) or WARM_UP.search(cell.source):
             cells += again
             again = []
     assert not again, f"the answer in cell {again[0].id} is never checked"
@@ -73,6 +73,17 @@ def test_exercise_runs_unsolved_and_solved(path, tmp_path):
     number = path.stem[:2]
     names_here = [f"{number}.a", f"{number}.b"]
     assert warm_ups == {name: [f"warm-up {name} not attempted", f"warm-up {name} passed"] for name in names_here}
+
+
+def test_what_stands_before_an_answer_runs_once():
+    def of(*answers):
+        sources = [answers[0], 'with warm_up("02.a"):\n    pass', "run = torchrun(broken)", answers[1], 'check("02.1")']
+        names = "a", "warm", "run", "b", "c"
+        cells = [new_code_cell(source, id=name) for name, source in zip(names, sources, strict=True)]
+        return new_notebook(cells=cells)
+
+    ids = [cell.id for cell in unsolved_then_solved(of("raise", "raise"), of("x = 1", "y = 2")).cells]
+    assert ids == ["a", "warm", "a_solved", "warm_solved", "run", "b", "c", "b_solved", "c_solved"]
 
 
 # ---- deriving, on a small solution -------------------------------------------------------------------------------
