@@ -1,6 +1,7 @@
 """The files that start the trainer on Kubernetes, SkyPilot and Ray: their fields, and what they run."""
 
 import copy
+import json
 import os
 import signal
 import sys
@@ -10,12 +11,14 @@ import types
 import pytest
 import torch.distributed as dist
 import yaml
+from torch.distributed.run import config_from_args, parse_args
 from training_runs import CODE, ROOT, metrics, train
 
 from ddp_course.cluster import Cluster, unavailable
 from ddp_course.cluster import pods as pods_module
 from ddp_course.cluster.__main__ import main
 from ddp_course.cluster.manifest import documents, models_missing, problems
+from ddp_course.cluster.namespaces import path
 from ddp_course.cluster.pods import Pod, pods, run
 from ddp_course.errors import InputError
 
@@ -143,31 +146,51 @@ def test_a_file_that_starts_nothing_is_refused_with_one_sentence(tmp_path):
         pods(TEMPLATES / "skypilot.yaml", ("10.0.0.5",))
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """Flags of a short run, and its losses on two processes of one machine."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    (folder / "data.py").write_text(CODE)
-    flags = f"--steps 4 --checkpoint-every 0 --validate-every 0 --sample-tokens 0 --data {folder / 'data.py'}".split()
-    train(folder / "run", *flags)
-    return flags, metrics(folder / "run")
+RECORDER = f"""#!{sys.executable} -IS
+import json, os, sys
+print(json.dumps([sys.argv[1:], dict(os.environ)]))
+"""
 
 
 @here
 @pytest.mark.parametrize("file", [*KUBERNETES, "skypilot.yaml"])
-def test_the_command_of_a_file_trains_on_machines_as_two_processes_here(file, undisturbed, tmp_path):
-    flags, losses = undisturbed
+def test_the_command_of_every_file_asks_torchrun_for_the_same_launch_on_machines(file, tmp_path, monkeypatch):
+    """A stand-in for torchrun notes what it was told; torchrun's own parser, with those variables, reads it here."""
+    (tmp_path / "torchrun").write_text(RECORDER)
+    (tmp_path / "torchrun").chmod(0o755)
     if file in KUBERNETES:
-        run_dir, started = tmp_path / "runs" / "minigpt", pods(TEMPLATES / file)
+        run_dir, started, flags = "runs/minigpt", pods(TEMPLATES / file), ("--steps", 4)
     else:
-        run_dir, flags = tmp_path / "run", " ".join(flags)
-        started, flags = pods(TEMPLATES / file, RUN=str(run_dir), ARGS=flags), ()
+        run_dir, flags = "/runs/mine", ()
+        started = pods(TEMPLATES / file, RUN=run_dir, ARGS="--steps 4")
     with Cluster(nodes=2, rate=None) as cluster:
-        ended = run(cluster, started, *flags, folder=tmp_path, env={"CUDA_VISIBLE_DEVICES": ""}, timeout=900)
-        names = [cluster.run(node, "hostname").stdout.strip() for node in cluster.nodes]
-    assert [one.exit_code for one in ended] == [0, 0], ended
-    assert metrics(run_dir) == losses and len(losses) == 4
-    assert "first loss" in ended[0].output and names == [pod.name for pod in started]
+        ended = run(cluster, started, *flags, folder=tmp_path, env={"PATH": f"{tmp_path}:{path()}"})
+        for rank, (node, one) in enumerate(zip(cluster.nodes, ended, strict=True)):
+            words, told = json.loads(one.output)
+            with monkeypatch.context() as there:
+                there.setattr(os, "environ", told)
+                launch, _, command = config_from_args(parse_args(words))
+            assert one.exit_code == 0 and cluster.run(node, "hostname").stdout.strip() == one.pod.name
+            assert (launch.min_nodes, launch.max_nodes, launch.nproc_per_node) == (2, 2, 1)
+            assert (launch.rdzv_backend, launch.rdzv_configs["rank"], told["OMP_NUM_THREADS"]) == ("static", rank, "1")
+            address, port = launch.rdzv_endpoint.split(":")
+            assert cluster.run(node, f"getent ahostsv4 {address}").stdout.startswith("10.77.0.1 ") and port == "29500"
+            asked = ["--preset", "tiny", "--run-dir", run_dir, "--resume", "auto", "--steps", "4"]
+            assert command == ["-u", COURSE, *asked] and (tmp_path / COURSE).exists()
+
+
+@here
+def test_the_trainer_on_two_machines_equals_the_trainer_here(tmp_path):
+    """The launch of every file (above), by the one that says it least directly: torchrun reads operators' variables."""
+    (tmp_path / "data.py").write_text(CODE)
+    flags = f"--steps 4 --checkpoint-every 0 --validate-every 0 --sample-tokens 0 --data {tmp_path / 'data.py'}".split()
+    train(tmp_path / "here", *flags)
+    with Cluster(nodes=2, rate="1gbit") as cluster:
+        started, env = pods(TEMPLATES / "trainjob.yaml"), {"CUDA_VISIBLE_DEVICES": ""}
+        ended = run(cluster, started, *flags, folder=tmp_path, env=env, timeout=900)
+    assert [one.exit_code for one in ended] == [0, 0] and "first loss" in ended[0].output, ended
+    losses = metrics(tmp_path / "runs" / "minigpt")
+    assert losses == metrics(tmp_path / "here") and len(losses) == 4
 
 
 @here

@@ -18,7 +18,8 @@ from ddp_course.errors import InputError
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue", "sinfo")
 HOME = "/srv/slurm"  # on every machine
-POLL = 0.2  # seconds between two questions to the controller
+ASK = 2.0  # seconds between two questions to the controller: each is a process of its own
+LOOK = 0.2  # seconds between two looks at what is waited for
 # cred_expire: a job that was requeued waits as long as its old credential is valid, two minutes if nothing is said.
 # SlurmdTimeout: after so many seconds without an answer a machine is down, and what ran on it starts again elsewhere.
 CONFIGURATION = f"""\
@@ -76,6 +77,7 @@ class Slurm:
         if reason := slurm_unavailable():
             raise InputError(reason)
         self.cluster = cluster
+        self._outputs: dict[int, Path] = {}
         # slurmd cannot be the root of a user namespace, who may not change its groups. So there all of Slurm, and its
         # jobs, run as whoever has started this process.
         ids = [f"--map-user={os.getuid()}", f"--map-group={os.getgid()}"]
@@ -134,7 +136,9 @@ class Slurm:
 
     def output(self, job: int) -> str:
         """What a job has printed until now; empty if it has not begun."""
-        file = Path(self.job(job)["StdOut"])
+        if job not in self._outputs:
+            self._outputs[job] = Path(self.job(job)["StdOut"])
+        file = self._outputs[job]
         return file.read_text(errors="replace") if file.exists() else ""
 
     def scancel(self, job: int, *options: object) -> None:
@@ -145,14 +149,21 @@ class Slurm:
         """Put a running job back into the queue: SIGTERM now, SIGKILL after five seconds."""
         self.run("scontrol", "requeue", job)
 
-    def wait(self, job: int, until: Callable[[], object] | None = None, timeout: float = 300) -> dict[str, str]:
-        """Wait until a job is over, or `until()` is true; returns `job(job)`. InputError after `timeout` seconds."""
+    def wait(self, job: int, until: str | Callable[[], object] | None = None, timeout: float = 300) -> dict[str, str]:
+        """Wait until a job is over, or in the state `until` ("PENDING"), or `until()` is true; returns `job(job)`.
+
+        Raises InputError after `timeout` seconds.
+        """
         deadline = time.monotonic() + timeout
-        while (found := self.job(job))["JobState"] not in OVER and not (until and until()):
+        while (found := self.job(job))["JobState"] not in {*OVER, until}:
             if time.monotonic() > deadline:
                 raise InputError(f"job {job} was still {found['JobState']} after {timeout:g} s; the end of what it "
                                  f"printed:\n{self.output(job)[-2000:]}")  # fmt: skip
-            time.sleep(POLL)
+            ask_again = time.monotonic() + ASK
+            while time.monotonic() < ask_again:
+                if callable(until) and until():
+                    return self.job(job)
+                time.sleep(LOOK)
         return found
 
 
