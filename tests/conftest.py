@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import uuid
 from pathlib import Path
 
@@ -26,6 +27,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 STARTUP = str(Path(__file__).with_name("startup"))
 if STARTUP not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STARTUP, os.environ.get("PYTHONPATH")]))
+# jsonschema would take it for checks of addresses, which nbformat does not ask for, and it computes for a second.
+sys.modules["rfc3987_syntax"] = None
 # A job in a shell's background ignores interrupts, and so would everything that is started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

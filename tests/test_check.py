@@ -343,7 +343,7 @@ def test_an_exercise_is_not_attempted_yet():
 
 
 def test_a_stub_is_told_without_running_it(monkeypatch):
-    monkeypatch.setattr("ddp_course.grader.judge.run_answers", lambda _: pytest.fail("a process was started"))
+    monkeypatch.setattr("ddp_course.grader.judge.run_answers", lambda *_: pytest.fail("a process was started"))
     verdict = check("02.1", write(STUB))
     assert (verdict.state, verdict.check) == ("not attempted", "stub")
     assert verdict.observed.endswith("line 2 still raises NotImplementedError")

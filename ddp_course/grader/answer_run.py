@@ -22,16 +22,16 @@ START = "ddp_course.grader.harness.start"
 LONGEST_RUN, LONGEST_ANSWER = 300.0, 120.0
 
 
-def run_answers(answers: list[tuple[Path, list[Job]]]) -> list[list[JobRecord]]:
+def run_answers(answers: list[tuple[Path, list[Job]]], lanes: int = 1) -> list[list[JobRecord]]:
     """Run the jobs of each answer, all in one go, and return their records in the same order.
 
-    A job that does not use the answer (it has a `script`) runs once for all of them. Ends in time whatever the
-    answers do, and leaves neither process nor file behind.
+    `lanes` answers run side by side. A job that does not use the answer (it has a `script`) runs once for all answers
+    of a lane. Ends in time whatever the answers do, and leaves neither process nor file behind.
     """
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_grade_"))
     tasks: list[Task] = []
     for owner, (answer, jobs) in enumerate(answers):
-        ran = {task.job for task in tasks}
+        ran = {task.job for task in tasks if task.owner % lanes == owner % lanes}
         tasks += [
             Task(job, Path(job.script or answer).resolve(), owner) for job in jobs if not (job.script and job in ran)
         ]
@@ -52,7 +52,7 @@ def run_answers(answers: list[tuple[Path, list[Job]]]) -> list[list[JobRecord]]:
     )
     limit = LONGEST_RUN + LONGEST_ANSWER * (len(answers) - 1)
     # -P: nothing in this folder shadows a module that the harness imports
-    supervised([sys.executable, "-P", "-m", START, str(folder)], environment, folder, limit, output)
+    supervised([sys.executable, "-P", "-m", START, str(folder), str(lanes)], environment, folder, limit, output)
     by_run = {run_of(task.job, task.owner): record for task, record in zip(tasks, records, strict=True)}
     return [[by_run[run_of(job, owner)] for job in jobs] for owner, (_, jobs) in enumerate(answers)]
 

@@ -20,11 +20,14 @@ QUESTION_OF_SENDS = {
 }
 
 
-def grade(questions: list[tuple[str, ModuleType, Path]]) -> list[Verdict]:
-    """Verdicts on several answers, each (id, question module, path), with one start of the harness for all."""
+def grade(questions: list[tuple[str, ModuleType, Path]], lanes: int = 1) -> list[Verdict]:
+    """Verdicts on several answers, each (id, question module, path), with one start of the harness for all.
+
+    `lanes` of them are graded side by side.
+    """
     at_once = [_not_attempted(name, question, path) for name, question, path in questions]
     to_run = [(path, question.JOBS) for known, (_, question, path) in zip(at_once, questions, strict=True) if not known]
-    records = iter(run_answers(to_run) if to_run else [])
+    records = iter(run_answers(to_run, lanes) if to_run else [])
     return [
         known or _verdict(name, question, path, next(records))
         for known, (name, question, path) in zip(at_once, questions, strict=True)

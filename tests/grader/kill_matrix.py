@@ -10,7 +10,6 @@ python -m tests.grader.kill_matrix --write 05_3 rotates
 import argparse
 import functools
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -36,8 +35,8 @@ def verdicts(question: str, texts: dict[str, str]) -> dict[str, Verdict]:
 
 
 def graded(texts: dict[str, dict[str, str]]) -> dict[str, dict[str, Verdict]]:
-    """Grade answers to several questions, {question: {name: text}}, with two starts of the harness for all: it takes
-    seconds to load torch, and while the one waits for an answer that hangs, the other computes."""
+    """Grade answers to several questions, {question: {name: text}}, with one start of the harness for all: it takes
+    seconds to load torch. In two lanes: while the one waits for an answer that hangs, the other computes."""
     with TemporaryDirectory() as folder:
         files = []
         for question, named in texts.items():
@@ -46,9 +45,7 @@ def graded(texts: dict[str, dict[str, str]]) -> dict[str, dict[str, Verdict]]:
                 path = Path(folder, question, f"{name}.py")
                 path.write_text(text, encoding="utf-8")
                 files.append((question, load(question), path))
-        with ThreadPoolExecutor() as threads:
-            halves = [iter(half) for half in threads.map(grade, (files[::2], files[1::2]))]
-        results = (next(halves[number % 2]) for number in range(len(files)))
+        results = iter(grade(files, lanes=2))
     return {question: {name: next(results) for name in named} for question, named in texts.items()}
 
 

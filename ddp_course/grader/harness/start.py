@@ -1,7 +1,7 @@
-"""Run the tasks of a grading, one after the other, each on ranks of its own: python -m ...harness.start FOLDER
+"""Run the tasks of a grading, each on ranks of its own: python -m ...harness.start FOLDER LANES
 
 FOLDER/tasks.pickle holds a list of Task. Task number n leaves its ranks' notes (see notes.py) in FOLDER/n, and last of
-all its Ending in FOLDER/n/ended.json.
+all its Ending in FOLDER/n/ended.json. The tasks of an answer run one after the other; LANES answers run side by side.
 
 torch is loaded once, here, and the ranks are forked from it.
 """
@@ -34,15 +34,27 @@ GRACE = 1.5  # seconds for the others once one rank has failed, and past its tim
 POLL = 0.05  # seconds; a rank's sentinel alone would miss its end if the answer has forked
 
 
-def main(folder: Path):
+def main(folder: Path, lanes: int):
     tasks = pickle.loads((folder / "tasks.pickle").read_bytes())  # written by the grading process, not by an answer
-    left, failed, logs = {task.owner: OWNER_SECONDS for task in tasks}, set(), {}
     for name in {name for task in tasks for name in task.job.loads} if forked.FORKS else ():
         importlib.import_module(name)
     gc.collect()  # or each rank of the first job would do it, and copy every page that it looks at
     gc.enable()
+    by_lane = [[(n, task) for n, task in enumerate(tasks) if task.owner % lanes == lane] for lane in range(lanes)]
+    if lanes == 1:
+        return run_lane(folder, by_lane[0])
+    started = [HOW.Process(target=run_lane, args=(folder, numbered)) for numbered in by_lane]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+
+
+def run_lane(folder: Path, numbered: list[tuple[int, Task]]):
+    """Run tasks one after the other; each comes with its number."""
+    left, failed, logs = {task.owner: OWNER_SECONDS for _, task in numbered}, set(), {}
     stores = Stores()
-    for number, task in enumerate(tasks):
+    for number, task in numbered:
         owner, job = task.owner, task.job
         seconds = min(job.seconds, left[owner])
         if owner in failed or seconds < 0.5:
@@ -159,5 +171,5 @@ def collectives(folder: Path, rank: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))
     gc.freeze()  # nothing is left to be collected, and to look for it takes half a second

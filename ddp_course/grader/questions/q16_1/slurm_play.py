@@ -24,6 +24,7 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 NAMES = ("srun", "scancel", "scontrol", "squeue", "sleep", "train")
 NOT_PLAYED = ("sbatch", "salloc", "sinfo", "sacct", "sattach", "sstat", "strigger")  # the real ones stay out of it
 QUIET, POLLING = 0.5, 2.0  # real seconds without movement; for a script that never stands still, once all are asked
+LOOK = 0.1  # real seconds between two looks at the script's processes, which compute for some hundredths themselves
 TOO_LONG = 40.0  # real seconds for what a right script does at once, on however busy a machine
 
 
@@ -163,7 +164,7 @@ class Attempt:
                 since = time.monotonic()
             if time.monotonic() - since > 4 * QUIET:
                 return
-            time.sleep(0.02)
+            time.sleep(LOOK)
 
     def settle(self):
         """Wait until nothing has moved for a while: by then the script has done what it does at a signal."""
@@ -173,7 +174,7 @@ class Attempt:
             asked = asked if len(self.of("asked")) == 2 else time.monotonic()
             if time.monotonic() - since > QUIET or time.monotonic() - asked > POLLING:
                 return
-            time.sleep(0.02)
+            time.sleep(LOOK)
 
     used: dict = {}
 
