@@ -22,6 +22,7 @@ here = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
 NODES = ("node1", "node2")
 BOTH = {"node1": "eth0", "node2": "ens3"}
 CABLE = "ip link add {0} type veth peer name {0}p && ip link set {0}p up && ip link set {0} up"
+END = "--"  # of what one program has said
 NAMES = "127.0.0.1 localhost\n10.77.0.1 node1\n10.77.0.2 node2\n"
 LOOPBACK = "127.0.0.1 localhost\n127.0.1.1 node2\n10.77.0.1 node1\n"
 # What is special on which machine: /etc/hosts, GLOO_SOCKET_IFNAME, its host name, a command and its undo.
@@ -90,11 +91,12 @@ def record() -> dict[str, dict]:
                 do, undo = special.get("commands", {}).get(node, ("true", "true"))
                 name, variable = special.get("names", {}).get(node, node), special.get("variable", {}).get(node)
                 hosts = special.get("hosts", {}).get(node, NAMES)
-                cluster.run(node, f"{do}; hostname {name}; printf %s '{hosts}' > /etc/hosts")
-                says = cluster.run(node, "ip -br -4 addr").stdout.splitlines()
-                facts = {"hostname": cluster.run(node, "hostname").stdout.strip(),
-                         "hosts": cluster.run(node, "cat /etc/hosts").stdout,
-                         "ip": "".join(line.rstrip() + "\n" for line in says),
+                look = f"ip -br -4 addr; echo {END}; hostname; echo {END}; cat /etc/hosts"
+                said = cluster.run(node, f"{do}; hostname {name}; printf %s '{hosts}' > /etc/hosts; {look}").stdout
+                addresses, own_name, names = said.split(f"{END}\n")
+                facts = {"hostname": own_name.strip(),
+                         "hosts": names,
+                         "ip": "".join(line.rstrip() + "\n" for line in addresses.splitlines()),
                          "GLOO_SOCKET_IFNAME": variable}  # fmt: skip
                 server.stdin.write(json.dumps(variable) + "\n")
                 server.stdin.flush()
