@@ -6,11 +6,6 @@ from IPython.display import Markdown
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> Markdown:
-    """A Markdown table: the first row's keys are its head. Every row has the same keys, in the same order.
-
-    Without rows it is empty: a parameter of a notebook may leave nothing to show.
-    """
-    if not rows:
-        return Markdown("")
+    """A Markdown table: the first row's keys are its head. Every row has the same keys, in the same order."""
     lines = [list(rows[0]), ["---"] * len(rows[0]), *[row.values() for row in rows]]
     return Markdown("\n".join(f"| {' | '.join(map(str, line))} |" for line in lines))

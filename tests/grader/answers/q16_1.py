@@ -16,6 +16,7 @@ ANSWERS = (
         check=ASKED, says="at the time limit no task had got SIGTERM", look="foreground", edit="""
         -srun train --run-dir "$RUN" --resume &
         -while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+        -[ "$code" -ne 143 ] || { wait $!; code=$?; }
         +srun train --run-dir "$RUN" --resume
         +code=$?
     """),
@@ -82,6 +83,7 @@ ANSWERS = (
         check=SAVED, says="the script ended with exit code 143 while the tasks were saving", look="a trap interrupts",
         edit="""
         -while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+        -[ "$code" -ne 143 ] || { wait $!; code=$?; }
         +wait $!
         +code=$?
     """),
@@ -118,6 +120,7 @@ ANSWERS = (
         "the_code_of_the_loop", "reads the exit code of another command",
         check=QUEUE, says="the script ended with exit code 0, and no requeue", look="$?", edit="""
         -while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+        -[ "$code" -ne 143 ] || { wait $!; code=$?; }
         +while wait $!; kill -0 $! 2>/dev/null; do :; done
         +code=$?
     """),
@@ -130,7 +133,9 @@ ANSWERS = (
         "waits_for_ever", "waits for the next signal when all is done",
         check=QUEUE, says="the tasks had ended, and the script was still there", look="when srun has ended", edit="""
         -while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+        -[ "$code" -ne 143 ] || { wait $!; code=$?; }
         +while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+        +[ "$code" -ne 143 ] || { wait $!; code=$?; }
         +tail -f /dev/null
     """),
     Mistake(
@@ -191,6 +196,7 @@ ANSWERS = (
         -trap 'echo "SIGTERM: the time limit is near"; scancel --signal=TERM "$SLURM_JOB_ID.0"' TERM
         -srun train --run-dir "$RUN" --resume &
         -while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+        -[ "$code" -ne 143 ] || { wait $!; code=$?; }
         +srun train --run-dir "$RUN" --resume
         +code=$?
     """),
@@ -203,6 +209,7 @@ ANSWERS = (
         -trap 'echo "SIGTERM: the time limit is near"; scancel --signal=TERM "$SLURM_JOB_ID.0"' TERM
         -srun train --run-dir "$RUN" --resume &
         -while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+        -[ "$code" -ne 143 ] || { wait $!; code=$?; }
         +trap 'asked=1; scancel -s SIGTERM $SLURM_JOBID' USR1
         +srun --wait=0 train --resume --run-dir="$SLURM_SUBMIT_DIR/$RUN" &
         +pid=$!
@@ -218,6 +225,7 @@ ANSWERS = (
         +  trap 'asked=1' TERM
         +  train --run-dir "$RUN" "$@" &
         +  while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+        +  [ "$code" -ne 143 ] || { wait $!; code=$?; }
         +  [ -n "$asked" ] && [ "$code" -ne 0 ] && exit 75
         +  exit "$code"
         +}
@@ -234,6 +242,7 @@ ANSWERS = (
         "looks_every_second", "polls for srun instead of waiting, and passes the code on by a file", edit="""
         -srun train --run-dir "$RUN" --resume &
         -while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+        -[ "$code" -ne 143 ] || { wait $!; code=$?; }
         +rm -f code.txt
         +{ srun train --run-dir "$RUN" --resume; echo $? > code.txt; } &
         +until [ -s code.txt ]; do sleep 1; done

@@ -18,7 +18,7 @@ HINTS = [
     "the `wait` that it interrupts, so wait again, as long as srun is there. RUN has to be the same in all attempts.",
     "#SBATCH --requeue, --open-mode=append and --signal=B:TERM@120; RUN=runs/$SLURM_JOB_ID; trap 'scancel "
     "--signal=TERM \"$SLURM_JOB_ID.0\"' TERM; srun ... &; while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done; "
-    "then requeue if it is 75, and exit with it.",
+    "if code is 143, the trap came last: wait $! once more for srun's own; then requeue if it is 75, and exit with it.",
 ]  # fmt: skip
 FUNCTION = "batch_script"
 LIMITS, DONE, BUG = "two time limits", "done in time", "a task with a bug"
