@@ -171,14 +171,15 @@ PLAYED = {
     "scontrol": 'if [ "$1" = requeue ]; then echo "requeued $2" >>said; kill -KILL $PPID; else echo node1; fi',
     "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; "$@" & echo $! >task; wait $!',
     "scancel": 'echo "scancel $*" >>said; kill -TERM "$(cat task)"; sleep 2',
-    "squeue": "echo RUNNING",
     "torchrun": """echo "torchrun $*, $OMP_NUM_THREADS threads" >>said
         trap 'echo "torchrun is asked" >>said; exit 1' TERM; while :; do sleep 0.1; done""",
 }
 
 
-def test_the_template_where_slurm_signals_the_first_process_of_a_task_alone(tmp_path):
-    for name, text in PLAYED.items():
+@pytest.mark.parametrize("state", ["RUNNING", "CANCELLED"])
+def test_the_template_where_slurm_signals_the_first_process_of_a_task_alone(state, tmp_path):
+    """It saves, and goes back into the queue unless somebody has taken it out."""
+    for name, text in (PLAYED | {"squeue": f"echo {state}"}).items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
     slurm = {"JOB_ID": 20007, "JOB_NAME": "mine", "JOB_NODELIST": "node1", "NNODES": 1, "CPUS_PER_TASK": 16}
@@ -191,11 +192,12 @@ def test_the_template_where_slurm_signals_the_first_process_of_a_task_alone(tmp_
         while not said.exists():
             time.sleep(0.05)
         batch.terminate()
-        assert batch.wait(600) == -signal.SIGKILL
+        assert batch.wait(600) == (-signal.SIGKILL if state == "RUNNING" else 75)
     finally:
         batch.kill()
     started, *then = said.read_text().splitlines()
-    assert then == ["scancel --signal=TERM 20007.0", "torchrun is asked", "requeued 20007"]
+    requeued = ["requeued 20007"] if state == "RUNNING" else []
+    assert then == ["scancel --signal=TERM 20007.0", "torchrun is asked", *requeued]
     assert "--nproc-per-node=4 " in started and "--rdzv-endpoint=node1:10007 " in started
     assert started.endswith("--run-dir runs/mine-20007 --resume auto --steps 9, 4 threads")
 
