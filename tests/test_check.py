@@ -1,12 +1,14 @@
 """The grader whatever the answer does: four states, exit codes, hints; it ends in time and leaves nothing behind."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -17,10 +19,12 @@ from grader.kill_matrix import verdicts
 from ddp_course.authoring.commands import ROOT
 from ddp_course.authoring.notebook_run import output_texts, read_notebook
 from ddp_course.errors import InputError
+from ddp_course.grader import answer_run
 from ddp_course.grader import check as checking
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.answer_run import collective_logs, run_answers
 from ddp_course.grader.check import check, given, hint, load, main, names
+from ddp_course.grader.harness.job import Ending
 from ddp_course.grader.judge import grade
 from ddp_course.grader.verdict import NotPassed, Verdict
 
@@ -216,6 +220,22 @@ def test_hostile_answers():
         assert said[name][0] == state and observed in said[name][1], f"{name}: {results[name]}"
     assert results["syntax_error"].look == "syntax_error.py, line 2: return ("
     assert results["raises_on_one_rank"].look == "raises_on_one_rank.py, line 4: raise ValueError('boom')"
+
+
+def test_a_lane_that_dies_spoils_no_answer_of_another(monkeypatch):
+    job, limits = Job(1, script=Path(write(RIGHT)), may_fail=True), []
+
+    def harness(command, environment, folder, limit, output):  # its second lane ran nothing
+        (folder / "0").mkdir()
+        (folder / "0" / "ended.json").write_text(json.dumps(asdict(Ending([0], [], False, False))))
+        limits.append(limit)
+        output.finish()
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr(answer_run, "supervised", harness)
+    records = run_answers([(job.script, [job])] * 4, lanes=2)
+    assert [record.finished for [record] in records] == [True, False, True, False]
+    assert limits == [answer_run.LONGEST_RUN + answer_run.LONGEST_ANSWER]  # two answers, one after the other
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,7 @@ def test_the_command_of_every_file_asks_torchrun_for_the_same_launch_on_machines
                 launch, _, command = config_from_args(parse_args(words))
             assert one.exit_code == 0 and cluster.run(node, "hostname").stdout.strip() == one.pod.name
             assert (launch.min_nodes, launch.max_nodes, launch.nproc_per_node) == (2, 2, 1)
+            assert launch.shutdown_timeout == (100 if file in KUBERNETES else 30)
             assert (launch.rdzv_backend, launch.rdzv_configs["rank"], told["OMP_NUM_THREADS"]) == ("static", rank, "1")
             address, port = launch.rdzv_endpoint.split(":")
             assert cluster.run(node, f"getent ahostsv4 {address}").stdout.startswith("10.77.0.1 ") and port == "29500"

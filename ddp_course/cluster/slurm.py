@@ -152,7 +152,7 @@ class Slurm:
     def wait(self, job: int, until: str | Callable[[], object] | None = None, timeout: float = 300) -> dict[str, str]:
         """Wait until a job is over, or in the state `until` ("PENDING"), or `until()` is true; returns `job(job)`.
 
-        Raises InputError after `timeout` seconds.
+        A state that lasts for less than ASK seconds may be missed. Raises InputError after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while (found := self.job(job))["JobState"] not in {*OVER, until}:

@@ -25,8 +25,9 @@ LONGEST_RUN, LONGEST_ANSWER = 300.0, 120.0
 def run_answers(answers: list[tuple[Path, list[Job]]], lanes: int = 1) -> list[list[JobRecord]]:
     """Run the jobs of each answer, all in one go, and return their records in the same order.
 
-    `lanes` answers run side by side. A job that does not use the answer (it has a `script`) runs once for all answers
-    of a lane. Ends in time whatever the answers do, and leaves neither process nor file behind.
+    `lanes` answers run side by side, and one that ends its lane ends those that follow there. A job that does not use
+    the answer (it has a `script`) runs once for all answers of a lane. Ends in time whatever the answers do, and leaves
+    neither process nor file behind.
     """
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_grade_"))
     tasks: list[Task] = []
@@ -50,11 +51,14 @@ def run_answers(answers: list[tuple[Path, list[Job]]], lanes: int = 1) -> list[l
         pass_on=lambda: None,
         finish=lambda: records.extend(read_record(folder / str(n), task.job) for n, task in enumerate(tasks)),
     )
-    limit = LONGEST_RUN + LONGEST_ANSWER * (len(answers) - 1)
+    in_turn = -(-len(answers) // lanes)  # in the fullest lane
+    limit = LONGEST_RUN + LONGEST_ANSWER * (in_turn - 1)
     # -P: nothing in this folder shadows a module that the harness imports
     supervised([sys.executable, "-P", "-m", START, str(folder), str(lanes)], environment, folder, limit, output)
-    by_run = {run_of(task.job, task.owner): record for task, record in zip(tasks, records, strict=True)}
-    return [[by_run[run_of(job, owner)] for job in jobs] for owner, (_, jobs) in enumerate(answers)]
+    by_run = {
+        (task.owner % lanes, run_of(task.job, task.owner)): record for task, record in zip(tasks, records, strict=True)
+    }
+    return [[by_run[owner % lanes, run_of(job, owner)] for job in jobs] for owner, (_, jobs) in enumerate(answers)]
 
 
 def collective_logs(script: str | Path, nproc: int = 2, seconds: float = 6.0) -> list[list[str]]:

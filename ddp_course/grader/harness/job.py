@@ -57,7 +57,7 @@ class Task:
 
 
 def run_of(job: Job, owner: int):
-    """A key for the run of `job` for an answer: one that does not use the answer runs once for all of them."""
+    """A key for the run of `job` for an answer: one that does not use the answer runs once for all of a lane."""
     return job if job.script else (owner, job)
 
 
