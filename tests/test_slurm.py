@@ -49,8 +49,8 @@ def test_a_job_that_meets_its_time_limit_ends_as_an_undisturbed_one(slurm, tmp_p
     slurm.wait(job, until=lambda: "== SIGTERM" in slurm.output(job), timeout=900)
     for node in ("node1", "node2"):
         slurm.cluster.set_rate(node, None)
-    slurm.wait(job, until="PENDING", timeout=900)
-    slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=UNLIMITED")
+    slurm.wait(job, until=lambda: "== ended with" in slurm.output(job), timeout=900)
+    slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=UNLIMITED")  # of the next attempt
     ended = slurm.wait(job, timeout=900)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "1"), slurm.output(job)
     first, second = slurm.output(job).split("== job ")[1:]
@@ -145,11 +145,11 @@ def test_this_slurm_does_with_the_batch_scripts_of_exercise_16_what_the_played_o
         job = slurm.sbatch(script, options=options)
         slurm.wait(job, until=lambda: slurm.output(job).count("begins at step 0") == 2)
         slurm.scancel(job, "--batch", "--signal=TERM")  # as --signal=B:TERM does
-        slurm.wait(job, until="PENDING")
+        slurm.wait(job, until=lambda: "ended with exit code" in slurm.output(job))
         return job
 
     for name in ("kills_srun", "waits_once"):
-        assert slurm.job(near_the_limit(name))["JobState"] == "FAILED", name
+        assert slurm.wait(near_the_limit(name))["JobState"] == "FAILED", name
         assert not list((tmp_path / "runs").glob("*/100.*")), name
     job = near_the_limit("solution")
     slurm.wait(job, until=lambda: slurm.output(job).count("begins at step 100") == 2)

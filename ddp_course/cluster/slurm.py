@@ -149,19 +149,16 @@ class Slurm:
         """Put a running job back into the queue: SIGTERM now, SIGKILL after five seconds."""
         self.run("scontrol", "requeue", job)
 
-    def wait(self, job: int, until: str | Callable[[], object] | None = None, timeout: float = 300) -> dict[str, str]:
-        """Wait until a job is over, or in the state `until` ("PENDING"), or `until()` is true; returns `job(job)`.
-
-        A state that lasts for less than ASK seconds may be missed. Raises InputError after `timeout` seconds.
-        """
+    def wait(self, job: int, until: Callable[[], object] | None = None, timeout: float = 300) -> dict[str, str]:
+        """Wait until a job is over, or `until()` is true; returns `job(job)`. InputError after `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        while (found := self.job(job))["JobState"] not in {*OVER, until}:
+        while (found := self.job(job))["JobState"] not in OVER:
             if time.monotonic() > deadline:
                 raise InputError(f"job {job} was still {found['JobState']} after {timeout:g} s; the end of what it "
                                  f"printed:\n{self.output(job)[-2000:]}")  # fmt: skip
             ask_again = time.monotonic() + ASK
             while time.monotonic() < ask_again:
-                if callable(until) and until():
+                if until and until():
                     return self.job(job)
                 time.sleep(LOOK)
         return found
