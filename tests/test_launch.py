@@ -190,6 +190,7 @@ def test_a_script_runs_as_the_printed_command_would(monkeypatch):
     """The launcher adds its mark and what concerns the output: nothing that changes what a script does."""
     reports = script("import json, os, sys; print(json.dumps({'env': dict(os.environ), 'path': sys.path}))")
     monkeypatch.setenv("PYTHONPATH", "of_the_user")
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     run = torchrun(reports, nproc=1, quiet=True, env={"GREETING": "hello"})
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     pasted = subprocess.run(
@@ -203,7 +204,7 @@ def test_a_script_runs_as_the_printed_command_would(monkeypatch):
         for name in from_cell["env"].keys() | by_hand["env"].keys()
         if from_cell["env"].get(name) != by_hand["env"].get(name) and not name.startswith("TORCHELASTIC")
     }
-    assert changed - of_each == {RUN_VARIABLE, "PYTHON_COLORS", "RES_OPTIONS"}
+    assert changed - of_each == {RUN_VARIABLE, "PYTHONUNBUFFERED", "PYTHON_COLORS", "RES_OPTIONS"}
     assert from_cell["path"] == by_hand["path"]
 
 
