@@ -46,7 +46,8 @@ def test_a_job_that_meets_its_time_limit_ends_as_an_undisturbed_one(slurm, tmp_p
     for node in ("node1", "node2"):
         slurm.cluster.set_rate(node, "1mbit")  # an update takes four seconds; Slurm looks at time limits every thirty
     slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=10")
-    slurm.wait(job, until=lambda: "== SIGTERM" in slurm.output(job), timeout=900)
+    # Until rank 0 says so: the shell has its signal a second before the ranks, and a fast cable would let them finish.
+    slurm.wait(job, until=lambda: "received SIGTERM" in slurm.output(job), timeout=900)
     for node in ("node1", "node2"):
         slurm.cluster.set_rate(node, None)
     slurm.wait(job, until=lambda: "== ended with" in slurm.output(job), timeout=900)
