@@ -330,7 +330,7 @@ def test_a_run_that_goes_on_reads_the_pairs_it_began_with(tmp_path, monkeypatch)
     (tmp_path / "a.py").write_text(CODE)
     asked = {"pairs": str(tmp_path / "a.py"), "train_pairs": 20, "validation_pairs": 5, "seed": 1}
     folder = prepare_pairs(*asked.values(), say=lambda line: None)
-    (tmp_path / "a.py").write_text(CODE * 2)
+    (tmp_path / "a.py").write_text(CODE + "# more\n")
     said, before = [], asked | {"pairs_folder": str(folder)}
     assert prepare_pairs(*asked.values(), said.append, before) == folder and not said
     assert prepare_pairs(*asked.values(), said.append, before | {"seed": 2}) != folder, "other pairs were asked for"

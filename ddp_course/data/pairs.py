@@ -28,7 +28,7 @@ PAIRS_A_FILE = 16  # at most, while there are files enough
 HELD_OUT = 20  # of a single JSONL file, the pairs of every 20th prompt validate
 LONGEST_LINE = 16 << 20  # bytes
 NOTHING: Mapping[str, object] = {}
-VERSION = 2  # of what is made from a corpus; another one makes cached pairs stale
+VERSION = 3  # of what is made from a corpus; another one makes cached pairs stale
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,9 @@ def prepare_pairs(data: str, train: int, validation: int, seed: int, say: Callab
     if not (folder / VALIDATION).exists():
         say(f"making {train:,} pairs to train on and {validation:,} to validate on from {corpus.name}")
         make_folder(folder)
+        pairs = []
         for name, split, count in ((TRAIN, "train", train), (VALIDATION, "val", validation)):
-            pairs = _spread(corpus, split, count, seed)
+            pairs = _spread(corpus, split, count, seed, without=pairs)
             if not pairs:
                 raise InputError(f"no pairs can be made from {data}: it holds too little Python code for {name}")
             write_pairs(folder / name, pairs)
@@ -176,8 +177,11 @@ def _pair(line: bytes) -> Pair:
     return pair
 
 
-def _spread(corpus: Corpus, split: str, count: int, seed: int) -> list[Pair]:
-    """`count` pairs from files all over the corpus, without reading more of them closely than needed."""
+def _spread(corpus: Corpus, split: str, count: int, seed: int, without: Iterable[Pair] = ()) -> list[Pair]:
+    """`count` pairs from files all over the corpus, without reading more of them closely than needed.
+
+    None has the code of a pair in `without`: some files of Python's library are alike, line by line.
+    """
     files = max(1, len(corpus.text_files) * (1 if split == "train" else 0.05))
     share = 1.5 * count / (PAIRS_A_FILE * files)  # some files give fewer
     if files < FEW_FILES:  # so few that chance could leave out all of them
@@ -188,8 +192,12 @@ def _spread(corpus: Corpus, split: str, count: int, seed: int) -> list[Pair]:
         if random.Random(f"{seed} {split} {number}").random() < share
     )
     a_file = max(PAIRS_A_FILE, round(1.5 * count / files))
+    taken = {(pair.prompt, pair.chosen) for pair in without}
     pairs = list(make_pairs(chosen, 10 * count, seed, a_file))
-    return random.Random(seed).sample(pairs, min(count, len(pairs)))
+    drawn = random.Random(seed).sample(pairs, min(count, len(pairs)))
+    known = set(drawn)
+    spare = [pair for pair in pairs if pair not in known]
+    return [pair for pair in drawn + spare if (pair.prompt, pair.chosen) not in taken][:count]
 
 
 def _split(path: Path) -> Path:
