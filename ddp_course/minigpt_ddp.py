@@ -48,7 +48,7 @@ class TrainConfig(RunSettings):
     """A named set of values; every other flag changes it. tiny: seconds. laptop: minutes. gpt2: GPUs."""
     weight_decay: float = 0.1
     compile: bool = False
-    """Compile the model with torch.compile: a minute of waiting, then faster updates."""
+    """Compile the model with torch.compile: a minute of waiting, then updates that may be faster."""
 
     data: str = "stdlib"
     """What to read: stdlib (Python's sources), shakespeare (a download), or a file or folder of text or of tokens."""
