@@ -30,7 +30,7 @@ class GradientMessage:
         """Pack the gradients and let them leave; returns at once.
 
         Each is divided by the number of ranks *before* the sum, in the same pass that packs it: so does torch's
-        DDP, and a sum of many ranks stays within the range of float16. (gloo has no ReduceOp.AVG.)
+        DDP, and a sum of many ranks stays within the range of float16.
         Raises InputError for a sparse gradient.
         """
         share = 1 / dist.get_world_size()
