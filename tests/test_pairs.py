@@ -325,6 +325,13 @@ def test_of_a_mixed_folder_only_the_code_is_broken(tmp_path, monkeypatch):
     assert all("time" not in pair.prompt + pair.chosen for pair in read_pairs(folder / TRAIN))
 
 
+def test_code_that_is_trained_on_is_not_held_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.py").write_text(CODE * 2)
+    with pytest.raises(InputError, match="too little Python code that is not trained on for validation.jsonl"):
+        prepare_pairs(str(tmp_path / "a.py"), 20, 5, 1, say=lambda line: None)
+
+
 def test_a_run_that_goes_on_reads_the_pairs_it_began_with(tmp_path, monkeypatch):
     monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.py").write_text(CODE)

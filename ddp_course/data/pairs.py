@@ -121,7 +121,8 @@ def prepare_pairs(data: str, train: int, validation: int, seed: int, say: Callab
         for name, split, count in ((TRAIN, "train", train), (VALIDATION, "val", validation)):
             pairs = _spread(corpus, split, count, seed, without=pairs)
             if not pairs:
-                raise InputError(f"no pairs can be made from {data}: it holds too little Python code for {name}")
+                code = "Python code" if name == TRAIN else "Python code that is not trained on"
+                raise InputError(f"no pairs can be made from {data}: it holds too little {code} for {name}")
             write_pairs(folder / name, pairs)
     return folder
 
