@@ -32,9 +32,12 @@ def run_answers(answers: list[tuple[Path, list[Job]]], lanes: int = 1) -> list[l
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_grade_"))
     tasks: list[Task] = []
     for owner, (answer, jobs) in enumerate(answers):
-        ran = {task.job for task in tasks if task.owner % lanes == owner % lanes}
+        lane = owner % lanes
+        ran = {task.job for task in tasks if task.lane == lane}
         tasks += [
-            Task(job, Path(job.script or answer).resolve(), owner) for job in jobs if not (job.script and job in ran)
+            Task(job, Path(job.script or answer).resolve(), owner, lane)
+            for job in jobs
+            if not (job.script and job in ran)
         ]
     (folder / "tasks.pickle").write_bytes(pickle.dumps(tasks))
     (folder / "tmp").mkdir()
@@ -54,10 +57,8 @@ def run_answers(answers: list[tuple[Path, list[Job]]], lanes: int = 1) -> list[l
     in_turn = -(-len(answers) // lanes)  # in the fullest lane
     limit = LONGEST_RUN + LONGEST_ANSWER * (in_turn - 1)
     # -P: nothing in this folder shadows a module that the harness imports
-    supervised([sys.executable, "-P", "-m", START, str(folder), str(lanes)], environment, folder, limit, output)
-    by_run = {
-        (task.owner % lanes, run_of(task.job, task.owner)): record for task, record in zip(tasks, records, strict=True)
-    }
+    supervised([sys.executable, "-P", "-m", START, str(folder)], environment, folder, limit, output)
+    by_run = {(task.lane, run_of(task.job, task.owner)): record for task, record in zip(tasks, records, strict=True)}
     return [[by_run[owner % lanes, run_of(job, owner)] for job in jobs] for owner, (_, jobs) in enumerate(answers)]
 
 

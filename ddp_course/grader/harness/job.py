@@ -49,11 +49,12 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A job of the answer number `owner`, run on the file `path`."""
+    """A job of the answer number `owner`, run on the file `path`. The tasks of a `lane` run one after the other."""
 
     job: Job
     path: Path
     owner: int
+    lane: int
 
 
 def run_of(job: Job, owner: int):

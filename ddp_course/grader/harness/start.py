@@ -1,7 +1,7 @@
-"""Run the tasks of a grading, each on ranks of its own: python -m ...harness.start FOLDER LANES
+"""Run the tasks of a grading, each on ranks of its own: python -m ...harness.start FOLDER
 
 FOLDER/tasks.pickle holds a list of Task. Task number n leaves its ranks' notes (see notes.py) in FOLDER/n, and last of
-all its Ending in FOLDER/n/ended.json. The tasks of an answer run one after the other; LANES answers run side by side.
+all its Ending in FOLDER/n/ended.json. The tasks of a lane run one after the other, lanes side by side.
 
 torch is loaded once, here, and the ranks are forked from it.
 """
@@ -34,16 +34,18 @@ GRACE = 1.5  # seconds for the others once one rank has failed, and past its tim
 POLL = 0.05  # seconds; a rank's sentinel alone would miss its end if the answer has forked
 
 
-def main(folder: Path, lanes: int):
+def main(folder: Path):
     tasks = pickle.loads((folder / "tasks.pickle").read_bytes())  # written by the grading process, not by an answer
     for name in {name for task in tasks for name in task.job.loads} if forked.FORKS else ():
         importlib.import_module(name)
     gc.collect()  # or each rank of the first job would do it, and copy every page that it looks at
     gc.enable()
-    by_lane = [[(n, task) for n, task in enumerate(tasks) if task.owner % lanes == lane] for lane in range(lanes)]
-    if lanes == 1:
-        return run_lane(folder, by_lane[0])
-    started = [HOW.Process(target=run_lane, args=(folder, numbered)) for numbered in by_lane]
+    lanes: dict[int, list[tuple[int, Task]]] = {}
+    for n, task in enumerate(tasks):
+        lanes.setdefault(task.lane, []).append((n, task))
+    if list(lanes) == [0]:
+        return run_lane(folder, lanes[0])
+    started = [HOW.Process(target=run_lane, args=(folder, numbered)) for numbered in lanes.values()]
     for process in started:
         process.start()
     for process in started:
@@ -171,5 +173,5 @@ def collectives(folder: Path, rank: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]))
     gc.freeze()  # nothing is left to be collected, and to look for it takes half a second
