@@ -104,6 +104,12 @@ def test_hardly_computing_is_standing_still(monkeypatch):
     assert clock.seconds == clock.still == pytest.approx(9.0)
 
 
+def test_one_tick_is_not_computing_on_a_busy_machine(monkeypatch):
+    """A wait costs less than a tick, yet shows a whole one: of the little time that is left by others, a large share."""
+    clock = clock_after(monkeypatch, [0.01, 0.0], [0.9, 0.0])
+    assert clock.seconds == clock.still == pytest.approx(1.0)
+
+
 def test_a_wait_that_has_not_ended_does_not_count(monkeypatch):
     """Linux adds the time in the queue for a core to what a thread has waited when the thread gets one, not before."""
     clock = clock_after(monkeypatch, [0.0, 0.0], [0.0, 0.0], queued=True)

@@ -117,6 +117,9 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
     if any(one.stuck or one.ended_by_grader for one in ranks):
         how = "no end, and nothing moves" if record.stood_still else f"no end after {record.job.seconds:g} s"
         return WRONG, "does not end", f"{begin}{how}: {waits(record)}", _look(record, answer)
+    if raised and not any(one.ended for one in ranks):
+        observed = f"{begin}no end, until rank {raised[0]} would wait no longer: {waits(record)}"
+        return WRONG, "does not end", observed, _look(record, answer)
     if raised:
         observed = f"{begin}rank {raised[0]} lost contact: {waits(record)}"
         return WRONG, "loses contact", observed, _look(record, answer)

@@ -8,6 +8,21 @@ from .edited import SOLUTION, edited, text_of
 from .kill_matrix import verdicts
 
 MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was observed, part of where to look)}
+    "02.2": {
+        "the operations give up before the grader does": (
+            """
+            -    dist.init_process_group("gloo", timeout=timedelta(seconds=5))
+            +    dist.init_process_group("gloo", timeout=timedelta(seconds=1))
+            @@
+            -    dist.all_reduce(total)  # every rank takes part ...
+            +    dist.barrier()
+                 if rank == 0:  # ... and one of them speaks
+            +        dist.all_reduce(total)
+            """,
+            "no end, until rank",
+            "which rank never comes to it",
+        )
+    },
     "02.3": {
         "divides the sum by the number of ranks": (
             """

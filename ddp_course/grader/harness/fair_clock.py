@@ -7,6 +7,7 @@ import psutil
 
 EVERY = 0.5  # seconds between two looks at the processes; more often costs more than it tells
 LEAST_SHARE = 0.08  # of one core: who computes less waits; the bookkeeping of a wait costs a little too
+TICK = 0.01  # seconds, in which Linux counts processor time: a process that hardly computes shows one now and then
 
 
 class FairClock:
@@ -36,7 +37,7 @@ class FairClock:
         delayed = sum(_delay(self.threads.get(thread), now, passed) for thread, now in threads.items())
         self.looked, self.used, self.threads = self.looked + passed, used, threads
         had = max(0.0, passed - delayed)  # by one after the other; by those that compute at once it may be more
-        computing = sum(computed) >= LEAST_SHARE * (had or passed)
+        computing = sum(computed) >= max(LEAST_SHARE * (had or passed), 1.5 * TICK)
         if computing:
             # The longest one, or all of them spread evenly, took as long with the cores to themselves.
             had = min(passed, max(*computed, sum(computed) / self.cores, had))
