@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_course.grader.answer_record import Call, Job, cases
+from ddp_course.grader.answer_record import Call, Job, RankRecord, cases
 from ddp_course.grader.answer_run import run_answers
 from ddp_course.grader.judge import trouble
 
@@ -44,6 +44,9 @@ def test_a_driver_is_handed_the_function_and_the_arguments(job, tmp_path):
 
 def test_a_missing_function_and_an_error_in_it_are_still_the_answers(job, tmp_path):
     [record] = records(job, "def triple(tensor):\n    return 3 * tensor\n", tmp_path)
+    assert trouble(record, Path("answer.py"))[1] == "function missing"
+    # A rank that has seen it may have left before the other one was connected.
+    record.ranks[0] = RankRecord(raised={"type": "RuntimeError", "text": "Connection closed by peer", "line": None})
     assert trouble(record, Path("answer.py"))[1] == "function missing"
     [record] = records(job, "def double(tensor):\n    return tensor.twice()\n", tmp_path)
     state, check, observed, look = trouble(record, Path("answer.py"))

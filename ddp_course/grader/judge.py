@@ -88,10 +88,11 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
     causes = [rank for rank in raised if not is_symptom(ranks[rank])]
     stubs = [rank for rank in causes if ranks[rank].raised["not_implemented"]]
     died = [rank for rank, one in enumerate(ranks) if _died(one)]
+    missing = next((one.missing for one in ranks if one.missing), None)  # a rank may have left before another came
     begin = place(record, (causes or died or raised or [0])[0])
-    if ranks[0].missing:
-        there = ", ".join(ranks[0].missing["there"]) or "no function"
-        observed = f"{answer.name} defines no function {ranks[0].missing['missing']}; it defines {there}"
+    if missing:
+        there = ", ".join(missing["there"]) or "no function"
+        observed = f"{answer.name} defines no function {missing['missing']}; it defines {there}"
         return WRONG, "function missing", observed, "the name in the question"
     if stubs:
         return NOT_ATTEMPTED, "stub", _still_raises(answer, ranks[stubs[0]].raised["line"]), ""
