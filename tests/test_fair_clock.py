@@ -105,7 +105,7 @@ def test_hardly_computing_is_standing_still(monkeypatch):
 
 
 def test_one_tick_is_not_computing_on_a_busy_machine(monkeypatch):
-    """A wait costs less than a tick, yet shows a whole one: of the little time that is left by others, a large share."""
+    """A wait costs less than a tick, yet shows a whole one: a large share of the little time that others leave."""
     clock = clock_after(monkeypatch, [0.01, 0.0], [0.9, 0.0])
     assert clock.seconds == clock.still == pytest.approx(1.0)
 
