@@ -68,10 +68,10 @@ class Rank:
         """The function of torch.distributed that the rank stands in, as its script calls it; None if in none.
 
         The outermost one below the reader's own code: `all_reduce`, not its wrapper; "backward" where DDP's
-        all-reduces run.
+        all-reduces run. Of a rank that has ended with an error, the one that the error came from.
         """
         below = []
-        for frame in self.stack:
+        for frame in self.error.stack if self.error and not self.running else self.stack:
             if frame.is_own():
                 break
             below.append(frame)

@@ -106,18 +106,22 @@ def _covers(node: ast.AST, line: int) -> bool:
 
 
 def _left_before(block: ast.AST, statement: ast.stmt):
-    """`if rank != 0: return` earlier in the block that `statement` stands in."""
+    """`if rank != 0: return` earlier in the block that `statement` stands in.
+
+    `if rank != 0: ...` where the body has several ways out: nobody knows here which of them a rank took.
+    """
     for name in ("body", "orelse", "finalbody"):
         siblings = getattr(block, name, None)
         if not isinstance(siblings, list) or statement not in siblings:
             continue
         for earlier in reversed(siblings[: siblings.index(statement)]):
             if isinstance(earlier, ast.If) and not earlier.orelse and _leaves(earlier.body[-1]):
-                leaving = f"if {_short(earlier.test)}: {_short(earlier.body[-1])}"
-                yield f"after `{leaving}` at line {earlier.lineno}"
+                others = (node for one in earlier.body[:-1] for node in ast.walk(one))
+                way = "..." if any(map(_leaves, others)) else _short(earlier.body[-1])
+                yield f"after `if {_short(earlier.test)}: {way}` at line {earlier.lineno}"
 
 
-def _leaves(statement: ast.stmt) -> bool:
+def _leaves(statement: ast.AST) -> bool:
     if isinstance(statement, ast.Return | ast.Continue | ast.Break | ast.Raise):
         return True
     call = statement.value if isinstance(statement, ast.Expr) else None

@@ -146,3 +146,19 @@ def test_the_condition_may_stand_where_the_function_was_called(tmp_path):
     script.write_text("def save():\n    barrier()\nfor step in range(3):\n    if loss < best:\n        save()\n")
     frames = (Frame(str(script), 2, "save"), Frame(str(script), 5, "<module>"))
     assert decisive(frames) == "under `if loss < best`"
+
+
+@pytest.mark.parametrize(
+    ("body", "leaving"),
+    [
+        ("return", "return"),
+        ("log()\n        return", "return"),
+        ("if way == 'exit':\n            sys.exit(0)\n        raise ValueError", "..."),
+        ("try:\n            return 1\n        finally:\n            log()\n        raise ValueError", "..."),
+    ],
+)
+def test_of_several_ways_to_leave_none_is_named(tmp_path, body, leaving):
+    script = tmp_path / "script.py"
+    script.write_text(f"def train(rank):\n    if rank == 1:\n        {body}\n    all_reduce()\n")
+    line = len(script.read_text().splitlines())
+    assert decisive((Frame(str(script), line, "train"),)) == f"after `if rank == 1: {leaving}` at line 2"

@@ -111,3 +111,13 @@ def test_a_place_in_a_library_is_said_without_the_folder_that_it_is_installed_in
     assert words.place(linear) == "torch/nn/modules/linear.py:134"
     assert words.place(Frame(threading.__file__, 629, "wait")) == "threading.py:629"
     assert words.place(Frame("/somewhere/else/train.py", 4, "main")) == "/somewhere/else/train.py:4"
+
+
+def test_of_a_rank_that_raised_the_call_is_the_one_that_its_error_came_from():
+    last_look = stack(None, 9)  # before it came to any collective
+    functions = ("broadcast", "wrapper", "broadcast_object_list", "wrapper")
+    frames = (*(Frame(TORCH, 1, function) for function in functions), *stack(line=13))
+    raised = Rank(1, state="ended", exit_code=1, stack=last_look, error=Error("Connection closed", 1.0, True, frames))
+    assert raised.call() == "broadcast_object_list"
+    assert Rank(1, state="ended", exit_code=-15, stack=last_look).call() is None
+    assert Rank(1, state="waiting", stack=stack("barrier", 14), error=raised.error).call() == "barrier"
