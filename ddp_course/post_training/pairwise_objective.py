@@ -1,9 +1,10 @@
 """An offline objective on pairs. It has been called GRPO; it has no groups, samples nothing and clips nothing.
 
-A published script trains its policy this way. Each pair (chosen, rejected) is one example: the log-probability of the
-chosen answer is pushed up and that of the rejected one down, in proportion to how much better a reward model finds it,
-less beta times how much farther the policy has moved on it. It is REINFORCE with two fixed samples that the policy
-did not draw. Kept here to be compared with what GRPO is.
+An early version of scripts/kat_train_grpo.py in github.com/tablekat/nanochat-rlhf-density-sampling (October 2025)
+trains its policy this way, with sums over an answer's tokens where these are means. Each pair (chosen, rejected) is one
+example: the log-probability of the chosen answer is pushed up and that of the rejected one down, in proportion to how
+much better a reward model finds it, less beta times how much farther the policy has moved on it. It is REINFORCE with
+two fixed samples that the policy did not draw. Kept here to be compared with what GRPO is.
 """
 
 import torch
