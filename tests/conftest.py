@@ -75,8 +75,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_this_session(tmp_path_factory):
-    """Token files and the like go to a folder of this session, unless DDP_COURSE_CACHE is already set."""
-    os.environ.setdefault("DDP_COURSE_CACHE", str(tmp_path_factory.mktemp("cache")))
+    """Token files and the like go to a folder of this session, unless DDP_COURSE_CACHE is already set.
+
+    It is one for all workers: a tokenizer and its token files take ten seconds of computing, which each would spend.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder  # a worker's is in the session's
+    os.environ.setdefault("DDP_COURSE_CACHE", str(folder / "cache_of_this_session"))
 
 
 @pytest.fixture(autouse=True)
