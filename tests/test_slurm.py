@@ -7,7 +7,6 @@ import time
 
 import pytest
 from grader.edited import text_of
-from training_runs import CODE, metrics, train
 
 from ddp_course.cluster import Cluster, slurm_unavailable, unavailable
 from ddp_course.cluster import slurm as slurm_module
@@ -32,34 +31,6 @@ def test_where_slurm_was_installed_for_the_tests_they_run():
     assert MISSING is None
 
 
-@here
-def test_a_job_that_meets_its_time_limit_ends_as_an_undisturbed_one(slurm, tmp_path):
-    """The template as it is: its only checkpoint is that of the signal, and every loss is equal, bit for bit."""
-    (tmp_path / "data.py").write_text(CODE)
-    flags = f"--steps 20 --checkpoint-every 0 --validate-every 0 --data {tmp_path / 'data.py'}".split()
-    train(tmp_path / "undisturbed", *flags)
-    # A signal ten minutes before the end, and no end yet.
-    options = ["--time=UNLIMITED", "--signal=B:TERM@600", f"--output={tmp_path}/%j.out"]
-    ours = ["--preset", "tiny", "--sample-tokens", "0", *flags]
-    job = slurm.sbatch(TEMPLATE, *ours, options=options, env={"RUN": tmp_path / "run"})
-    slurm.wait(job, until=lambda: "step 2/" in slurm.output(job), timeout=900)
-    for node in ("node1", "node2"):
-        slurm.cluster.set_rate(node, "1mbit")  # an update takes four seconds; Slurm looks at time limits every thirty
-    slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=10")
-    # Until rank 0 says so: the shell has its signal a second before the ranks, and a fast cable would let them finish.
-    slurm.wait(job, until=lambda: "received SIGTERM" in slurm.output(job), timeout=900)
-    for node in ("node1", "node2"):
-        slurm.cluster.set_rate(node, None)
-    slurm.wait(job, until=lambda: "== ended with" in slurm.output(job), timeout=900)
-    slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=UNLIMITED")  # of the next attempt
-    ended = slurm.wait(job, timeout=900)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "1"), slurm.output(job)
-    first, second = slurm.output(job).split("== job ")[1:]
-    assert "starting afresh" in first and "received SIGTERM" in first and "ended with exit code 75" in first
-    assert "resuming from" in second
-    assert metrics(tmp_path / "run") == metrics(tmp_path / "undisturbed") and len(metrics(tmp_path / "run")) == 20
-
-
 # As torchrun ends when its ranks were stopped and have saved; the third attempt is done at once.
 TORCHRUN = """#!/bin/bash
 trap 'exit 1' TERM
@@ -70,7 +41,7 @@ until [ "${SLURM_RESTART_COUNT:-0}" = 2 ]; do sleep 0.2; done
 
 @here
 def test_the_template_starts_the_same_run_again_after_a_requeue_and_after_a_signal(slurm, tmp_path):
-    """Without torch. How a trainer goes on when Slurm itself has requeued its job is shown in notebook 16."""
+    """Without torch. With the trainer, preempted and at its time limit: notebook 16, which is a test, too."""
     (tmp_path / "torchrun").write_text(TORCHRUN)
     (tmp_path / "torchrun").chmod(0o755)
     options = ["--time=UNLIMITED", f"--output={tmp_path}/%j.out"]
