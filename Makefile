@@ -19,7 +19,7 @@ GPUS := $(shell gpus=$$(nvidia-smi -L 2>/dev/null | grep -c '^GPU'); \
   then printf '%s' "$$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | sed '/^-/,$$d' | grep -c .; else echo $$gpus; fi)
 NPROC ?= $(patsubst 0,2,$(GPUS))
 OMP_NUM_THREADS ?= $(shell threads=$$(( $$(getconf _NPROCESSORS_ONLN) / $(NPROC) )); echo $$(( threads > 1 ? threads : 1 )))
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 FUZZ_SECONDS ?= 600
 NOW := $(shell date +%Y%m%d-%H%M%S)
 RUN ?= runs/minigpt-$(NOW)

@@ -118,7 +118,7 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
     if any(one.stuck or one.ended_by_grader for one in ranks):
         how = "no end, and nothing moves" if record.stood_still else f"no end after {record.job.seconds:g} s"
         return WRONG, "does not end", f"{begin}{how}: {waits(record)}", _look(record, answer)
-    if raised and not any(one.ended for one in ranks):
+    if raised and not _returned(record, raised[0]) and not any(one.ended for one in ranks):
         observed = f"{begin}no end, until rank {raised[0]} would wait no longer: {waits(record)}"
         return WRONG, "does not end", observed, _look(record, answer)
     if raised:
@@ -164,7 +164,7 @@ def waits(record: JobRecord) -> str:
         last = one.operations[-1][-1] if one.operations[-1] else None
         if one.ended or (one.left == 0 and not one.stuck):
             texts.append(f"rank {rank} had finished")
-        elif len(one.results) == len(record.job.calls) and record.job.function:
+        elif _returned(record, rank):
             texts.append(f"rank {rank} had returned")
         elif line is None:
             texts.append(f"rank {rank} was in no line of the answer")
@@ -188,6 +188,11 @@ def _died(one):
     """Whether the rank went of its own: by a signal, with an exit code, or before its work was done."""
     explained = one.raised or one.stuck or one.ended_by_grader
     return not explained and one.exit_code is not None and (one.exit_code != 0 or not one.ended)
+
+
+def _returned(record, rank):
+    """Whether all calls of the answer's function have come back; what raises then is not the answer's waiting."""
+    return bool(record.job.function) and len(record.ranks[rank].results) == len(record.job.calls)
 
 
 def _first_line(text):
