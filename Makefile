@@ -48,7 +48,7 @@ speedrun: RUN = runs/speedrun-$(NOW)
 speedrun: $(READY)  ## tokenizer, pre-training, reward model, GRPO and a report; RUN=DIR goes on with a run
 	$(BIN)/python -m ddp_course.speedrun --nproc $(NPROC) --run-dir $(RUN) $(ARGS)
 
-test: lint  ## ruff and all tests, the notebooks among them; on three workers, for many tests wait more than they compute
+test: lint  ## ruff and all tests, the notebooks among them; on four workers, for many tests wait more than they compute
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-fast: lint  ## the tests that start no ranks, notebooks or trainers: what a change usually needs

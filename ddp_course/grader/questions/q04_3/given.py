@@ -42,6 +42,7 @@ def main():
     model = Model().double()
     losses = train(model, batches(dist.get_rank(), 40))
     print(f"rank {dist.get_rank()}: loss {losses[0]:.3f}, after {len(losses)} updates {losses[-1]:.3f}")
+    dist.barrier()  # who left now would close a connection that another rank may still be opening
     dist.destroy_process_group()
 
 

@@ -42,6 +42,7 @@ def main():
             path.write_text(json.dumps({"merges": [list(b"re"), [256, ord("t")], list(b"n "), list(b"ur")]}))
         tokenizer = load_tokenizer(path)
     print(tokenizer.encode("return"), flush=True)
+    dist.barrier()  # who left now would close a connection that another rank may still be opening
     dist.destroy_process_group()
 
 
