@@ -198,7 +198,8 @@ HOSTILE = {  # name: (answer, state, what is said)
     ),
     "writes_a_file": ("open('litter', 'w').write('x')\nimport tempfile\ntempfile.mkstemp()\n" + RIGHT, "passed", ""),
     "kills_the_store": (
-        "import os\nimport psutil\ndef global_mean(values):\n"
+        "import os\nimport psutil\nimport torch.distributed as dist\ndef global_mean(values):\n"
+        "    dist.barrier()\n"  # until all are in the group: who is still on the way would wait without an end
         "    store = min(psutil.Process(os.getppid()).children(), key=lambda one: one.create_time())\n"
         "    os.kill(store.pid, 9)",
         "wrong",
