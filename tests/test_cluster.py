@@ -123,7 +123,7 @@ def test_a_cable_is_as_slow_as_it_should_be(cluster):
 def test_the_trainer_on_three_machines_equals_the_trainer_here(cluster, tmp_path):
     """The same losses, bit for bit, as that many processes of one machine; those equal one process's (test_ladder).
 
-    On two machines: notebooks 16 (against one machine, under Slurm) and 16b, which are tests, too.
+    On two machines: test_templates.py, by the command of a TrainJob; under Slurm: notebook 16.
     """
     flags = "--steps 4 --tokens-per-update 3072 --checkpoint-every 0 --validate-every 0".split()
     train(tmp_path / "here", *flags, nproc=3)

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 import yaml
 from torch.distributed.run import config_from_args, parse_args
-from training_runs import CODE, ROOT, metrics
+from training_runs import CODE, ROOT, metrics, train
 
 from ddp_course.cluster import Cluster, unavailable
 from ddp_course.cluster import pods as pods_module
@@ -155,10 +155,7 @@ print(json.dumps([sys.argv[1:], dict(os.environ)]))
 @here
 @pytest.mark.parametrize("file", [*KUBERNETES, "skypilot.yaml"])
 def test_the_command_of_every_file_asks_torchrun_for_the_same_launch_on_machines(file, tmp_path, monkeypatch):
-    """A stand-in for torchrun notes what it was told; torchrun's own parser, with those variables, reads it here.
-
-    The trainer itself is started by each of them in notebook 16b; where that is tested, by the one that says least.
-    """
+    """A stand-in for torchrun notes what it was told; torchrun's own parser, with those variables, reads it here."""
     (tmp_path / "torchrun").write_text(RECORDER)
     (tmp_path / "torchrun").chmod(0o755)
     if file in KUBERNETES:
@@ -181,6 +178,20 @@ def test_the_command_of_every_file_asks_torchrun_for_the_same_launch_on_machines
             assert cluster.run(node, f"getent ahostsv4 {address}").stdout.startswith("10.77.0.1 ") and port == "29500"
             asked = ["--preset", "tiny", "--run-dir", run_dir, "--resume", "auto", "--steps", "4"]
             assert command == ["-u", COURSE, *asked] and (tmp_path / COURSE).exists()
+
+
+@here
+def test_the_trainer_on_two_machines_equals_the_trainer_here(tmp_path):
+    """The launch of every file (above), by the one that says it least directly: torchrun reads operators' variables."""
+    (tmp_path / "data.py").write_text(CODE)
+    flags = f"--steps 4 --checkpoint-every 0 --validate-every 0 --sample-tokens 0 --data {tmp_path / 'data.py'}".split()
+    train(tmp_path / "here", *flags)
+    with Cluster(nodes=2, rate="1gbit") as cluster:
+        started, env = pods(TEMPLATES / "trainjob.yaml"), {"CUDA_VISIBLE_DEVICES": ""}
+        ended = run(cluster, started, *flags, folder=tmp_path, env=env, timeout=900)
+    assert [one.exit_code for one in ended] == [0, 0] and "first loss" in ended[0].output, ended
+    losses = metrics(tmp_path / "runs" / "minigpt")
+    assert losses == metrics(tmp_path / "here") and len(losses) == 4
 
 
 @here
