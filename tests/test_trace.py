@@ -118,6 +118,26 @@ def test_the_kth_message_of_one_shape_meets_the_kth(tmp_path):
     assert one[0].shape == one[1].shape == "[[8]]"
 
 
+def test_of_nccl_the_span_on_the_gpu_counts(tmp_path):
+    """The CPU queues an all-reduce in a moment, each rank at its own time; the GPU has it under way till all end it."""
+    paths = []
+    for rank, late in enumerate((0, 6)):
+        path = write(tmp_path, rank, messages=[])
+        raw = json.loads(path.read_text())
+        for start, end in ((10, 20), (50, 90)):
+            raw["traceEvents"] += [
+                event("nccl:all_reduce", start + late - 5, start + late - 4, TRAINS, "user_annotation"),
+                event("nccl:all_reduce", start + late, end, 20, "gpu_user_annotation", shape=""),
+                event("ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)", start + late, end, 20, "kernel", shape=""),
+            ]
+        path.write_text(json.dumps(raw))
+        paths.append(path)
+    traces = read_traces(paths)
+    assert [len(trace.messages) for trace in traces.values()] == [2, 2]
+    assert abs(clocks(traces)[1].ahead) < 1e-6
+    assert lateness(traces) == pytest.approx({0: 0, 1: 6e-3}) and transfers(traces) == pytest.approx([4e-3, 34e-3])
+
+
 def test_traces_of_two_runs_and_other_files_are_refused(tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(InputError, match="of one run"):

@@ -48,8 +48,12 @@ class Trace:
 
     @property
     def messages(self) -> list[Span]:
-        """The collectives as the backend ran them: on gloo's own threads, or as NCCL's kernels."""
-        return [span for span in self.spans if span.name.startswith(("gloo:", "nccl:", "ncclDevKernel"))]
+        """The collectives as the backend ran them: on gloo's own threads, or on the GPU's stream of NCCL.
+
+        Of NCCL the CPU's thread has spans of the same names: they end when the kernels are queued, not when they ran.
+        """
+        return [span for span in self.spans if span.name.startswith("gloo:")
+                or span.name.startswith("nccl:") and span.category == "gpu_user_annotation"]  # fmt: skip
 
     def moved(self, seconds: float) -> "Trace":
         """The same events, this many seconds later."""
