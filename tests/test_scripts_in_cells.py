@@ -21,6 +21,11 @@ FIXED_PORT = re.compile(
         TCPStore\([^)\n]*,\s*[1-9]\d{3,4}\b""",
     re.VERBOSE,
 )
+GIVEN = sorted(authoring.ROOT.glob("ddp_course/grader/questions/*/given.py"))
+EXCHANGE = re.compile(
+    r"\b(all_|reduce|broadcast|gather|scatter|barrier|i?send|i?recv|Distributed|Schedule|fully_shard)\w*\("
+)
+FROM_ELSEWHERE = re.compile(r"\b(from ddp_course|import_module\(|run_path\()")  # may exchange what is not seen here
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -95,6 +100,8 @@ def endings(destination: str, text: str):
         yield "makes a group and an optimizer, DDP or a profile without `import torch.distributed.nn` at its top"
     if destination.startswith("scripts/") and "destroy_process_group()" not in text:
         yield "makes a group and does not end with dist.destroy_process_group()"
+    if not EXCHANGE.search(text) and not FROM_ELSEWHERE.search(text):
+        yield "its ranks exchange nothing: a dist.barrier() before the end, or one leaves while another still connects"
 
 
 def held_at_the_end(tree: ast.AST):
@@ -135,6 +142,10 @@ WRONG = {
         'import torch.distributed as dist\n\ndist.init_process_group("gloo")\nfrom torch.profiler import profile\n',
         "at its top",
     ),
+    "exchanges nothing": (
+        'import torch.distributed as dist\n\ndist.init_process_group("gloo")\ndist.destroy_process_group()\n',
+        "exchange nothing",
+    ),
     "never leaves": ('import torch.distributed as dist\n\ndist.init_process_group("gloo")\n', "does not end with"),
     "holds its model": (
         "def f(DistributedDataParallel, dist):\n    net = DistributedDataParallel()\n"
@@ -152,6 +163,11 @@ WRONG = {
     "port in an address": ('x = "tcp://localhost:12345"\n', "a fixed port"),
     "port of a store": ("def f(TCPStore):\n    TCPStore('127.0.0.1', 29500, 2)\n", "a fixed port"),
 }
+
+
+@pytest.mark.parametrize("path", GIVEN, ids=lambda path: path.parent.name)
+def test_a_script_that_a_question_gives_begins_and_ends_as_all(path):
+    assert list(endings("scripts/given.py", path.read_text())) == []
 
 
 def test_a_right_script_passes():
