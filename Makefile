@@ -19,12 +19,14 @@ GPUS := $(shell gpus=$$(nvidia-smi -L 2>/dev/null | grep -c '^GPU'); \
   then printf '%s' "$$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | sed '/^-/,$$d' | grep -c .; else echo $$gpus; fi)
 NPROC ?= $(patsubst 0,2,$(GPUS))
 OMP_NUM_THREADS ?= $(shell threads=$$(( $$(getconf _NPROCESSORS_ONLN) / $(NPROC) )); echo $$(( threads > 1 ? threads : 1 )))
+# Four on two cores, for many tests wait more than they compute.
 TEST_WORKERS ?= 4
+PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder
 FUZZ_SECONDS ?= 600
 NOW := $(shell date +%Y%m%d-%H%M%S)
 RUN ?= runs/minigpt-$(NOW)
 
-.PHONY: help train skeleton speedrun test test-fast fuzz chaos lab notebooks exercises bench lint kill-matrix doctor-matrix pins
+.PHONY: help train skeleton speedrun test test-rest test-fast fuzz chaos lab notebooks exercises bench lint kill-matrix doctor-matrix pins
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -48,11 +50,14 @@ speedrun: RUN = runs/speedrun-$(NOW)
 speedrun: $(READY)  ## tokenizer, pre-training, reward model, GRPO and a report; RUN=DIR goes on with a run
 	$(BIN)/python -m ddp_course.speedrun --nproc $(NPROC) --run-dir $(RUN) $(ARGS)
 
-test: lint  ## ruff and all tests, the notebooks among them; on four workers, for many tests wait more than they compute
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
+test: lint  ## ruff, notebooks 00 to 16, the ladder, trainers, faults; with ARGS whatever those choose
+	$(PYTEST) $(or $(ARGS),-m "not rest")
+
+test-rest: lint  ## what make test leaves: deep dives, notebooks 17 to 26, meshes, exercises and their graders
+	$(PYTEST) $(or $(ARGS),-m rest)
 
 test-fast: lint  ## the tests that start no ranks, notebooks or trainers: what a change usually needs
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder -m "not ranks" $(ARGS)
+	$(PYTEST) -m "not ranks" $(ARGS)
 
 fuzz: $(READY)  ## ten minutes of random command lines, files and environments; FUZZ_SECONDS=60 for one
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/test_fuzz.py $(ARGS)
@@ -95,7 +100,7 @@ lab: export DDP_COURSE_PROGRESS := $(CURDIR)/progress
 # A solution that does not pass its check fails the run, so its outputs are not stored.
 notebooks: export DDP_COURSE_STRICT := 1
 # What a terminal, a cell and a test see is the same as in an activated environment.
-lab notebooks test test-fast fuzz chaos: export PATH := $(abspath $(BIN)):$(PATH)
+lab notebooks test test-rest test-fast fuzz chaos: export PATH := $(abspath $(BIN)):$(PATH)
 
 $(READY): pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -1,6 +1,7 @@
 """For every test: one thread per process, a cache of this session's own, and no process left behind."""
 
 import os
+import re
 import signal
 import sys
 import uuid
@@ -20,6 +21,11 @@ LONGEST_FILES = (
 )  # fmt: skip
 # A test module that imports one of these starts ranks, kernels or trainers, minutes in all: not for make test-fast.
 STARTS_RANKS = ("torchrun", "warm", "run_notebook", "run_answers", "metrics", "examine", "Chaos")
+# For make test-rest, so that make test stays under twenty minutes on two cores: deep dives and what lies beyond DDP,
+# and half of it exercises. CI runs both at once.
+REST = re.compile(
+    r"test_notebook_runs\[notebooks/(\d\d[a-z]|1[7-9]|2\d)|test_exercise_runs|test_(wrong_answers|parallel|diloco|experts)\.py"
+)
 # What a library starts once and keeps as long as this process lives: not the test's doing.
 KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
 
@@ -64,13 +70,15 @@ def together(nodeid):
 def pytest_collection_modifyitems(items):
     """The longest files first: begun last, one of them would keep one worker busy and leave the others idle.
 
-    And the mark `ranks`, by what a test's module imports.
+    And the marks: `ranks`, by what a test's module imports, and `rest`, by a test's name.
     """
     order = {name: number for number, name in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
     for item in items:
         if item.path.name in order or any(hasattr(item.module, name) for name in STARTS_RANKS):
             item.add_marker("ranks")
+        if REST.search(item.nodeid):
+            item.add_marker("rest")
 
 
 @pytest.fixture(scope="session", autouse=True)
