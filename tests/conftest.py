@@ -21,8 +21,8 @@ LONGEST_FILES = (
 )  # fmt: skip
 # A test module that imports one of these starts ranks, kernels or trainers, minutes in all: not for make test-fast.
 STARTS_RANKS = ("torchrun", "warm", "run_notebook", "run_answers", "metrics", "examine", "Chaos")
-# For make test-rest, so that make test stays under twenty minutes on two cores: deep dives and what lies beyond DDP,
-# and half of it exercises. CI runs both at once.
+# Left to make test-rest, half of the computing: deep dives, exercises and the answers to them, what lies beyond DDP.
+# CI runs both halves at once.
 REST = re.compile(
     r"test_notebook_runs\[notebooks/(\d\d[a-z]|1[7-9]|2\d)|test_exercise_runs|test_(wrong_answers|parallel|diloco|experts)\.py"
 )
