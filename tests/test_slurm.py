@@ -141,10 +141,10 @@ def script_of(answer):
 # requeue ends the batch shell.
 PLAYED = {
     "scontrol": 'if [ "$1" = requeue ]; then echo "requeued $2" >>said; kill -KILL $PPID; else echo node1; fi',
-    "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; "$@" & echo $! >task; wait $!',
+    "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; bash -c \'echo $$ >task; exec "$@"\' task "$@" & wait $!',
     "scancel": 'echo "scancel $*" >>said; kill -TERM "$(cat task)"; sleep 2',
-    "torchrun": """echo "torchrun $*, $OMP_NUM_THREADS threads" >>said
-        trap 'echo "torchrun is asked" >>said; exit 1' TERM; while :; do sleep 0.1; done""",
+    "torchrun": """trap 'echo "torchrun is asked" >>said; exit 1' TERM
+        echo "torchrun $*, $OMP_NUM_THREADS threads" >>said; while :; do sleep 0.1; done""",
 }
 
 
