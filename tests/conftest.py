@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddp_course.launcher.supervise import sweep
+from ddp_course.launcher.supervise import environment_of, sweep
 
 TEST_VARIABLE = "DDP_COURSE_TEST"
 SPREAD_OUT = ("test_notebooks.py", "test_exercises.py")  # each test goes to the next free worker, not each file
@@ -131,7 +131,8 @@ def _left_behind(tag, before):
         try:
             process = psutil.Process(pid)
             child = os.getpid() in {ancestor.pid for ancestor in process.parents()}
-            if process.status() == psutil.STATUS_ZOMBIE or not (child or process.environ().get(TEST_VARIABLE) == tag):
+            ours = child or environment_of(process).get(TEST_VARIABLE) == tag
+            if not ours or process.status() == psutil.STATUS_ZOMBIE:
                 continue
             # What one of them has forked has the same command line, and is not kept.
             direct = process.ppid() == os.getpid()

@@ -25,7 +25,7 @@ from ddp_course.lab.cores import threads_per_process
 from ddp_course.lab.figures import style
 from ddp_course.launcher import Run, RunFailed, RunTimedOut, rank_output, torchrun
 from ddp_course.launcher.first_failure import first_failure
-from ddp_course.launcher.supervise import RUN_VARIABLE, sweep, tagged
+from ddp_course.launcher.supervise import RUN_VARIABLE, environment_of, sweep, tagged
 
 TALKS = """
 import os, sys, time
@@ -485,6 +485,15 @@ def test_of_a_rank_that_never_came_it_is_said_that_it_was_still_running():
     _, failure = blame(errors, {0: 1, 1: -15}, closed=[1])
     assert failure.rank == 0 and "rank 0 lost contact" in failure.text
     assert "rank 1 was still running and was ended by torchrun" in failure.text
+
+
+def test_a_process_is_known_in_the_moment_that_it_starts():
+    """Linux shows an empty environment then, in every third of these."""
+    for _ in range(50):
+        with subprocess.Popen(["sleep", "99"], env={RUN_VARIABLE: "this one"}) as sleeper:
+            found = environment_of(psutil.Process(sleeper.pid))
+            sleeper.kill()
+        assert found == {RUN_VARIABLE: "this one"}
 
 
 def test_a_leftover_process_fails_the_test_and_is_ended():

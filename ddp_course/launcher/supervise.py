@@ -23,12 +23,25 @@ RUN_VARIABLE = "DDP_COURSE_RUN"
 ORPHAN_GRACE = 3.0  # seconds for the ranks to end by themselves when the kernel is gone
 
 
+def environment_of(process):
+    """The variables of `process`, a psutil.Process.
+
+    Linux shows none while a program is being started: a young one that seems to have none is asked again, for a second.
+    """
+    for _ in range(100):
+        found, young = process.environ(), time.time() - process.create_time() < 10
+        if found or not young or not process.exe():  # what the kernel runs itself has no file
+            break
+        time.sleep(0.01)
+    return found
+
+
 def tagged(tag, variable=RUN_VARIABLE):
     """Every living process, except this one, in whose environment `variable` is `tag`: a list of psutil.Process."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.environ().get(variable) == tag:
+            if process.pid != os.getpid() and environment_of(process).get(variable) == tag:
                 if process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         except (psutil.Error, OSError):
