@@ -1,13 +1,21 @@
 """What a launch costs and whether it ends well: seconds to the first step, memory, exit codes."""
 
+import os
+import socket
+import subprocess
+import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 
 import psutil
 from measure import TRAINER, Table, divide, in_turns, one_thread, seconds_until, start_on_two
 
 from ddp_course.launcher import torchrun
+from ddp_course.launcher.supervise import RUN_VARIABLE, sweep
+
+TINY = ["--preset", "tiny", "--steps", "3", "--sample-tokens", "0", "--run-dir"]
 
 
 def compare_start_up(table: Table, rounds: int) -> None:
@@ -73,9 +81,37 @@ def count_clean_launches(table: Table, launches: int) -> None:
     clean = 0
     with tempfile.TemporaryDirectory() as folder:
         for number in range(launches):
-            flags = ["--preset", "tiny", "--steps", 3, "--sample-tokens", 0, "--run-dir", Path(folder) / str(number)]
-            run = torchrun(TRAINER, *flags, nproc=2, check=False, quiet=True, timeout=120, env=one_thread())
+            where = Path(folder) / str(number)
+            run = torchrun(TRAINER, *TINY, where, nproc=2, check=False, quiet=True, timeout=120, env=one_thread())
             clean += run.exit_code == 0
             if run.exit_code:
                 print(f"launch {number}: exit codes {run.exit_codes}, {run.failure}", *run.launcher_lines, sep="\n")
     table.figure("launches of the tiny preset on 2 processes that end with exit code 0", f"{clean} of {launches}")
+    for meeting in ("c10d", "static"):
+        with tempfile.TemporaryDirectory() as folder:
+            ends = [by_two_agents(meeting, [str(TRAINER), *TINY, f"{folder}/{n}"]) for n in range(launches)]
+        what = f"the same by two agents of one process each ({meeting}): both exit with 0"
+        table.figure(what, f"{ends.count([0, 0])} of {launches}")
+
+
+def by_two_agents(meeting: str, command: list[str]) -> list[int]:
+    """The exit codes of two torchruns, as two machines have them, that meet at one free port.
+
+    Raises subprocess.TimeoutExpired where one has not ended two minutes after the other began.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    where = {"c10d": ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"],
+             "static": ["--master-addr=127.0.0.1", f"--master-port={port}"]}[meeting]  # fmt: skip
+    start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", *where]
+    tag = uuid.uuid4().hex
+    environment = os.environ | one_thread() | {RUN_VARIABLE: tag}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    agents = []
+    try:
+        for node in ("0", "1"):
+            rank = [f"--node-rank={node}"] if meeting == "static" else []
+            agents.append(subprocess.Popen([*start, *rank, *command], env=environment, **quiet))
+        return [agent.wait(timeout=120) for agent in agents]
+    finally:
+        sweep(tag, grace=0)
