@@ -62,10 +62,12 @@ def test_the_judge_is_compared_with_the_untrained_baseline_at_its_best_step(gain
     assert said in page and "of step 16" in page
 
 
-@pytest.mark.parametrize(("last", "parses", "hacked"), [(11.0, 0.1, True), (11.0, 0.9, False), (1.5, 0.1, False)])
+@pytest.mark.parametrize(
+    ("last", "parses", "hacked"), [(11.0, 0.1, True), (11.0, 0.3, False), (11.0, 0.9, False), (1.5, 0.1, False)]
+)
 def test_a_policy_that_is_paid_more_than_real_code_and_parses_less_has_hacked_the_judge(last, parses, hacked):
     same = {"val_real": 2.0, "val_real_parses": 0.8}
-    page = of_the_policy([{"step": 0, "val_reward": 1.0, "val_parses": 0.05} | same,
+    page = of_the_policy([{"step": 0, "val_reward": 1.0, "val_parses": 0.2} | same,
                           {"step": 6, "val_reward": last, "val_parses": parses} | same])  # fmt: skip
     assert ("**The judge is being hacked**" in page) == hacked and f"to {last:.2f}; real code" in page
 

@@ -12,7 +12,7 @@ def wilson_interval(successes: float, count: float, z: float = 1.96) -> tuple[fl
     share, spread = successes / count, z**2 / count
     middle = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
-    return middle - half, middle + half
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def paired_interval(gained: float, lost: float, count: float, z: float = 1.96) -> tuple[float, float]:

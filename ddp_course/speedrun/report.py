@@ -99,17 +99,18 @@ def of_the_judge(records: Records) -> str:
 
 
 def of_the_policy(records: Records) -> str:
-    """Whether the reward has risen beyond that of real code while what is written parses less often than real code."""
+    """Whether the reward has risen above that of real code, while less parses than before and than of real code."""
     reward, rate = values(records, "val_reward"), values(records, "val_parses")
     first, last = reward[min(reward)], reward[max(reward)]
     real, real_rate = last_of(records, "val_real"), last_of(records, "val_real_parses")
-    hacked = last > real and rate[max(rate)] < real_rate
+    hacked = last > max(real, first) and rate[max(rate)] < min(real_rate, rate[min(rate)])
     return (
         f"On held-out prompts the judge's mean reward went from {first:.2f} to {last:.2f}; real code after the same "
         f"prompts gets {real:.2f}. The judge does not see whether a text parses: {rate[min(rate)]:.1%} did before and "
         f"{rate[max(rate)]:.1%} after, of the real code, cut off as short, {real_rate:.1%}. "
         + ("**The judge is being hacked**: it pays more for what the policy writes than for real code, and less of it "
-           "parses." if hacked else "The judge does not pay the policy more than real code.")
+           "parses." if hacked else "That does not show a hacked judge: for that, the reward has to rise above that of "
+           "real code, and less has to parse than before and than of real code.")
     )  # fmt: skip
 
 
