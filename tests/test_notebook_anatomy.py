@@ -58,9 +58,9 @@ def problems(path: Path) -> list[str]:
     nb = read_notebook(path)
     found = [*outputs_belong_to_code(nb), *shown_source_is_the_packages(nb), *cells_are_short_and_introduced(nb)]
     found += [*parameters_cell(nb), *tone(nb), *links_resolve(nb, path), *title_and_promise(nb)]
-    found += loads_run_no_code(nb)
+    found += [*loads_run_no_code(nb), *predictions_are_the_readers(nb)]
     if path.parent.name == "notebooks":
-        found += [*header_box(nb), *sections(nb, path), *predictions_are_the_readers(nb), *pages_at_the_end(nb)]
+        found += [*header_box(nb), *sections(nb, path), *pages_at_the_end(nb)]
         found += [*read_in_one_sitting(nb, path), *leads_on(nb, path), *questions(nb, path)]
         found += comparisons_are_asserted(nb)
     if path.stat().st_size > LARGEST_BYTES:
