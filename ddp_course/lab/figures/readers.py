@@ -12,12 +12,13 @@ NUMBERS, TICKS = 50, 34  # samples, up to which a cell has room for the number o
 EDGE = "#B8B8B8"
 
 
-def who_reads(rows: dict, samples: int, title: str):
+def who_reads(rows: dict, samples: int, title: str, what: str = "sample"):
     """A grid in which cell (row, sample) has the colour and the number of the rank that reads the sample.
 
     rows: name -> {rank: the samples it reads, in its order}. A cell that is read several times is split, one part
         for each reading from bottom to top; a cell that nobody reads is empty.
     samples: how many there are; they are numbered from 0.
+    what: what is read, if not samples: the word under the figure.
     Raises InputError if there are no rows, or if a rank reads a sample that does not exist.
     """
     if not rows:
@@ -38,7 +39,7 @@ def who_reads(rows: dict, samples: int, title: str):
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if samples / step <= TICKS)
     axes.set_xticks([sample + 0.5 for sample in range(0, samples, step)], range(0, samples, step))
     reader = "in each cell" if samples <= NUMBERS else "colour"
-    meaning = f"sample    ({reader}: the rank that reads it; split: read more than once; empty: never)"
+    meaning = f"{what}    ({reader}: the rank that reads it; split: read more than once; empty: never)"
     axes.set_xlabel(meaning, color=MUTED, fontsize=9)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
