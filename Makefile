@@ -19,8 +19,8 @@ GPUS := $(shell gpus=$$(nvidia-smi -L 2>/dev/null | grep -c '^GPU'); \
   then printf '%s' "$$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | sed '/^-/,$$d' | grep -c .; else echo $$gpus; fi)
 NPROC ?= $(patsubst 0,2,$(GPUS))
 OMP_NUM_THREADS ?= $(shell threads=$$(( $$(getconf _NPROCESSORS_ONLN) / $(NPROC) )); echo $$(( threads > 1 ? threads : 1 )))
-# Four on two cores, for many tests wait more than they compute.
-TEST_WORKERS ?= 4
+# Five on two cores, for many tests wait more than they compute.
+TEST_WORKERS ?= 5
 PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder
 FUZZ_SECONDS ?= 600
 NOW := $(shell date +%Y%m%d-%H%M%S)
