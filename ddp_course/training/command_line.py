@@ -20,7 +20,7 @@ from ddp_course.distributed import process_group, torchrun
 from ddp_course.distributed.replica_check import RandomStatesEqual, ReplicasDiffer
 from ddp_course.distributed.sync import from_rank_0
 from ddp_course.errors import InputError, in_one_line
-from ddp_course.training.memory import is_out_of_memory
+from ddp_course.training.memory import is_out_of_memory, keep_freed_memory
 from ddp_course.training.standard_output import StandardOutput
 
 Config = TypeVar("Config")
@@ -42,6 +42,7 @@ def run(main: Callable[[Config], int | None], presets: Mapping[str, Config], on_
     milliseconds, and say no more than a line about it, if a launcher leaves them the time.
     """
     sys.stdout = StandardOutput(sys.stdout)
+    keep_freed_memory()
     try:
         config = parse_on_rank_0(presets) if on_rank_0 else parse(presets)
     except InputError as error:

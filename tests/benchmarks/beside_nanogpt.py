@@ -1,18 +1,23 @@
-"""Our trainer and a loop written as nanoGPT's is, update by update in turns in one process, or on two ranks.
+"""Our trainer and a loop written as nanoGPT's is, two updates each in turns in one process, or on two ranks.
 
     [torchrun --nproc-per-node=2] tests/benchmarks/beside_nanogpt.py --precision float32 --updates 12
 
-Ours is `minigpt_ddp.train`, whole: between two of its updates the other loop makes one of its own, in float32, on the
-same number of windows. The other loop does what nanoGPT's does: a model of separate layers, one cross-entropy over all
-logits, AdamW with torch's defaults on a CPU, a clipped gradient, and DDP where there are several ranks. After it the
-matrix products of its layers are computed alone: a bound for trainers whose float32 products are not faster.
-Prints one JSON object: seconds of each, wall clock and CPU time, the first two updates left out, and how ours computed.
+Ours is `minigpt_ddp.train`, whole: after every two of its updates the other loop makes two of its own, in float32, on
+the same number of windows. The other loop does what nanoGPT's does: a model of separate layers, one cross-entropy over
+all logits, AdamW with torch's defaults on a CPU, a clipped gradient, and DDP where there are several ranks. Ours keeps
+freed memory, as when it is launched (`training/memory.py`); the other loop gives it back, as glibc does by itself. So
+of two updates only the second counts: the first finds the memory as the other side has left it. Then the matrix
+products of its layers are computed alone: a bound for trainers whose float32 products are not faster.
+Prints one JSON object: wall clock, CPU time and page faults of each, the first two left out, and how ours computed.
 """
 
 import argparse
+import ctypes
 import json
+import resource
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -26,10 +31,12 @@ from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.data.windows import micro_batches
 from ddp_course.distributed import process_group
 from ddp_course.training.command_line import parse
+from ddp_course.training.memory import MMAP_MAX, TRIM_THRESHOLD, keep_freed_memory
 from ddp_course.training.precision import Arithmetic
 from ddp_course.training.progress import Progress
 
 WARM_UP = 2
+MMAP_THRESHOLD = -3  # as the two names of memory.py
 
 
 class Attention(nn.Module):
@@ -81,37 +88,57 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
 
 
-class InTurns(Progress):
-    """After every update of ours, one of the other loop. Each is measured from the end of the one before it."""
+def give_back_freed_memory() -> None:
+    """Undo `keep_freed_memory`: back to glibc's limits, grown to where they end by themselves in such a program."""
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(MMAP_MAX, 65536)
+        libc.mallopt(MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(TRIM_THRESHOLD, 64 << 20)
+        libc.malloc_trim(0)
 
-    other = None  # the other loop, which needs the process group: made after the first update of ours
-    clocks = {"wall": time.perf_counter, "cpu": time.process_time}
+
+class InTurns(Progress):
+    """After every two updates of ours, two of the other loop. Each is measured from the end of the one before it."""
+
+    other = None  # the other loop, which needs the process group: made after the first updates of ours
+    clocks = {
+        "wall": time.perf_counter,
+        "cpu": time.process_time,
+        "faults": lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt,
+    }
 
     def step(self, step: int, *own_loss: object, **numbers: float) -> None:
         super().step(step, *own_loss, **numbers)
+        if step % 2:
+            return self._read()
         self._read("ours")
         with self.paused():
             self.other = self.other or Other(self._run.world)
-            self._read()
-            self.other.update(step)
-            self._read("theirs")
-            self.other.products()
-            self._read("products")
+            give_back_freed_memory()
+            self._twice(self.other.update, "theirs")
+            keep_freed_memory()
+            self._twice(self.other.products, "products")
+
+    def _twice(self, work: Callable[[], None], whose: str) -> None:
+        work()
+        self._read()
+        work()
+        self._read(whose)
 
     def _read(self, whose: str | None = None) -> None:
         now = {name: clock() for name, clock in self.clocks.items()}
-        if whose and hasattr(self, "_last"):
+        if whose:
             for name in self.clocks:
-                SECONDS[name][whose].append(now[name] - self._last[name])
+                FOUND[name][whose].append(now[name] - self._last[name])
         self._last = now
 
 
-SECONDS = {name: {"ours": [], "theirs": [], "products": []} for name in InTurns.clocks}
+FOUND = {name: {"ours": [], "theirs": [], "products": []} for name in InTurns.clocks}
 
 
 class Other:
     def __init__(self, world: process_group.World) -> None:
-        self.world, work = world, AS_NANOGPT
+        self.world, work, self.updates = world, AS_NANOGPT, 0
         self.tokens = open_tokens(prepare("stdlib", "bpe", work.vocab_size)).train
         self.model = GPT(work.vocab_size, work.context, work.layers, work.heads, work.width)
         self.replica = DistributedDataParallel(self.model) if world.size > 1 else self.model
@@ -123,11 +150,11 @@ class Other:
         layers = [module for module in self.model.modules() if isinstance(module, nn.Linear)]
         self.factors = [(torch.randn(rows, one.in_features), torch.randn_like(one.weight)) for one in layers]
 
-    def update(self, step: int) -> None:
+    def update(self) -> None:
         switch = torch.backends.cuda.flash_sdp_enabled()
         Arithmetic("float32", "fused").use()
         [(inputs, targets)] = micro_batches(
-            self.tokens, seed=2, update=step, context=AS_NANOGPT.context, rank=self.world.rank,
+            self.tokens, seed=2, update=self.updates, context=AS_NANOGPT.context, rank=self.world.rank,
             world_size=self.world.size, micro_batch_size=AS_NANOGPT.micro_batch_size, accumulation_steps=1,
         )  # fmt: skip
         loss = self.replica(inputs, targets)
@@ -135,6 +162,7 @@ class Other:
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.adamw.step()
         self.adamw.zero_grad(set_to_none=True)
+        self.updates += 1
         torch.backends.cuda.enable_flash_sdp(switch)
 
     @torch.no_grad()
@@ -149,19 +177,19 @@ class Other:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--precision", default="float32")
-    parser.add_argument("--updates", type=int, default=12)
+    parser.add_argument("--updates", type=int, default=12, help="of each side that count, the first two not")
     how = parser.parse_args()
     minigpt_ddp.Progress = InTurns
     with tempfile.TemporaryDirectory() as folder:
         world = process_group.start(120, "cpu")
         run_dir = Path(folder) / "run"
-        flags = [*AS_NANOGPT.flags(world.size, how.updates), "--run-dir", run_dir, "--precision", how.precision]
+        flags = [*AS_NANOGPT.flags(world.size, 2 * how.updates), "--run-dir", run_dir, "--precision", how.precision]
+        keep_freed_memory()
         minigpt_ddp.train(parse(minigpt_ddp.PRESETS, [str(flag) for flag in flags]))
         if world.is_main:
             settings = json.loads((run_dir / "config.json").read_text())
-            last = slice(WARM_UP - how.updates, None)  # all of one length: our first update is not measured
-            seconds = {name: {who: found[last] for who, found in sides.items()} for name, sides in SECONDS.items()}
-            print(json.dumps(seconds | {name: settings[name] for name in ("precision", "attention")}), flush=True)
+            found = {name: {who: all_of[WARM_UP:] for who, all_of in sides.items()} for name, sides in FOUND.items()}
+            print(json.dumps(found | {name: settings[name] for name in ("precision", "attention")}), flush=True)
 
 
 if __name__ == "__main__":

@@ -85,12 +85,14 @@ def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
     fast = has_bfloat16(torch.device("cpu"))
     for nproc, threads in ((1, 2), (2, 1)):
         found: dict[str, list[float]] = {how: [] for how in ("float32", "auto", *["bfloat16"] * fast)}
-        most = []
+        most, faults = [], {"ours": [], "theirs": []}
         for how in in_turns(found, rounds):
             one = torchrun(HERE / "beside_nanogpt.py", "--precision", how, "--updates", steps + 2, nproc=nproc,
                            timeout=900, quiet=True, env={"OMP_NUM_THREADS": threads}).results[0]  # fmt: skip
             ratios = divide(one["wall"]["theirs"], one["wall"]["ours"])
             found[how].append(statistics.median(ratios))
+            for who, of_all in faults.items():
+                of_all.append(statistics.median(one["faults"][who]))
             most.append(statistics.median(divide(one["wall"]["theirs"], one["wall"]["products"])))
         where = f"{nproc} process{'es' * (nproc > 1)} x {threads} thread{'s' * (threads > 1)}"
         goals = {"float32": 1.1, "bfloat16": 2.0}
@@ -98,6 +100,9 @@ def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
             table.ratio(f"our updates per second over a loop as nanoGPT's is, ours in {how}, {where}", ratios,
                         goals.get(how))  # fmt: skip
         table.ratio(f"the same of float32 matrix products of its layers and nothing else, {where}", most)
+        for who, whose in (("ours", "ours, which keeps freed memory"), ("theirs", "the other loop")):
+            count = f"{statistics.median(faults[who]):,.0f}"
+            table.figure(f"page faults of a rank in an update of {whose}, {where}", count)
         better = max(set(found) - {"auto"}, key=lambda how: statistics.median(found[how]))
         table.ratio(f"--precision auto over the better fixed choice ({better}), {where}",
                     divide(found["auto"], found[better]), 0.97)  # fmt: skip
