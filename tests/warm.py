@@ -6,6 +6,7 @@ environment, the signals and the exit code of a job that was started by hand. Wh
 of the launcher and of faults, and to every notebook.
 """
 
+import faulthandler
 import json
 import multiprocessing.connection
 import os
@@ -97,4 +98,5 @@ def _be(command, environment, folder, output, memory):
     if memory != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     forked.become(command, environment, folder, output)
+    faulthandler.enable()  # a rank that torch ends says where it was
     forked.run_script(command[0])
