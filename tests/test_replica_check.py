@@ -68,6 +68,11 @@ def other_rate(model, optimizer):
     optimizer.param_groups[0]["lr"] = 0.5
 
 
+def tensor_rate(model, optimizer):
+    rate = 1e-3 + 1e-9 * (world.rank == 1)  # too little to be seen in what a tensor prints
+    optimizer.param_groups[0]["lr"] = torch.tensor(rate, dtype=torch.float64)
+
+
 def other_shape(model, optimizer):
     model[0] = torch.nn.Linear(5, 4)
 
@@ -86,6 +91,7 @@ found = {change.__name__: said(change) for change in changes}
 found["buffers"] = said(other_buffer, buffers=True)
 found["own_random_state"] = said(seed_of_rank_0, own_random_state=True)
 found["all well"] = said(nothing, buffers=True, own_random_state=True)
+found["tensor_rate"] = said(tensor_rate, on=world.rank)
 found["odd rank 0"] = said(add_a_half, on=0)
 print(json.dumps(found))
 process_group.stop()
@@ -117,7 +123,8 @@ def test_equal_replicas_pass_and_so_does_what_nobody_asked_for(found, case):
         ("all_nan", "parameter 0.bias on rank 1 is up to nan from rank 0's (1 of "),
         ("other_moment", "optimizer state exp_avg of 0.bias on rank 1 is up to 1 from rank 0's (1 of "),
         ("no_moment", "optimizer state exp_avg of 0.bias on rank 1 is not rank 0's (3 of "),
-        ("other_rate", "settings of the optimizer's group 0 on rank 1 is not rank 0's (1 of "),
+        ("other_rate", "setting lr of the optimizer's group 0 on rank 1 is not rank 0's (1 of "),
+        ("tensor_rate", "setting lr of the optimizer's group 0 on rank 1 is up to 1e-09 from rank 0's (1 of "),
         ("other_shape", "parameter 0.weight on rank 1 is not rank 0's ("),
         ("buffers", "buffer 1.running_mean on rank 1 is up to 1 from rank 0's (1 of "),
     ],

@@ -62,12 +62,18 @@ def _replicated(module: nn.Module, optimizer: Optimizer | None, buffers: bool) -
     yield from ((f"parameter {name}", parameter) for parameter, name in names.items())
     yield from ((f"buffer {name}", buffer) for name, buffer in module.named_buffers() if buffers)
     for number, group in enumerate(optimizer.param_groups if optimizer else ()):
-        settings = {name: value for name, value in group.items() if name != "params"}
-        yield f"settings of the optimizer's group {number}", repr(settings)
+        settings = {key: value for key, value in group.items() if key != "params"}
+        for key, value in settings.items():
+            yield f"setting {key} of the optimizer's group {number}", _exact(value)
         for place, parameter in enumerate(group["params"]):
             name = names.get(parameter, f"parameter {place} of group {number}")
             for key, value in sorted(optimizer.state.get(parameter, {}).items()):
-                yield f"optimizer state {key} of {name}", value if isinstance(value, Tensor) else repr(value)
+                yield f"optimizer state {key} of {name}", _exact(value)
+
+
+def _exact(value: object) -> Tensor | str:
+    """A tensor as it is: what it prints is rounded."""
+    return value if isinstance(value, Tensor) else repr(value)
 
 
 def _first_difference(world: Ranks, held: dict[str, Tensor | str], prints: dict[str, tuple]) -> str:
