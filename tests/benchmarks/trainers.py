@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 from measure import HERE, TRAINER, Table, divide, in_turns, one_thread
-from workload import WORKLOAD
+from workload import AS_NANOGPT, WORKLOAD, Workload
 
+from ddp_course.data.token_file import prepare
 from ddp_course.lab.machine import matmul_peak
 from ddp_course.launcher import torchrun
 from ddp_course.models.minigpt import flops_per_token
@@ -36,10 +37,13 @@ def tokens_per_second(who: str, nproc: int, steps: int) -> tuple[float, float]:
     return WORKLOAD.tokens_per_update(nproc) / statistics.median(seconds), run.results[0]["losses"][0]
 
 
-def our_run(run_dir: Path, nproc: int, steps: int) -> tuple[list[float], list[float]]:
+def our_run(
+    run_dir: Path, nproc: int, steps: int, *flags: object, script: Path = TRAINER, work: Workload = WORKLOAD,
+    env: dict[str, object] | None = None,
+) -> tuple[list[float], list[float]]:  # fmt: skip
     """Tokens per second and loss of each step."""
-    flags = ["--run-dir", run_dir, *WORKLOAD.flags(nproc, steps)]
-    torchrun(TRAINER, *flags, nproc=nproc, timeout=900, quiet=True, env=one_thread())
+    flags = ["--run-dir", run_dir, *work.flags(nproc, steps), *flags]
+    torchrun(script, *flags, nproc=nproc, timeout=900, quiet=True, env=env or one_thread())
     records = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     records = [record for record in records if "tokens_per_s" in record]
     return [record["tokens_per_s"] for record in records], [record["loss"] for record in records]
@@ -81,31 +85,39 @@ def compare_world_sizes(table: Table, rounds: int, steps: int) -> None:
 
 
 def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
-    """Ours in each number format that may pay here, beside the same float32 loop: so the formats compare, too."""
-    fast = has_bfloat16(torch.device("cpu"))
+    """Ours in each number format that may pay here, beside a float32 loop and beside ours without kept memory."""
+    fast = ["bfloat16"] * has_bfloat16(torch.device("cpu"))
+    given_back = [f"{how}, freed memory given back" for how in ("float32", *fast)]
     for nproc, threads in ((1, 2), (2, 1)):
-        found: dict[str, list[float]] = {how: [] for how in ("float32", "auto", *["bfloat16"] * fast)}
-        most, faults = [], {"ours": [], "theirs": []}
-        for how in in_turns(found, rounds):
-            one = torchrun(HERE / "beside_nanogpt.py", "--precision", how, "--updates", steps + 2, nproc=nproc,
-                           timeout=900, quiet=True, env={"OMP_NUM_THREADS": threads}).results[0]  # fmt: skip
-            ratios = divide(one["wall"]["theirs"], one["wall"]["ours"])
-            found[how].append(statistics.median(ratios))
-            for who, of_all in faults.items():
-                of_all.append(statistics.median(one["faults"][who]))
-            most.append(statistics.median(divide(one["wall"]["theirs"], one["wall"]["products"])))
+        env = {"OMP_NUM_THREADS": threads, "TOKENS": prepare("stdlib", "bpe", AS_NANOGPT.vocab_size)}
+        speeds: dict[str, list[float]] = {who: [] for who in ("nanoGPT", "float32", "auto", *fast, *given_back)}
+        products = []
+        for who in in_turns(speeds, rounds):
+            if who == "nanoGPT":
+                one = torchrun(HERE / "nanogpt_trainer.py", "--steps", steps + WARM_UP, nproc=nproc, timeout=900,
+                               quiet=True, env=env).results[0]  # fmt: skip
+                tokens = AS_NANOGPT.tokens_per_update(nproc)
+                speeds[who].append(tokens / statistics.median(one["seconds"][WARM_UP:]))
+                products.append(tokens / statistics.median(one["products"][WARM_UP:]))
+                continue
+            script = HERE / "memory_given_back.py" if who in given_back else TRAINER
+            with tempfile.TemporaryDirectory() as folder:
+                found, _ = our_run(Path(folder) / "run", nproc, steps + WARM_UP, "--precision", who.split(",")[0],
+                                   script=script, work=AS_NANOGPT, env=env)  # fmt: skip
+            speeds[who].append(statistics.median(found[WARM_UP:]))
         where = f"{nproc} process{'es' * (nproc > 1)} x {threads} thread{'s' * (threads > 1)}"
         goals = {"float32": 1.1, "bfloat16": 2.0}
-        for how, ratios in found.items():
-            table.ratio(f"our updates per second over a loop as nanoGPT's is, ours in {how}, {where}", ratios,
-                        goals.get(how))  # fmt: skip
-        table.ratio(f"the same of float32 matrix products of its layers and nothing else, {where}", most)
-        for who, whose in (("ours", "ours, which keeps freed memory"), ("theirs", "the other loop")):
-            count = f"{statistics.median(faults[who]):,.0f}"
-            table.figure(f"page faults of a rank in an update of {whose}, {where}", count)
-        better = max(set(found) - {"auto"}, key=lambda how: statistics.median(found[how]))
+        for how in ("float32", "auto", *fast, *given_back):
+            table.ratio(f"our tokens/s over a loop as nanoGPT's is, ours in {how}, {where}",
+                        divide(speeds[how], speeds["nanoGPT"]), goals.get(how))  # fmt: skip
+        table.ratio(f"the same of float32 matrix products of its layers and nothing else, {where}",
+                    divide(products, speeds["nanoGPT"]))  # fmt: skip
+        for how in ("float32", *fast):
+            table.ratio(f"freed memory kept over given back, ours in {how}, {where}",
+                        divide(speeds[how], speeds[f"{how}, freed memory given back"]))  # fmt: skip
+        better = max(("float32", *fast), key=lambda how: statistics.median(speeds[how]))
         table.ratio(f"--precision auto over the better fixed choice ({better}), {where}",
-                    divide(found["auto"], found[better]), 0.97)  # fmt: skip
+                    divide(speeds["auto"], speeds[better]), 0.97)  # fmt: skip
 
 
 def single_thread_peak() -> float:
