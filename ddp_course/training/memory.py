@@ -20,8 +20,8 @@ def keep_freed_memory() -> bool:
     """Let this process keep what its tensors leave; returns whether it can: with glibc, the C library of most Linuxes.
 
     Left alone, glibc gives large tensors back to the system as they are freed, and the end of its heap as well. The
-    next step gets new pages, which Linux fills with zeros one by one: page faults. Notebook 07b, section 7b.7, counts
-    them. What the process once held it holds until it ends.
+    next step gets new pages, which Linux fills with zeros one by one: page faults. What the process once held it then
+    holds until it ends, and that can be more than it would have been. Notebook 07b, section 7b.7, measures both.
     mallopt(3). PyTorch's tuning guide advises other allocators, jemalloc or TCMalloc, which have to be installed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
