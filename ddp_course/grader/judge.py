@@ -110,7 +110,8 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
             said = f": {_first_line(last_words[0])}" if last_words else ""
             killed = f"killed by {signal.Signals(-code).name}{last_operation(ranks[died[0]])}"
             observed = f"{begin}rank {died[0]} was {killed}{said}"
-            return CRASHED, "dies", observed, "do all ranks of one operation agree about its size and dtype?"
+            look = "do all ranks start the same operations in one order, each with one size and dtype?"
+            return CRASHED, "dies", observed, look
         observed = f"{begin}rank {died[0]} left with exit code {code} before it was done"
         return CRASHED, "leaves early", observed, "what ends the process there (exit, os._exit)"
     if not record.finished:
