@@ -175,6 +175,18 @@ ANSWERS = (
         -            return position, entries
         +            return position, {rank: entry for rank, entry in entries.items() if entry}
     """),
+    Mistake(
+        "compares_names", "the detector compares the operations and not the lines",
+        check="the logs are read right", says="one collective, from two lines: where_they_part(", edit="""
+        -        if len(set(entries.values())) > 1:
+        +        if len({entry and entry.partition(",")[0] for entry in entries.values()}) > 1:
+    """),
+    Route(
+        "the_others_say_who", "the other ranks print who prints the mean", edit="""
+        -    if rank == 0:  # ... and one of them speaks
+        -        print(f"mean loss {total[0] / total[1]:.6f}")
+        +    print(f"mean loss {total[0] / total[1]:.6f}" if rank == 0 else "mean loss is printed by rank 0")
+    """),
     Route(
         "reduces_to_rank_0", "reduces sum and count to rank 0; the detector fills the short logs up first",
         text="""

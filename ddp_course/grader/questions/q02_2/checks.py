@@ -22,7 +22,7 @@ HINTS = [
 SECONDS = 4.0  # less than the 5 s after which gloo gives up by itself in the script
 FUNCTION = "where_they_part"
 PRINTED = re.compile(r"mean loss(.*)", re.IGNORECASE)
-NUMBER = re.compile(r"-?\d+\.?\d*(?:e[-+]?\d+)?|\bnan\b")
+MEAN = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?|\bnan\b")  # a whole number is a count, or a rank
 
 A, B, C = "all_reduce, line 9", "barrier, line 12", "broadcast, line 15"
 MADE_UP = [
@@ -36,6 +36,7 @@ MADE_UP = [
     ("rank 2 never started", [[A], [A], []]),
     ("rank 0's log is the shortest", [[A], [A, B], [A, B]]),
     ("apart at once, and rank 1 stopped early", [[A, B, C], [C, B]]),
+    ("one collective, from two lines", [[A, B], ["all_reduce, line 10", B]]),
 ]
 BROKEN = Job(2, script=GIVEN, seconds=2.5, may_fail=True)
 REPAIRED = [Job(world, seconds=SECONDS, patience=2.0) for world in (2, 3)]
@@ -113,9 +114,8 @@ def where_they_part(logs):
 
 
 def found(stdout):
-    """The number of each line that has `mean loss` and then a number: words, and a count of samples, may be between."""
-    lines = [NUMBER.findall(rest) for rest in PRINTED.findall(stdout)]
-    return [next((one for one in numbers if not one.isdigit()), numbers[0]) for numbers in lines if numbers]
+    """The mean of each line that has `mean loss` and then a mean: words, and a count of samples, may be between."""
+    return [means[0] for means in map(MEAN.findall, PRINTED.findall(stdout)) if means]
 
 
 def shows(text, number):
