@@ -74,7 +74,7 @@ ANSWERS = (
     """),
     Mistake(
         "parameters_first", "looks at the weights first, as at what matters most",
-        check="the cause is named", says="not 'collectives'", look="updates last", edit="""
+        check="the cause is named", says="not 'collectives'", look="communicates before it updates", edit="""
         -        for what in KINDS:
         +        for what in reversed(KINDS):
     """),
@@ -114,6 +114,30 @@ ANSWERS = (
         -    return [rank for rank, part in enumerate(parts) if part & set().union(*parts[:rank])]
         +    others = [set().union(*parts[:rank], *parts[rank + 1 :]) for rank in range(len(parts))]
         +    return [rank for rank, part in enumerate(parts) if part & others[rank]]
+    """),
+    Mistake(
+        "sizes_by_their_number", "compares how many dimensions a collective has, not its sizes",
+        check="the first step is named", says="17 numbers where 16 are right: diagnose returned None",
+        look="name, sizes and order", edit="""
+                     entries = [one[what] for one in ranks]
+        +            if what == "collectives":
+        +                entries = [[(name, len(sizes)) for name, sizes in entry] for entry in entries]
+    """),
+    Mistake(
+        "sorts_the_collectives", "overlooks the order of the collectives, and names what follows",
+        check="the cause is named", says="rank 1 reduces in another order: diagnose named 'gradient', not 'collectives'",
+        look="name, sizes and order", edit="""
+                     entries = [one[what] for one in ranks]
+        +            if what == "collectives":
+        +                entries = [sorted(entry) for entry in entries]
+    """),
+    Mistake(
+        "twice_on_one_rank", "names a rank that reads a sample twice itself",
+        check="a sound run is left alone", says="one rank, which reads a sample twice: diagnose returned", edit="""
+        -                wrong = repeated([set(entry) if what == "samples" else {entry} for entry in entries])
+        +                wrong = repeated([set(entry) if what == "samples" else {entry} for entry in entries])
+        +                if what == "samples":
+        +                    wrong = wrong or [rank for rank, one in enumerate(entries) if len(set(one)) < len(one)]
     """),
     Route(
         "with_counters", "one loop with Counter and a set of what was seen", text='''
