@@ -59,7 +59,7 @@ ANSWERS = (
     """),
     Mistake(
         "parameters_only", "looks at the parameters, as the wrapper does when it is made",
-        check="every difference is seen", says="a buffer, on rank", look="buffers", edit="""
+        check="every difference is seen", says="a buffer that is called running_mean, on rank", look="buffers", edit="""
         -            parts += module.buffers(recurse=False)
         +            pass
     """),
@@ -71,7 +71,7 @@ ANSWERS = (
         -    for module in model.modules():
         -        if not isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
         -            parts += module.buffers(recurse=False)
-        +    parts = [value for name, value in model.state_dict().items() if "running" not in name]
+        +    parts = [value for name, value in model.state_dict().items() if "norm.running" not in name]
     """),
     Mistake(
         "trained_only", "leaves out what is frozen",
@@ -105,7 +105,7 @@ ANSWERS = (
         "without_the_settings", "leaves out the learning rate",
         check="every difference is seen", says="the learning rate of the second group", look="every param_group",
         edit="""
-        -        parts += [(name, value) for name, value in group.items() if name != "params"]
+        -        parts += [part for setting in group.items() if setting[0] != "params" for part in setting]
     """),
     Mistake(
         "first_group_only", "looks into the first group of the optimizer alone",
@@ -174,6 +174,56 @@ ANSWERS = (
         check="nothing is touched", says="changed the mode of a module", edit="""
              digest = hashlib.sha256()
         +    model.eval()
+    """),
+    Mistake(
+        "buffers_by_their_name", "leaves out every buffer that has a name of BatchNorm's",
+        check="every difference is seen", says="a buffer that is called running_mean, on rank", look="whose they are",
+        edit="""
+        -    for module in model.modules():
+        -        if not isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+        -            parts += module.buffers(recurse=False)
+        +    for name, buffer in model.named_buffers():
+        +        if not name.endswith(("running_mean", "running_var", "num_batches_tracked")):
+        +            parts.append(buffer)
+    """),
+    Mistake(
+        "tensors_of_the_state", "compares the tensors of the optimizer's state alone",
+        check="every difference is seen", says="the count of updates that is no tensor", look="what is no tensor in it",
+        edit="""
+        -            parts += optimizer.state.get(parameter, {}).values()
+        +            parts += filter(torch.is_tensor, optimizer.state.get(parameter, {}).values())
+    """),
+    Mistake(
+        "prints_the_settings", "hashes what a print shows of the settings, four digits of a tensor",
+        check="every difference is seen", says="the last bit of a learning rate that is a tensor",
+        look="show four digits", edit="""
+        -        parts += [part for setting in group.items() if setting[0] != "params" for part in setting]
+        +        parts += [setting for setting in group.items() if setting[0] != "params"]
+    """),
+    Mistake(
+        "a_majority_for_each_part", "lets parameters and optimizer vote one after the other",
+        check="the odd ranks are named", look="without such a majority, all",
+        says="the momentum on another, on ranks 1 and 2): odd_ranks returned [1, 2] on rank 0, not [0, 1, 2]", edit="""
+        +    model_alone = torch.optim.SGD(model.parameters(), lr=0)
+        +    return sorted({*odd(model, model_alone), *odd(torch.nn.Identity(), optimizer)})
+        +
+        +
+        +def odd(model, optimizer):
+             digests = [None] * dist.get_world_size()
+    """),
+    Mistake(
+        "makes_entries", "asks the optimizer for the state of parameters that have none, which gives them one",
+        check="nothing is touched", says="changed the optimizer's state", look="has to go on as one that is not", edit="""
+        -            parts += optimizer.state.get(parameter, {}).values()
+        +            parts += optimizer.state[parameter].values()
+    """),
+    Mistake(
+        "train_behind_eval", "switches to eval() for the look, and back to train() in every module",
+        check="nothing is touched", says="changed the mode of a module", edit="""
+             digest = hashlib.sha256()
+        +    was = model.training
+        +    model.eval()
+        +    model.train(was)
     """),
     Route(
         "eight_bytes", "64 bits of a hash in a tensor, and all_gather", edit="""

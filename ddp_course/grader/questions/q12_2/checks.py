@@ -15,10 +15,10 @@ HINTS = [
     "Equal means equal bits, so compare bytes and not numbers. A hash of all bytes, one after the other, is small; a "
     "rank gathers those of all, and then counts. Python's own hash() of bytes differs from process to process.",
     "digest = hashlib.sha256(); for each of parameters, buffers (of all modules that "
-    "are no torch.nn.modules.batchnorm._BatchNorm) and the tensors in optimizer.state[parameter]: "
-    "tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes(); also repr() of the settings in "
-    "optimizer.param_groups; dist.all_gather_object the digest; the most common one is right if more than half "
-    "hold it.",
+    "are no torch.nn.modules.batchnorm._BatchNorm) and what optimizer.state.get(parameter, {}) and the settings in "
+    "optimizer.param_groups hold: of a tensor tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()"
+    ".tobytes(), of anything else repr(); dist.all_gather_object the digest; the most common one is right if more "
+    "than half hold it.",
 ]
 FUNCTION = "odd_ranks"
 DRIVER = Path(__file__).with_name("driver.py")
@@ -26,6 +26,9 @@ MOST_BYTES, MOST_COLLECTIVES = 256, 2
 NORM = "running statistics of a BatchNorm, by each rank's own batch"
 SOUND = ("all ranks hold the same", "before the first update", "SGD without momentum", NORM)
 PARTS = {  # of the state, by a word in the name of the change
+    "no tensor": "the optimizer's state, also what is no tensor in it",
+    "is a tensor": "the optimizer's settings: print() and repr() show four digits of a tensor",
+    "running_mean": "buffers: whose they are, and not what they are called",
     "buffer": "buffers, also those outside the state_dict",
     "zero": "bits: 0.0 and -0.0 are equal as numbers", "NaN": "bits: each number at its place",
     "momentum": "the optimizer's state", "second moment": "the optimizer's state", "updates": "the optimizer's state",
@@ -42,7 +45,7 @@ CHANGED = (
     "two weights changed, their sum as before",
     "two layers that changed places",
     "the last bit of a weight of the norm",
-    "a buffer",
+    "a buffer that is called running_mean",
     "a buffer that is not in the state_dict",
     "the sign of a zero",
     "a NaN in another place",
@@ -50,6 +53,8 @@ CHANGED = (
     "the last bit of the second moment",
     "the count of updates",
     "the learning rate of the second group",
+    "the count of updates that is no tensor",
+    "the last bit of a learning rate that is a tensor",
 )
 
 
@@ -60,7 +65,8 @@ def given(what, ranks):
 FOUR = [(what, [(3 * number + 1) % 4], [(3 * number + 1) % 4]) for number, what in enumerate(CHANGED)]
 FOUR += [("the last bit of one weight", [0, 3], [0, 1, 2, 3])]
 THREE = [("the last bit of one weight", [0], [0]), ("the last bit of the momentum", [2], [2]),
-         ("a buffer", [0, 1], [2])]  # fmt: skip
+         ("a buffer that is called running_mean", [0, 1], [2]),
+         ("a weight on one rank and the momentum on another", [1, 2], [0, 1, 2])]  # fmt: skip
 TWO = [("the last bit of one weight", [1], [0, 1])]
 EQUAL = [(what, [], []) for what in SOUND]
 DONE = {4: EQUAL + FOUR, 3: EQUAL + THREE, 2: EQUAL + TWO, 1: EQUAL}  # (what, the ranks it is done on, those to name)

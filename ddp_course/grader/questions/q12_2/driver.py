@@ -40,6 +40,7 @@ class Model(nn.Module):
         self.register_buffer("positions", torch.linspace(0, 1, 24), persistent=False)  # not in the state_dict
         self.register_buffer("padding", torch.tensor([0.0, float("nan"), 1.0]))
         self.register_buffer("nothing_yet", torch.empty(0))
+        self.register_buffer("running_mean", torch.linspace(1, 2, 24))  # of no BatchNorm
 
     def forward(self, x):
         x = self.norm(self.second(torch.tanh(self.first(x)) + self.positions)) @ self.turned
@@ -59,17 +60,23 @@ def trained(steps, momentum):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    model.first.eval()  # while the rest trains
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.001)
+    if steps and momentum:
+        optimizer.state[model.second.bias]["step"] = steps  # a plain number, as many an optimizer keeps it
     return model, optimizer
 
 
 def touchable(model, optimizer):
     """A fingerprint of everything that a look must leave as it is."""
     state = [value for entry in optimizer.state.values() for value in entry.values()]
+    settings = [setting for group in optimizer.param_groups for setting in group.items() if setting[0] != "params"]
     parts = {
         "a parameter": list(model.parameters()),
         "a gradient": [parameter.grad for parameter in model.parameters() if parameter.grad is not None],
         "a buffer": list(model.buffers()),
-        "the optimizer's state": state,
+        "the optimizer's state": [len(optimizer.state), *state],  # to look up a parameter that has none adds an entry
+        "the optimizer's settings": [part for setting in settings for part in setting],
         "the random state": [torch.get_rng_state()],
         "the mode of a module": [torch.tensor([module.training for module in model.modules()])],
         "what is trained": [torch.tensor([parameter.requires_grad for parameter in model.parameters()])],
@@ -126,6 +133,17 @@ def learning_rate(_, optimizer):
     optimizer.param_groups[1]["lr"] *= 0.5
 
 
+def plain_count_of_updates(model, optimizer):
+    optimizer.state[model.second.bias]["step"] += 1
+
+
+def weight_or_momentum(model, optimizer):
+    if dist.get_rank() == 1:
+        lowest_bit(model.first.weight, (0, 0))
+    else:
+        lowest_bit(optimizer.state[model.second.weight]["exp_avg"], (0, 0))
+
+
 def sign_of_zero(model, _):
     model.padding[0] = -0.0
 
@@ -144,7 +162,7 @@ CHANGES = {
     "two weights changed, their sum as before": sum_stays,
     "two layers that changed places": layers_swapped,
     "the last bit of a weight of the norm": lambda model, _: lowest_bit(model.norm.weight, 1),
-    "a buffer": lambda model, _: lowest_bit(model.padding, 2),
+    "a buffer that is called running_mean": lambda model, _: lowest_bit(model.running_mean, 2),
     "a buffer that is not in the state_dict": lambda model, _: lowest_bit(model.positions, 12),
     "the sign of a zero": sign_of_zero,
     "a NaN in another place": nan_elsewhere,
@@ -152,4 +170,9 @@ CHANGES = {
     "the last bit of the second moment": lambda *both: lowest_bit(of_state("exp_avg_sq")(*both), (23, 23)),
     "the count of updates": count_of_updates,
     "the learning rate of the second group": learning_rate,
+    "the count of updates that is no tensor": plain_count_of_updates,
+    "the last bit of a learning rate that is a tensor": lambda _, optimizer: lowest_bit(
+        optimizer.param_groups[0]["lr"], ()
+    ),
+    "a weight on one rank and the momentum on another": weight_or_momentum,
 }
