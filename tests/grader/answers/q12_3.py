@@ -113,6 +113,23 @@ ANSWERS = (
         +    random.seed(f"{seed} {epoch}")
         +    drawn = torch.tensor(random.choices(range(len(weights)), weights.tolist(), k=draws))
     """),
+    Mistake(
+        "without_replacement", "draws without replacement where there are enough samples",
+        check="the weights count", says="no sample of 50 was drawn twice in 47 draws", look="with replacement", edit="""
+        -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
+        +    enough = int((weights > 0).sum()) >= draws
+        +    drawn = torch.multinomial(weights, draws, replacement=not enough, generator=generator)
+    """),
+    Mistake(
+        "back_to_the_first_seed", "seeds torch's own generator, and then as the run had seeded it",
+        check="the random states stay", says="changed the random state of torch on rank 0", look="of its own", edit="""
+        -    generator = torch.Generator().manual_seed(seed + epoch)
+        -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
+        +    before = torch.initial_seed()
+        +    torch.manual_seed(seed + epoch)
+        +    drawn = torch.multinomial(weights, draws, replacement=True)
+        +    torch.manual_seed(before)
+    """),
     Route(
         "with_the_sampler", "torch's WeightedRandomSampler draws for all, and islice takes the share", text='''
         from itertools import islice

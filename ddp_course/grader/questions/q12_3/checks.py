@@ -20,7 +20,7 @@ HINTS = [
 ]
 FUNCTION = "indices"
 WEIGHTS = [1.0, 0.0, 3.0, 6.0, 0.0, 10.0]  # their sum is 20
-MANY, AGAIN, FIRST = "4,000 draws", "epoch 0 again", "40 draws"
+MANY, AGAIN, FIRST, FEW = "4,000 draws", "epoch 0 again", "40 draws", "equal weights"
 NEXT, OTHER_SEED = "the next epoch", "another seed"
 CALLS = {  # weights, draws, seed, epoch
     FIRST: (WEIGHTS, 40, 3, 0),
@@ -29,7 +29,7 @@ CALLS = {  # weights, draws, seed, epoch
     AGAIN: (WEIGHTS, 40, 3, 0),
     "41 draws": (WEIGHTS, 41, 3, 0),
     "3 draws": (WEIGHTS, 3, 3, 5),
-    "equal weights": ([0.5] * 50, 47, 8, 2),
+    FEW: ([0.5] * 50, 47, 8, 2),
     MANY: (WEIGHTS, 4000, 9, 1),
 }
 JOBS = [
@@ -59,6 +59,11 @@ def the_weights_count(records):
             raise Wrong(f"{case.where}{unknown.pop()!r} was drawn; there are {len(weights)} samples", "an index it is")
         if never := [one for one in drawn if weights[one] == 0]:
             raise Wrong(f"{case.where}sample {never[0]}, of weight 0, was drawn", "what the weights are used for")
+        if case.given == FEW and len(set(drawn)) == draws:
+            raise Wrong(
+                f"{case.where}no sample of {len(weights)} was drawn twice in {draws} draws",
+                "with replacement, also where there are more samples than draws",
+            )
         for sample, weight in enumerate(weights) if case.given == MANY else ():
             share = weight / sum(weights)
             expected, spread = draws * share, math.sqrt(draws * share * (1 - share))
