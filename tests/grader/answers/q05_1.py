@@ -170,6 +170,19 @@ ANSWERS = (
         +    mine = (data * torch.arange(1, len(data) + 1)).sum().item()
     """),
     Mistake(
+        "back_to_the_first_seed", "seeds the common generator, draws, and seeds it as the run had seeded it",
+        check="other randomness is left alone", says="was in another state than before", edit="""
+        -    generator = torch.Generator().manual_seed(1)
+        -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
+        -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
+        +    seed = torch.initial_seed()
+        +    torch.manual_seed(1)
+        +    steps = torch.randint(-2, 4, (TOKENS,))
+        +    data = (torch.randint(VOCABULARY, ()) + steps.cumsum(0)) % VOCABULARY
+        +    torch.manual_seed(seed)
+        +    return data
+    """),
+    Mistake(
         "seeds_python", "seeds the generator of Python's random, which augmentations draw from",
         check="other randomness is left alone", says="after make_data the common generator of Python's random",
         look="which lines of make_data draw from it, or seed it", edit="""
