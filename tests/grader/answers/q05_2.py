@@ -33,11 +33,28 @@ ANSWERS = (
     Mistake(
         "counts_pairs", "counts ranks that share both, the mask and the noise",
         check="the counts are right",
-        says="ranks 1 and 2 draw the same mask, and each its own noise: count_faults said 'dropout': 0, not 1", edit="""
+        says="ranks 1 and 2 draw one mask, and noise off in its last bits: count_faults said 'dropout': 0, not 1", edit="""
         -    for name in ("dropout", "noise"):
         -        faults[name] = len(draws) - len({tuple(one[name].tolist()) for one in draws})
         +    own = {(tuple(one["dropout"].tolist()), tuple(one["noise"].tolist())) for one in draws}
         +    faults["dropout"] = faults["noise"] = len(draws) - len(own)
+    """),
+    Mistake(
+        "nearly_equal", "takes noise that is nearly the same for the same",
+        check="the counts are right", says="noise off in its last bits: count_faults said 'noise': 1, not 0", edit="""
+        -    for name in ("dropout", "noise"):
+        -        faults[name] = len(draws) - len({tuple(one[name].tolist()) for one in draws})
+        +    for name in ("dropout", "noise"):
+        +        faults[name] = len(draws) - len({tuple(one[name].double().mul(1e4).long().tolist()) for one in draws})
+    """),
+    Mistake(
+        "a_hundred_epochs_a_seed", "numbers the epochs of all seeds: epoch 100 of seed 1 is the first of seed 2",
+        check="seeds do not meet", says="seed 2, epoch 0, rank 0", edit="""
+        -        digest = hashlib.sha256(repr(depends_on).encode()).digest()
+        +        what, seed, *others = depends_on
+        +        epoch, rank = (others + [0, 0])[:2]
+        +        numbered = (what, 100 * seed + epoch, rank) if others else depends_on
+        +        digest = hashlib.sha256(repr(numbered).encode()).digest()
     """),
     Mistake(
         "decimal_places", "gives seed, epoch and rank a digit each: rank 10 is rank 0 of the next epoch",

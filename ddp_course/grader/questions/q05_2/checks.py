@@ -42,7 +42,9 @@ def with_weights(made, rank, value):
 
 
 def one_mask(made, first, second):
-    made[second] = made[second] | {"dropout": made[first]["dropout"]}
+    """The same mask on both; their noise differs in the last bit of each number."""
+    noise = made[first]["noise"].nextafter(torch.tensor(torch.inf))
+    made[second] = made[second] | {"dropout": made[first]["dropout"], "noise": noise}
     return made
 
 
@@ -61,7 +63,7 @@ MADE_UP = [
     ("sample 0 is read by all, some by nobody", draws(3, reader=lambda rank: [0, 10 + rank, 20 + rank])),
     ("rank 1 reads a sample twice itself", draws(2, reader=lambda rank: [0, 1] if rank == 0 else [2, 2])),
     ("rank 0 alone starts with other weights", with_weights(draws(4), 0, -1.0)),
-    ("ranks 1 and 2 draw the same mask, and each its own noise", one_mask(draws(3), 1, 2)),
+    ("ranks 1 and 2 draw one mask, and noise off in its last bits", one_mask(draws(3), 1, 2)),
     ("a weight of rank 1 is off in its last bit", with_weights(draws(3), 1, 3.0000002)),
     ("the broken script, 2 ranks", of_the_broken_script(0, 2)),
     ("the broken script, 4 ranks", of_the_broken_script(5, 4)),
@@ -73,9 +75,11 @@ COUNT = Job(1, function=FUNCTION, calls=tuple(COUNTED))
 SETTINGS = [(1, 0), (1, 1), (2, 0), (1, 0)]  # (seed, epoch); the last asks for the first again
 
 
-# (seed, epoch, rank) of 12 ranks, all played by one: written side by side or with a digit each, they meet.
+# (seed, epoch, rank) of 12 ranks, all played by one: written side by side or with a digit each, they meet; and where a
+# seed is worth 100 epochs, or fewer, seed 1 comes to the first epoch of seed 2.
 FAR = [(1, 0, 0), (1, 0, 10), (1, 1, 0), (1, 1, 1), (1, 1, 11), (1, 10, 0), (1, 11, 0), (1, 11, 1), (2, 0, 0),
-       (11, 1, 0), (11, 1, 1)]  # fmt: skip
+       (11, 1, 0), (11, 1, 1), *((1, epoch, 0) for epoch in range(2, 101)),
+       *((1, 0, rank) for rank in range(12))]  # fmt: skip
 
 
 def draw_job(world):
