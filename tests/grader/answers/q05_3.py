@@ -115,6 +115,18 @@ ANSWERS = (
         +        "uneven": len({len(b) for one in ranks for b in one["batches"]}) > 1,
     """),
     Mistake(
+        "counts_samples", "takes unequal numbers of samples for unequal numbers of batches",
+        check="the diagnosis is right", says="the last batches are short: diagnose returned ['uneven'], not []", edit="""
+        -        "uneven": len({len(one["batches"]) for one in ranks}) > 1,
+        +        "uneven": len({sum(map(len, one["batches"])) for one in ranks}) > 1,
+    """),
+    Mistake(
+        "compares_first_and_last", "compares the number of batches of the first and the last rank",
+        check="the diagnosis is right", says="rank 2 of four has a batch more: diagnose returned []", edit="""
+        -        "uneven": len({len(one["batches"]) for one in ranks}) > 1,
+        +        "uneven": len(ranks[0]["batches"]) != len(ranks[-1]["batches"]),
+    """),
+    Mistake(
         "shuffles_whole_batches", "draws the order of the global batches, and not that of the samples",
         check="epochs are shuffled anew", says="not shuffled", edit="""
         -    order = list(range(corpus.samples))

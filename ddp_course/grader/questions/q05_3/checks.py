@@ -31,11 +31,11 @@ def of_the_broken_script(samples, world):
 
 MADE_UP = [
     ("nothing is wrong", [rank([0, 4], [2, 6]), rank([1, 5], [3, 7])]),
-    ("nothing is wrong, the last batches are short", [rank([0, 4], [2]), rank([1, 5], [3])]),
+    ("nothing is wrong, the last batches are short", [rank([0, 4], [2, 6]), rank([1, 5], [3])]),
     ("nothing is wrong, some samples are left out", [rank([9, 4]), rank([1, 5]), rank([12, 7])]),
     ("no rank has a batch", [rank(), rank()]),
-    ("rank 2 has a batch more", [rank([0]), rank([1]), rank([2], [3])]),
-    ("rank 0 has a batch fewer", [rank([0]), rank([1], [4]), rank([2], [3])]),
+    ("rank 2 of four has a batch more", [rank([0]), rank([1]), rank([2], [3]), rank([4])]),
+    ("rank 0 has a batch fewer", [rank([0, 5]), rank([1], [4]), rank([2], [3])]),
     ("ranks 0 and 2 read sample 5", [rank([0, 5]), rank([1, 6]), rank([5, 2])]),
     ("rank 1 reads sample 5 twice", [rank([0], [3]), rank([5], [5])]),
     ("rank 1 built two and used one", [rank([0]), rank([1], built=2), rank([2])]),
