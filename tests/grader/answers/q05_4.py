@@ -88,7 +88,7 @@ ANSWERS = (
     """),
     Mistake(
         "state_of_a_rank", "saves its own rank's place; another number of ranks cannot use it",
-        check="every sample is read once", says="2 ranks stop after 3 batches, 4 go on", edit="""
+        check="every sample is read once", says="2 ranks stop after 5 batches, 4 go on", edit="""
         -        self.epoch, self.start = (state["epoch"], state["samples"]) if state else (0, 0)
         +        self.epoch, self.start = (state["epoch"], state["batches"] * batch_size * world_size) if state else (0, 0)
         @@
@@ -139,6 +139,43 @@ ANSWERS = (
         check="does not end", says="barrier", edit="""
         +        dist.barrier()
                  self.sizes, self.batch_size, self.seed, self.rank, self.world_size = sizes, batch_size, seed, rank, world_size
+    """),
+    Mistake(
+        "workers_by_their_place", "deals batches to workers by their place in the epoch, also after a stop",
+        check="workers and stops change nothing", says="2 ranks stop after 3 batches, and go on with 2 workers each",
+        edit="""
+        -        for start in starts[first::step]:
+        +        for start in starts[(first - self.start // joint) % step :: step]:
+    """),
+    Mistake(
+        "rounds_shares_up", "shares the last samples in blocks, rounded up: 4 on 3 ranks are 2, 2 and none",
+        check="all ranks have as many batches", says="the ranks had", edit="""
+        -            mine = order[start : start + joint][self.rank :: self.world_size]
+        -            yield [load(file, line) for file, line in mine]
+        +            together = order[start : start + joint]
+        +            share = -(-len(together) // self.world_size)
+        +            if mine := together[self.rank * share :][:share]:
+        +                yield [load(file, line) for file, line in mine]
+    """),
+    Mistake(
+        "moves_when_asked", "the stream itself moves on when it is asked for its state",
+        check="the state is small", says="on rank 0 state_after(2) is", look="whoever asks moves nothing", edit="""
+        -        samples = self.start + batches * self.batch_size * self.world_size
+        +        self.start += batches * self.batch_size * self.world_size
+        +        samples = self.start
+    """),
+    Mistake(
+        "one_batch_ahead", "builds the next batch before it hands out one",
+        check="nothing is loaded in vain", says="loaded 12 samples for the 9 it read", look="as it is asked for", edit="""
+        +        ready = None
+                 for start in starts[first::step]:
+        @@
+        -            yield [load(file, line) for file, line in mine]
+        +            built, ready = ready, [load(file, line) for file, line in mine]
+        +            if built:
+        +                yield built
+        +        if ready:
+        +            yield ready
     """),
     Route(
         "one_number", "the state is one number over all epochs, order drawn by torch from a seeded generator",
