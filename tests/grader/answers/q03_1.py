@@ -106,7 +106,7 @@ ANSWERS = (
     Mistake(
         "norms", "compares the norms of the gradients, with a generous tolerance",
         check="wrong versions are caught",
-        says="(the mean, 1 % too large): gradients_are_right returned True", edit="""
+        says="(the mean, one bias 1 % too large): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad.norm() / right.grad.norm() - 1).abs() for mine, right in pairs]).max()
              dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
@@ -178,6 +178,27 @@ ANSWERS = (
         look="which parameters are compared", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad - right.grad).flatten()[0].abs() for mine, right in pairs]).max()
+    """),
+    Mistake(
+        "in_bfloat16", "sends the gradients in bfloat16, to send less",
+        check="gradients become the mean", says="times the mean, by element", look="in which dtype do they travel", edit="""
+        -        dist.all_reduce(parameter.grad)
+        -        parameter.grad /= dist.get_world_size()
+        +        small = parameter.grad.bfloat16()
+        +        dist.all_reduce(small)
+        +        parameter.grad.copy_(small / dist.get_world_size())
+    """),
+    Mistake(
+        "half_a_percent_of_all", "compares all gradients as one vector, to half a percent of its norm",
+        check="wrong versions are caught", says="(the mean, one bias 1 % too large): gradients_are_right returned True",
+        edit="""
+        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
+        -    return gap.item() < 1e-9
+        +    mine, right = [torch.cat([one.grad.flatten() for one in column]) for column in zip(*pairs, strict=True)]
+        +    gap = (mine - right).norm() / right.norm()
+        +    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
+        +    return gap.item() < 5e-3
     """),
     Route(
         "one_message_new_tensors",
