@@ -149,14 +149,16 @@ ANSWERS = (
     Mistake(
         "zero_counts_as_missing", "the detector takes a gradient of zeros for none",
         check="names what is missing",
-        says="(rank 0's gradients are all zero): missing_gradients returned {'shared.weight': [0]", edit="""
+        says="(rank 0's gradients are all zero, and rank 1 has none of prose): missing_gradients returned "
+        "{'shared.weight': [0]", edit="""
         -    mine = torch.tensor([parameter.grad is not None for parameter in model.parameters()])
         +    mine = torch.tensor([parameter.grad is not None and bool(parameter.grad.any()) for parameter in model.parameters()])
     """),
     Mistake(
         "zeros_become_none", "turns every mean of zeros into None",
         check="no two parameters are mixed",
-        says="the gradient of shared.weight on rank 0 is None; the mean over the ranks is 0", edit="""
+        says="the gradient of prose.weight on rank 0 is None; the mean over the ranks is 0",
+        look="takes a gradient away that this rank had", edit="""
         -    has_one = owners(model)
         -    for name, parameter in model.named_parameters():
         -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
@@ -187,6 +189,31 @@ ANSWERS = (
         check="what nobody used stays none", says="no rank had a gradient of frozen.weight", edit="""
         -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
         +        if any(has_one[name]) or not parameter.requires_grad:
+    """),
+    Mistake(
+        "none_where_the_sum_is_zero", "takes a sum of zeros for a sign that nobody had a gradient",
+        check="no two parameters are mixed", look="what does it put in .grad",
+        says="rank 1 has none of prose): after synchronize_gradients the gradient of prose.weight on rank 1 is None",
+        edit="""
+        -    has_one = owners(model)
+        -    for name, parameter in model.named_parameters():
+        -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
+        -            if parameter.grad is None:
+        -                parameter.grad = torch.zeros_like(parameter)
+        -            dist.all_reduce(parameter.grad)
+        -            parameter.grad /= dist.get_world_size()
+        +    for parameter in model.parameters():
+        +        total = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+        +        dist.all_reduce(total)
+        +        if parameter.grad is not None or total.any():
+        +            parameter.grad = total / dist.get_world_size()
+    """),
+    Mistake(
+        "divides_by_two_or_more", "divides by the number of ranks that have a gradient, and by two at least",
+        check="no two parameters are mixed", look="what the sum is divided by",
+        says="the gradient of prose.weight on rank 0 is 26; the mean over the ranks is 17.3333", edit="""
+        -            parameter.grad /= dist.get_world_size()
+        +            parameter.grad /= max(2, sum(has_one[name]))
     """),
     Route(
         "names_in_sets_and_sorted", "asks sets of names, which it sorts before anything is sent",

@@ -75,7 +75,7 @@ def no_two_parameters_are_mixed(records):
                     raise Wrong(
                         f"{case.where}after {REPAIRED} the gradient of {name} on rank {rank} is {shown(found)}; "
                         f"the mean over the ranks is {right:g}",
-                        place_to_look(found, number, having, case),
+                        place_to_look(found, number, having, rank, case),
                     )
     return "synchronize_gradients averages each parameter with itself, a missing gradient counting as zero"
 
@@ -135,15 +135,15 @@ def hint_at(returned, right, rank, case):
     return "which ranks *lack* the gradient, and whether every rank is asked"
 
 
-def place_to_look(found, number, having, case):
+def place_to_look(found, number, having, rank, case):
     world = case.world
-    if found is None and len(having) == world:
-        return "which of your lines takes a gradient away that every rank had"
+    if found is None and rank in having:
+        return "which of your lines takes a gradient away that this rank had"
     if found is None:
         return "a rank that has no gradient needs the mean as well: what does it put in .grad before it takes part?"
     total = sum(gradient(case.given, number, one) for one in having)
-    if len(having) == world and abs(found[0] - total) < 1e-3:
-        return "what the sum is divided by"
-    if abs(found[0] - total / len(having)) < 1e-3:
+    if len(having) < world and abs(found[0] - total / len(having)) < 1e-3:
         return "a rank without a gradient counts as zero, as its samples do on one process: divide by the world size"
+    if any(abs(found[0] - total / divisor) < 1e-3 for divisor in range(1, world)):
+        return "what the sum is divided by"
     return "which tensor of another rank was added to this one: does every rank hand over the same list?"

@@ -19,10 +19,13 @@ CASES = {
     "the branch of rank 1 is smaller": {"code": [0], "small": [1]},
     "only the last of three ranks trained on prose": {"prose": [2]},
     "of three ranks, two trained on code and one on prose": {"code": [0, 2], "prose": [1]},
-    "rank 0's gradients are all zero": {},
+    "rank 0's gradients are all zero, and rank 1 has none of prose": {"prose": [0]},
     "what the two ranks have cancels": {},
 }
-FACTORS = {"rank 0's gradients are all zero": (0.0, 1.0), "what the two ranks have cancels": (1.0, -1.0)}  # by rank
+FACTORS = {  # by rank
+    "rank 0's gradients are all zero, and rank 1 has none of prose": (0.0, 1.0),
+    "what the two ranks have cancels": (1.0, -1.0),
+}
 PARTS = {"shared": (3, 3), "code": (3, 1), "prose": (3, 1), "small": (2, 1)}
 
 
