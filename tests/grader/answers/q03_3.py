@@ -337,6 +337,24 @@ ANSWERS = (
         -            flat /= dist.get_world_size()
     """),
     Mistake(
+        "after_backward_with_no_sync", "starts the buckets when backward has ended, in an update with no_sync",
+        check="talks during backward", says="after backward had ended, in an update with no_sync()", edit="""
+                 self.talks = False
+        +        self.added = True
+        @@
+        +        for bucket in self.buckets if self.added else ():
+        +            flat = torch.cat([p.grad.flatten() for p in bucket])
+        +            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+                 for handle, flat, bucket in self.under_way:
+        @@
+                 self.under_way = []
+        +        self.added = False
+        @@
+        -        if not self.talks:
+        +        if not self.talks or self.added:
+                     return
+    """),
+    Mistake(
         "waits_in_the_hook",
         "calls the all-reduce in the hook without async_op: backward stands still until it is done",
         check="talks during backward", says="stood still in backward until rank 1", on="does_not_wait", edit="""

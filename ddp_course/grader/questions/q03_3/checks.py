@@ -102,7 +102,7 @@ def equals_one_process(records):
                             "what changes weights or buffers besides the optimizer",
                         )
                     worst = max(worst, gap)
-    for case in watched(records, "order"):
+    for case in watched(records, "orders"):
         for rank, result in enumerate(case.results):
             if not result["gap"] < NEARLY_SAME:
                 raise Wrong(
@@ -198,18 +198,18 @@ def bytes_of_an_all_reduce(records):
 
 def talks_during_backward(records):
     """The first message leaves before the last gradient is made, and backward does not wait for the other ranks."""
-    for case in watched(records, "order"):
+    for case in watched(records, "orders"):
         for rank, result in enumerate(case.results):
-            order = result["order"]
-            first = next((place for place, one in enumerate(order) if isinstance(one, str)), len(order))
-            made = [one for one in order[:first] if not isinstance(one, str)]
-            if 0 in made:
-                raise Wrong(
-                    f"{case.where}rank {rank} started its first message "
-                    f"{'after backward had ended' if -1 in made else 'with the last gradient'}; "
-                    "nothing travels while it computes",
-                    "which code runs in the middle of backward? A hook on a parameter does",
-                )
+            for order, behind in zip(result["orders"], (", in an update with no_sync()", ""), strict=True):
+                first = next((place for place, one in enumerate(order) if isinstance(one, str)), len(order))
+                made = [one for one in order[:first] if not isinstance(one, str)]
+                if 0 in made:
+                    raise Wrong(
+                        f"{case.where}rank {rank} started its first message "
+                        f"{'after backward had ended' if -1 in made else 'with the last gradient'}{behind}; "
+                        "nothing travels while it computes",
+                        "which code runs in the middle of backward? A hook on a parameter does",
+                    )
             if result["gave_up"]:
                 raise Wrong(
                     f"{case.where}rank 0 started its first message and then stood still in backward until rank {rank} "
