@@ -141,8 +141,14 @@ ANSWERS = (
         +        "attributes": [v for v in vars(model).values() if torch.is_tensor(v)],
     """),
     Mistake(
+        "without_the_sign", "compares absolute values",
+        check="gaps are measured right", says="a frozen parameter of the last rank, by -2; with 2 ranks", edit="""
+        -    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+        +    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors]).abs()
+    """),
+    Mistake(
         "trainable_only", "leaves frozen parameters out",
-        check="gaps are measured right", says="a frozen parameter of the last rank, by 2; with 2 ranks", edit="""
+        check="gaps are measured right", says="a frozen parameter of the last rank, by -2; with 2 ranks", edit="""
         -        "parameters": list(model.parameters()),
         +        "parameters": [p for p in model.parameters() if p.requires_grad],
     """),

@@ -26,7 +26,7 @@ RIGHT = {  # given: kind, gap on 2 ranks, gap on 3
     "nothing differs": (None, 0, 0),
     "one weight of rank 1, by 0.5": ("parameters", 0.5, 0.5),
     "two weights of rank 1, by 0.75 and -0.75": ("parameters", 0.75, 0.75),
-    "a frozen parameter of the last rank, by 2": ("parameters", 2, 2),
+    "a frozen parameter of the last rank, by -2": ("parameters", 2, 2),
     "one weight, rank 1 by 0.5 and rank 2 by -0.5": ("parameters", 0.5, 1.0),
     "one weight, rank 0 by 0.5 and rank 2 by -0.5": ("parameters", 0.5, 1.0),
     "one weight in float64, rank 1 by 3e-8": ("parameters", 3e-8, 3e-8),

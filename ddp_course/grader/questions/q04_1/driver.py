@@ -69,7 +69,8 @@ MADE = {  # given: what is done to the model of each rank
     "nothing differs": lambda model, rank: None,
     "one weight of rank 1, by 0.5": shift("weight", {1: 0.5}),
     "two weights of rank 1, by 0.75 and -0.75": cancelling,
-    "a frozen parameter of the last rank, by 2": lambda m, r: shift("frozen", {dist.get_world_size() - 1: 2.0})(m, r),
+    # From 1 to -1: without the sign nothing differs.
+    "a frozen parameter of the last rank, by -2": lambda m, r: shift("frozen", {dist.get_world_size() - 1: -2.0})(m, r),
     "one weight, rank 1 by 0.5 and rank 2 by -0.5": shift("weight", {1: 0.5, 2: -0.5}),
     "one weight, rank 0 by 0.5 and rank 2 by -0.5": shift("weight", {0: 0.5, 2: -0.5}),
     "one weight in float64, rank 1 by 3e-8": shift("weight", {1: 3e-8}),
