@@ -17,9 +17,11 @@ ANSWERS = (
         "any_error_on_any_rank", "takes the lost contact of the other rank for the hidden crash",
         check="the detector tells them apart",
         says="given a barrier at the end of a good run, hides_a_crash returned True", edit="""
-        -    except BaseException:  # whatever it is, it ends here
+        -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception:
-                 came_out = True
+        @@
+        -        came_out = error is crash
+        +        came_out = True
              if raised_at is None:
         -        return False  # this rank only lost contact
         +        return came_out
@@ -27,8 +29,8 @@ ANSWERS = (
     Mistake(
         "barrier_that_may_fail", "keeps the error, after the whole timeout",
         check="the crash comes out", says="the ValueError came out of run on rank 1", edit="""
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except Exception as error:
         @@
         -        dist.barrier()  # only where all went well
              finally:
@@ -43,20 +45,20 @@ ANSWERS = (
         says="given a barrier in `finally`, hides_a_crash returned False on both ranks", edit="""
         -        if rank == dist.get_world_size() - 1:
         -            raised_at = time.monotonic()
-        -            raise ValueError("on purpose")
+        -            raise crash
         -        dist.all_reduce(torch.ones(1))  # as in a training step: the others wait for the one that is gone
         +        raised_at = time.monotonic()
-        +        raise ValueError("on purpose")
+        +        raise crash
         @@
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except Exception as error:
     """),
     Mistake(
         "exits", "turns the error into an exit code",
         check="the crash comes out",
         says="SystemExit came out of run on rank 1, not the ValueError that train had raised", edit="""
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except Exception as error:
         @@
         -        dist.barrier()  # only where all went well
         +    except Exception:
@@ -66,8 +68,8 @@ ANSWERS = (
         "fixed_half_second", "asks for half a second instead of half the timeout",
         check="the detector tells them apart",
         says="given no barrier, a clean-up of 1.2 s and a timeout of 4 s, hides_a_crash returned True", edit="""
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except Exception as error:
         @@
         -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
         +    return not came_out or time.monotonic() - raised_at > 0.5
@@ -98,8 +100,8 @@ ANSWERS = (
     Mistake(
         "monitored_barrier", "waits for half a second only, and its own error replaces the one that counts",
         check="the crash comes out", says="RuntimeError came out of run on rank 1", edit="""
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except Exception as error:
         @@
         -        dist.barrier()  # only where all went well
              finally:
@@ -112,8 +114,8 @@ ANSWERS = (
         -    came_out = False
              try:
                  run(train, timeout_seconds)
-        -    except BaseException:  # whatever it is, it ends here
-        -        came_out = True
+        -    except BaseException as error:  # whatever it is, it ends here
+        -        came_out = error is crash
         +    except Exception:
         +        pass
              if raised_at is None:
@@ -124,8 +126,8 @@ ANSWERS = (
     Mistake(
         "prints_and_goes_on", "prints the error and ends as if all were well",
         check="the crash comes out", says="run returned on rank 1 as if nothing had happened", edit="""
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except Exception as error:
         @@
         -        dist.barrier()  # only where all went well
         +    except ValueError as error:
@@ -134,8 +136,8 @@ ANSWERS = (
     Mistake(
         "raises_a_copy", "makes a new exception of the text of the old one",
         check="the crash comes out", says="it is not the one that train had raised", edit="""
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except Exception as error:
         @@
              dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
         +    crash = None
@@ -151,8 +153,8 @@ ANSWERS = (
     Mistake(
         "stays_in_the_group", "takes the clean-up away together with the barrier",
         check="a good run ends well", says="rank 0 is still in the process group when run has returned", edit="""
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except Exception as error:
         @@
         -    try:
         -        train(dist.get_rank())
@@ -167,15 +169,15 @@ ANSWERS = (
         says="given a barrier in `finally`, hides_a_crash returned False on both ranks", edit="""
         -        dist.all_reduce(torch.ones(1))  # as in a training step: the others wait for the one that is gone
         @@
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except Exception as error:
     """),
     Mistake(
         "the_others_stay_calm", "takes lost contact for the end of the training",
         check="the others hear of it",
         says="run returned on rank 0 after 2 of 5 steps as if it had finished", edit="""
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except Exception as error:
         @@
         -        dist.barrier()  # only where all went well
         +    except RuntimeError as error:
@@ -184,8 +186,8 @@ ANSWERS = (
     Mistake(
         "tries_again", "starts the training a second time after an error",
         check="a good run ends well", says="called train with [1, 1]; it should call it once, with 1", edit="""
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except Exception as error:
         @@
         -        train(dist.get_rank())
         -        dist.barrier()  # only where all went well
@@ -197,8 +199,8 @@ ANSWERS = (
     Mistake(
         "unrepaired", "has the detector, and the barrier where it was",
         check="the crash comes out", says="RuntimeError came out of run on rank 1", edit="""
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except Exception as error:
         @@
         +    finally:
                  dist.barrier()  # only where all went well
@@ -212,8 +214,8 @@ ANSWERS = (
                  if rank == dist.get_world_size() - 1:
         -            raised_at = time.monotonic()
         @@
-        -    except BaseException:  # whatever it is, it ends here
-        +    except Exception:
+        -        came_out = error is crash
+        +        came_out = True
     """),
     Mistake(
         "a_timeout_of_its_own", "joins the group with torch's timeout of half an hour",
@@ -225,8 +227,8 @@ ANSWERS = (
     Mistake(
         "expects_its_own_error", "lets everything out of the detector but the error that it has raised itself",
         check="does not end", says="rank 0 was in all_reduce", edit="""
-        -    except BaseException:  # whatever it is, it ends here
-        +    except ValueError:
+        -    except BaseException as error:  # whatever it is, it ends here
+        +    except ValueError as error:
     """),
     Mistake(
         "allows_the_whole_timeout", "takes an exception for hidden only after the whole timeout",
@@ -241,6 +243,32 @@ ANSWERS = (
         look="it depends on the timeout", edit="""
         -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
         +    return not came_out or time.monotonic() - raised_at > 1.0
+    """),
+    Mistake(
+        "takes_any_error_for_its_own", "asks whether an exception comes out, and not which",
+        check="the detector tells them apart",
+        says="given another error raised in its place, hides_a_crash returned False on both ranks",
+        look="the exception that your train has raised", edit="""
+        -    except BaseException as error:  # whatever it is, it ends here
+        -        came_out = error is crash
+        +    except BaseException:  # whatever it is, it ends here
+        +        came_out = True
+    """),
+    Mistake(
+        "errors_that_it_knows", "leaves the barrier out after the kinds of error that come to mind",
+        check="the crash comes out", says="not the BrokenSample that train had raised", edit="""
+             dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
+        +    crashed = False
+        @@
+        -        dist.barrier()  # only where all went well
+             finally:
+        +        if not crashed:
+        +            dist.barrier()
+        @@
+                 train(dist.get_rank())
+        +    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, OSError):
+        +        crashed = True
+        +        raise
     """),
     Route(
         "a_context_manager", "a context manager that cleans up without a barrier",

@@ -14,7 +14,7 @@ HINTS = [
     "line is rank 0 in at that time?",
     "Detector: hand run a train function of yours. On the last rank it notes the time and raises; on the others it "
     "enters an all_reduce, as a training would, and gets an error sooner or later. try: run(...), except: nothing. "
-    "Then, on the rank that raised: did an exception come out, and how long did it take?",
+    "Then, on the rank that raised: did that exception come out, and how long did it take?",
     "The barrier belongs to a run that went well: move it to the end of the `try`, behind train(...), or leave it out. "
     "destroy_process_group() stays in `finally`: it closes the connections, and that is what the others notice.",
 ]
@@ -26,6 +26,7 @@ VERSIONS = {
     "a barrier in `finally`": True,
     "no barrier, and 1 s before training begins": False,
     "the error printed and dropped": True,
+    "another error raised in its place": True,
     "no barrier, a clean-up of 1.2 s and a timeout of 4 s": False,
     "the error held back for six tenths of the timeout": True,
 }
@@ -86,22 +87,22 @@ def the_crash_comes_out(records):
                 "an `except` that does not raise",
             )
         late = "" if seen["seconds"] < SOON else f", {seen['seconds']:.1f} s after the crash"
-        if seen["raised"] != ["ValueError", TEXT]:
+        if seen["raised"] != [seen["crash"], TEXT]:
             raise Wrong(
-                f"{case.where}{seen['raised'][0]} came out of {REPAIRED} on rank {crashing}{late}, not the ValueError "
-                "that train had raised",
+                f"{case.where}{seen['raised'][0]} came out of {REPAIRED} on rank {crashing}{late}, not the "
+                f"{seen['crash']} that train had raised",
                 "what the clean-up does that can fail, or wait, when another rank is elsewhere",
             )
         if not seen["itself"]:
             raise Wrong(
-                f"{case.where}a ValueError came out of {REPAIRED} on rank {crashing}, and it is not the one that train "
-                "had raised: its traceback leads elsewhere",
+                f"{case.where}a {seen['crash']} came out of {REPAIRED} on rank {crashing}, and it is not the one that "
+                "train had raised: its traceback leads elsewhere",
                 "the lines that the exception passes on its way out of train to the caller",
             )
         if late:
             raise Wrong(
-                f"{case.where}the ValueError came out of {REPAIRED} on rank {crashing}{late}; it should take less than "
-                f"{SOON:g} s",
+                f"{case.where}the {seen['crash']} came out of {REPAIRED} on rank {crashing}{late}; it should take less "
+                f"than {SOON:g} s",
                 "what a rank that has crashed still waits for",
             )
         slowest = max(slowest, seen["seconds"])
@@ -149,7 +150,7 @@ def the_detector_tells_them_apart(records):
                 "others return False",
                 "what a rank measures on which nothing was raised by your train",
             )
-    return "hides_a_crash catches three versions that hold a crash back or drop it, and lets three good ones pass"
+    return "hides_a_crash catches four versions that hold a crash back or lose it, and lets three good ones pass"
 
 
 CHECKS = [a_good_run_ends_well, the_crash_comes_out, the_others_hear_of_it, the_detector_tells_them_apart]
@@ -170,6 +171,8 @@ def where_to_look(given):
         return "from when you count: run may take its time to join, or to load, before it calls your train"
     if "clean-up" in given or "six tenths" in given:
         return "how long is too long: it depends on the timeout"
+    if "in its place" in given:
+        return "whether what comes out is the exception that your train has raised, or another one"
     if "dropped" in given:
         return "an exception that never comes out is hidden as well as one that comes late"
     return "how long an exception may take, and what of the rank that only lost contact"

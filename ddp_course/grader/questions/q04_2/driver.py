@@ -14,6 +14,11 @@ LONG_TIMEOUT = 4.0  # the same for the version whose clean-up takes long
 TIMEOUT = 1.2  # the same for the learner's run
 LONGEST = 8.0  # seconds that ranks wait for each other between two calls
 
+
+class BrokenSample(Exception):
+    """An error of the learner's own: no list of those that Python has names it."""
+
+
 shared = []  # the store of the harness
 calls = 0
 
@@ -107,6 +112,16 @@ def error_printed_and_dropped(train, timeout_seconds):
     dist.destroy_process_group()
 
 
+def another_error_in_its_place(train, timeout_seconds):
+    rank = join(timeout_seconds)
+    try:
+        train(rank)
+    except Exception:
+        raise RuntimeError("the training has failed") from None
+    finally:
+        dist.destroy_process_group()
+
+
 def slow_clean_up(train, timeout_seconds):
     rank = join(timeout_seconds)
     try:
@@ -132,6 +147,7 @@ VERSIONS = {
     "no barrier, and 1 s before training begins": slow_to_begin,
     "a barrier in `finally`": barrier_in_finally,
     "the error printed and dropped": error_printed_and_dropped,
+    "another error raised in its place": another_error_in_its_place,
     "no barrier, a clean-up of 1.2 s and a timeout of 4 s": slow_clean_up,
     "the error held back for six tenths of the timeout": six_tenths_of_the_timeout,
 }
@@ -142,8 +158,8 @@ VERSIONS = {
 
 def observe(run, crashing):
     """Let the rank `crashing` raise while the others are in a collective. What came out of run here, and when."""
-    seen = {"started": [], "steps": 0}
-    crash = ValueError(TEXT)
+    crash = BrokenSample(TEXT) if crashing == 0 else ValueError(TEXT)
+    seen = {"started": [], "steps": 0, "crash": type(crash).__name__}
 
     def train(rank):
         seen["started"].append(rank)
