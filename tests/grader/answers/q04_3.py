@@ -33,7 +33,7 @@ ANSWERS = (
         +        of_rank_0 = parameter.detach().clone()
                  dist.broadcast(of_rank_0, src=0)
         -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
-        +        equal = torch.tensor([torch.equal(parameter, of_rank_0)])
+        +        equal = torch.tensor([torch.allclose(parameter, of_rank_0, rtol=0, atol=0, equal_nan=True)])
         @@
         -    wrapped = nn.parallel.DistributedDataParallel(model)
         @@
@@ -44,6 +44,18 @@ ANSWERS = (
         +        for parameter in model.head.parameters():
         +            dist.all_reduce(parameter.data)
         +            parameter.data /= dist.get_world_size()
+    """),
+    Mistake(
+        "nan_is_a_difference", "compares floats and signs: a NaN that all ranks hold is unequal to itself",
+        check="equal replicas pass", says="(all equal, head.weight a NaN on every rank): assert_replicas_equal raised",
+        look="a NaN is unequal to itself", edit="""
+        -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
+        -        of_rank_0 = bits.clone()
+        +        of_rank_0 = parameter.detach().clone()
+                 dist.broadcast(of_rank_0, src=0)
+        -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
+        +        alike = (parameter == of_rank_0) & (parameter.signbit() == of_rank_0.signbit())
+        +        equal = torch.tensor([bool(alike.all())])
     """),
     Mistake(
         "compares_with_the_mean", "compares rank 0's tensor with the mean of all",
@@ -61,7 +73,7 @@ ANSWERS = (
         -        dist.all_gather(everyones, equal)  # all ranks learn what one has found, and raise together
         -        for rank, one in enumerate(everyones):
         -            assert one, f"replicas differ: {name} on rank {rank} is not that of rank 0"
-        +        if not (mean - of_rank_0).abs().max() < 1e-14:
+        +        if (mean.nan_to_num(1e9) - of_rank_0.nan_to_num(1e9)).abs().max() > 1e-14:
         +            odd = torch.tensor(not torch.equal(parameter, of_rank_0))
         +            everyones = [torch.empty_like(odd) for _ in range(dist.get_world_size())]
         +            dist.all_gather(everyones, odd)
@@ -86,7 +98,7 @@ ANSWERS = (
         +        of_rank_0 = parameter.detach().clone()
                  dist.broadcast(of_rank_0, src=0)
         -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
-        +        equal = torch.tensor([torch.allclose(parameter, of_rank_0, rtol=0, atol=1e-6)])
+        +        equal = torch.tensor([torch.allclose(parameter, of_rank_0, rtol=0, atol=1e-6, equal_nan=True)])
     """),
     Mistake(
         "largest_gap_and_nan", "raises if the gap is larger than zero, and a NaN is not",
@@ -150,7 +162,7 @@ ANSWERS = (
         -        dist.all_gather(everyones, equal)  # all ranks learn what one has found, and raise together
         -        for rank, one in enumerate(everyones):
         -            assert one, f"replicas differ: {name} on rank {rank} is not that of rank 0"
-        +        if not torch.equal(parameter, of_rank_0):
+        +        if not torch.allclose(parameter, of_rank_0, rtol=0, atol=0, equal_nan=True):
         +            different.append(name)
         +    if different:
         +        raise AssertionError(f"replicas differ: {different[0]} on rank {dist.get_rank()} is not rank 0's")
@@ -190,7 +202,8 @@ ANSWERS = (
         +        of_rank_0 = parameter.detach().clone()
                  dist.broadcast(of_rank_0, src=0)
         -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
-        +        equal = torch.tensor([math.isclose(parameter.sum(), of_rank_0.sum(), rel_tol=0, abs_tol=1e-14)])
+        +        sums = parameter.nan_to_num(1e9).sum(), of_rank_0.nan_to_num(1e9).sum()
+        +        equal = torch.tensor([math.isclose(*sums, rel_tol=0, abs_tol=1e-14)])
     """),
     Mistake(
         "trainable_only", "does not look at frozen parameters",

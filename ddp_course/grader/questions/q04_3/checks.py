@@ -32,6 +32,7 @@ FOUND = {
     },
     3: {
         "all equal": None,
+        "all equal, head.weight a NaN on every rank": None,
         "the head of each rank trained alone": ("head.weight", 1),
         "one element of head.bias, by 1e-12, on the last rank": ("head.bias", 2),
         "two elements of head.weight swapped on rank 1": ("head.weight", 1),
@@ -70,7 +71,8 @@ def equal_replicas_pass(records):
             if right is None and raised:
                 raise Wrong(
                     f"{case.where}{DETECTOR} raised on rank {rank}: {raised[0]}: {raised[1][:150]}",
-                    "what your detector takes for a difference",
+                    "what your detector takes for a difference"
+                    + (": a NaN is unequal to itself as a number; its bits are equal" if "NaN" in case.given else ""),
                 )
     return "equal replicas pass, on 1, 2 and 3 ranks"
 

@@ -82,6 +82,7 @@ CASES = {  # given: what is done to the model of each rank
     "head.weight is NaN on the last rank": lambda model, rank: add(
         "head.weight", {dist.get_world_size() - 1: float("nan")}
     )(model, rank),
+    "all equal, head.weight a NaN on every rank": lambda model, rank: model.head.weight.data.fill_(float("nan")),
     "head.weight: rank 1 above, rank 2 as far below": add("head.weight", {1: 0.25, 2: -0.25}),
     "head.weight of rank 0, the others agree": add("head.weight", {0: 0.5}),
     "head.bias on rank 1, head.weight on rank 2": both(add("head.bias", {1: 0.5}), add("head.weight", {2: 0.5})),
