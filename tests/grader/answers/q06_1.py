@@ -21,7 +21,8 @@ ANSWERS = (
     """),
     Mistake(
         "backward_only", "no_sync around the backward alone: every micro-batch talks",
-        check="gradients travel once an update", says="started 4 all-reduces", edit="""
+        check="gradients travel once an update", says="started 4 all-reduce(s)",
+        look="which micro-batches talk", edit="""
         +        loss = model(inputs, targets) / accumulate
                  with contextlib.nullcontext() if last else model.no_sync():
         -            loss = model(inputs, targets) / accumulate
@@ -95,6 +96,16 @@ ANSWERS = (
         check="it is called once", says="replicas_agree called train 2 times on rank 0", look="one call is enough", edit="""
              train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
         +    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
+    """),
+    Mistake(
+        "gathers_again", "averages in the last micro-batch alone, and then gathers the gradients of all ranks as well",
+        check="gradients travel once an update", says="started 1 all-reduce(s) and handed over 344 bytes",
+        look="Once is enough", edit="""
+                 if last:
+        +            for parameter in module.parameters():
+        +                everyones = [torch.empty_like(parameter.grad) for _ in range(dist.get_world_size())]
+        +                dist.all_gather(everyones, parameter.grad)
+                     optimizer.step()
     """),
     Route(
         "by_hand",

@@ -108,14 +108,16 @@ ANSWERS = (
     """),
     Mistake(
         "trains_epoch_by_epoch", "the detector calls train for each epoch anew",
-        check="the sizes are read right", says="adds the rest to the next epoch", edit="""
+        check="the sizes are read right", says="adds the rest to the next epoch",
+        look="how often train is called: 2 times here", edit="""
         -    train(module, optimizer, [[torch.ones(3)] * micro_batches] * epochs, accumulate)
         +    for _ in range(epochs):
         +        train(module, optimizer, [[torch.ones(3)] * micro_batches], accumulate)
     """),
     Mistake(
         "trains_twice", "the detector trains a second time, on another model",
-        check="it is called once", says="update_sizes called train 2 times on rank 0", edit="""
+        check="it is called once", says="update_sizes called train 2 times on rank 0",
+        look="one call makes all epochs", edit="""
              train(module, optimizer, [[torch.ones(3)] * micro_batches] * epochs, accumulate)
         +    other = OneWeight()
         +    train(other, torch.optim.SGD(other.parameters(), lr=1.0), [[torch.ones(3)]], accumulate)

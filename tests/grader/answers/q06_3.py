@@ -109,7 +109,8 @@ ANSWERS = (
     """),
     Mistake(
         "asks_twice", "the detector calls the function once for the loss and once for the gradients",
-        check="it is called once", says="is_token_mean called the function 2 times on rank 0", edit="""
+        check="it is called once", says="is_token_mean called the function 2 times on rank 0",
+        look="one call gives the loss and the gradients", edit="""
         -    loss, gradients = function(make_model(), everyones[dist.get_rank()])
         +    loss, _ = function(make_model(), everyones[dist.get_rank()])
         +    _, gradients = function(make_model(), everyones[dist.get_rank()])

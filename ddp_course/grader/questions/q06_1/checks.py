@@ -112,9 +112,9 @@ def gradients_travel_once_an_update(records):
             started = sum(one.op == "all_reduce" for one in mine)
             if case.world > 1 and sent > updates * (size + SMALL):
                 raise Wrong(
-                    f"with {case.world} ranks: in {updates} updates of {accumulate} micro-batches rank {rank} started "
-                    f"{started} all-reduces and handed over {sent:,} bytes; the gradients have {size:,}",
-                    "which micro-batches talk? Only the last of an update needs to",
+                    f"with {case.world} ranks: in {updates} update(s) of {accumulate} micro-batch(es) rank {rank} "
+                    f"started {started} all-reduce(s) and handed over {sent:,} bytes; the gradients have {size:,}",
+                    "which micro-batches talk, and how often? Once is enough, in the last of an update",
                 )
     return "and its gradients travel once an update"
 

@@ -53,7 +53,7 @@ def the_sizes_are_read_right(records):
                 raise Wrong(
                     f"{case.where}{DETECTOR}(train, {epochs}, {micro_batches}, {accumulate}) returned "
                     f"{shown(result)} on rank {rank}, not {shown(right)}",
-                    where_to_look(result, right),
+                    where_to_look(result, right, int(case.after[rank][-1])),
                 )
     carried = driver.VERSIONS["adds the rest to the next epoch"].sizes(2, 5, 2)
     return f"the detector weighs the updates of {len(WHATS)} loops right; of the second script: {shown(carried)}"
@@ -89,7 +89,7 @@ def gradients_travel_once_an_update(records):
                 raise Wrong(
                     f"{told(case)}rank {rank} handed over {sent:,} bytes in {updates} updates; the gradients have "
                     f"{size:,}",
-                    "which micro-batches talk? Only the last of an update needs to",
+                    "which micro-batches talk, and how often? Once is enough, in the last of an update",
                 )
     return "and its gradients travel once an update"
 
@@ -99,7 +99,7 @@ it_is_called_once = called_once(
     DETECTOR,
     "train",
     len(DETECT),
-    "what it leaves behind when it has run: one call is enough to look at that",
+    "what can be noted while it runs: one call makes all epochs and all updates",
 )
 
 
@@ -127,9 +127,11 @@ def shown(result):
     return repr(result)[:80]
 
 
-def where_to_look(result, right):
+def where_to_look(result, right, calls):
     if not isinstance(result, list):
         return "the return value: a list of numbers, one for each step of the optimizer"
+    if calls != 1:
+        return f"how often train is called: {calls} times here; one call is handed all epochs"
     if len(result) != len(right):
         return "an entry for each step of the optimizer, in the order of the steps, and no more"
     return "what is noted, and when: the size is the gradient that the optimizer is about to use"

@@ -141,7 +141,7 @@ it_is_called_once = called_once(
     DETECTOR,
     "the function",
     len(DETECT),
-    "what it leaves behind when it has run: one call is enough to look at that",
+    "what it returns: one call gives the loss and the gradients of the same micro-batches",
 )
 
 
