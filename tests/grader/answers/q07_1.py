@@ -223,7 +223,7 @@ ANSWERS = (
     """),
     Mistake(
         "unscales_before_average", "looks for inf before the ranks have averaged",
-        check="an overflow moves nobody", says="rank 1 overflows in step 2", on="before_unscale", edit="""
+        check="an overflow moves nobody", says="rank 1 overflows in step 1", on="before_unscale", edit="""
              scaler.scale(loss).backward()
         +    scaler.unscale_(optimizer)
     """),
@@ -249,6 +249,30 @@ ANSWERS = (
         check="the norm is that of the joint gradient", says="update returned None on rank 1", edit="""
         -    return norm.item()
         +    return norm.item() if dist.get_rank() == 0 else None
+    """),
+    Mistake(
+        "steps_along_zero", "zeroes a gradient that is not finite, and steps: momentum moves the weights all the same",
+        check="an overflow moves nobody", says="rank 0 overflows in step 2, SGD with momentum): in step 2 the weights",
+        look="once it has a momentum", edit="""
+        -    scaler.unscale_(optimizer)  # after the average: all ranks look for inf in the same gradient
+        -    norm = clip_grad_norm_(weights, limit)
+        -    scaler.step(optimizer)
+        -    scaler.update()
+        +    for weight in weights:
+        +        weight.grad /= scaler.get_scale()
+        +    norm = clip_grad_norm_(weights, limit)
+        +    if not norm.isfinite():
+        +        optimizer.zero_grad(set_to_none=False)
+        +    optimizer.step()
+    """),
+    Mistake(
+        "detector_asks_for_the_norm", "the detector also wants the norm returned, of which its text says nothing",
+        check="the detector tells right from wrong",
+        says="clips scaled gradients to limit x scale): is_right returned False", edit="""
+        -        update(weights, optimizer, torch.amp.GradScaler("cpu"), loss, 1.0)
+        +        norm = update(weights, optimizer, torch.amp.GradScaler("cpu"), loss, 1.0)
+                 joint = rows[: dist.get_world_size()].mean(0)
+        +        good *= norm is not None and abs(norm / joint.norm().item() - 1) < 1e-4
     """),
     Route(
         "flat_and_by_hand",

