@@ -253,6 +253,13 @@ ANSWERS = (
         +        own = loss if torch.isfinite(loss) else (weight * 0.0).sum()
         +        scaler.scale(own).backward()
     """),
+    Mistake(
+        "scale_of_one_at_least", "does not let the scale fall below 1",
+        check="a skipped step halves the scale", says="the scale on rank 0 went from 1 to 1; it should be 0.5", edit="""
+                 scaler.update()
+        +        if scaler.get_scale() < 1:
+        +            scaler.update(1.0)
+    """),
     Route(
         "flag_by_all_reduce",
         "the ranks tell each other whether anything overflowed, and set the scale by hand; the detector compares bytes",

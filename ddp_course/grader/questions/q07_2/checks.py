@@ -61,7 +61,12 @@ TRAIN = [
             call(2, 1024.0, "both overflow in step 4, rank 0 in step 2 too", too_large={(0, 1), (0, 3), (1, 3)}),
         ),
     ),
-    Job(3, function=FUNCTION, loads=LOADS, calls=(call(3, 1024.0, "rank 2 overflows in step 1", too_large={(2, 0)}),)),
+    Job(
+        3,
+        function=FUNCTION,
+        loads=LOADS,
+        calls=(call(3, 1.0, "a scale of 1, and rank 2 overflows in step 1", too_large={(2, 0)}),),
+    ),
 ]
 A, B, C, D = [[1.0, 2.0], 1024.0], [[1.5, 2.0], 1024.0], [[1.5, 2.5], 1024.0], [[1.5, 2.5], 512.0]
 PLUS, MINUS = [[0.0, 2.0], 1024.0], [[-0.0, 2.0], 1024.0]
