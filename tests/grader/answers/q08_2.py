@@ -31,7 +31,7 @@ ANSWERS = (
     """),
     Mistake(
         "float32", "adds up in float32",
-        check="the mean is exact", says="rank 0 returned 14.5976926; the mean", edit="""
+        check="the mean is exact", says="rank 0 returned 14.5976926; the mean", look="the dtype", edit="""
         -    total = torch.zeros(2, dtype=torch.float64)
         +    total = torch.zeros(2)
         @@
@@ -93,7 +93,7 @@ ANSWERS = (
     """),
     Mistake(
         "still_batch_means", "takes every sample once, but averages the batches' means",
-        check="the mean is exact", says="the mean of the batches' means;", edit="""
+        check="the mean is exact", says="the mean of the batches' means;", look="your own weights", edit="""
         -        total[0] += losses.sum()
         -        total[1] += len(losses)
         +        total[0] += losses.mean()
