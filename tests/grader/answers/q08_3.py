@@ -175,6 +175,38 @@ ANSWERS = (
         -                return list(ranks)
         +                return list(ranks)[::-1]
     """),
+    Mistake(
+        "order_of_a_set", "takes the values in the order of a set of the names, on each rank its own",
+        check="the means are exact", says="rank 1 lists 63 metrics in another order", look="set has none to rely on", edit="""
+        -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
+        +    names = list(set(sums))
+    """),
+    Mistake(
+        "sorts_its_input", "sorts the dict that it is handed",
+        check="what it is handed stays", says="rank 0 handed over {loss: 50.0, correct: 90.0}, and holds", edit="""
+             names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
+        +    for name in names:
+        +        sums[name] = sums.pop(name)
+    """),
+    Mistake(
+        "three_digits", "takes the ranks whose sum is nearest, if it agrees to three digits",
+        check="the ranks in a number are found", says="no sum of these", look="only the seventh digit", edit="""
+        -    for size in range(len(values) + 1):
+        -        for ranks in itertools.combinations(range(len(values)), size):
+        -            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
+        -                return list(ranks)
+        -    return None
+        +    subsets = [list(s) for n in range(len(values) + 1) for s in itertools.combinations(range(len(values)), n)]
+        +    nearest = min(subsets, key=lambda ranks: abs(sum(values[rank] for rank in ranks) - found))
+        +    return nearest if math.isclose(sum(values[rank] for rank in nearest), found, rel_tol=1e-3) else None
+    """),
+    Mistake(
+        "gives_up_above", "gives a set of ranks up as soon as its sum is above the number, as if none were negative",
+        check="the ranks in a number are found", says="a negative number", edit="""
+        +            if any(sum(values[rank] for rank in ranks[:end]) > found * (1 + 1e-6) for end in range(1, size)):
+        +                continue
+                     if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
+    """),
     Route(
         "gathers_objects", "gathers the dicts as they are; subsets as bits",
         text="""
