@@ -234,6 +234,23 @@ ANSWERS = (
         +    samples.sort(key=len)
         +    mine = samples[dist.get_rank() :: dist.get_world_size()]
     """),
+    Mistake(
+        "children_and_all_below", "gives each direct child its mode back, with all that is below it",
+        check="the model is as it was", says="the frozen part of its block came back in another mode", edit="""
+        -    was_training = {module: module.training for module in model.modules()}
+        +    was_training = {module: module.training for module in [model, *model.children()]}
+        @@
+        -        module.training = training
+        +        module.train(training)
+    """),
+    Mistake(
+        "a_message_a_sum", "sends each sum by itself, and a barrier after them",
+        check="few messages", says="rank 0 started 3 operations", look="fit into one message", edit="""
+        -    dist.all_reduce(sums)
+        +    dist.all_reduce(sums[:1])
+        +    dist.all_reduce(sums[1:])
+        +    dist.barrier()
+    """),
     Route(
         "sorted_and_gathered", "sorts the texts by length, deals them out, gathers the sums as objects",
         text="""

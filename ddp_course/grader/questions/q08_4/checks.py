@@ -113,7 +113,7 @@ def few_messages(records):
         cases(records),
         MOST_COLLECTIVES,
         SMALL_MESSAGE,
-        "sums of sums: what can wait until the last batch is done?",
+        "which sums have to travel? All of them fit into one message, after the last batch",
     )
     return f"{started} in all"
 

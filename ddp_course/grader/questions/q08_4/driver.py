@@ -7,7 +7,8 @@ from torch import nn
 from ddp_course.data.windows import IGNORED
 
 VOCABULARY = 16
-PARTS = ("the model", "its dropout", "its frozen part", "its block", "the dropout in its block")
+PARTS = ("the model", "its dropout", "its frozen part", "its block", "the dropout in its block",
+         "the frozen part of its block")  # fmt: skip
 
 
 def drive(evaluate, lengths, batch_size, training):
@@ -16,6 +17,7 @@ def drive(evaluate, lengths, batch_size, training):
     model = Model()
     model.train(training)
     model.frozen.eval()
+    model.block[1].eval()
     model.table.grad = torch.ones_like(model.table)  # somebody accumulates
     before, samples = modes(model), texts(lengths)
     result = evaluate(model, samples, batch_size)
@@ -45,7 +47,7 @@ class Model(nn.Module):
         self.table = nn.Parameter(2 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(5)))
         self.dropout = nn.Dropout(0.5)
         self.frozen = nn.Dropout(0.5)  # somebody set it to eval mode, where it has to stay
-        self.block = nn.Sequential(nn.Dropout(0.5))
+        self.block = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))  # the second one is frozen, too
         self.forwards = SharedNotes()
 
     def forward(self, inputs, targets):
@@ -58,7 +60,7 @@ class Model(nn.Module):
 
 def modes(model):
     """Whether each of PARTS is in training mode."""
-    return [part.training for part in (model, model.dropout, model.frozen, model.block, model.block[0])]
+    return [part.training for part in (model, model.dropout, model.frozen, model.block, *model.block)]
 
 
 def texts(lengths):
