@@ -30,7 +30,8 @@ ANSWERS = (
     """),
     Mistake(
         "three_collectives", "meets the others in a barrier after every update",
-        check="little is said", says="called 9 collectives", edit="""
+        check="little is said", says="called 9 collectives (all_reduce, barrier) in its last 3 updates",
+        look="what each of them is for", edit="""
                  weights.grad = None
         +        dist.barrier()
     """),
@@ -261,7 +262,7 @@ ANSWERS = (
     Mistake(
         "in_their_order", "returns the world sizes in the order in which the dict holds them",
         check="the detector tells runs apart", says="in another order of sizes: not_the_same_run returned [4, 2], not [2, 4]",
-        edit="""
+        look="the order of the list", edit="""
         -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
         +    return [size for size, losses in curves.items() if not same(losses, curves[1])]
     """),

@@ -210,9 +210,9 @@ def little_is_said(records):
             if len(counted) > 2 * (UPDATES - WARM):
                 names = ", ".join(dict.fromkeys(one.op for one in counted))
                 raise Wrong(
-                    f"{case.where}rank {rank} called {len(counted)} collectives ({names}) in {UPDATES - WARM} updates "
-                    f"after the first {WARM}; two an update are enough",
-                    "what is sent once a micro-batch and needed once an update",
+                    f"{case.where}rank {rank} called {len(counted)} collectives ({names}) in its last {UPDATES - WARM} "
+                    "updates; two an update are enough",
+                    "what each of them is for: only the gradients and the loss are needed, and once an update",
                 )
     return "two collectives an update at most"
 
@@ -225,6 +225,8 @@ def the_detector_tells_runs_apart(records):
             missed = isinstance(result, list) and [one for one in right if one not in result]
             raise Wrong(
                 f"{case.given}: {DETECTOR} returned {result!r}, not {right!r} ({curves})",
+                "the order of the list: the smallest world size comes first"
+                if isinstance(result, list) and sorted(result, key=str) == sorted(right, key=str) else
                 "what it overlooks: a NaN compares as unequal to everything, zip ends with the shorter list, and an "
                 "absolute limit means nothing for a tiny loss" if missed else
                 "what it takes for a difference: sums in another order differ in their last digits, relative to size",
