@@ -74,7 +74,7 @@ ANSWERS = (
         "from_the_exit", "starts the clock with the exit, and forgets the step that was under way",
         check="the lost seconds are measured", says="rank 1 was killed: account measured 8.75", look="from when all ranks",
         edit="""
-                 if last >= front:
+                 if front is None or last >= front:
                      front, when = last, done[last]
         +        when = min(exits)[0]
     """),
@@ -89,15 +89,15 @@ ANSWERS = (
         "a_new_front_each_time", "forgets how far the run had been before the last attempt",
         check="the lost seconds are measured", says="a second failure, before the front was reached",
         look="an attempt that does not come so far", edit="""
-        -        if last >= front:
+        -        if front is None or last >= front:
         -            front, when = last, done[last]
         +        front, when = last, done[last]
     """),
     Mistake(
         "the_first_visit_counts", "leaves the front at its first time when a later attempt ends on it",
         check="the lost seconds are measured", says="a second failure, on the front", edit="""
-        -        if last >= front:
-        +        if last > front:
+        -        if front is None or last >= front:
+        +        if front is None or last > front:
     """),
     Mistake(
         "cannot_begin", "takes an attempt in which nothing was done for a loss of all steps",
@@ -105,6 +105,30 @@ ANSWERS = (
                  if not done:
         +            steps += last
                      continue
+    """),
+    Mistake(
+        "ranks_that_began", "does not know of a rank that ended before it had resumed",
+        check="the lost seconds are measured", says="a first attempt that did not begin", look="from when all ranks", edit="""
+        -    ranks, times = {event["rank"] for event in events}, {}
+        +    ranks, times = {event["rank"] for event in events if event["event"] != "exit"}, {}
+    """),
+    Mistake(
+        "from_second_zero", "starts the clock before anything was done",
+        check="the lost seconds are measured", says="a first attempt that did not begin", edit="""
+        -    last, front, when = 0, None, 0.0  # steps at the end of the last attempt; the most there ever were, and since when
+        +    last, front, when = 0, 0, 0.0  # steps at the end of the last attempt; the most there ever were, and since when
+        @@
+        -        if front is not None:
+        +        if attempt > 0:
+    """),
+    Mistake(
+        "steps_of_each_restart", "returns a list of the steps, one number for each restart",
+        check="the lost steps are counted", says="counted [] lost steps, not 0", look="one number", edit="""
+        -    first, steps, seconds = [], 0, 0.0
+        +    first, steps, seconds = [], [], 0.0
+        @@
+        -            steps += last - min(done)
+        +            steps.append(last - min(done))
     """),
     Route(
         "by_time", "walks through the events in time, and keeps where each rank is", text='''
@@ -119,7 +143,7 @@ ANSWERS = (
             steps = front = 0
             behind = None
             seconds, previous = 0.0, 0
-            began = 0.0
+            began = None
             for event in events:
                 attempt = event["attempt"]
                 if event["event"] == "exit":

@@ -51,6 +51,15 @@ ANSWERS = (
         +    return own[min(common)] if common else None
     """),
     Mistake(
+        "upwards_to_the_first_gap", "climbs from the oldest, and stops where one is torn",
+        check="all go on from one step", says="torn, each at another step): rank 0 made the steps 0 to 13", edit="""
+        -    return own[max(common)] if common else None
+        +    step = 0
+        +    while step + EVERY in common:
+        +        step += EVERY
+        +    return own.get(step)
+    """),
+    Mistake(
         "a_step_too_late", "takes the step of the checkpoint for one that is still to be counted",
         check="all go on from one step", says="made the steps 7 to 13 in attempt 1, not 6 to 13", edit="""
         -    for step in range(first, steps):

@@ -117,6 +117,16 @@ ANSWERS = (
         +        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     """),
     Mistake(
+        "handler_back_on_the_others", "puts the old handler back on ranks that do not save, which still have to wait",
+        check="dies", state="crashed", says="rank 1 was killed by SIGTERM", edit="""
+        -    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+        +    before = signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+        @@
+                 save(step + 1, weights)
+        +    else:
+        +        signal.signal(signal.SIGTERM, before)
+    """),
+    Mistake(
         "leaves_in_the_handler", "ends the process in the handler",
         check="leaves early", state="crashed", says="left with exit code 75", edit="""
         -    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
@@ -130,6 +140,19 @@ ANSWERS = (
         +        told = [None] * dist.get_world_size()
         +        dist.all_gather_object(told, {"rank": dist.get_rank(), "asked": bool(asked)})
         +        anybody = any(one["asked"] for one in told)
+    """),
+    Mistake(
+        "three_at_the_end", "meets before and after the save, and tells once more how many steps were made",
+        check="little is sent", says="(nobody is asked): rank 0 started 19 operations", look="at the end", edit="""
+        +    dist.barrier()
+             if dist.get_rank() == 0:
+                 save(step + 1, weights)
+        +    dist.broadcast(torch.tensor(step + 1), src=0)
+    """),
+    Route(
+        "two_at_the_end", "meets before the save and after it", edit="""
+        +    dist.barrier()
+             if dist.get_rank() == 0:
     """),
     Route(
         "with_the_gradient", "sends the request as a fourth number of the gradient", edit="""

@@ -73,8 +73,10 @@ MADE_UP = {  # what is right: who was first, the steps, the seconds
     "an attempt that failed before it had begun": (
         report(KILLED, attempt(1, 14.0, 4, 0, [(15.0, 1), (14.5, 1)], short=[1]), attempt(2, 30.0, 4, 6, WELL)),
         [1, 1], 3, 25.0),
-    "one rank less after the restart": (
-        report(attempt(0, 1.0, 0, 6, [(8.5, 1), (8.25, -15), (8.0, -9)]), attempt(1, 12.0, 4, 5, WELL)), [2], 2, 6.75),
+    "a first attempt that did not begin, and one rank less after the restart": (
+        report(attempt(0, 1.0, 0, 0, [(2.0, 1), (1.5, -9), (2.0, 1)], short=[1]),
+               attempt(1, 11.0, 0, 6, [(18.5, 1), (18.25, -15), (18.0, -9)]), attempt(2, 22.0, 4, 5, WELL)),
+        [1, 2], 2, 6.75),
     "one rank more after the restart": (
         report(KILLED, attempt(1, 14.0, 4, 5, [*WELL, (90.5, 0)])), [1], 3, 9.25),
     "one rank alone": (
@@ -101,6 +103,8 @@ def the_lost_steps_are_counted(records):
         found = case.results[0]["steps"]
         if found != steps:
             look = "from the last step that all ranks of the attempt had done, back to where the next one resumed"
+            if not isinstance(found, int):
+                look = "one number: what all restarts lost together"
             raise Wrong(f"{case.given}: {FUNCTION} counted {found!r} lost steps, not {steps}", look)
     return "the steps that were lost are counted"
 

@@ -31,7 +31,7 @@ RUNS = {  # the steps at which the attempts end; after each, what happened to wh
     "rank 0's newest is torn": ([10], [{0: TORN_9}], [0, 6]),
     "rank 0 had not written its newest": ([10], [{0: LOST_9}], [0, 6]),
     "rank 1 had not written its newest": ([10], [{1: LOST_9}], [0, 6]),
-    "both are torn, each at another step": ([13], [{0: [(12, "torn")], 1: TORN_9}], [0, 6]),
+    "both are torn, each at another step": ([13], [{0: [(12, "torn")], 1: [(3, "torn"), *TORN_9]}], [0, 6]),
     "rank 1's last two are torn, an older one of rank 0 is": (
         [13], [{1: [(12, "torn"), (9, "lost")], 0: [(6, "torn")]}], [0, 3]),
     "rank 0 has the newest alone, and rank 1 one that rank 0 lacks": (

@@ -1,19 +1,24 @@
 """Inside a rank, for 13.3: signals at known moments of a run, and who did what, when."""
 
+import os
 import signal
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 
 def drive(train, steps, signals):
-    """signals: {rank: the steps in whose forward pass it is sent SIGTERM}, and under "save" whether one comes then.
+    """signals: {rank: the steps in whose forward pass it is sent SIGTERM}, and under "save" whether all are sent one
+    then, the others while they wait.
 
     Returns the steps made, the exit code, the saves, and the times at which the save and the call had ended: they are
     those of one clock, which all processes of a machine share.
     """
     rank, made, saves = dist.get_rank(), [], []
+    Path(f"rank_{rank}.pid").write_text(str(os.getpid()))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as at the start of a process
 
     def gradient(step):
         made.append(step)
@@ -24,7 +29,8 @@ def drive(train, steps, signals):
     def save(steps_made, weights):
         time.sleep(0.1)  # a slow disk
         if signals.get("save"):
-            signal.raise_signal(signal.SIGTERM)
+            for path in Path.cwd().glob("rank_*.pid"):
+                os.kill(int(path.read_text()), signal.SIGTERM)
         saves.append([steps_made, weights.detach().clone(), time.monotonic()])
 
     code = train(steps, gradient, save)
