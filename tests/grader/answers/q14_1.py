@@ -110,6 +110,12 @@ ANSWERS = (
         +            return {"rank": rank, "part": max(PARTS, key=work[rank].get)}
     """),
     Mistake(
+        "largest_share_more", "names the part that is longer by the largest factor",
+        check="the part is right", says="slow backward, two ranks: straggler named 'input'", edit="""
+        -            excess = {part: work[rank][part] - median(work[other][part] for other in others) for part in PARTS}
+        +            excess = {part: work[rank][part] / median(work[other][part] for other in others) for part in PARTS}
+    """),
+    Mistake(
         "waiting_is_backward", "counts the wait for the messages as backward",
         check="the part is right", says="slow backward: straggler named", look="waiting for a message", edit="""
         -            work = {name: min(b, start) - a for a, b, name in inside if name in PARTS}

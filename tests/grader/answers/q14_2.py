@@ -68,6 +68,13 @@ ANSWERS = (
         +    overlap = sent - sum(max(0.0, b - max(a, done)) for a, b in messages)
     """),
     Mistake(
+        "tenths_of_milliseconds", "rounds the times, to which a message of 20 microseconds is nothing",
+        check="communication counts once", says="half hidden: exposed returned 0.0001 s of communication, not 2e-05", edit="""
+        -    for start, end in sorted((event["start"], event["end"]) for event in events if event["kind"] == kind):
+        +    both = [(round(event["start"], 4), round(event["end"], 4)) for event in events if event["kind"] == kind]
+        +    for start, end in sorted(both):
+    """),
+    Mistake(
         "difference_of_sums", "subtracts all computation from all communication",
         check="exposed is what nothing hides", says="half hidden: exposed returned", look="", edit="""
         -    overlap = sum(max(0.0, min(b, d) - max(a, c)) for a, b in messages for c, d in computation)

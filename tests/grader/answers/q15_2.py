@@ -7,6 +7,15 @@ AGREE, FASTER = "all ranks agree", "a tenth faster than the default"
 
 ANSWERS = (
     Mistake(
+        "times_of_one_rank", "plans with the times of the rank that ends last, though the other begins later",
+        check="a tenth faster than the default", says="rank 0 begins late, and rank 1 ends last: the last message",
+        look="", edit="""
+        -    dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a message waits for the last rank
+        +    everyone = [torch.empty_like(times) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(everyone, times)
+        +    times = max(everyone, key=lambda one: one[-1].item())
+    """),
+    Mistake(
         "numbers_not_names", "returns the number of gradients in each bucket",
         check=ONCE, says="returned [", look="each a list of names", edit="""
         -    return min(plans, key=lambda buckets: end(buckets, sizes, last, latency, bytes_per_second))

@@ -12,6 +12,13 @@ ANSWERS = (
         +    typical = {size: sum(times) / len(times) for size, times in seconds.items()}
     """),
     Mistake(
+        "the_middle_half", "takes the mean of the middle half, in which there are bad times if four of ten are bad",
+        check=BANDWIDTH, says="fit found", look="their typical times", edit="""
+        -    typical = {size: median(times) for size, times in seconds.items()}
+        +    middle = {size: sorted(times)[len(times) // 4 : -(len(times) // 4)] for size, times in seconds.items()}
+        +    typical = {size: sum(times) / len(times) for size, times in middle.items()}
+    """),
+    Mistake(
         "the_shortest", "takes the shortest time, which is one that was noted too short",
         check=BANDWIDTH, says="from the shortest times", look="which of the times of one size", edit="""
         -    typical = {size: median(times) for size, times in seconds.items()}
@@ -79,9 +86,10 @@ ANSWERS = (
     """),
     Mistake(
         "the_first_is_the_smallest", "takes the first size of the dict for the smallest",
-        check="returns two numbers", says="fit returned [-", look="both above 0", edit="""
+        check=LATENCY, says="fit found", look="the smallest size", edit="""
         -    small, large = min(typical), sorted(size for size in typical if size >= 256 * 2**10)
-        +    small, large = next(iter(typical)), sorted(size for size in typical if size >= 256 * 2**10)
+        +    usable = [size for size in typical if not 4096 < size < 256 * 2**10]
+        +    small, large = usable[0], sorted(size for size in typical if size >= 256 * 2**10)
     """),
     Mistake(
         "sizes_by_heart", "asks for sizes that not every cable was measured with",

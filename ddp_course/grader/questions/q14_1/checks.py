@@ -67,12 +67,14 @@ def traces(given, world=4, steps=9, more=None, once=None, link=2.0, ahead=None, 
 def drawn(given, part, **settings):
     """A straggler that is drawn, slow in `part`, and the right answer.
 
-    beside: {part: ms} of the rank after it. noted_late: the steps where its own end is noted late.
+    also: {part: ms} of it. beside: {part: ms} of the rank after it. noted_late: the steps where its own end is noted
+    late.
     """
     luck = random.Random(f"rank of {given}")
     world, beside = settings.get("world", 4), settings.pop("beside", {})
     rank = luck.randrange(world)
     more = {(rank, part): luck.uniform(8, 20)} | {((rank + 1) % world, part): ms for part, ms in beside.items()}
+    more |= {(rank, other): ms for other, ms in settings.pop("also", {}).items()}
     noted_late = [(rank, step) for step in settings.pop("noted_late", ())]
     return traces(given, more=more, noted_late=noted_late, **settings), {"rank": rank, "part": part}
 
@@ -109,7 +111,8 @@ SLOW = {
         ("slow forward", "forward", {}),
         ("slow backward", "backward", {}),
         ("slow input, on a slow link", "input", {"link": 35.0}),
-        ("slow backward, two ranks", "backward", {"world": 2}),
+        # Of the input a greater share more, but fewer milliseconds.
+        ("slow backward, two ranks", "backward", {"world": 2, "also": {"input": 4.0}}),
         ("slow forward, and two ends are noted late", "forward", {"noted_late": (0, 3)}),
         ("slow input, eight ranks", "input", {"world": 8, "steps": 5}),
         ("slow forward, beside a rank with a longer input", "forward", {"beside": {"input": 10.0, "backward": -10.0}}),

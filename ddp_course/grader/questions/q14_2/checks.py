@@ -53,7 +53,7 @@ STREAMS, GROUPS = "two compute streams", "messages of two groups at once"
 IDLE, SPLIT = "idle is noted too", "one message over three operations"
 STEPS = {  # events, seconds of communication, seconds of them exposed
     "all hidden": ([compute(0, 4), message(1, 3)], 2.0, 0.0),
-    "half hidden": ([compute(0, 4), message(3, 5)], 2.0, 1.0),
+    "half hidden": ([compute(0, 4e-5), message(3e-5, 5e-5)], 2e-5, 1e-5),
     "all exposed": ([compute(0, 4), message(4, 6), compute(6, 7)], 2.0, 2.0),
     "computation in the middle": ([message(0, 5), compute(1, 2)], 5.0, 4.0),
     SPLIT: ([compute(0, 2), compute(3, 4), compute(5, 8), message(1, 6)], 5.0, 2.0),

@@ -48,7 +48,7 @@ CABLES = {  # sizes, seconds until ready by rank, latency, bytes per second
     "a quick cable": (WIDE, [even(WIDE, 0.1), late(WIDE, 0.1, 0.003, 0.003)], 0.0005, 1e9),
     "a long way": (DEEP, [even(DEEP, 0.03), late(DEEP, 0.03, 0.001, 0.001)], 0.06, 10e9),
     "rank 1 begins late": (DEEP, [even(DEEP, 0.1), late(DEEP, 0.1, 0.09, 0.0)], 0.015, 2e9),
-    "rank 0 begins late": (DEEP, [late(DEEP, 0.1, 0.09, 0.0), even(DEEP, 0.1)], 0.015, 2e9),
+    "rank 0 begins late, and rank 1 ends last": (DEEP, [late(DEEP, 0.1, 0.09, -0.001), even(DEEP, 0.1)], 0.015, 2e9),
     "rank 1 computes slowly": (SMALL, [even(SMALL, 0.02), late(SMALL, 0.02, 0.0, 0.08)], 0.005, 300e6),
 }
 
