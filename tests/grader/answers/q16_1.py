@@ -158,6 +158,13 @@ ANSWERS = (
         +RUN=runs/$SLURM_JOB_NODELIST
     """),
     Mistake(
+        "named_after_the_first_machine", "names the folder after the machine on which the script runs",
+        check=RESUMED, says="attempt 1: task 0 began at step 0, in runs/4711-node3; saved was step 100",
+        look="one folder for all attempts", edit="""
+        -RUN=runs/$SLURM_JOB_ID
+        +RUN=runs/$SLURM_JOB_ID-$(hostname)
+    """),
+    Mistake(
         "does_not_resume", "starts the training afresh",
         check=RESUMED, says="attempt 1: task 0 began at step 0, in runs/4711", look="resume", edit="""
         -srun train --run-dir "$RUN" --resume &
@@ -177,14 +184,21 @@ ANSWERS = (
     """),
     Mistake(
         "tries_a_bug_again", "gives back whatever fails",
-        check="what is over stays over", says="a task with a bug: the tasks ended with exit code 1, and the job went back",
+        check="what is over stays over", says="a task with a bug: the tasks ended with exit code 3, and the job went back",
         edit="""
         -if [ "$code" -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi
         +if [ "$code" -ne 0 ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi
     """),
     Mistake(
+        "every_bug_is_1", "ends with 1 whatever the code of the tasks was",
+        check="what is over stays over", says="exit code 3, and the job ended with exit code 1", look="and end with it",
+        edit="""
+        -exit "$code"
+        +[ "$code" -eq 0 ] || exit 1
+    """),
+    Mistake(
         "a_bug_looks_done", "ends with 0 in any case",
-        check="what is over stays over", says="exit code 1, and the job ended with exit code 0", edit="""
+        check="what is over stays over", says="exit code 3, and the job ended with exit code 0", edit="""
         -exit "$code"
         +exit 0
     """),

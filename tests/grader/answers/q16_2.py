@@ -51,6 +51,15 @@ ANSWERS = (
         +        if address is None or address.is_loopback:
     """),
     Mistake(
+        "unlike_its_neighbour", "compares the addresses in a network of machines that follow each other, and of no others",
+        check=NAMED, says="a name that leads to Docker, of three: mend did not name b, which publishes 172.17.0.2",
+        look="its own address", edit="""
+        -    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
+        +    neighbours = {network: list(zip(ips, ips[1:], strict=False)) for network, ips in members.items()}
+        +    shared = [network for network, ips in members.items()
+        +              if len(ips) == len(machines) and all(one != other for one, other in neighbours[network])]
+    """),
+    Mistake(
         "dockers_bridge", "takes a network for shared that each machine has for itself",
         check=NAMED, says="did not name node2, which publishes 172.17.0.1", look="its own address", edit="""
         -    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
@@ -152,10 +161,10 @@ ANSWERS = (
             return found
 
 
-        def reaches(other, address, owner):
-            """Whether `other` has an interface in the network of `address`, and `owner` is somebody else there."""
-            return any(up and address in one.network and (other is owner or one.ip != address)
-                       for one, up in cards(other).values())
+        def all_meet(machines, address):
+            """Whether each machine has an interface in the network of `address`, and no two the same address there."""
+            there = [{one.ip for one, up in cards(other).values() if up and address in one.network} for other in machines]
+            return all(there) and len(set.union(*there)) == sum(map(len, there))
 
 
         def mend(machines):
@@ -169,7 +178,7 @@ ANSWERS = (
                     named = [ip.ip_address(line.split()[0]) for line in machine["hosts"].splitlines()
                              if machine["hostname"] in line.split()[1:]]
                     mine = [one for one in named if one in [card.ip for card, _ in own.values()]]
-                if mine and all(reaches(other, mine[0], machine) for other in every):
+                if mine and all_meet(every, mine[0]):
                     continue
                 settings[name] = [f"GLOO_SOCKET_IFNAME={card}" for card, (one, up) in own.items()
                                   if up and all(reaches(other, one.ip, machine) for other in every)][-1]

@@ -137,6 +137,18 @@ ANSWERS = (
         +    dist.barrier()
     """),
     Mistake(
+        "only_os_errors", "catches errors of the disk alone, and leaves the others waiting after any other",
+        check="does not end", says="in all_gather", look="which rank never comes to it", edit="""
+        -        except Exception as failure:
+        +        except OSError as failure:
+    """),
+    Mistake(
+        "cuts_the_text", "sends the beginning of the error",
+        check=ERROR, says="without the download's error", look="send its text", edit="""
+        -            error = f"machine {machine}: {failure}"
+        +            error = f"machine {machine}: {failure}"[:80]
+    """),
+    Mistake(
         "raises_at_home", "raises on the machine that failed, and lets the others go on",
         check=ERROR, says="(the download fails on machine 1): rank 0 raised nothing", look="every rank has to hear", edit="""
         -    if any(errors):

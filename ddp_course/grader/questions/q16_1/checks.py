@@ -5,6 +5,7 @@ from pathlib import Path
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.questions.q16_1 import given as given_script
 from ddp_course.grader.questions.q16_1.slurm_play import KILL_WAIT, SAVE
+from ddp_course.grader.questions.q16_1.stand_in import BUG as CODE
 from ddp_course.grader.questions.q16_1.stand_in import STEPS_PER_ATTEMPT
 from ddp_course.grader.verdict import Wrong, last_lines
 
@@ -121,7 +122,7 @@ def what_is_over_stays_over(records):
     """A job that is done completes; one with a bug fails, with the bug's exit code. Neither is requeued."""
     for case in cases(records):
         state, code, last = (case.results[0][name] for name in ("state", "exit_code", "attempts"))
-        right = ("FAILED", 1) if case.given == BUG else ("COMPLETED", 0)
+        right = ("FAILED", CODE) if case.given == BUG else ("COMPLETED", 0)
         if (state, code) != right:
             ended = f"ended with exit code {code}" if last[-1]["ended"] == "exited" else f"is {state}"
             if last[-1]["ended"] == "requeued":

@@ -21,7 +21,7 @@ import psutil
 SAVE, KILL_WAIT = 90, 30  # seconds of the play
 DEFAULT_NOTICE = 60  # of --signal=B:TERM
 STAND_IN = Path(__file__).with_name("stand_in.py")
-NAMES = ("srun", "scancel", "scontrol", "squeue", "sleep", "train")
+NAMES = ("srun", "scancel", "scontrol", "squeue", "hostname", "sleep", "train")
 NOT_PLAYED = ("sbatch", "salloc", "sinfo", "sacct", "sattach", "sstat", "strigger")  # the real ones stay out of it
 QUIET, POLLING = 0.5, 2.0  # real seconds without movement; for a script that never stands still, once all are asked
 LOOK = 0.1  # real seconds between two looks at the script's processes, which compute for some hundredths themselves
@@ -230,6 +230,8 @@ class Attempt:
             "PLAY_ATTEMPT": str(self.number),
             "PLAY_SHARED": str(self.folder / "shared"),
             "PLAY_REQUEUE": str(int(self.options.get("--requeue", "no") != "no")),
+            "HOSTNAME": f"node{first}",
+            "SLURMD_NODENAME": f"node{first}",
             "SLURM_JOB_ID": "4711",
             "SLURM_JOBID": "4711",
             "SLURM_JOB_NAME": self.options.get("--job-name", "train"),

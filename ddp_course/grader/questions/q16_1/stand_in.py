@@ -18,6 +18,7 @@ from pathlib import Path
 
 HOME = Path(os.environ.get("PLAY", "."))
 STEPS_PER_ATTEMPT = 100
+BUG = 3  # exit code of a task
 SECOND = 0.01  # of `sleep`
 WITH_VALUE = {"-N", "-n", "-c", "-t", "-o", "-e", "-J", "-p", "-w", "-x", "-D", "-W", "--wait", "--nodes", "--ntasks",
               "--ntasks-per-node", "--cpus-per-task", "--output", "--error", "--time", "--signal"}  # srun's, as in -n 2
@@ -56,6 +57,7 @@ def srun(arguments):
     signal.signal(signal.SIGTERM, end)
     for task in range(2):
         own = {"SLURM_PROCID": str(task), "SLURM_NODEID": str(task), "SLURM_LOCALID": "0", "SLURM_STEP_ID": str(step)}
+        own |= dict.fromkeys(("HOSTNAME", "SLURMD_NODENAME"), machine(task))
         try:
             tasks.append(subprocess.Popen(arguments, env=os.environ | own, start_new_session=True))
         except OSError as error:
@@ -109,8 +111,17 @@ def scontrol(arguments):
             return 1
         note("requeued")
     elif arguments[:2] == ["show", "hostnames"]:
-        first = 1 + 2 * int(os.environ["PLAY_ATTEMPT"])
-        print(f"node{first}\nnode{first + 1}")
+        print(machine(0), machine(1), sep="\n")
+    return 0
+
+
+def machine(number):
+    """The name of one of the two machines of this attempt."""
+    return f"node{1 + 2 * int(os.environ['PLAY_ATTEMPT']) + number}"
+
+
+def hostname(arguments):
+    print(os.environ["HOSTNAME"])
     return 0
 
 
@@ -148,7 +159,7 @@ def train(arguments):
     note("begins", task=task, step=step, folder=folder)
     print(f"task {task}: begins at step {step}", flush=True)
     while not asked:
-        for end, code in (("done", 0), ("bug", 1)):
+        for end, code in (("done", 0), ("bug", BUG)):
             if (HOME / f"{end}-{os.environ['PLAY_ATTEMPT']}").exists():
                 note("ends", task=task, code=code)
                 return code
@@ -176,7 +187,7 @@ def send(pid, number):
     return True
 
 
-PROGRAMS = {one.__name__: one for one in (srun, scancel, scontrol, squeue, sleep, train)}
+PROGRAMS = {one.__name__: one for one in (srun, scancel, scontrol, squeue, hostname, sleep, train)}
 
 if __name__ == "__main__":
     sys.exit(PROGRAMS.get(sys.argv[1], other)(sys.argv[2:]))

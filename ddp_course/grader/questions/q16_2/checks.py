@@ -79,14 +79,15 @@ def cluster(given, world, special, prefix=24, second="all"):
         wrong = special.get(number, "")
         lines = [("lo", "UNKNOWN", "127.0.0.1/8"),
                  (f"{cards[number]}@if{4 + number}", "UP", f"{first[number]}/{prefix}"),
-                 ("docker0", luck.choice(["UP", "DOWN"]) if given != "Docker is up" else "UP", "172.17.0.1/16")]
+                 ("docker0", luck.choice(["UP", "DOWN"]) if "Docker" not in given else "UP",
+                  f"172.17.0.{2 if wrong == 'bridge' else 1}/16")]
         if second == "all" or number in second:
             lines.append(("ib0", "DOWN" if wrong == "down" else "UP", f"{others[number]}/24"))
         lines = [lines[0], *luck.sample(lines[1:], len(lines) - 1), ("eth9", "UP", "")]
         if wrong == "spare card":  # in the same network, and down
             lines.insert(1, ("eth8", "DOWN", f"10.{base}.{third}.{200 + number}/{prefix}"))
         known = dict(zip(names, first, strict=True))
-        known[names[number]] = {"loopback": "127.0.1.1", "second": others[number], "bridge": "172.17.0.1",
+        known[names[number]] = {"loopback": "127.0.1.1", "second": others[number], "bridge": "172.17.0.2",
                                 "rescued": "127.0.1.1", "spare card": "127.0.1.1",
                                 "stale": f"10.{base}.99.99"}.get(wrong, first[number])
         if wrong == "unknown":
