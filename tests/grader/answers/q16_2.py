@@ -181,7 +181,7 @@ ANSWERS = (
                 if mine and all_meet(every, mine[0]):
                     continue
                 settings[name] = [f"GLOO_SOCKET_IFNAME={card}" for card, (one, up) in own.items()
-                                  if up and all(reaches(other, one.ip, machine) for other in every)][-1]
+                                  if up and all_meet(every, one.ip)][-1]
             return settings
     '''),
     Route(

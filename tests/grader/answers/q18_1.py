@@ -145,6 +145,13 @@ ANSWERS = (
                 head -= rate * gradient / dist.get_world_size()
             return head if dist.get_rank() == 0 else None
     """),
+    Mistake(
+        "tells_the_head_in_each_step", "broadcasts rank 0's head in the loop, so that no step leaves the heads apart",
+        check="replicas end equal", says="after 0 steps the head of rank 1 is", look="where the two heads begin", edit="""
+        -    dist.broadcast(head, src=0)
+             for _ in range(steps):
+        +        dist.broadcast(head, src=0)
+    """),
     Route(
         "differences",
         "heads are averaged after every step; the detector runs each rank's pairs alone and compares lengths",

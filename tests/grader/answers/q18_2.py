@@ -141,6 +141,13 @@ ANSWERS = (
         -        factors = factors.clamp(max=cap)
         +        factors.clamp_(max=cap)
     """),
+    Mistake(
+        "a_millionth_on_top", "adds a small number to every loss, which no factor shows",
+        check="the modes differ as promised", says="one pair, mode none, cap None: the loss is 1.00001, not 1, though",
+        look="added to the weighted losses", edit="""
+        -    return (factors * losses).mean()
+        +    return (factors * losses).mean() + 1e-5
+    """),
     Route(
         "one_hot_losses",
         "factors by losses of 0 and 1, random weights, a set of names; the loss is a dot product and cut in a loop",
@@ -183,6 +190,12 @@ ANSWERS = (
                     factor = weight * len(weights) / float(weights.sum())
                 total = total + loss * (factor if cap is None or factor < cap else cap)
             return total / len(losses)
+    """),
+    Route(
+        "a_tiny_number_beside_the_mean", "keeps the mean weight from 0, by less than the tenth digit of any factor",
+        edit="""
+        -    factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights}[mode]
+        +    factors = {"none": torch.ones_like(weights), "mean": weights / (weights.mean() + 1e-12), "sum": weights}[mode]
     """),
     Route(
         "a_set_of_promises", "returns a set; the loss is a scalar product, cut off by a minimum",

@@ -40,7 +40,11 @@ DETECT = [
     job(3, DETECTOR, *((what, torch.zeros(1)) for what in driver.VERSIONS)),
     job(2, DETECTOR, *((what, torch.zeros(1)) for what in list(driver.VERSIONS)[:2])),
 ]
-TRAIN = [job(2, REPAIRED, ("own", 1), ("own", 3)), job(4, REPAIRED, ("own", 2)), job(1, REPAIRED, ("own", 2))]
+TRAIN = [
+    job(2, REPAIRED, ("own", 1), ("own", 3)),
+    job(4, REPAIRED, ("own", 0), ("own", 2)),
+    job(1, REPAIRED, ("own", 2)),
+]
 JOBS = [*DETECT, *TRAIN]
 
 
@@ -142,7 +146,7 @@ CHECKS = [
 
 def told(case):
     _, steps = case.args[0]
-    return f"{where(case.world)}after {steps} step{'s' * (steps > 1)} "
+    return f"{where(case.world)}after {steps} step{'s' * (steps != 1)} "
 
 
 def shown(found):

@@ -1,5 +1,6 @@
 """18.2: modes that are one formula and a cap that does not bound; a detector of broken promises, and the repair."""
 
+import math
 from pathlib import Path
 
 import torch
@@ -128,9 +129,9 @@ def factors(record, capped):
         if (cap is not None) == capped:
             [(found, loss, _)] = case.results
             right, right_loss = driver.right(given, mode, cap)
-            if close(found, right) and abs(loss.item() - right_loss.item()) > CLOSE:
+            if close(found, right) and not math.isclose(loss.item(), right_loss.item(), rel_tol=1e-6):
                 raise Wrong(
-                    f"{case.given}: the loss is {loss.item():.6g}, not {right_loss.item():.6g}, though its factors "
+                    f"{case.given}: the loss is {loss.item():.8g}, not {right_loss.item():.8g}, though its factors "
                     "are right",
                     "what is added to the weighted losses",
                 )
