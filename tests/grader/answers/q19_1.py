@@ -137,6 +137,24 @@ ANSWERS = (
         +        count = len(rewards) * dist.get_world_size()
         +        advantages = distances / (mean_over_ranks(distances.square().mean()) * count / (count - 1)) ** 0.5
     """),
+    Mistake(
+        "kl_of_float32", "makes the KL joint in float32, as torch.tensor makes it of a number",
+        check="the run is that of one process", says="beta after update 2", look="the dtype of what is joint", edit="""
+        -        beta = next_beta(beta, mean_over_ranks(kl))
+        +        beta = next_beta(beta, mean_over_ranks(torch.tensor(kl)))
+    """),
+    Mistake(
+        "a_little_on_the_spread", "keeps the spread from 0, as many libraries do",
+        check="the run is that of one process", says="the logits of rank 0 are", look="what is added to the spread", edit="""
+        -        advantages = distances / mean_over_ranks(distances.square().mean()) ** 0.5
+        +        advantages = distances / (mean_over_ranks(distances.square().mean()) ** 0.5 + 1e-8)
+    """),
+    Mistake(
+        "each_for_itself", "the detector says on each rank what that rank has seen",
+        check="all ranks say the same", says="writes down a beta with its own KL): ranks_act_as_one returned False on rank 1",
+        look="how a rank hears", edit="""
+        -    dist.all_reduce(same, dist.ReduceOp.MIN)
+    """),
     Route(
         "gathers_everything", "every rank gathers all samples; the detector computes the one process itself",
         text='''

@@ -147,6 +147,19 @@ ANSWERS = (
         -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
         +    terms = torch.minimum(ratio * advantages, ratio.clamp(max=1 + CLIP) * advantages)
     """),
+    Mistake(
+        "nan_behind_the_end", "replaces infinities in `old`, and keeps what else stands behind the end",
+        check="the gradient is exact", says="(old is minus infinity behind the end, and nan on rank 1)",
+        edit="""
+        -    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
+        +    ratio = torch.exp(policy(tokens) - old.masked_fill(old.isinf(), 0.0))
+    """),
+    Mistake(
+        "nearly_equal_rewards", "takes rewards for equal that are a millionth apart",
+        check="the loss is exact", says="(groups whose rewards differ in scale)", edit="""
+        -        if group.min() < group.max():  # else exactly 0
+        +        if group.std() > 1e-6:
+    """),
     Route(
         "selected_tokens",
         "only the tokens that count are kept, before anything is computed; cases in place of clamp; counts come first",

@@ -29,6 +29,8 @@ DETECTOR, REPAIRED = "ranks_act_as_one", "train"
 RIGHT = ("everything is joint", "everybody gathers all samples", "rank 0 computes the joint numbers and tells them")
 BROKEN = tuple(what for what in driver.VERSIONS if what not in RIGHT)
 CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
+NEARLY = 1e-5
+LITTLE = "the dtype of what is joint, as torch.tensor makes float32 of a number; or what is added to the spread"
 
 
 def job(world, function, *arguments):
@@ -92,17 +94,18 @@ def the_run_is_that_of_one_process(records):
                 )
             for update, (beta, right) in enumerate(zip(plain, betas, strict=True), start=1):
                 if not math.isclose(beta, right, rel_tol=CLOSE):
+                    look = "the KL that next_beta is given: it has to be joint before next_beta sees it"
+                    if math.isclose(beta, right, rel_tol=NEARLY):
+                        look = LITTLE
                     raise Wrong(
-                        f"{told(case)}beta after update {update} is {beta:.9g} on rank {rank}; one process has "
-                        f"{right:.9g}",
-                        "the KL that next_beta is given: it has to be joint before next_beta sees it",
-                    )
+                        f"{told(case)}beta after update {update} is {beta:.13g} on rank {rank}; one process has "
+                        f"{right:.13g}", look,
+                    )  # fmt: skip
             gap = (found - logits).abs().max().item() if torch.is_tensor(found) else math.nan
             if not gap < CLOSE:
-                raise Wrong(
-                    f"{told(case)}the logits of rank {rank} are {gap:.1e} from those of one process",
-                    "what the advantages are made of: mean and spread of whose rewards?",
-                )
+                look = "what the advantages are made of: mean and spread of whose rewards?"
+                said = f"{told(case)}the logits of rank {rank} are {gap:.1e} from those of one process"
+                raise Wrong(said, LITTLE if gap < NEARLY else look)
     return "your loop gives the policy and the betas of one process, on 1, 2 and 4 ranks"
 
 

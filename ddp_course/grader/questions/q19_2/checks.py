@@ -38,7 +38,9 @@ ALIKE = share([5, 5, 5], [0.1, 0.1, 0.1], [4, 10, 6])
 SINGLE = share([6, 7, 7], [3.0, 1.0, 0.0], [5, 2, 8])
 LONG = share([8] * 6, [1, 0, 0, 0, 0, 5], [10] * 6)
 EMPTY = share([9, 9, 9], [1, 0, 2], [0, 6, 2])
-TEN_TIMES = share([1, 1, 1, 2, 2, 2], [10, 20, 40, 0.1, 0.2, 0.4], [3, 10, 5, 8, 1, 6])
+SCALES = share(
+    [1, 1, 1, 2, 2, 2, 3, 3, 3], [10, 20, 40, 0.1, 0.2, 0.4, 0, 1e-6, 0], [3, 10, 5, 8, 1, 6, 4, 7, 2]
+)
 
 
 def job(world, *calls):
@@ -50,7 +52,7 @@ def job(world, *calls):
 
 
 JOBS = [
-    job(1, ("one process", PLAIN), ("two groups whose rewards differ in scale", TEN_TIMES)),
+    job(1, ("one process", PLAIN), ("groups whose rewards differ in scale", SCALES)),
     job(
         2,
         ("two groups and one", PLAIN, LONG),
@@ -60,7 +62,7 @@ JOBS = [
         ("a completion without tokens", EMPTY, PLAIN),
         ("rank 1 has no completions", PLAIN, NONE),
         ("rank 0 has no completions", NONE, LONG),
-        ("old is minus infinity behind the end", MIXED, LONG),
+        ("old is minus infinity behind the end, and nan on rank 1", MIXED, PLAIN),
     ),
     job(4, ("uneven shares", MIXED, NONE, LONG, SINGLE), ("rewards equal everywhere", ALIKE, NONE, ALIKE, ALIKE)),
 ]

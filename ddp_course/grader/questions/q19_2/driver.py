@@ -30,14 +30,14 @@ class Policy(nn.Module):
 def data(rank, prompts, rewards, lengths, beyond="zeros"):
     """tokens, mask, old, rewards, prompts of one rank: a completion for each entry of the lists.
 
-    Behind the end of a completion the old log-probabilities are 0, or -inf if beyond="minus infinity".
+    Behind the end of a completion the old log-probabilities are 0; if beyond="minus infinity", -inf, on odd ranks nan.
     """
     numbers = torch.Generator().manual_seed(800 + rank)
     tokens = torch.randint(TOKENS, (len(prompts), LENGTH), generator=numbers)
     mask = torch.arange(LENGTH) < torch.tensor(lengths, dtype=torch.int64)[:, None]
     with torch.no_grad():
         old = Policy(0.35)(tokens)
-    old = old.masked_fill(~mask, 0.0 if beyond == "zeros" else -torch.inf)
+    old = old.masked_fill(~mask, 0.0 if beyond == "zeros" else torch.nan if rank % 2 else -torch.inf)
     return tokens, mask, old, torch.tensor(rewards, dtype=torch.float64), torch.tensor(prompts, dtype=torch.int64)
 
 
