@@ -151,6 +151,15 @@ ANSWERS = (
         -    table[rows] -= lr * total.sign()
         +    table[rows] -= lr * torch.where(total < 0, -1.0, 1.0)
     """),
+    Mistake(
+        "sums_in_float32", "adds the gradients in a tensor of the default dtype",
+        check="equals one process", says="(a sum that is 0 in float32): row 0 on rank 0 has moved by", look="the dtype",
+        edit="""
+        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -    table[rows] -= lr * total.sign()
+        +    total = torch.zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients.float())
+        +    table[rows] -= lr * total.sign()
+    """),
     Route(
         "dense_and_by_hand",
         "a gradient as large as the table, all-reduced; the detector goes row by row, and gathers verdicts",

@@ -152,12 +152,21 @@ ANSWERS = (
     """),
     Mistake(
         "zero_is_no_gradient", "leaves rows out whose gradients are zero: they do not decay",
-        check="equals one process", says="(gradients of zero, and gradients that cancel): after step 1 row", edit="""
+        check="equals one process", says="(gradients of zero, and gradients that cancel): after step 1 row",
+        look="a gradient of zero is a gradient", edit="""
         -                ids.append(its_ids)
         -                gradients.append(vectors.grad)
         +                used = (vectors.grad != 0).any(dim=1)
         +                ids.append(its_ids[used])
         +                gradients.append(vectors.grad[used])
+    """),
+    Mistake(
+        "a_sum_of_zero_is_no_gradient", "leaves rows out whose gradients add up to zero: they do not decay",
+        check="equals one process", says="(gradients of zero, and gradients that cancel): after step 1 row",
+        look="also one that is zero as a sum", edit="""
+        -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
+        +        rows, total = rows[(total != 0).any(dim=1)], total[(total != 0).any(dim=1)]
+        +        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
     """),
     Route(
         "a_sparse_gradient",

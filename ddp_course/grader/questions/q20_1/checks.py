@@ -80,7 +80,9 @@ def equals_one_process(records):
                 raise Wrong(
                     f"{case.where}row {row} on rank {rank} has moved by {moved:+.4g} learning rates, not "
                     f"by {wanted:+.4g}",
-                    "the order: gather, sum what belongs to the same row, one sign of each sum, one update",
+                    "the dtype of the sum: the gradients are float64"
+                    if what == driver.FINE
+                    else "the order: gather, sum what belongs to the same row, one sign of each sum, one update",
                 )
     return "your step equals one process on the global batch, on 2 and 4 ranks"
 

@@ -150,6 +150,9 @@ def batch(what, world, step):
         ids = torch.arange(BATCH).expand(world, BATCH).clone()
         gradients = (8 * gradients).round()  # whole numbers: their sum is 0 in any order
         gradients[1::2] = -gradients[::2]
+    if what == FINE:
+        ids, gradients = torch.zeros_like(ids), torch.zeros_like(gradients)
+        gradients[0, 0], gradients[-1, 1] = 1 + 1e-9, -1.0
     if what == ROUNDS:
         # 1e16 - 1e16 + 1 is 1, but 1 + 1e16 - 1e16 is 0.
         ids, gradients = torch.zeros_like(ids), torch.zeros_like(gradients)
@@ -159,12 +162,14 @@ def batch(what, world, step):
 
 ROUNDS = "the sum depends on its order"
 CANCELS = "the gradients of every row cancel"
+FINE = "a sum that is 0 in float32"
 CASES = {  # steps
     "each rank has rows of its own": 1,
     "all ranks have the same rows": 1,
     "each rank has one row four times": 1,
     "rows within and over ranks": 3,
     CANCELS: 1,
+    FINE: 1,
     ROUNDS: 1,
 }
 
