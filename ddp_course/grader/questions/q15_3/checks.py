@@ -27,7 +27,7 @@ FUNCTION, WITHIN = "fit", 0.10
 KIB, MIB = 2**10, 2**20
 FREE = 4 * KIB, 256 * KIB  # between them the cable's buffer takes the bytes at once
 SIZES = [64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]
-CABLES = {  # ranks, latency, bytes per second, sizes, noise; how many of 25 times are bad, if not the first and 7 more
+CABLES = {  # ranks, latency, bytes per second, sizes, noise; how many times beside the first are bad, if not 7
     "a clean measurement": (2, 100e-6, 12.5e6, SIZES, 0.0),
     "a cable of 100 Mbit/s": (2, 100e-6, 12.5e6, SIZES, 0.02),
     "four machines, 1 Gbit/s": (4, 60e-6, 125e6, SIZES, 0.02),
