@@ -90,6 +90,12 @@ ANSWERS = (
         +        if max_norm is not None:
     """),
     Mistake(
+        "no_limit_of_zero", "takes a limit of 0 for none",
+        check="the weights are those of one process", says="clipped in some steps): after step 4", look="max_norm can be 0", edit="""
+        -        if max_norm is not None and norm > max_norm:
+        +        if max_norm and norm > max_norm:
+    """),
+    Mistake(
         "never_clips", "returns the norm, and does nothing with it",
         check="the weights are those of one process", says="(SGD, clipped in some steps): after step 0",
         look="max_norm over the norm", edit="""

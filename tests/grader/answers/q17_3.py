@@ -71,13 +71,43 @@ ANSWERS = (
     """),
     Mistake(
         "settings_of_the_new_one", "takes the state, and the learning rate with which the optimizer was built",
-        check="the settings are those saved", says="the groups on rank 0 have [learning rate, weight decay] [[0.02, 0.01]]",
+        check="the settings are those saved", says="group 0 on rank 0 has the lr 0.02, not 0.0118098",
         look="param_groups are part of the state", edit="""
         -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
         +    rates = [group["lr"] for group in optimizer.param_groups]
         +    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
         +    for group, rate in zip(optimizer.param_groups, rates):
         +        group["lr"] = rate
+    """),
+    Mistake(
+        "two_settings", "takes learning rate and weight decay over, and no other setting",
+        check="the settings are those saved", says="(one group of parameters): group 0 on rank 0 has the betas",
+        look="with all of its settings", edit="""
+        -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
+        +    others = [{k: v for k, v in group.items() if k not in ("params", "lr", "weight_decay")}
+        +              for group in optimizer.param_groups]
+        +    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
+        +    for group, settings in zip(optimizer.param_groups, others):
+        +        group.update(settings)
+    """),
+    Mistake(
+        "one_count_for_all", "takes the first parameter's count of updates for that of all",
+        check="the optimizer goes on", says="and one that joined later; two groups): step of leave.weight on rank 0 is 2.0e+00",
+        edit="""
+        -        "state": {order[number]: state for number, state in saved["state"].items()},
+        +        "state": {
+        +            order[number]: {key: saved["state"][0][key] if key == "step" else value for key, value in state.items()}
+        +            for number, state in saved["state"].items()
+        +        },
+    """),
+    Mistake(
+        "parameters_only", "loads the parameters of the checkpoint, and leaves the buffers as they were drawn",
+        check="the weights are those saved", says="scale on rank 0 is", look="a buffer", edit="""
+        -    set_model_state_dict(model, checkpoint["model"], options=options)
+        +    options.strict = False
+        +    names = dict(model.named_parameters())
+        +    own = {name: tensor for name, tensor in checkpoint["model"].items() if name in names}
+        +    set_model_state_dict(model, own, options=options)
     """),
     Mistake(
         "leaves_the_messages_off", "turns gradient synchronization off while it loads, and never on again",
@@ -87,8 +117,8 @@ ANSWERS = (
         +    set_model_state_dict(model, checkpoint["model"], options=options)
     """),
     Mistake(
-        "other_betas", "sets the settings that nobody looks at",
-        check="it goes on as if never stopped", says="three updates later", edit="""
+        "other_betas", "sets the averages' own settings as it likes",
+        check="the settings are those saved", says="group 0 on rank 0 has the betas", edit="""
         -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
         +    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
         +    for group in optimizer.param_groups:
@@ -108,6 +138,8 @@ ANSWERS = (
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
                     parameter.copy_(distribute_tensor(saved["model"][name], parameter.device_mesh, parameter.placements))
+                for name, buffer in model.named_buffers():
+                    buffer.copy_(saved["model"][name])
             ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             state = {}
             for number, entries in saved["optimizer"]["state"].items():

@@ -19,12 +19,13 @@ class Model(nn.Module):
         self.enter, self.blocks = nn.Linear(5, WIDTH), nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
         self.leave = nn.Linear(WIDTH, 2)
         self.blocks[0].requires_grad_(not frozen)
+        self.register_buffer("scale", torch.rand(2) + 0.5)
 
     def forward(self, x):
         x = self.enter(x)
         for block in self.blocks:
             x = x + torch.tanh(block(x))
-        return self.leave(x)
+        return self.leave(x) * self.scale
 
 
 def optimizer_of(model, kind, rate):
@@ -44,9 +45,11 @@ def drive(load, kind):
     one = new_model(1, kind)
     one_optimizer = optimizer_of(one, kind, 0.02)
     for step in range(BEFORE):
+        one.leave.requires_grad_(kind != "frozen" or step > 1)  # a layer that joins later has made fewer updates
         update(one, one_optimizer, batch(step))
         for group in one_optimizer.param_groups:
-            group["lr"] *= 0.9  # as a schedule does
+            group["lr"] *= 0.9  # as a schedule does, which may change others, too
+            group.update({"betas": (0.8, 0.99)} if "betas" in group else {"momentum": 0.85, "nesterov": True})
     checkpoint = copy.deepcopy({"model": one.state_dict(), "optimizer": one_optimizer.state_dict()})
     mesh, model = init_device_mesh("cpu", (world,)), new_model(2, kind)
     for part in [*model.blocks, model]:
@@ -55,8 +58,7 @@ def drive(load, kind):
     load(model, optimizer, checkpoint if rank == 0 else None)
     found = {
         "weights": gaps(model, one),
-        "settings": [[group["lr"], group["weight_decay"]] for group in optimizer.param_groups],
-        "right settings": [[group["lr"], group["weight_decay"]] for group in one_optimizer.param_groups],
+        "settings": settings(optimizer), "right settings": settings(one_optimizer),
         "state": states(model, optimizer, one, one_optimizer),
     }  # fmt: skip
     for step in range(BEFORE, BEFORE + AFTER):
@@ -88,10 +90,15 @@ def whole(tensor):
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
 
 
+def settings(optimizer):
+    return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+
+
 def gaps(model, one):
-    """{name: the largest difference to one process}. A collective."""
-    right = dict(one.named_parameters())
-    return {name: distance(whole(mine), right[name]) for name, mine in model.named_parameters()}
+    """{name of a parameter or buffer: the largest difference to one process}. A collective."""
+    right = {**dict(one.named_parameters()), **dict(one.named_buffers())}
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: distance(whole(mine), right[name]) for name, mine in named}
 
 
 def distance(mine, right):
