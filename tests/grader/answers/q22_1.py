@@ -69,16 +69,38 @@ ANSWERS = (
     """),
     Mistake(
         "a_bias_that_stands_still", "keeps the output bias as it was",
-        check="the weights learn as in one process", says="after 1 updates the layer is", look="does every parameter", edit="""
+        check="the weights learn as in one process", says="after 1 updates the bias of second is", look="every copy gets", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias.detach()
     """),
     Mistake(
         "a_bias_shared_out", "takes an average of the ranks' biases, and with it a part of their gradient",
-        check="the weights learn as in one process", says="after 1 updates the layer is", look="counted once", edit="""
+        check="the weights learn as in one process", says="after 1 updates the bias of second is", look="the whole gradient, once", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        bias = self.second_bias / dist.get_world_size()
         +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight, bias))
+    """),
+    Mistake(
+        "a_bias_on_rank_0_alone", "adds the output bias to one rank's part: the sum is right, and the other copies stand still",
+        check="the weights learn as in one process", says="after 1 updates the bias of second is", look="every copy gets",
+        edit="""
+        -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
+        +        bias = self.second_bias if dist.get_rank() == 0 else None
+        +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight, bias))
+    """),
+    Mistake(
+        "a_first_bias_that_stands_still", "keeps the bias of the first layer as it was",
+        check="the weights learn as in one process", says="after 1 updates the layer is", look="does every parameter", edit="""
+        -        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias).chunk(2, -1)
+        +        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias.detach()).chunk(2, -1)
+    """),
+    Mistake(
+        "enters_twice", "lets x in once for gate and once for up, whose gradients are then sent one by one",
+        check="one message each way", says="the output and the gradient of the input are", look="the gradient of x, once",
+        edit="""
+        -        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias).chunk(2, -1)
+        +        halves = zip(self.first_weight.chunk(2), self.first_bias.chunk(2))
+        +        gate, up = (F.linear(Enter.apply(x), weight, bias) for weight, bias in halves)
     """),
     Mistake(
         "gathers_the_hidden_layer", "sends the wide hidden layer as well",

@@ -40,22 +40,23 @@ ANSWERS = (
         "clips_upwards", "makes a gradient larger that is below the limit",
         check="the gradients are those of one process", says="(a limit that is not reached): the gradient of first",
         look="never more than 1", edit="""
-        -        parameter.grad *= min(1.0, max_norm / norm)
-        +        parameter.grad *= max_norm / norm
+        -    if norm > max_norm:
+        +    if norm > 0:
     """),
     Mistake(
         "scales_what_is_cut", "scales the cut weights alone",
         check="the gradients are those of one process", says="(a small limit): the gradient of norm", look="one factor",
         edit="""
-        -        parameter.grad *= min(1.0, max_norm / norm)
-        +        parameter.grad *= min(1.0, max_norm / norm) if parameter.cut else 1.0
+        -            parameter.grad *= max_norm / norm
+        +            parameter.grad *= max_norm / norm if parameter.cut else 1.0
     """),
     Mistake(
         "reports_and_clips_locally", "returns the right norm, and lets torch clip by the rank's own",
         check="the gradients are those of one process", says="(a small limit): the gradient of first", look="one factor",
         edit="""
-        -    for parameter in parameters:
-        -        parameter.grad *= min(1.0, max_norm / norm)
+        -    if norm > max_norm:
+        -        for parameter in parameters:
+        -            parameter.grad *= max_norm / norm
         -    return norm
         +    torch.nn.utils.clip_grad_norm_(parameters, max_norm)
         +    return norm
@@ -71,6 +72,35 @@ ANSWERS = (
         +    for step in range(len(parts)):
         +        norm += parts[(dist.get_rank() + step) % len(parts)]
         +    norm = norm.sqrt().item()
+    """),
+    Mistake(
+        "divides_by_zero", "divides by the norm before it knows whether there is anything to scale",
+        check="raises", state="crashed", says="(all gradients are zero): rank 0 raised ZeroDivisionError", edit="""
+        -    if norm > max_norm:
+        -        for parameter in parameters:
+        -            parameter.grad *= max_norm / norm
+        +    for parameter in parameters:
+        +        parameter.grad *= min(1.0, max_norm / norm)
+    """),
+    Mistake(
+        "added_up_in_float32", "adds up squares of float64 in float32",
+        check="the norm is that of one process", says="(a small limit): clip returned 25.7522373", look="in which dtype", edit="""
+        -    of_cut, of_whole = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        +    of_cut, of_whole = torch.zeros(()), torch.zeros(())
+    """),
+    Mistake(
+        "a_square_each", "sends one square for every parameter, and adds them up afterwards",
+        check="little is sent", says="(many weights): rank 0 started 1 operations with 112 bytes", edit="""
+        -    for parameter in parameters:
+        -        squares = of_cut if parameter.cut else of_whole
+        -        squares += parameter.grad.double().square().sum()
+        -    dist.all_reduce(of_cut)
+        -    norm = (of_cut + of_whole).sqrt().item()
+        +    copies = [1 if parameter.cut else dist.get_world_size() for parameter in parameters]
+        +    squares = [p.grad.double().square().sum() / many for p, many in zip(parameters, copies)]
+        +    squares = torch.stack(squares)
+        +    dist.all_reduce(squares)
+        +    norm = squares.sum().sqrt().item()
     """),
     Mistake(
         "gathers_the_gradients", "gathers every gradient that is cut, and computes the norm of the whole",

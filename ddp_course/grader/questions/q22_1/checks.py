@@ -69,6 +69,12 @@ def the_weights_learn_as_in_one_process(records):
     """After updates of its own part, each rank computes what one process does."""
     for case in cases(records):
         for step, found in enumerate(case.results[0]["steps"]):
+            if not found["bias"] < CLOSE:
+                raise Wrong(
+                    f"{case.where}after {step} updates the bias of second is {found['bias']:.1e} away from one process "
+                    "on some rank",
+                    "every rank has a copy of the bias, and every copy gets the whole gradient, once",
+                )
             gap = max(found.values())
             if not gap < CLOSE:
                 raise Wrong(
@@ -80,7 +86,7 @@ def the_weights_learn_as_in_one_process(records):
 
 def one_message_each_way(records):
     """A step sends the output once in forward and the input's gradient once in backward."""
-    gaps = 8 * 2  # the driver's own two numbers per step
+    gaps = 8 * 3  # the driver's own three numbers per step
     for case in cases(records):
         for rank, operations in enumerate(case.operations):
             sent = sum(one.bytes for one in operations) - STEPS * gaps
@@ -88,7 +94,7 @@ def one_message_each_way(records):
                 raise Wrong(
                     f"{case.where}rank {rank} handed over {sent // STEPS} bytes per step; the output and the gradient "
                     f"of the input are {2 * MESSAGE} together",
-                    "the hidden layer and the weights stay where they are",
+                    "what travels: the output once, and the gradient of x, once; the hidden layer and the weights stay",
                 )
     return "one message in forward, one in backward"
 

@@ -5,15 +5,17 @@ import torch.distributed as dist
 
 WHOLE = {"norm": (6,), "bias": (6,), "frozen": (3, 2)}  # every rank holds all of it
 CUT = {"first": (12, 6), "second": (12, 5), "scale": (12,)}  # cut along the first dimension
+MANY, MORE = "many weights", {f"bias {number}": (12,) for number in range(9)}  # these are cut too, in one case
+ZERO = "all gradients are zero"
 
 
 def drive(clip, max_norm, given):
     rank, world = dist.get_rank(), dist.get_world_size()
     parameters, before = [], []
     for name, gradient in gradients(given).items():
-        own = gradient.chunk(world)[rank].clone() if name in CUT else gradient.clone()
+        own = gradient.chunk(world)[rank].clone() if name not in WHOLE else gradient.clone()
         parameter = torch.nn.Parameter(torch.zeros_like(own))
-        parameter.cut, parameter.grad = name in CUT, None if name == "frozen" else own
+        parameter.cut, parameter.grad = name not in WHOLE, None if name == "frozen" else own
         parameters.append(parameter)
         before.append(name)
     norm = clip(parameters, max_norm)
@@ -25,8 +27,10 @@ def gradients(given):
     """Of one process, by name."""
     seed = int(given.split()[-1]) + 3 if given.startswith("batch") else 3
     generator, found = torch.Generator().manual_seed(seed), {}
-    for number, (name, shape) in enumerate({**CUT, **WHOLE}.items()):
+    for number, (name, shape) in enumerate({**CUT, **WHOLE, **(MORE if given == MANY else {})}.items()):
         found[name] = (1 + number) * torch.randn(shape, generator=generator, dtype=torch.float64)
+    if given == ZERO:
+        found = {name: torch.zeros_like(gradient) for name, gradient in found.items()}
     if given == "nothing is cut":
         found = {name: gradient for name, gradient in found.items() if name in WHOLE}
     if given == "everything is cut":
