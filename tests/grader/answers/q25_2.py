@@ -130,6 +130,12 @@ ANSWERS = (
         +            kth = total.abs().topk(min(self.k, total.numel())).values[-1]
         +            [largest] = torch.where(total.abs() >= kth)
     """),
+    Mistake(
+        "all_as_large_are_gone", "sends k numbers, and keeps none that is as large as the smallest of them",
+        check="nothing is lost", says="(many numbers are equally large): after update 1", look="as large as", edit="""
+        -            total[largest] = 0
+        +            total[total.abs() >= total[largest].abs().min()] = 0
+    """),
     Route(
         "one_message", "all parameters one after the other in one message, the places as numbers beside the values", text='''
         import torch

@@ -7,7 +7,7 @@ import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.likeness import Mistake, recognised
-from ddp_course.grader.questions.q25_2.driver import EVERY_ONE, SHAPES, SOME, UPDATES, ZEROS, K, gradients
+from ddp_course.grader.questions.q25_2.driver import EVERY_ONE, SHAPES, SOME, TIES, UPDATES, ZEROS, K, gradients
 from ddp_course.grader.verdict import Wrong
 
 TITLE = "what was not sent"
@@ -26,7 +26,7 @@ CLOSE = 1e-12
 
 
 def job(world):
-    calls = tuple(Call([(given,)] * world, given) for given in (EVERY_ONE, SOME, ZEROS))
+    calls = tuple(Call([(given,)] * world, given) for given in (EVERY_ONE, SOME, ZEROS, TIES))
     return Job(world, FUNCTION, calls, driver=DRIVER)
 
 
@@ -35,7 +35,7 @@ JOBS = [job(world) for world in (2, 3, 1)]
 
 def the_largest_are_sent(records):
     """In the first update each rank sends the k largest numbers of each gradient, and gets the mean over the ranks."""
-    for case, rank, result in results(records):
+    for case, rank, result in untied(records):
         right = next(played(case))["back"]
         for name, gradient in right.items():
             mine = result[0]["back"][name]
@@ -55,7 +55,7 @@ def the_largest_are_sent(records):
 
 def a_rank_keeps_what_it_has_not_sent(records):
     """After the first update, each rank keeps its own gradient without the numbers that it sent."""
-    for case, rank, result in results(records):
+    for case, rank, result in untied(records):
         for name, right in next(played(case))["kept"][rank].items():
             mine = result[0]["kept"][name]
             if not distance(mine, right) < CLOSE:
@@ -72,7 +72,7 @@ def a_rank_keeps_what_it_has_not_sent(records):
 def nothing_is_lost(records):
     """After every update: what was sent until then plus what is kept is the sum of all gradients."""
     for case in cases(records):
-        if case.given != EVERY_ONE:
+        if case.given not in (EVERY_ONE, TIES):
             continue
         for name, shape in SHAPES.items():
             sent, all_of_it = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
@@ -85,7 +85,8 @@ def nothing_is_lost(records):
                     raise Wrong(
                         f"{case.where}after update {update + 1}, sent and kept numbers of {name} together are "
                         f"{gap:.1e} away from the sum of its gradients",
-                        "what becomes of the numbers that were kept before and are not sent this time either",
+                        "what becomes of the numbers that are not sent this time: those that were kept before, and "
+                        "those that are as large as one that is sent",
                     )
     return "what was sent and what is kept add up to all gradients"
 
@@ -131,8 +132,8 @@ def little_is_sent(records):
             sent = sum(one.bytes for one in operations if one.op != "recv")
             most = max(most, sent)
             if sent > 16 * sum(sizes):
-                look = "zeros cost as much as other numbers"
-                if case.given == ZEROS:
+                look = "what a message holds: k numbers and k places of 8 bytes; zeros cost as much as other numbers"
+                if case.given in (ZEROS, TIES):
                     look = "how many numbers are chosen if several are equally large: k, and not all of them"
                 raise Wrong(
                     f"{case.where}rank {rank} handed over {sent:,} bytes for {sum(sizes)} numbers and their places",
@@ -198,6 +199,11 @@ def largest(total):
 def distance(mine, right):
     alike = torch.is_tensor(mine) and mine.shape == right.shape
     return (mine - right).abs().max().item() if alike else math.inf
+
+
+def untied(records):
+    """The results of all cases in which the k largest numbers are settled."""
+    return (one for one in results(records) if one[0].given != TIES)
 
 
 def results(records):

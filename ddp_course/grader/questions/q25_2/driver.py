@@ -7,6 +7,7 @@ SHAPES = {"bias": (2,), "first": (4, 5), "second": (4, 5)}  # one with fewer num
 UPDATES, K = 6, 3
 WITHOUT = {("first", 1), ("first", 3), ("second", 3), ("second", 4)}  # (name, update), where some are missing
 EVERY_ONE, SOME = "every parameter has a gradient", "some have none at times"
+TIES = "many numbers are equally large"  # whole numbers, the same on all ranks
 ZEROS = "fewer than k numbers of a gradient are not zero"  # as those of an embedding: all others are equally large
 
 
@@ -25,10 +26,12 @@ def drive(build, given):
 
 def gradients(given, update, rank):
     """Of one rank, by name; None where there is none, which is then so on every rank."""
-    generator = torch.Generator().manual_seed(100 * rank + update)
+    generator = torch.Generator().manual_seed(100 * (0 if given == TIES else rank) + update)
     drawn = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()}
     if given == ZEROS:
         drawn = {name: gradient.where(torch.arange(gradient.numel()).view(gradient.shape) % 11 == update, 0)
                  for name, gradient in drawn.items()}  # fmt: skip
+    if given == TIES:
+        drawn = {name: gradient.round() for name, gradient in drawn.items()}
     missing = WITHOUT if given == SOME else ()
     return {name: None if (name, update) in missing else gradient for name, gradient in drawn.items()}
