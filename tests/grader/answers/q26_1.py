@@ -119,9 +119,16 @@ ANSWERS = (
     """),
     Mistake(
         "no_refusal", "lets torch find that the numbers do not fit",
-        check="raises", state="crashed", says="RuntimeError: shape '[2, 2]' is invalid", edit="""
+        check="other products are refused", says="rank 0 raised RuntimeError and no ValueError", look="on every rank", edit="""
         -    if math.prod(sizes.values()) != world:
         -        raise ValueError(f"a mesh of {math.prod(sizes.values())} ranks, but {world} were started")
+    """),
+    Mistake(
+        "rank_0_refuses", "lets rank 0 alone compare, and the others run into torch",
+        check="other products are refused", says="(dp 2 x tp 2): rank 1 raised RuntimeError and no ValueError",
+        look="on every rank", edit="""
+        -    if math.prod(sizes.values()) != world:
+        +    if math.prod(sizes.values()) != world and rank == 0:
     """),
     Mistake(
         "too_small_is_accepted", "refuses a mesh that is too large, and leaves ranks out of one that is too small",

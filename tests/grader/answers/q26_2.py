@@ -137,6 +137,13 @@ ANSWERS = (
         +                dist.all_reduce(parameter.grad, group=self.mesh.tp.group)
         +                parameter.grad /= self.mesh.tp.size
     """),
+    Mistake(
+        "agreed_once_more", "adds up the gradients over dp, and sends the first replica's sum to the others",
+        check="each gradient is sent once", says="bytes in 6 updates", look="how often a gradient goes over dp", edit="""
+                 for parameter in self.model.parameters():
+                     dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
+        +            dist.broadcast(parameter.grad, dist.get_global_rank(self.mesh.dp.group, 0), group=self.mesh.dp.group)
+    """),
     Route(
         "counts_updates", "saves the number of updates, sums the gradients in one message and divides them afterwards", text='''
         import torch

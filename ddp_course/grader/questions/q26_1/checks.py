@@ -52,7 +52,8 @@ def other_products_are_refused(records):
                 raise Wrong(f"{case.where}rank {rank} raised ValueError: {said[:80]}", look)
         elif said is None:
             look = "compare the product of the sizes with dist.get_world_size() first, on every rank"
-            raise Wrong(f"{case.where}rank {rank} raised no ValueError", look)
+            raised = f"{result['raised']} and no ValueError" if "raised" in result else "no ValueError"
+            raise Wrong(f"{case.where}rank {rank} raised {raised}", look)
         elif str(places) not in said or str(case.world) not in said:
             raise Wrong(
                 f"{case.where}rank {rank} raised ValueError: {said[:80]!r}, without {places} or without {case.world}",

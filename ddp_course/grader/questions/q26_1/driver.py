@@ -1,5 +1,7 @@
 """Inside a rank, for 26.1: the groups that the answer builds, and who answers in each of them."""
 
+import math
+
 import torch
 import torch.distributed as dist
 
@@ -15,6 +17,10 @@ def drive(groups, sizes, over):
             result = {"returned": f"[{', '.join(type(group).__name__ for group in found)}]"}
     except ValueError as error:
         result = {"refused": str(error)}
+    except Exception as error:
+        if math.prod(sizes.values()) == dist.get_world_size():
+            raise
+        result = {"raised": type(error).__name__}  # where a ValueError is due, on every rank
     strange = torch.tensor(len(result))
     dist.all_reduce(strange)
     if strange:  # on this rank or another one: then nobody communicates in these groups

@@ -130,7 +130,8 @@ def each_gradient_is_sent_once(records):
                 raise Wrong(
                     f"{case.where}rank {rank} handed over {sent:,} bytes in {len(result)} updates; its gradients, a "
                     f"few numbers and what the layers send make {limit:,}",
-                    "peers on tp have computed their own parts, or the same: nothing to add up there",
+                    "how often a gradient goes over dp: once; peers on tp have computed their own parts, or the same: "
+                    "nothing to add up there",
                 )
     return "each gradient is sent once"
 
