@@ -152,6 +152,15 @@ ANSWERS = (
         +            sends.extend(dist.isend(y.detach(), other) for other in range(rank + 1, ranks))
     """),
     Mistake(
+        "meets_after_each_batch", "lets all ranks wait for each other when a batch is through",
+        check="each number is sent once", says="rank 0 started a barrier", look="waits for what it receives", edit="""
+        -    for send in sends:
+        -        send.wait()
+        +    for send in sends:
+        +        send.wait()
+        +    dist.barrier()
+    """),
+    Mistake(
         "sends_that_wait", "waits for the receiver of each tensor, who is sending as well",
         check="does not end", says="rank 1 was in send to rank 0", look="who receives while all of them send", edit="""
         -            sends.append(dist.isend(y.detach(), rank + 1))

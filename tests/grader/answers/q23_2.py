@@ -109,6 +109,14 @@ ANSWERS = (
         +        if self.rank in (0, self.ranks - 1):
         +            dist.broadcast(self.stage.table.data, src=0, group=self.ends)
     """),
+    Mistake(
+        "counts_by_message", "lets all ranks agree on the number of targets, which each of them can count",
+        check="only the ends send the table", says="rank 1, between the ends, took part in all_reduce",
+        look="can count its targets", edit="""
+        -        self.count = (targets != -100).sum()
+        +        self.count = (targets != -100).sum()
+        +        dist.all_reduce(self.count, op=dist.ReduceOp.MAX)
+    """),
     Route(
         "sent_by_hand",
         "another schedule, a loss multiplied by what the schedule divides by, and the two gradients sent from end to end",

@@ -118,6 +118,9 @@ def each_number_is_sent_once(records):
             neighbours = (rank > 0) + (rank < case.world - 1)
             right = 8 * WIDTH * sum(sizes) * neighbours * batches
             sent = sum(one.bytes for one in operations if one.op != "recv")
+            if any(one.op == "barrier" for one in operations):
+                look = "a rank waits for what it receives, and for nothing else"
+                raise Wrong(f"{case.where}rank {rank} started a barrier, which sends to all ranks", look)
             if sent > right:
                 raise Wrong(
                     f"{case.where}rank {rank} handed over {sent} bytes; its outputs and the gradients of its inputs "

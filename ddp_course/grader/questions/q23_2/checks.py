@@ -107,6 +107,12 @@ def only_the_ends_send_the_table(records):
                     f"gradients{' and one table' * ends} are {right // updates}",
                     "who has a copy of the table, and what of it is needed: its gradient, once",
                 )
+            others = [one.op for one in operations if one.op not in ("send", "recv")]
+            if others and not ends:
+                raise Wrong(
+                    f"{case.where}rank {rank}, between the ends, took part in {others[0]}",
+                    "what a rank without a table lacks: every rank has the whole batch, and can count its targets",
+                )
     return "the gradient of the table is sent by the two that have one"
 
 
