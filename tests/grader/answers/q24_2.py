@@ -79,7 +79,7 @@ ANSWERS = (
     """),
     Mistake(
         "means_weighted", "weighs each rank's mean by its targets: 0 times NaN, where it has none",
-        check="the loss is that of one process", says="(windows of 4, 1, 3 and 2 tokens): the loss on rank 0 is nan",
+        check="the loss is that of one process", says="(windows of 2, 1, 2 and 1 tokens): the loss on rank 0 is nan",
         look="a rank without a target", edit="""
         -    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD, reduction="sum") / count
         +    share = own(targets).ne(PAD).sum() / count.double()
@@ -119,6 +119,24 @@ ANSWERS = (
         check="the gradients are those of one process", says="away from one process", look="what backward starts from", edit="""
         -    loss.backward()
         +    (loss * count / own(targets).ne(PAD).sum().clamp(min=1)).backward()
+    """),
+    Mistake(
+        "no_target_no_backward", "leaves backward out where a rank has no target, and the other waits there; each early "
+        "token with its mirror image",
+        check="dies", state="crashed", says="(windows of 2, 1, 2 and 1 tokens): rank 1 was killed by SIGABRT in all_reduce",
+        edit="""
+        -        chunks = whole.chunk(2 * world, -1)
+        -        return torch.cat([chunks[rank], chunks[-1 - rank]], -1)  # an early and a late chunk, for equal work
+        +        early = torch.arange(rank, windows.shape[1] // 2, world)
+        +        return whole[..., torch.cat([early, windows.shape[1] - 1 - early])]
+        @@
+        -    loss.backward()
+        -    loss = loss.detach()
+        +    if own(targets).ne(PAD).any():
+        +        loss.backward()
+        +    for parameter in model.parameters():
+        +        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        +    loss = loss.detach()
     """),
     Mistake(
         "half_of_the_bytes", "sends its gradients in float32, and adds what comes to its own in float64",

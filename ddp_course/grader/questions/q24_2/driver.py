@@ -9,7 +9,7 @@ KINDS, PAD, WINDOWS, LENGTH, WIDTH, LAYERS = 9, 0, 4, 16, 6, 2
 LENGTHS = {  # of the windows; what follows is PAD
     "no padding": (16, 16, 16, 16),
     "windows of 16, 9, 5 and 12 tokens": (16, 9, 5, 12),
-    "windows of 4, 1, 3 and 2 tokens": (4, 1, 3, 2),  # with two ranks in zigzag, rank 1 has no target
+    "windows of 2, 1, 2 and 1 tokens": (2, 1, 2, 1),  # targets at one place, so that one of two ranks has none
 }
 
 
