@@ -82,7 +82,7 @@ ANSWERS = (
     Mistake(
         "two_settings", "takes learning rate and weight decay over, and no other setting",
         check="the settings are those saved", says="(one group of parameters): group 0 on rank 0 has the betas",
-        look="with all of its settings", edit="""
+        look="with all settings", edit="""
         -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
         +    others = [{k: v for k, v in group.items() if k not in ("params", "lr", "weight_decay")}
         +              for group in optimizer.param_groups]

@@ -80,8 +80,8 @@ def the_settings_are_those_saved(records):
                     raise Wrong(
                         f"{case.where}group {number} on rank {rank} has the {name} {shown(mine.get(name))}, not "
                         f"{shown(value)}",
-                        "param_groups are part of the state too, each with all of its settings: a schedule had changed "
-                        "some and left others there",
+                        "param_groups are part of the state too, with all settings of each group: a schedule had "
+                        "changed several",
                     )
     return "the settings of each group are those saved"
 
