@@ -5,7 +5,7 @@ from ..edited import Mistake, Route
 ANSWERS = (
     Mistake(
         "believes_the_first_rank", "takes the error of the lowest rank for the first one",
-        check="the blame is right", says="two ranks raised, rank 2 first: blame returned", look="what the seconds say",
+        check="the blame is right", says="two ranks raised, rank 2 first, after 0.0 seconds: blame returned", look="what the seconds say",
         edit="""
         -        _, rank, line = min(causes)
         +        _, rank, line = causes[0]
@@ -62,6 +62,32 @@ ANSWERS = (
         check="the blame is right", says="an error of the user's own about a closed file", edit="""
         -        if one["error"] and not any(symptom in one["error"][2] for symptom in SYMPTOMS):
         +        if one["error"] and not any(word in one["error"][2] for word in ("closed", "reset", "imed out", "timeout")):
+    """),
+    Mistake(
+        "texts_that_begin_so", "asks whether the text begins with a symptom, once the type is taken off",
+        check="the blame is right", says="two of three left early: blame returned {'what': 'error'", edit="""
+        -        if one["error"] and not any(symptom in one["error"][2] for symptom in SYMPTOMS):
+        +        if one["error"] and not one["error"][2].partition(": ")[2].startswith(SYMPTOMS):
+    """),
+    Mistake(
+        "only_with_a_line", "passes over an error that was raised in no line of the script",
+        check="the blame is right", says="in no line of the script, and rank 0 lost contact: blame returned", edit="""
+        -        if one["error"] and not any(symptom in one["error"][2] for symptom in SYMPTOMS):
+        +        if one["error"] and one["error"][1] and not any(symptom in one["error"][2] for symptom in SYMPTOMS):
+    """),
+    Mistake(
+        "only_failed_ranks", "passes over the error of a rank whose exit code is 0",
+        check="the blame is right", says="rank 1 raised, and its exit code is 0: blame returned",
+        look="which of the errors says more", edit="""
+        -        if one["error"] and not any(symptom in one["error"][2] for symptom in SYMPTOMS):
+        +        if one["error"] and one["exit_code"] and not any(symptom in one["error"][2] for symptom in SYMPTOMS):
+    """),
+    Mistake(
+        "zero_seconds_are_unknown", "takes 0.0 seconds for no time, which comes last",
+        check="the blame is right", says="rank 2 first, after 0.0 seconds: blame returned", look="what the seconds say",
+        edit="""
+        -            causes.append((one["error"][0], rank, one["error"][1]))
+        +            causes.append((one["error"][0] or float("inf"), rank, one["error"][1]))
     """),
     Route(
         "with_zip", "zip_longest over the lists, and a sort of the errors", text='''

@@ -19,7 +19,9 @@ HINTS = [
 ]
 FUNCTION = "blame"
 SYMPTOMS = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Application timeout caused")
-CLOSED, RESET = "RuntimeError: Connection closed by peer [127.0.0.1]", "RuntimeError: Connection reset by peer"
+# As gloo writes it: the symptom stands in the middle.
+CLOSED = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]"
+RESET = "RuntimeError: Connection reset by peer"
 TIMED_OUT = "RuntimeError: Timed out waiting 4000ms for recv operation"
 PAIR = "RuntimeError: Application timeout caused pair closure"
 
@@ -45,13 +47,14 @@ MADE_UP = [
         rank(STEP, exit_code=0), rank(STEP, STEP, error=(4.1, 12, CLOSED)), rank(STEP, exit_code=0)]),
     ("rank 1 was killed", [rank(STEP, STEP, error=(3.2, 12, RESET)), rank(STEP, exit_code=-9)]),
     ("rank 0 left with exit code 0", [rank(STEP, exit_code=0), rank(STEP, STEP, error=(3.3, 12, CLOSED))]),
-    ("rank 1 raised, and rank 0 lost contact", [
-        rank(STEP, STEP, error=(5.2, 12, CLOSED)), rank(STEP, error=(5.1, 11, "ValueError: a label of -1"))]),
-    ("rank 0 lost contact first, by its clock; rank 1 raised", [
-        rank(STEP, STEP, error=(5.0, 12, CLOSED)), rank(STEP, error=(5.1, 11, "ValueError: a label of -1"))]),
-    ("two ranks raised, rank 2 first", [
+    ("rank 1 raised, in no line of the script, and rank 0 lost contact", [
+        rank(STEP, STEP, error=(5.2, 12, CLOSED)), rank(STEP, error=(5.1, None, "MemoryError"))]),
+    ("rank 0 lost contact first, by its clock; rank 1 raised, and its exit code is 0", [
+        rank(STEP, STEP, error=(5.0, 12, CLOSED)),
+        rank(STEP, error=(5.1, 11, "ValueError: a label of -1"), exit_code=0)]),
+    ("two ranks raised, rank 2 first, after 0.0 seconds", [
         rank(STEP, error=(7.4, 13, "KeyError: 'loss'")), rank(STEP, STEP, error=(7.5, 12, RESET)),
-        rank(STEP, error=(7.1, 11, "OSError: No space left on device"))]),
+        rank(STEP, error=(0.0, 11, "OSError: No space left on device"))]),
     ("an error of the user's own about a closed file", [
         rank(STEP, STEP, error=(2.2, 12, CLOSED)), rank(STEP, error=(2.1, 19, "ValueError: I/O on closed file"))]),
     ("the last batch is smaller on rank 1", [
