@@ -37,7 +37,7 @@ ANSWERS = (
     """),
     Mistake(
         "saves_a_nan", "asks whether the mean is not worse, which is true of a NaN",
-        check="the best mean counts", says="rank 1 has a nan", edit="""
+        check="the best mean counts", says="rank 1 has a nan", look="what a nan on one rank makes of the mean", edit="""
         -        if mean < best:
         +        if not mean >= best:
     """),
@@ -66,6 +66,59 @@ ANSWERS = (
         check="each part is there", says="on rank 0 the checkpoint of epoch 0 holds", edit="""
         -            saved[epoch] = collect(epoch)
         +            saved[epoch] = [f"rank {dist.get_rank()} after epoch {epoch}"]
+    """),
+    Mistake(
+        "means_of_float32", "makes a tensor of the loss and does not say of which type",
+        check="the best mean counts", says="as the means say in float32", edit="""
+        -        mean = torch.tensor(loss, dtype=torch.float64)
+        +        mean = torch.tensor(loss)
+    """),
+    Mistake(
+        "asks_for_a_gain", "saves only what is better by a millionth, as early stopping does",
+        check="the best mean counts", says="saved after epochs [0, 2]; the mean", edit="""
+        -        if mean < best:
+        +        if mean < best - 1e-6:
+    """),
+    Mistake(
+        "mean_of_the_others", "leaves a rank with a nan out of the mean",
+        check="the best mean counts", says="saved after epochs [0, 1, 2], where the mean of epoch 1 is nan;",
+        look="what a nan on one rank makes of the mean", edit="""
+        -        mean = torch.tensor(loss, dtype=torch.float64)
+        -        dist.all_reduce(mean)
+        -        mean = mean.item() / dist.get_world_size()
+        +        there = not math.isnan(loss)
+        +        mean = torch.tensor([loss if there else 0.0, there], dtype=torch.float64)
+        +        dist.all_reduce(mean)
+        +        mean = (mean[0] / mean[1]).item()
+    """),
+    Mistake(
+        "a_nan_is_the_best", "keeps a nan as the best mean, and nothing is lower than that",
+        check="the best mean counts", says="after epochs [0], where the mean of epoch 1 is nan; the mean loss",
+        look="in this epoch and later", edit="""
+        -        if mean < best:
+        -            best = mean
+        -            saved[epoch] = collect(epoch)
+        +        if mean < best:
+        +            saved[epoch] = collect(epoch)
+        +        best = mean if math.isnan(mean) else min(best, mean)
+    """),
+    Mistake(
+        "knows_what_they_add", "writes down itself what the ranks would add, without asking them",
+        check="each part is there", says="and took part in 0 all-gathers", edit="""
+        -            saved[epoch] = collect(epoch)
+        +            saved[epoch] = [f"rank {rank} after epoch {epoch}" for rank in range(dist.get_world_size())]
+    """),
+    Route(
+        "gathers_all_losses_at_once", "gathers all losses before the first epoch, and decides alone", edit="""
+             best, saved = math.inf, {}
+        +    losses_of_all = [None] * dist.get_world_size()
+        +    dist.all_gather_object(losses_of_all, losses)
+             for epoch, loss in enumerate(losses):
+        @@
+        -        mean = torch.tensor(loss, dtype=torch.float64)
+        -        dist.all_reduce(mean)
+        -        mean = mean.item() / dist.get_world_size()
+        +        mean = math.fsum(one[epoch] for one in losses_of_all) / dist.get_world_size()
     """),
     Route(
         "gathers_and_decides_on_rank_0", "rank 0 gathers the losses and broadcasts its decision", edit="""

@@ -20,7 +20,7 @@ HINTS = [
 FUNCTION = "blame"
 SYMPTOMS = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Application timeout caused")
 # As gloo writes it: the symptom stands in the middle.
-CLOSED = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]"
+CLOSED = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]"
 RESET = "RuntimeError: Connection reset by peer"
 TIMED_OUT = "RuntimeError: Timed out waiting 4000ms for recv operation"
 PAIR = "RuntimeError: Application timeout caused pair closure"

@@ -3,6 +3,8 @@
 import math
 from pathlib import Path
 
+import torch
+
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.questions.q11_2 import given as given_script
 from ddp_course.grader.verdict import Wrong
@@ -16,6 +18,7 @@ HINTS = [
     "on every rank. A comparison with nan is False, whichever way you turn it.",
 ]
 NAN = math.nan
+COLLECT = "collect(epoch) stays as it is, and every rank calls it"
 
 
 def call(given, *losses):
@@ -36,7 +39,10 @@ JOBS = [
         call("one of three is best at first", [1.0, 1.25, 0.5], [3.0, 2.25, 2.0], [3.0, 2.0, 3.0]),
         call("the lowest loss of a rank does not count", [4.0, 0.25, 4.0], [4.0, 8.0, 4.0], [4.0, 8.0, 3.0]),
     )),
-    Job(1, "train", (call("one rank", [2.0, 3.0, 1.0]),)),
+    Job(1, "train", (
+        call("one rank, and at last two small gains, of which float32 holds one",
+             [2.0, 3.0, 1.0, 1.0 - 2**-20, 1.0 - 2**-20 - 1e-9]),
+    )),
 ]  # fmt: skip
 
 
@@ -56,10 +62,13 @@ def the_best_mean_counts(records):
         losses = [args[0] for args in case.args]
         right, found = best_epochs(means(losses)), sorted(plain(case.results[0]))
         if found != right:
+            nan = any(math.isnan(mean) for mean in means(losses))
             raise Wrong(
                 f"{case.where}saved after epochs {found}{likeness(losses, found)}; the mean loss was the best so far "
                 f"after {right}",
-                "what is compared with what? The mean over the ranks, with the best mean before it",
+                "what a nan on one rank makes of the mean, and what comparisons with it say, in this epoch and later"
+                if nan
+                else "what is compared with what? The mean over the ranks, with the best mean before it",
             )
     return "what is saved is best by the mean over the ranks, on 1, 2 and 3 ranks"
 
@@ -73,8 +82,15 @@ def each_part_is_there(records):
                 if parts != right:
                     raise Wrong(
                         f"{case.where}on rank {rank} the checkpoint of epoch {epoch} holds {parts!r}, not {right!r}",
-                        "collect(epoch) stays as it is, and every rank calls it",
+                        COLLECT,
                     )
+            gathered = sum(one.op == "all_gather" for one in case.operations[rank])
+            if gathered < len(saved):
+                raise Wrong(
+                    f"{case.where}rank {rank} has {len(saved)} checkpoints with the parts of all ranks, and took part "
+                    f"in {gathered} all-gathers: what was handed over?",
+                    COLLECT,
+                )
     return "each checkpoint has the parts of all ranks"
 
 
@@ -100,6 +116,10 @@ def best_epochs(values):
 
 
 def likeness(losses, found):
+    if nan := [epoch for epoch, mean in enumerate(means(losses)) if math.isnan(mean)]:
+        return f", where the mean of epoch {nan[0]} is nan"
+    if found == best_epochs([torch.tensor(mean).item() for mean in means(losses)]):
+        return ", as the means say in float32"
     if found == best_epochs([min(of_epoch) for of_epoch in zip(*losses, strict=True)]):
         return ", as the lowest loss of any rank says"
     for rank, own in enumerate(losses):
