@@ -79,6 +79,76 @@ ANSWERS = (
         +        raise SystemExit(failure)
         +    if failure is not None:
     """),
+    Mistake(
+        "except_exception_and_exit", "catches what `except Exception` lets pass for sys.exit, and no more",
+        check="does not end", says="rank 1 was in broadcast", edit="""
+        -        except BaseException as raised:  # also SystemExit: the others wait for it as well
+        +        except (Exception, SystemExit) as raised:
+    """),
+    Mistake(
+        "a_copy_of_the_error", "raises an error of the same type and text on rank 0",
+        check="failures arrive", says="rank 0 raised another ValueError than work did", look="that very object", edit="""
+        -        raise error
+        +        raise type(error)(*error.args)
+    """),
+    Mistake(
+        "sends_the_error_to_be_described", "sends the error itself, which pickle may not be able to make again",
+        check="failures arrive", says="__init__() missing 1 required positional argument", edit="""
+        -            error, failure = raised, f"{type(raised).__name__}: {raised}"
+        +            error = failure = raised
+        @@
+        -        raise RuntimeError(f"rank 0 failed: {failure}")
+        +        raise RuntimeError(f"rank 0 failed: {type(failure).__name__}: {failure}")
+    """),
+    Mistake(
+        "error_in_a_dict", "takes a dict with the key error for a failure",
+        check="results arrive", says="(the result is a dict): rank 1 raised RuntimeError", edit="""
+        -    outcome = [result, failure]
+        -    dist.broadcast_object_list(outcome, src=0)
+        -    result, failure = outcome
+        -    if error is not None:
+        -        raise error
+        -    if failure is not None:
+        -        raise RuntimeError(f"rank 0 failed: {failure}")
+        +    outcome = [result if error is None else {"error": failure}]
+        +    dist.broadcast_object_list(outcome, src=0)
+        +    result = outcome[0]
+        +    if error is not None:
+        +        raise error
+        +    if dist.get_rank() != 0 and isinstance(result, dict) and "error" in result:
+        +        raise RuntimeError(f"rank 0 failed: {result['error']}")
+    """),
+    Mistake(
+        "the_first_line", "hands on the first line of the text",
+        check="failures arrive", says="it does not say what happened on rank 0, a Damaged", edit="""
+        -            error, failure = raised, f"{type(raised).__name__}: {raised}"
+        +            error, failure = raised, f"{type(raised).__name__}: {raised}".splitlines()[0]
+    """),
+    Mistake(
+        "80_characters", "cuts the text off after 80 characters",
+        check="failures arrive", says="it does not say what happened on rank 0, a Damaged", edit="""
+        -            error, failure = raised, f"{type(raised).__name__}: {raised}"
+        +            error, failure = raised, f"{type(raised).__name__}: {raised}"[:80]
+    """),
+    Route(
+        "the_repr", "sends the repr of the error", edit="""
+        -            error, failure = raised, f"{type(raised).__name__}: {raised}"
+        +            error, failure = raised, repr(raised)
+    """),
+    Route(
+        "the_traceback", "every rank gathers from all, and sends the whole traceback", edit="""
+         import json
+        +import traceback
+        @@
+        -            error, failure = raised, f"{type(raised).__name__}: {raised}"
+        -    outcome = [result, failure]
+        -    dist.broadcast_object_list(outcome, src=0)
+        -    result, failure = outcome
+        +            error, failure = raised, "".join(traceback.format_exception(raised))
+        +    outcomes = [None] * dist.get_world_size()
+        +    dist.all_gather_object(outcomes, [result, failure])
+        +    result, failure = outcomes[0]
+    """),
     Route(
         "a_flag_first", "broadcasts whether work went well, and then the result or the text", edit="""
         -    outcome = [result, failure]

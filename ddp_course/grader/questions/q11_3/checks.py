@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.questions.q11_3 import given as given_script
+from ddp_course.grader.questions.q11_3.driver import TEXT
 from ddp_course.grader.verdict import Wrong
 
 TITLE = "rank 0 fails, the others wait"
@@ -20,12 +21,14 @@ HINTS = [
 
 def calls(world):
     named = [
-        ("the result is a dict", "returns", {"lr": 0.1}),
+        ("the result is a dict", "returns", {"error": 0.1, "failed": True}),
         ("work raises a ValueError", "raises", "ValueError"),
         ("the result is None", "returns", None),
-        ("work calls sys.exit", "exits", "no data"),
+        ("work calls sys.exit", "raises", "no data"),
         ("the result is a pair, as an outcome is", "returns", [None, "ValueError: no"]),
         ("work raises a KeyError", "raises", "KeyError"),
+        ("work raises an error of its own kind, with two lines of text", "raises", "Damaged"),
+        ("work raises a KeyboardInterrupt, as Ctrl-C does", "raises", "KeyboardInterrupt"),
         ("work returns an error and raises none", "an error as result", "kept for later"),
         ("the result is 0", "returns", 0),
     ]
@@ -33,7 +36,6 @@ def calls(world):
 
 
 JOBS = [Job(world, "on_rank_0", calls(world), driver=DRIVER) for world in (2, 3, 1)]
-ERROR_OF = {"ValueError": "ValueError", "KeyError": "KeyError", "no data": "SystemExit"}
 
 
 def work_runs_once(records):
@@ -52,7 +54,7 @@ def results_arrive(records):
     """Where work returns, every rank returns its result, whatever it is."""
     for case in cases(records):
         kind, value = case.args[0]
-        if kind in ("raises", "exits"):
+        if kind == "raises":
             continue
         right = value if kind == "returns" else repr(ValueError(value))
         for rank, result in enumerate(case.results):
@@ -69,9 +71,9 @@ def failures_arrive(records):
     """Where work fails, rank 0 raises that error, and every other rank an error that says which it was."""
     for case in cases(records):
         kind, value = case.args[0]
-        if kind not in ("raises", "exits"):
+        if kind != "raises":
             continue
-        error = ERROR_OF[value]
+        error = "SystemExit" if value == "no data" else value
         for rank, result in enumerate(case.results):
             if "raised" not in result:
                 raise Wrong(
@@ -83,12 +85,19 @@ def failures_arrive(records):
                     f"{case.where}rank 0 raised {result['raised']}, not the {error} of work",
                     "`raise` in the except block, or of the error that you kept, keeps the traceback",
                 )
+            if rank == 0 and not result["same"]:
+                raise Wrong(
+                    f"{case.where}rank 0 raised another {error} than work did: what the error holds besides its text, "
+                    "and where it was raised, is lost",
+                    "`raise` in the except block, or of the error that you kept: that very object",
+                )
             if rank and result["raised"] in ("SystemExit", "KeyboardInterrupt"):
                 raise Wrong(
                     f"{case.where}rank {rank} raised {result['raised']}, which ends a process without a traceback",
                     "an error of its own kind, such as a RuntimeError, says that another rank failed",
                 )
-            if rank and not (error in result["text"] and said(value) in result["text"]):
+            text = result["text"].replace("\\n", "\n")  # repr(error), too, has type and text
+            if rank and not (error in text and said(value) in text):
                 raise Wrong(
                     f"{case.where}rank {rank} raised {result['raised']}: {result['text']}; it does not say what "
                     f"happened on rank 0, a {error} with the text {said(value)!r}",
@@ -101,4 +110,4 @@ CHECKS = [work_runs_once, results_arrive, failures_arrive]
 
 
 def said(value):
-    return value if value == "no data" else "it is not there"
+    return {"no data": value, "Damaged": TEXT}.get(value, "it is not there")
