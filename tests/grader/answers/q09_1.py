@@ -306,11 +306,59 @@ ANSWERS = (
     """),
     Mistake(
         "a_folder_for_each_step", "writes each file into a folder of its own, below the one that it was given",
-        check="they hold what was saved", says="hold the states of steps ['none', 'none', 'none']", edit="""
+        check="every save leaves a file", says="there lay 10 folders in the folder",
+        look="one more file in the folder, and nothing else", edit="""
         -        Path(folder).mkdir(parents=True, exist_ok=True)
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / f"step_{step:06d}" / "state.pt"
         +        final.parent.mkdir(parents=True, exist_ok=True)
+    """),
+    Mistake(
+        "a_folder_for_drafts", "writes in a folder of its own below, renames from there, and leaves it",
+        check="every save leaves a file", says="there lay 1 folder in the folder", edit="""
+        -        torch.save(state, final.with_suffix(".tmp"))
+        -        os.replace(final.with_suffix(".tmp"), final)
+        +        (Path(folder) / ".drafts").mkdir(exist_ok=True)
+        +        torch.save(state, Path(folder) / ".drafts" / final.name)
+        +        os.replace(Path(folder) / ".drafts" / final.name, final)
+    """),
+    Mistake(
+        "keeps_three", "removes all but the three newest",
+        check="every save leaves a file", says="after the save of step 10 there were the files of steps 8 and 9 and 10",
+        look="what `save` removes", edit="""
+        -        os.replace(final.with_suffix(".tmp"), final)
+        +        os.replace(final.with_suffix(".tmp"), final)
+        +        for old in sorted(Path(folder).glob("step_*.pt"))[:-3]:
+        +            old.unlink()
+    """),
+    Mistake(
+        "keeps_eight", "removes all but the eight newest",
+        check="every save leaves a file", says="the files of steps 3 and 4 and 5", edit="""
+        -        os.replace(final.with_suffix(".tmp"), final)
+        +        os.replace(final.with_suffix(".tmp"), final)
+        +        for old in sorted(Path(folder).glob("step_*.pt"))[:-8]:
+        +            old.unlink()
+    """),
+    Mistake(
+        "adds_the_step", "puts the step into the state, which may have none",
+        check="they hold what was saved", says="they have the entries rank, slow, step, steps, weights, given were", edit="""
+        -        torch.save(state, final.with_suffix(".tmp"))
+        +        torch.save({"step": step, **state}, final.with_suffix(".tmp"))
+    """),
+    Mistake(
+        "makes_float32", "saves every tensor of real numbers as float32",
+        check="they hold what was saved", says="but not the given values or types", look="what is given to torch.save", edit="""
+        -        torch.save(state, final.with_suffix(".tmp"))
+        +        smaller = {k: v.float() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in state.items()}
+        +        torch.save(smaller, final.with_suffix(".tmp"))
+    """),
+    Mistake(
+        "wants_two_files_of_one_step", "the check saves one step twice and wants two files",
+        check="the check passes what is right", says="your own save: check_save returned False; this save is right",
+        look="a second file of one step", edit="""
+             verdict = torch.tensor(int(fine))
+        +    save(f"{folder}/shared", 3, state_of(rank, 3))
+        +    verdict *= len(states_in(f"{folder}/shared")) == 4
     """),
     Route(
         "reads_who_wrote",

@@ -65,7 +65,12 @@ def rank_0_writes_and_nobody_else(records):
 def every_save_leaves_a_file(records):
     """Three saves, as quick as can be, leave three files in the folder."""
     for where, ranks in examined(records):
-        *left, after_removal = [len(steps) for steps in ranks[0]["content"]]
+        if folders := ranks[0]["folders"]:
+            raise Wrong(
+                f"{where}when all saves were done, there lay {folders} folder{'s' * (folders > 1)} in the folder",
+                "the contract: after a save there is one more file in the folder, and nothing else",
+            )
+        *left, after_removal = [len(steps) for steps in ranks[0]["content"][:4]]
         if left != [1, 2, 3]:
             raise Wrong(
                 f"{where}after 1, 2 and 3 saves of different steps there were {left[0]}, {left[1]} and {left[2]} files",
@@ -77,6 +82,12 @@ def every_save_leaves_a_file(records):
                 f"there were {after_removal}, of steps {steps_text(ranks[0]['content'][3])}",
                 "what a file's name is made of: which name does `save` give when one file is gone?",
             )
+        if ranks[0]["content"][2] == [1, 2, 3] and (last := ranks[0]["content"][-1]) != list(range(2, 11)):
+            raise Wrong(
+                f"{where}after the save of step 10 there were the files of steps {steps_text(last)}; none but that of "
+                "step 1 was removed by somebody else",
+                "what `save` removes",
+            )
     return "three saves within a second leave three files, and so does one more after a file was removed"
 
 
@@ -86,9 +97,11 @@ def they_hold_what_was_saved(records):
         steps, found, given = ranks[0]["content"][2], ranks[0]["found"], ranks[0]["given"]
         if steps != [1, 2, 3]:
             entries = f"; they have the entries {', '.join(found)}, given were {', '.join(given)}"
+            if found == given:
+                entries = "; they have the given entries, but not the given values or types" if max(steps) < 0 else ""
             raise Wrong(
                 f"{where}the files after the saves of steps 1, 2 and 3 hold the states of steps "
-                f"{[step if step > 0 else 'none' for step in steps]}{entries if found not in ([], given) else ''}",
+                f"{[step if step > 0 else 'none' for step in steps]}{entries if found else ''}",
                 "what is given to torch.save, and where to",
             )
     return "torch.load finds in them what was saved"
@@ -127,7 +140,8 @@ def the_check_passes_what_is_right(records):
         if not all(result["verdict"] is True for result in case.results):
             raise Wrong(
                 f"{place(case)}check_save returned {returned(case)}; this save is right",
-                "what it asks for that nobody promised: a name, an ending, a look while rank 0 writes the next one",
+                "what it asks for that nobody promised: a name, an ending, a second file of one step, a look while "
+                "rank 0 writes the next one",
             )
     return f"check_save passes {len(RIGHT)} right ways to save, and yours"
 
