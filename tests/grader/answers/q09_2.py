@@ -147,6 +147,25 @@ ANSWERS = (
         +            old.unlink()
     """),
     Mistake(
+        "prunes_by_number", "keeps the two files with the highest numbers, under a name of its own",
+        check="foreign files are left alone", says="foreign files beside its own: rank 0", edit="""
+        -        final = Path(folder) / f"step_{step:06d}.pt"
+        +        final = Path(folder) / f"step_{step:09d}.ckpt"
+        @@
+                 os.replace(temporary, final)
+        +        for old in sorted(Path(folder).glob("step_*.ckpt"))[:-2]:
+        +            old.unlink()
+        @@
+        -    for path in sorted(Path(folder).glob("step_*.pt"), reverse=True):
+        +    for path in sorted(Path(folder).glob("step_*.ckpt"), reverse=True):
+    """),
+    Mistake(
+        "a_number_in_each_name", "takes what stands in a name for a number, also in that of a copy",
+        state="crashed", check="raises", says="raised ValueError: invalid literal for int()", edit="""
+        -    for path in sorted(Path(folder).glob("step_*.pt"), reverse=True):
+        +    for path in sorted(Path(folder).glob("step_*.pt"), key=lambda path: int(path.stem[5:]), reverse=True):
+    """),
+    Mistake(
         "rank_0s_random_state", "gives every rank the random state of rank 0",
         check="a stopped run goes on bit for bit", says="rank 1 has loss", edit="""
         -    random_states = [None] * dist.get_world_size()

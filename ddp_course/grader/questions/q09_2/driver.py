@@ -167,10 +167,11 @@ class Training:
         (self.path / "step_000099.pt").write_bytes(b"not a checkpoint")
         runs_code = RunsCode(self.path.parent / "code_was_run")
         torch.save({"step": 97, "model": runs_code}, self.path / "step_000097.pt")
-        like_its_own = re.sub(r"\d+(?=\D*$)", "000096", str(self._newest_file().relative_to(self.path)))
-        if not (self.path / like_its_own).exists():
-            (self.path / like_its_own).parent.mkdir(parents=True, exist_ok=True)
-            torch.save({"vocabulary": list(range(100))}, self.path / like_its_own)
+        for number in ("000096", "999999999", "999999998", "copy"):  # more than somebody may keep of his own
+            like_its_own = re.sub(r"\d+(?=\D*$)", number, str(self._newest_file().relative_to(self.path)))
+            if not (self.path / like_its_own).exists():
+                (self.path / like_its_own).parent.mkdir(parents=True, exist_ok=True)
+                torch.save({"vocabulary": list(range(100))}, self.path / like_its_own)
 
 
 def load_where_nothing_is_whole(training):
