@@ -43,7 +43,7 @@ ANSWERS = (
     """),
     Mistake(
         "saves_what_is_equal", "saves again when the mean stays",
-        check="the best mean counts", says="the mean stays", edit="""
+        check="the best mean counts", says="other gets worse): saved after epochs [0, 2]", edit="""
         -        if mean < best:
         +        if mean <= best:
     """),
