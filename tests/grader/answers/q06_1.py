@@ -22,7 +22,7 @@ ANSWERS = (
     Mistake(
         "backward_only", "no_sync around the backward alone: every micro-batch talks",
         check="gradients travel once an update", says="started 4 all-reduce(s)",
-        look="which micro-batches talk", edit="""
+        look="which micro-batches communicate", edit="""
         +        loss = model(inputs, targets) / accumulate
                  with contextlib.nullcontext() if last else model.no_sync():
         -            loss = model(inputs, targets) / accumulate

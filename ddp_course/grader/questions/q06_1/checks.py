@@ -114,7 +114,7 @@ def gradients_travel_once_an_update(records):
                 raise Wrong(
                     f"with {case.world} ranks: in {updates} update(s) of {accumulate} micro-batch(es) rank {rank} "
                     f"started {started} all-reduce(s) and handed over {sent:,} bytes; the gradients have {size:,}",
-                    "which micro-batches talk, and how often? Once is enough, in the last of an update",
+                    "which micro-batches communicate, and how often? Once is enough, in the last of an update",
                 )
     return "and its gradients travel once an update"
 

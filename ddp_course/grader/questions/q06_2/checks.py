@@ -89,7 +89,7 @@ def gradients_travel_once_an_update(records):
                 raise Wrong(
                     f"{told(case)}rank {rank} handed over {sent:,} bytes in {updates} updates; the gradients have "
                     f"{size:,}",
-                    "which micro-batches talk, and how often? Once is enough, in the last of an update",
+                    "which micro-batches communicate, and how often? Once is enough, in the last of an update",
                 )
     return "and its gradients travel once an update"
 
