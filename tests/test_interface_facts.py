@@ -79,8 +79,9 @@ def record() -> dict[str, dict]:
             cluster.run(node, " && ".join(CABLE.format(name) for name in ("docker0", "ib0", "eth1")))
             cluster.run(node, "ip addr add 172.17.0.1/16 dev docker0")
             cluster.run(node, f"ip addr add 192.168.5.1{number}/24 dev ib0")
-        cluster.run("node2", "ip link set eth0 down && ip link set eth0 name ens3 && ip link set ens3 up && "
-                             "until ip -br -4 addr show ens3 | grep -qw UP; do sleep 0.1; done")  # the kernel is later
+        cluster.run("node2", "ip link set eth0 down && ip link set eth0 name ens3 && ip link set ens3 up")
+        for node in NODES:  # the kernel calls them up a moment later
+            cluster.run(node, "while ip -br -4 addr | grep -qw DOWN; do sleep 0.1; done")
         servers = {node: subprocess.Popen(cluster.entering(node, [sys.executable, "-c", SERVE]), text=True,
                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
                    for node in NODES}  # fmt: skip
