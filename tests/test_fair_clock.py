@@ -131,3 +131,10 @@ def test_computing_on_a_busy_machine_takes_what_it_takes_alone(busy_machine):
 def test_a_process_that_gets_no_core_does_not_stand_still(busy_machine):
     wall, seconds, still = clock_of(STARVE)
     assert still <= seconds < 0.3 * wall
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what a process waits for")
+def test_who_waits_for_a_disk_does_not_stand_still():
+    """A parent waits after vfork, until its child ends, as for a disk: in the state D."""
+    wall, seconds, still = clock_of("import ctypes, time; ctypes.CDLL(None).vfork(); time.sleep(5); os._exit(0)")
+    assert max(seconds, still) < 0.5 * wall

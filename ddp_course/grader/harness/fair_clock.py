@@ -13,7 +13,8 @@ TICK = 0.01  # seconds, in which Linux counts processor time: a process that har
 class FairClock:
     """Counts the seconds in which the processes below this one computed or stood still.
 
-    Not counted is the time that they spent waiting for a core, which Linux keeps for each thread. Elsewhere, and on a
+    Not counted is the time that they spent waiting for a core, which Linux keeps for each thread, or for a disk: where
+    one stalled for half a minute, answers that save files "stood still". Elsewhere, and on a
     machine with nothing else to do, it is an ordinary clock. Two processes that computed for 3 s each, at a load of 26
     on two cores, had 2 to 3 s by it in 64 s on the wall. A limit on processor time (RLIMIT_CPU) is as fair to those,
     but never ends an answer that waits.
@@ -46,7 +47,8 @@ class FairClock:
 
 
 def _delay(before, now, passed):
-    """For how many of the `passed` seconds a thread waited for a core. Linux adds a wait up only when it has ended."""
+    """For how many of the `passed` seconds a thread waited for a core or a disk. Linux adds a wait for a core up only
+    when it has ended, and one for a disk not here at all."""
     ran, waited, queued = now
     ran_before, waited_before, _ = before or (0.0, 0.0, False)
     if queued and (ran, waited) == (ran_before, waited_before):
@@ -56,7 +58,7 @@ def _delay(before, now, passed):
 
 def _processor_seconds():
     """Of all processes below this one: {(pid, start): seconds of processor time}, and {(pid, thread): (seconds on a
-    core, seconds in which it could have run and had no core, whether it could run now)}."""
+    core, seconds in which it could have run and had no core, whether it could run now or waits for a disk)}."""
     used, threads = {}, {}
     for process in psutil.Process().children(recursive=True):
         try:
@@ -65,7 +67,7 @@ def _processor_seconds():
             for thread in Path(f"/proc/{process.pid}/task").glob("*"):
                 ran, waited, _ = map(int, (thread / "schedstat").read_text().split())
                 state = (thread / "stat").read_text().rpartition(") ")[2][0]
-                threads[process.pid, thread.name] = ran / 1e9, waited / 1e9, state == "R"
+                threads[process.pid, thread.name] = ran / 1e9, waited / 1e9, state in "RD"
         except (psutil.Error, OSError, ValueError, IndexError):
             continue  # ended meanwhile
     return used, threads
