@@ -13,11 +13,10 @@ TICK = 0.01  # seconds, in which Linux counts processor time: a process that har
 class FairClock:
     """Counts the seconds in which the processes below this one computed or stood still.
 
-    Not counted is the time that they spent waiting for a core, which Linux keeps for each thread, or for a
-    disk: whoever saves a file does not stand still. Elsewhere, and on a
-    machine with nothing else to do, it is an ordinary clock. Two processes that computed for 3 s each, at a load of 26
-    on two cores, had 2 to 3 s by it in 64 s on the wall. A limit on processor time (RLIMIT_CPU) is as fair to those,
-    but never ends an answer that waits.
+    Not counted is the time that they spent waiting for a core, which Linux keeps for each thread, or for a disk:
+    whoever saves a file does not stand still. Elsewhere, and on a machine with nothing else to do, it is an ordinary
+    clock. Two processes that computed for 3 s each, at a load of 26 on two cores, had 2 to 3 s by it in 64 s on the
+    wall. A limit on processor time (RLIMIT_CPU) is as fair to those, but never ends an answer that waits.
 
     seconds    so far
     still      seconds since any of the processes last computed
