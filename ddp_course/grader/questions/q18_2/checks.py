@@ -129,7 +129,7 @@ def factors(record, capped):
         if (cap is not None) == capped:
             [(found, loss, _)] = case.results
             right, right_loss = driver.right(given, mode, cap)
-            if close(found, right) and not math.isclose(loss.item(), right_loss.item(), rel_tol=1e-6):
+            if close(found, right) and not math.isclose(loss.item(), right_loss.item(), rel_tol=CLOSE):
                 raise Wrong(
                     f"{case.given}: the loss is {loss.item():.8g}, not {right_loss.item():.8g}, though its factors "
                     "are right",
