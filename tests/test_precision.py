@@ -5,10 +5,12 @@ import shutil
 
 import pytest
 import torch
+import torch.nn.functional as F
 import warm
 from training_runs import checkpoint, largest_gap, metrics, train_here
 
 from ddp_course.errors import InputError
+from ddp_course.models.minigpt import causal_attention
 from ddp_course.training import precision
 from ddp_course.training.precision import Arithmetic, by_rule, fastest
 
@@ -77,6 +79,7 @@ import json
 from dataclasses import asdict
 
 from ddp_course.distributed import process_group
+from ddp_course.models.minigpt import causal_attention
 from ddp_course.training import precision
 
 world = process_group.start(30, "cpu")
@@ -101,6 +104,26 @@ def test_the_trials_are_real_work(monkeypatch):
     _, seconds = fastest(trial, CPU)
     assert kinds == [torch.float32, torch.bfloat16, torch.bfloat16] * 3
     assert all(0 < one < float("inf") for one in seconds.values()) and weight.grad is not None
+
+
+def attend(way, inputs, dropout=0.0):
+    """The result of causal attention, and the gradients of the sum of its squares."""
+    Arithmetic("float64", way).use()
+    torch.manual_seed(0)
+    result = causal_attention(*inputs, dropout)
+    return result, *torch.autograd.grad(result.square().sum(), inputs)
+
+
+def test_both_ways_of_attention_are_the_same(monkeypatch):
+    inputs = [torch.randn(2, 3, 7, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    fused = attend("fused", inputs)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *_, **__: pytest.fail("torch's"))
+    for one, other in zip(fused, attend("plain", inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    ones = [torch.zeros(1, 1, 4000, 1), torch.zeros(1, 1, 4000, 1), torch.ones(1, 1, 4000, 1)]
+    Arithmetic("float32", "plain").use()
+    assert causal_attention(*ones, 0.25).mean().item() == pytest.approx(1, abs=0.02)  # what stays is scaled up
+    assert causal_attention(*ones, 0.25)[0, 0, 0].item() in (0.0, pytest.approx(1 / 0.75))
 
 
 def test_float32_means_float32_and_tf32_means_tf32():

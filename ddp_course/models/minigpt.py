@@ -40,6 +40,21 @@ class Past(Protocol):
         """Add keys and values (batch, heads, new, size); return those of all tokens, and who sees whom."""
 
 
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
+    """What each token takes from itself and those before it; all (batch, heads, length, size).
+
+    On a CPU where the fused kernel is switched off (training/precision.py) in three operations. torch's own way without
+    that kernel looks in addition for tokens that see nothing, which a causal mask leaves none of.
+    """
+    if query.device.type != "cpu" or torch.backends.cuda.flash_sdp_enabled():
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+    batch, heads, length, size = query.shape
+    query, key, value = (part.flatten(0, 1) for part in (query, key, value))
+    future = query.new_full((length, length), -torch.inf).triu(1)
+    weights = torch.baddbmm(future, query, key.mT, alpha=size**-0.5).softmax(-1)
+    return torch.bmm(F.dropout(weights, dropout), value).view(batch, heads, length, size)
+
+
 class Attention(nn.Module):
     """Causal self-attention. Nothing is stored for the mask: the kernel knows what "causal" means."""
 
@@ -55,8 +70,7 @@ class Attention(nn.Module):
         shape = (batch, length, 3, self.heads, width // self.heads)
         query, key, value = (part.transpose(1, 2) for part in self.query_key_value(x).view(shape).unbind(2))
         if past is None:
-            dropout = self.dropout if self.training else 0.0
-            y = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+            y = causal_attention(query, key, value, self.dropout if self.training else 0.0)
         else:
             key, value, visible = past.extend(key, value)
             y = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
