@@ -1,11 +1,12 @@
 """A loop written as nanoGPT's is, in float32: a model of separate layers, one cross-entropy over all logits, AdamW with
-torch's defaults on a CPU, a clipped gradient, and DDP where there are several ranks.
+torch's defaults on a CPU, a clipped gradient, and DDP where there are several ranks; with --compile a compiled model.
 
 After it the matrix products of its layers are computed alone: a bound for trainers whose float32 products are not
 faster.
 """
 
 import json
+import sys
 import time
 
 import torch
@@ -71,7 +72,8 @@ class GPT(nn.Module):
 def main() -> None:
     world, work = process_group.start(), AS_NANOGPT
     model = GPT(work.vocab_size, work.context, work.layers, work.heads, work.width)
-    replica = DistributedDataParallel(model) if world.size > 1 else model
+    ready = torch.compile(model) if "--compile" in sys.argv else model
+    replica = DistributedDataParallel(ready) if world.size > 1 else ready
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]

@@ -85,37 +85,44 @@ def compare_world_sizes(table: Table, rounds: int, steps: int) -> None:
 
 
 def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
-    """Ours in each number format that may pay here, beside a float32 loop and beside ours without kept memory."""
+    """Ours in each number format that may pay here, beside a float32 loop and beside ours without kept memory; both
+    compiled as well."""
     fast = ["bfloat16"] * has_bfloat16(torch.device("cpu"))
-    given_back = [f"{how}, freed memory given back" for how in ("float32", *fast)]
+    fixed = ("float32", *fast)
+    given_back = [f"{how}, freed memory given back" for how in fixed]
+    compiled = [f"{how}, compiled" for how in fixed]
+    loops = {"nanoGPT": (), "nanoGPT, compiled": ("--compile",)}
+    steps += WARM_UP
     for nproc, threads in ((1, 2), (2, 1)):
         env = {"OMP_NUM_THREADS": threads, "TOKENS": prepare("stdlib", "bpe", AS_NANOGPT.vocab_size)}
-        speeds: dict[str, list[float]] = {who: [] for who in ("nanoGPT", "float32", "auto", *fast, *given_back)}
-        products = []
+        speeds: dict[str, list[float]] = {who: [] for who in (*loops, *fixed, "auto", *given_back, *compiled)}
+        tokens, products = AS_NANOGPT.tokens_per_update(nproc), []
         for who in in_turns(speeds, rounds):
-            if who == "nanoGPT":
-                one = torchrun(HERE / "nanogpt_trainer.py", "--steps", steps + WARM_UP, nproc=nproc, timeout=900,
+            if who in loops:
+                one = torchrun(HERE / "nanogpt_trainer.py", "--steps", steps, *loops[who], nproc=nproc, timeout=900,
                                quiet=True, env=env).results[0]  # fmt: skip
-                tokens = AS_NANOGPT.tokens_per_update(nproc)
                 speeds[who].append(tokens / statistics.median(one["seconds"][WARM_UP:]))
-                products.append(tokens / statistics.median(one["products"][WARM_UP:]))
+                products += [tokens / statistics.median(one["products"][WARM_UP:])] * (who == "nanoGPT")
                 continue
             script = HERE / "memory_given_back.py" if who in given_back else TRAINER
+            flags = ("--precision", who.split(",")[0], *["--compile"] * (who in compiled))
             with tempfile.TemporaryDirectory() as folder:
-                found, _ = our_run(Path(folder) / "run", nproc, steps + WARM_UP, "--precision", who.split(",")[0],
-                                   script=script, work=AS_NANOGPT, env=env)  # fmt: skip
+                found, _ = our_run(Path(folder) / "run", nproc, steps, *flags, script=script, work=AS_NANOGPT, env=env)
             speeds[who].append(statistics.median(found[WARM_UP:]))
         where = f"{nproc} process{'es' * (nproc > 1)} x {threads} thread{'s' * (threads > 1)}"
         goals = {"float32": 1.1, "bfloat16": 2.0}
-        for how in ("float32", "auto", *fast, *given_back):
+        for how in ("auto", *fixed, *given_back, *compiled):
             table.ratio(f"our tokens/s over a loop as nanoGPT's is, ours in {how}, {where}",
-                        divide(speeds[how], speeds["nanoGPT"]), goals.get(how))  # fmt: skip
-        table.ratio(f"the same of float32 matrix products of its layers and nothing else, {where}",
+                        divide(speeds[how], speeds["nanoGPT"]), goals.get(how.removesuffix(", compiled")))  # fmt: skip
+        for how in compiled:
+            table.ratio(f"both compiled, ours in {how.split(',')[0]}, {where}",
+                        divide(speeds[how], speeds["nanoGPT, compiled"]))  # fmt: skip
+        table.ratio(f"its float32 matrix products and nothing else, over that loop, {where}",
                     divide(products, speeds["nanoGPT"]))  # fmt: skip
-        for how in ("float32", *fast):
+        for how in fixed:
             table.ratio(f"freed memory kept over given back, ours in {how}, {where}",
                         divide(speeds[how], speeds[f"{how}, freed memory given back"]))  # fmt: skip
-        better = max(("float32", *fast), key=lambda how: statistics.median(speeds[how]))
+        better = max(fixed, key=lambda how: statistics.median(speeds[how]))
         table.ratio(f"--precision auto over the better fixed choice ({better}), {where}",
                     divide(speeds["auto"], speeds[better]), 0.97)  # fmt: skip
 

@@ -67,7 +67,7 @@ def timed(update: Callable[[int], float]) -> None:
     """Call `update(u)` for each step asked for on the command line; print the seconds and losses of this rank."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True)
-    steps = parser.parse_args().steps
+    steps = parser.parse_known_args()[0].steps
     seconds, losses = [], []
     for step in range(steps):
         start = time.perf_counter()
