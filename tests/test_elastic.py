@@ -1,12 +1,15 @@
 """Nodes that come and go: one torchrun each, on this machine."""
 
 import json
+import socket
 import time
+from pathlib import Path
 
+import pytest
 from training_runs import arguments, metrics, train
 
-from ddp_course.launcher import Nodes
-from ddp_course.launcher.nodes import JOB_VARIABLE
+from ddp_course.launcher import Nodes, RunFailed, nodes
+from ddp_course.launcher.nodes import GIVEN_TO_NOBODY, JOB_VARIABLE, free_port
 from ddp_course.launcher.supervise import tagged
 
 STEPS, JOIN, LEAVE = 30, 8, 16
@@ -71,8 +74,36 @@ def test_a_node_that_dies_takes_nothing_else_with_it(tmp_path):
         job.start("b", when=(tmp_path / "a of 1").exists)
         job.until(lambda: (tmp_path / "a of 2").exists() and (tmp_path / "b of 2").exists())
         job.kill("b")
-        job.until(lambda: False)  # ends when a node has ended
+        with pytest.raises(RunFailed, match="node b ended too early, with exit code -9"):
+            job.until(lambda: False)
         ended = [name for name, future in job._futures.items() if future.done()]
         tag = job._tag
     assert ended == ["b"] and job.ended()["b"].exit_code == -9
     assert not tagged(tag, JOB_VARIABLE) and time.monotonic() - begin < 300
+
+
+def test_a_second_node_is_not_started_where_the_first_has_ended(tmp_path):
+    script = tmp_path / "ends.py"
+    script.write_text("raise SystemExit('as it should')")
+    with Nodes(script) as job:
+        job.start("a")
+        with pytest.raises(RunFailed, match="(?s)node a ended too early, with exit code 1.*exitcode"):
+            job.start("b", when=lambda: False)
+        assert list(job.ended()) == ["a"]
+
+
+def test_a_port_is_free_and_none_that_the_system_gives_away():
+    port = free_port()
+    with socket.create_server(("localhost", port)), pytest.raises(OSError):
+        socket.create_server(("localhost", port))
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(given.read_text().split()[0]) if given.exists() else 49152
+    assert port in GIVEN_TO_NOBODY and GIVEN_TO_NOBODY.stop <= first
+
+
+def test_a_port_that_is_taken_is_passed_over(monkeypatch):
+    with socket.create_server(("localhost", free_port())) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(nodes, "GIVEN_TO_NOBODY", range(port, port + 1))
+        with pytest.raises(OSError, match=f"no port from {port} to {port} is free"):
+            free_port()

@@ -17,6 +17,7 @@ from test_faults import wait_until
 from ddp_course.distributed import process_group
 from ddp_course.errors import InputError
 from ddp_course.launcher import torchrun
+from ddp_course.launcher.nodes import free_port
 
 WHO_AM_I = """
 import json
@@ -76,12 +77,6 @@ def write(tmp_path, text):
     return script
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
-
-
 def environment(**changes):
     return {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")} | changes
 
@@ -118,7 +113,7 @@ def test_starting_twice_returns_the_same_world_until_it_stops():
 
 
 def test_a_job_started_by_hand_needs_no_torchrun(tmp_path):
-    port = free_port()
+    port = str(free_port())
     script = write(tmp_path, WHO_AM_I)
     ranks = [
         subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True,
@@ -147,7 +142,7 @@ def test_a_port_in_use_is_named(tmp_path):
 
 
 def test_ranks_that_do_not_come_are_missed(monkeypatch):
-    port = free_port()
+    port = str(free_port())
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=f"of 2 ranks not all came to 127.0.0.1:{port} within 1 s; missing: 1"):
@@ -157,7 +152,7 @@ def test_ranks_that_do_not_come_are_missed(monkeypatch):
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"])
 @pytest.mark.parametrize("text", ["", "two", "-1", "1.5", "9" * 5000, "\u00b2", " 1"])
 def test_a_variable_of_the_environment_that_is_no_such_number_is_named(monkeypatch, name, text):
-    good = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    good = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     for variable, value in (good | {name: text}).items():
         monkeypatch.setenv(variable, value)
     with pytest.raises(InputError, match=f"^{name} is .*, expected a whole number from [01] to "):
@@ -186,7 +181,7 @@ def test_a_wait_for_the_others_is_as_long_as_it_says(monkeypatch, what, said):
         mute.bind(("127.0.0.1", 0))
         if what == "another service":
             mute.listen()
-        port = str(mute.getsockname()[1]) if what == "another service" else free_port()
+        port = str(mute.getsockname()[1]) if what == "another service" else str(free_port())
         given = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": port}
         given |= {"TORCHELASTIC_USE_AGENT_STORE": str(what == "the launcher is gone")}
         for name, value in given.items():

@@ -7,6 +7,7 @@
 """
 
 import os
+import random
 import socket
 import time
 import uuid
@@ -14,10 +15,27 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 
-from ddp_course.launcher.launch import Run, torchrun
+from ddp_course.launcher.launch import Run, RunFailed, torchrun
 from ddp_course.launcher.supervise import sweep, tagged
 
 JOB_VARIABLE, NODE_VARIABLE = "DDP_COURSE_JOB", "NODE"
+GIVEN_TO_NOBODY = range(20_000, 32_768)  # below the ports that Linux, macOS and Windows give to whoever connects
+
+
+def free_port() -> int:
+    """A port for several processes that have to know it before one of them listens there.
+
+    Not one that the system had free, which it may give to another process before ours listens.
+    """
+    for port in random.SystemRandom().sample(GIVEN_TO_NOBODY, len(GIVEN_TO_NOBODY)):
+        with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one whose connections have just ended will do
+            try:
+                free.bind(("localhost", port))
+            except OSError:
+                continue
+        return port
+    raise OSError(f"no port from {GIVEN_TO_NOBODY.start} to {GIVEN_TO_NOBODY.stop - 1} is free")
 
 
 class Nodes:
@@ -28,12 +46,9 @@ class Nodes:
     """
 
     def __init__(self, script, *args, env=None, most=2, conf="", timeout=900):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
         self._script, self._args, self._env, self._timeout = script, args, env or {}, timeout
         self._options = [f"--nnodes=1:{most}", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=job",
-                         f"--rdzv-endpoint=localhost:{port}", "--local-addr=127.0.0.1",
+                         f"--rdzv-endpoint=localhost:{free_port()}", "--local-addr=127.0.0.1",
                          f"--rdzv-conf=last_call_timeout=1{conf and ','}{conf}"]  # fmt: skip
         self._tag, self._futures = uuid.uuid4().hex, {}
         self._pool = ThreadPoolExecutor(most)
@@ -48,15 +63,23 @@ class Nodes:
         self._pool.shutdown()
 
     def start(self, name: str, when=lambda: True) -> None:
-        """Start the torchrun of the node `name`, as soon as `when()` is true. The first one also serves the store."""
+        """Start the torchrun of the node `name`, as soon as `when()` is true. The first one also serves the store.
+
+        Raises RunFailed, as `until` does, if a node has ended before.
+        """
         self.until(when)
         env = {**self._env, NODE_VARIABLE: name, JOB_VARIABLE: self._tag}
         how = {"nproc": 1, "timeout": self._timeout, "check": False, "quiet": True, "torchrun_args": self._options}
         self._futures[name] = self._pool.submit(torchrun, self._script, *self._args, env=env, **how)
 
     def until(self, condition) -> None:
-        """Wait until `condition()` is true, or a node has ended."""
-        while not condition() and not any(future.done() for future in self._futures.values()):
+        """Wait until `condition()` is true. Raises RunFailed if a node has ended before."""
+        while not condition():
+            for name, future in self._futures.items():
+                if future.done() and not condition():
+                    run = future.result()
+                    last = "\n".join(run.launcher_lines[-10:])
+                    raise RunFailed(f"node {name} ended too early, with exit code {run.exit_code}\n{last}", run)
             time.sleep(0.1)
 
     def kill(self, name: str) -> None:

@@ -1,7 +1,6 @@
 """What a launch costs and whether it ends well: seconds to the first step, memory, exit codes."""
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ import psutil
 from measure import TRAINER, Table, divide, in_turns, one_thread, seconds_until, start_on_two
 
 from ddp_course.launcher import torchrun
+from ddp_course.launcher.nodes import free_port
 from ddp_course.launcher.supervise import RUN_VARIABLE, sweep
 
 TINY = ["--preset", "tiny", "--steps", "3", "--sample-tokens", "0", "--run-dir"]
@@ -99,8 +99,7 @@ def by_two_agents(meeting: str, command: list[str]) -> list[int]:
 
     Raises subprocess.TimeoutExpired where one has not ended two minutes after the other began.
     """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     where = {"c10d": ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"],
              "static": ["--master-addr=127.0.0.1", f"--master-port={port}"]}[meeting]  # fmt: skip
     start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", *where]
