@@ -144,6 +144,13 @@ def test_one_of_several_ranks_speaks(tmp_path, name):
     assert not any("Traceback" in line for lines in run.lines.values() for line in lines)
 
 
+def test_every_rank_knows_what_is_wrong_with_a_flag(monkeypatch):
+    """Rank 1 speaks for itself if rank 0 is slow: it once said no more than "error:"."""
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(InputError, match="Unrecognized options: --no-such"):
+        parse(PRESETS, ["--no-such"])
+
+
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("finished")

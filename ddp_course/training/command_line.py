@@ -87,15 +87,10 @@ def parse(presets: Mapping[str, Config], arguments: list[str] | None = None) -> 
     arguments = list(_flags(sys.argv[1:] if arguments is None else arguments, default))
     preset = presets.get(_find("--preset", arguments), default)  # an unknown name: tyro says what is allowed
     complaint = io.StringIO()
+    shown = sys.stdout if _rank() == 0 else io.StringIO()  # --help, once
     try:
-        with contextlib.redirect_stderr(complaint):
-            return tyro.cli(
-                type(preset),
-                default=preset,
-                args=arguments,
-                config=(tyro.conf.FlagCreatePairsOff,),
-                console_outputs=_rank() == 0,  # --help, once
-            )
+        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown):
+            return tyro.cli(type(preset), default=preset, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
     except SystemExit as leaving:
         if leaving.code in (0, None):  # --help
             raise
