@@ -50,10 +50,10 @@ speedrun: RUN = runs/speedrun-$(NOW)
 speedrun: $(READY)  ## tokenizer, pre-training, reward model, GRPO and a report; RUN=DIR goes on with a run
 	$(BIN)/python -m ddp_course.speedrun --nproc $(NPROC) --run-dir $(RUN) $(ARGS)
 
-test: lint  ## ruff, notebooks 00 to 16, the ladder, trainers, faults; with ARGS whatever those choose
+test: lint  ## ruff, notebooks 00 to 14, the ladder, trainers, faults; with ARGS whatever those choose
 	$(PYTEST) $(or $(ARGS),-m "not rest")
 
-test-rest: lint  ## what make test leaves: deep dives, notebooks 17 to 26, meshes, exercises and their graders
+test-rest: lint  ## what make test leaves: deep dives, notebooks 15 to 26, clusters, meshes, exercises and their graders
 	$(PYTEST) $(or $(ARGS),-m rest)
 
 test-fast: lint  ## the tests that start no ranks, notebooks or trainers: what a change usually needs

@@ -21,10 +21,11 @@ LONGEST_FILES = (
 )  # fmt: skip
 # A test module that imports one of these starts ranks, kernels or trainers, minutes in all: not for make test-fast.
 STARTS_RANKS = ("torchrun", "warm", "run_notebook", "run_answers", "metrics", "examine", "Chaos")
-# Left to make test-rest, half of the computing: deep dives, exercises and the answers to them, what lies beyond DDP.
-# CI runs both halves at once.
+# Left to make test-rest, more than half of the computing: deep dives, exercises and the answers to them, clusters, the
+# speedrun, what lies beyond DDP. CI runs both parts at once.
 REST = re.compile(
-    r"test_notebook_runs\[notebooks/(\d\d[a-z]|1[7-9]|2\d)|test_exercise_runs|test_(wrong_answers|parallel|diloco|experts)\.py"
+    r"test_notebook_runs\[notebooks/(\d\d[a-z]|1[5-9]|2\d)|test_exercise_runs|"
+    r"test_(wrong_answers|parallel|diloco|experts|speedrun|cluster|slurm|templates)\.py"
 )
 # What a library starts once and keeps as long as this process lives: not the test's doing.
 KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
