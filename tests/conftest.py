@@ -17,7 +17,7 @@ SPREAD_OUT = ("test_notebooks.py", "test_exercises.py")  # each test goes to the
 LONGEST_FILES = (
     *SPREAD_OUT, "test_wrong_answers.py",  # many minutes each
     "test_faults.py", "test_launch.py", "test_check.py", "test_ladder.py", "test_process_group.py", "test_speedrun.py",
-    "test_resume.py", "test_reward.py", "test_fuzz.py", "test_cluster.py", "test_slurm.py",  # about a minute each
+    "test_sync.py", "test_resume.py", "test_reward.py", "test_fuzz.py", "test_cluster.py", "test_slurm.py",  # a minute
 )  # fmt: skip
 # A test module that imports one of these starts ranks, kernels or trainers, minutes in all: not for make test-fast.
 STARTS_RANKS = ("torchrun", "warm", "run_notebook", "run_answers", "metrics", "examine", "Chaos")
