@@ -79,7 +79,6 @@ import json
 from dataclasses import asdict
 
 from ddp_course.distributed import process_group
-from ddp_course.models.minigpt import causal_attention
 from ddp_course.training import precision
 
 world = process_group.start(30, "cpu")
