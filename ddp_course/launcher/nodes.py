@@ -74,12 +74,14 @@ class Nodes:
 
     def until(self, condition) -> None:
         """Wait until `condition()` is true. Raises RunFailed if a node has ended before."""
-        while not condition():
-            for name, future in self._futures.items():
-                if future.done() and not condition():
-                    run = future.result()
-                    last = "\n".join(run.launcher_lines[-10:])
-                    raise RunFailed(f"node {name} ended too early, with exit code {run.exit_code}\n{last}", run)
+        while True:
+            ended = [name for name, future in self._futures.items() if future.done()]
+            if condition():
+                return
+            if ended:
+                run = self._futures[ended[0]].result()
+                last = "\n".join(run.launcher_lines[-10:])
+                raise RunFailed(f"node {ended[0]} ended too early, with exit code {run.exit_code}\n{last}", run)
             time.sleep(0.1)
 
     def kill(self, name: str) -> None:

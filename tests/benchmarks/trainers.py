@@ -102,7 +102,8 @@ def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
                 one = torchrun(HERE / "nanogpt_trainer.py", "--steps", steps, *loops[who], nproc=nproc, timeout=900,
                                quiet=True, env=env).results[0]  # fmt: skip
                 speeds[who].append(tokens / statistics.median(one["seconds"][WARM_UP:]))
-                products += [tokens / statistics.median(one["products"][WARM_UP:])] * (who == "nanoGPT")
+                if who == "nanoGPT":
+                    products.append(tokens / statistics.median(one["products"][WARM_UP:]))
                 continue
             script = HERE / "memory_given_back.py" if who in given_back else TRAINER
             flags = ("--precision", who.split(",")[0], *["--compile"] * (who in compiled))
