@@ -8,17 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ddp_course.grader.questions.q04_3.given import Model
+
 LEARNING_RATE = 0.1  # that of the script
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.backbone = nn.Linear(6, 8).requires_grad_(False)
-        self.head = nn.Linear(8, 1)
-
-    def forward(self, inputs):
-        return self.head(torch.tanh(self.backbone(inputs)))
 
 
 def make_model():

@@ -6,29 +6,11 @@ from pathlib import Path
 import torch.distributed as dist
 
 from ddp_course.grader.harness.counted import counted
+from ddp_course.grader.questions.q18_4.given import Tokenizer
 
 MERGES = [[114, 101], [256, 116], [116, 117], [257, 117], [120, 10]]
 RIGHT = json.dumps({"merges": MERGES})
 OTHER = json.dumps({"merges": MERGES[:2] + [[40, 41]]})
-
-
-class Tokenizer:
-    """Has what the script's has: `merges`, a list of pairs, and `encode`."""
-
-    def __init__(self, merges):
-        self.merges = [tuple(pair) for pair in merges]
-
-    def encode(self, text):
-        tokens = list(text.encode())
-        for number, pair in enumerate(self.merges):
-            merged = []
-            for token in tokens:
-                if merged and (merged[-1], token) == pair:
-                    merged[-1] = 256 + number
-                else:
-                    merged.append(token)
-            tokens = merged
-        return tokens
 
 
 def drive(function, what, argument):

@@ -5,6 +5,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from ddp_course.grader.questions.q24_2.given import Gather
+
 KINDS, PAD, WINDOWS, LENGTH, WIDTH, LAYERS = 9, 0, 4, 16, 6, 2
 LENGTHS = {  # of the windows; what follows is PAD
     "no padding": (16, 16, 16, 16),
@@ -58,20 +60,6 @@ class Model(nn.Module):
 
     def everybodys(self, part):
         return Gather.apply(part) if self.cut else part
-
-
-class Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, part):
-        parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, part.contiguous())
-        return torch.cat(parts, 1)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        gradient = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(gradient)
-        return gradient.chunk(dist.get_world_size(), 1)[dist.get_rank()]
 
 
 def assert_equal_shapes(tokens, positions):

@@ -7,6 +7,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from ddp_course.grader.questions.q26_2.given import Enter, Leave
+
 VOCABULARY, WIDTH, HIDDEN, CONTEXT, PER_UPDATE, UPDATES = 7, 6, 8, 3, 4, 3  # updates on each mesh
 
 
@@ -67,31 +69,6 @@ class Data:
     def __call__(self, numbers):
         self.read = self.read + [int(number) for number in numbers]
         return windows([int(number) for number in numbers])
-
-
-class Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        gradient = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(gradient, group=ctx.group)
-        return gradient, None
-
-
-class Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, part, group):
-        total = part.clone()
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None
 
 
 class Model(nn.Module):
