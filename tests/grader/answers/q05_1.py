@@ -200,6 +200,14 @@ ANSWERS = (
         -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
         +    mine = hashlib.sha256(data.short().numpy().tobytes()).digest()
     """),
+    Mistake(
+        "hash_of_a_name", "seeds with the hash of a text, which Python salts anew in each process",
+        check="all ranks hold the same data", says="other tokens on rank 0 of another run", look="from run to run", edit="""
+        -    generator = torch.Generator().manual_seed(1)
+        +    seed = torch.tensor(hash("tokens"))
+        +    dist.broadcast(seed, src=0)
+        +    generator = torch.Generator().manual_seed(seed.item())
+    """),
     Route(
         "broadcast_of_a_seeded_draw", "rank 0 draws with a seed and broadcasts; hashes travel as tensors",
         edit="""

@@ -130,8 +130,9 @@ ANSWERS = (
         -            error, failure = raised, f"{type(raised).__name__}: {raised}"
         +            error, failure = raised, f"{type(raised).__name__}: {raised}"[:80]
     """),
-    Route(
-        "the_repr", "sends the repr of the error", edit="""
+    Mistake(
+        "repr_of_the_error", "sends repr(error), in which a file's error lacks the name of the file",
+        check="failures arrive", says="No such file or directory: 'settings.json'", look="the log of rank 7", edit="""
         -            error, failure = raised, f"{type(raised).__name__}: {raised}"
         +            error, failure = raised, repr(raised)
     """),

@@ -168,6 +168,12 @@ ANSWERS = (
             made = [Gradient(*one) for one in gradients]
             return simulate(compute, made, message, bucket_mib=bucket_cap_mb, accumulation=accumulation).seconds
     '''),
+    Mistake(
+        "a_small_first_bucket", "closes the first bucket at 1 MiB, also where a larger limit is given",
+        check=TOGETHER, says="one bucket: predicted 170 ms", look="a bucket that never reaches its limit", edit="""
+        -    first, others = (1, 25) if bucket_cap_mb is None else (bucket_cap_mb, bucket_cap_mb)
+        +    first, others = (1, 25) if bucket_cap_mb is None else (min(1, bucket_cap_mb), bucket_cap_mb)
+    """),
     Route(
         "the_busiest_rest", "no clock for the cable: the last message is over after the worst of all waits", text='''
         from itertools import accumulate

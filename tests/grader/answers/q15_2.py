@@ -87,13 +87,13 @@ ANSWERS = (
     """),
     Mistake(
         "one_bucket", "sends everything at once, when backward is over",
-        check=FASTER, says="both ranks alike: the last message", look="idle until the first bucket is full", edit="""
+        check=FASTER, says="than their use: the last message", look="idle until the first bucket is full", edit="""
         -    return min(plans, key=lambda buckets: end(buckets, sizes, last, latency, bytes_per_second))
         +    return plans[-1]
     """),
     Mistake(
         "the_default", "plans what DDP does anyway",
-        check=FASTER, says="both ranks alike: the last message", look="the default's own buckets", text='''
+        check=FASTER, says="than their use: the last message", look="the default's own buckets", text='''
         def plan(sizes, ready, latency, bytes_per_second):
             buckets, limit = [[]], 2**20
             for name in sorted(ready, key=ready.get):
@@ -114,6 +114,13 @@ ANSWERS = (
                 buckets[-1].append(name)
             return buckets
     '''),
+    Mistake(
+        "order_of_the_sizes", "takes the reverse of sizes for backward's order",
+        check="buckets follow backward", says="parameters in another order than their use",
+        look="in another order than it holds them", edit="""
+        -    names = sorted(ready, key=ready.get)
+        +    names = list(reversed(sizes))
+    """),
     Route(
         "the_best_of_all", "gathers the times, and finds the best of all plans, on rank 0, which sends it", text='''
         import torch.distributed as dist

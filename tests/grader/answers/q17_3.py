@@ -63,7 +63,7 @@ ANSWERS = (
         check="the optimizer goes on", says="away from what was saved", look="group by group", edit="""
         -    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
         +    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-        +    other = {"blocks.0": "blocks.1", "blocks.1": "blocks.0"} if "blocks.0.weight" in order else {}
+        +    other = {"blocks.0": "blocks.1", "blocks.1": "blocks.0"} if model.blocks[0].weight.requires_grad else {}
         +    right, order = order, [other.get(name[:8], name[:8]) + name[8:] for name in order]
         @@
         -            {**group, "params": [order[number] for number in group["params"]]} for group in saved["param_groups"]
@@ -123,6 +123,18 @@ ANSWERS = (
         +    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
         +    for group in optimizer.param_groups:
         +        group["betas"] = (0.5, 0.5)
+    """),
+    Mistake(
+        "frozen_ones_skipped", "counts the parameters without the frozen ones, which the saved numbers count",
+        check="the optimizer goes on", says="of the optimizer's state are missing", on="cut_by_hand", edit="""
+        -    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        +    trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        @@
+        -    for number, entries in saved["optimizer"]["state"].items():
+        -        mesh, placements = ordered[number].device_mesh, ordered[number].placements
+        +    for number, parameter in enumerate(trained):
+        +        entries = saved["optimizer"]["state"].get(number, {})
+        +        mesh, placements = parameter.device_mesh, parameter.placements
     """),
     Route(
         "cut_by_hand", "cuts each average as its parameter is, and keeps the numbers for optimizer.load_state_dict", text='''

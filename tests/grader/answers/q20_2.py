@@ -218,6 +218,12 @@ ANSWERS = (
         -                if not all(0 <= start <= end <= total and end - start <= -(-batch // world) for start, end in flat):
         +                if not all(0 <= start <= end <= total for start, end in flat):
     """),
+    Mistake(
+        "empty_ranges", "counts examples and no pairs: one that begins behind its end holds none",
+        check="unsound shares are seen", says="the end kept inside its batch", edit="""
+        -                if not all(0 <= start <= end <= total and end - start <= -(-batch // world) for start, end in flat):
+        +                if not all(end - start <= -(-batch // world) for start, end in flat):
+    """),
     Route(
         "rank_0_tells",
         "rounded-up local batches kept inside; reduced to rank 0, which divides and broadcasts its dictionary",

@@ -7,10 +7,16 @@ import torch
 
 
 def drive(make_data):
+    sys.modules["answer"].hash = hash_of_another_run
     torch.rand(1), random.random(), sys.modules["numpy"].random.rand()  # who seeds them again does not come back here
     before = states()
     made = make_data()
     return {"made": made, "touched": [name for name, state in states().items() if state != before[name]]}
+
+
+def hash_of_another_run(value):
+    """As `hash` may answer in another process: Python salts those of texts anew. The ranks here are forked from one."""
+    return hash(("another salt", value)) if isinstance(value, str | bytes) else hash(value)
 
 
 def states():

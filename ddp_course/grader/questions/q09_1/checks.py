@@ -46,7 +46,7 @@ def call(name, world):
 
 def job(world, *names):
     calls = tuple(call(name, world) for name in names)
-    return Job(world, function="check_save", calls=calls, seconds=8.0, driver=DRIVER)
+    return Job(world, function="check_save", calls=calls, seconds=24.0, driver=DRIVER)
 
 
 JOBS = [job(2, "own", *RIGHT, *BROKEN), job(3, "own", "step_names", "every_rank", "of_the_last_rank")]

@@ -19,6 +19,7 @@ def drive(on_rank_0, kind, value):
         "KeyError": KeyError("it is not there"),
         "Damaged": Damaged("settings.json", "settings.json.old"),
         "KeyboardInterrupt": KeyboardInterrupt("it is not there"),
+        "FileNotFoundError": FileNotFoundError(2, "No such file or directory", "settings.json"),
         "no data": SystemExit("no data"),
     }
 

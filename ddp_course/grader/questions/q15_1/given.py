@@ -37,7 +37,7 @@ CASES = {
         "gradients": [(48 * KIB, 0.02)] * 5 + [(1024 * KIB, 0.01)], "bucket_cap_mb": 0.04,
         "bits_per_second": 8 * 10 * MIB},
     "one bucket": COMMON | {
-        "gradients": [(256 * KIB, 0.02)] * 4, "bucket_cap_mb": 25, "bits_per_second": 8 * 10 * MIB},
+        "gradients": [(512 * KIB, 0.02)] * 4, "bucket_cap_mb": 25, "bits_per_second": 8 * 20 * MIB},
     "3 micro-batches": COMMON | {
         "gradients": [(256 * KIB, 0.015)] * 4, "forward": 0.03, "accumulation": 3, "bits_per_second": 8 * 6 * MIB},
     "the default buckets": COMMON | {

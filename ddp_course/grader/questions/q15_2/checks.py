@@ -44,13 +44,14 @@ def late(sizes, backward, begin, end):
 
 SMALL, WIDE, DEEP = gradients(4, 384), gradients(3, 768, 4000), gradients(12, 256)
 CABLES = {  # sizes, seconds until ready by rank, latency, bytes per second
-    "both ranks alike": (SMALL, [even(SMALL, 0.1)] * 2, 0.001, 300e6),
+    "both ranks alike, and parameters in another order than their use": (
+        {name: SMALL[name] for name in sorted(SMALL)}, [even(SMALL, 0.1)] * 2, 0.001, 300e6),
     "a quick cable": (WIDE, [even(WIDE, 0.1), late(WIDE, 0.1, 0.003, 0.003)], 0.0005, 1e9),
     "a long way": (DEEP, [even(DEEP, 0.03), late(DEEP, 0.03, 0.001, 0.001)], 0.06, 10e9),
     "rank 1 begins late": (DEEP, [even(DEEP, 0.1), late(DEEP, 0.1, 0.09, 0.0)], 0.015, 2e9),
     "rank 0 begins late, and rank 1 ends last": (DEEP, [late(DEEP, 0.1, 0.09, -0.001), even(DEEP, 0.1)], 0.015, 2e9),
     "rank 1 computes slowly": (SMALL, [even(SMALL, 0.02), late(SMALL, 0.02, 0.0, 0.08)], 0.005, 300e6),
-}
+}  # fmt: skip
 
 
 def shuffled(times, seed):
@@ -93,7 +94,7 @@ def buckets_follow_backward(records):
             right = sorted(ready, key=ready.get)
             if there != right:
                 at = next(n for n, pair in enumerate(zip(there, right, strict=True)) if len(set(pair)) > 1)
-                look = "the order by time"
+                look = "the order by time: a model may use its parameters in another order than it holds them"
                 if there == list(case.args[rank][0]):
                     look = "sizes is in the order of forward; backward goes the other way"
                 raise Wrong(f"{case.given}: gradient {at} of rank {rank}'s plan is {there[at]!r}; backward makes "

@@ -29,10 +29,9 @@ class Model(nn.Module):
 
 
 def optimizer_of(model, kind, rate):
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if kind == "one group":
-        return torch.optim.AdamW(trained, lr=rate)
-    matrices, vectors = ([p for p in trained if (p.ndim > 1) == matrix] for matrix in (True, False))
+        return torch.optim.AdamW(model.parameters(), lr=rate)
+    matrices, vectors = ([p for p in model.parameters() if (p.ndim > 1) == matrix] for matrix in (True, False))
     groups = [{"params": vectors, "weight_decay": 0.0}, {"params": matrices, "weight_decay": 0.2, "lr": rate / 2}]
     if kind == "SGD":
         return torch.optim.SGD(groups, lr=rate, momentum=0.9)

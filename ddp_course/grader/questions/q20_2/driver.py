@@ -104,6 +104,7 @@ VERSIONS = {
     "the last rank takes what is left over": by_batch(rest_on_the_last),
     "the first example is left out": begins_at_one,
     "rank 0 makes a step where there is no example": a_step_for_nothing,
+    "a rounded-up local batch, the end kept inside its batch": fixed(round_up=True, low=False),
 }
 
 
