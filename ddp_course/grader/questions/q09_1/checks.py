@@ -46,6 +46,7 @@ def call(name, world):
 
 def job(world, *names):
     calls = tuple(call(name, world) for name in names)
+    # A check may call `save` as often as it likes, slowly, and is tried on fifteen of them.
     return Job(world, function="check_save", calls=calls, seconds=24.0, driver=DRIVER)
 
 
