@@ -144,11 +144,19 @@ def test_one_of_several_ranks_speaks(tmp_path, name):
     assert not any("Traceback" in line for lines in run.lines.values() for line in lines)
 
 
-def test_every_rank_knows_what_is_wrong_with_a_flag(monkeypatch):
-    """Rank 1 speaks for itself if rank 0 is slow: it once said no more than "error:"."""
-    monkeypatch.setenv("RANK", "1")
-    with pytest.raises(InputError, match="Unrecognized options: --no-such"):
-        parse(PRESETS, ["--no-such"])
+@pytest.mark.parametrize(("flags", "says"), [
+    (["--no-such"], "Unrecognized options: --no-such"), (["--width", "33"], "--width 33 does not divide into"),
+    (["--steps", "many"], "invalid literal for int"),
+])  # fmt: skip
+def test_every_rank_knows_what_is_wrong_with_a_flag(monkeypatch, flags, says):
+    """Rank 1 speaks for itself if rank 0 is slow: it once said no more than "error:", and once more than rank 0."""
+    words = []
+    for rank in "0", "1":
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(InputError, match=says) as error:
+            parse(PRESETS, flags)
+        words.append(str(error.value))
+    assert words[0] == words[1]
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,8 @@ def parse(presets: Mapping[str, Config], arguments: list[str] | None = None) -> 
     arguments = list(_flags(sys.argv[1:] if arguments is None else arguments, default))
     preset = presets.get(_find("--preset", arguments), default)  # an unknown name: tyro says what is allowed
     complaint = io.StringIO()
-    shown = sys.stdout if _rank() == 0 else io.StringIO()  # --help, once
+    # --help, once. Of the same encoding, for it decides how tyro draws, and _one_line has to know that.
+    shown = sys.stdout if _rank() == 0 else io.TextIOWrapper(io.BytesIO(), encoding=sys.stdout.encoding)
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown):
             return tyro.cli(type(preset), default=preset, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
