@@ -87,8 +87,7 @@ def parse(presets: Mapping[str, Config], arguments: list[str] | None = None) -> 
     arguments = list(_flags(sys.argv[1:] if arguments is None else arguments, default))
     preset = presets.get(_find("--preset", arguments), default)  # an unknown name: tyro says what is allowed
     complaint = io.StringIO()
-    # --help, once. Of the same encoding, for it decides how tyro draws, and _one_line has to know that.
-    shown = sys.stdout if _rank() == 0 else io.TextIOWrapper(io.BytesIO(), encoding=sys.stdout.encoding)
+    shown = sys.stdout if _rank() == 0 else io.StringIO()  # --help, once
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown):
             return tyro.cli(type(preset), default=preset, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
@@ -169,11 +168,14 @@ def _find(flag: str, arguments: list[str]) -> str | None:
 
 
 def _one_line(box: str) -> str:
-    """tyro draws its complaint in a box of several lines: the same words as one line."""
-    text = re.sub(r"\x1b\[[0-9;]*m|Error parsing \w+: ", "", box)
+    """tyro draws its complaint in a box of several lines: the same words as one line.
+
+    Where stdout is not UTF-8 the box has no sides, and its title stands above a rule of hyphens.
+    """
+    text = re.sub(r"\x1b\[[0-9;]*m|Error parsing \w+: |\A.*\n -+ *$", "", box, flags=re.MULTILINE)
     lines = [re.sub(r"[│╭╮╰╯]", "", line).strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("─ ")]
-    words = " ".join(";" if set(line) == {"─"} else line for line in lines)
+    words = " ".join(";" if set(line) <= {"─", "-"} else line for line in lines)
     return re.sub(r"\s+", " ", words).replace(" ;", ";").strip("─ ;")
 
 
