@@ -79,14 +79,14 @@ exercises: $(READY)  ## derive exercises/ from solutions/
 	$(BIN)/python -m ddp_course.authoring exercises $(ARGS)
 
 bench: $(BENCH_READY)  ## compare with other trainers
-	$(BIN)/python tests/benchmarks/run.py $(ARGS)
+	$(BIN)/python benchmarks/run.py $(ARGS)
 
 kill-matrix: $(READY)  ## which check of the grader catches which wrong answer
 	$(BIN)/python -m tests.grader.kill_matrix $(ARGS)
 
 doctor-matrix: $(BENCH_READY)  ## which verdict the doctor gives on which script
-	$(BIN)/python -m tests.doctor.cases $(ARGS)
-	$(BIN)/python -m tests.doctor.check_cases $(ARGS)
+	$(BIN)/python doctor/tests/cases.py $(ARGS)
+	$(BIN)/python doctor/tests/check_cases.py $(ARGS)
 
 pins: $(READY)  ## pin anew what is installed, with hashes, in requirements/
 	$(PYTHON) -m venv --clear .venv-pins
@@ -102,14 +102,14 @@ notebooks: export DDP_COURSE_STRICT := 1
 # What a terminal, a cell and a test see is the same as in an activated environment.
 lab notebooks test test-rest test-fast fuzz chaos: export PATH := $(abspath $(BIN)):$(PATH)
 
-$(READY): pyproject.toml $(wildcard requirements/*.txt)
+$(READY): pyproject.toml doctor/pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "The course needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1). Try: make PYTHON=python3.12" >&2; exit 1; }
 	@echo "Setting up $(VENV): the first time this downloads PyTorch and takes some minutes."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) $(PINNED) -r requirements/$(if $(filter cpu,$(TORCH)),torch-cpu,torch).txt
 	@$(PIP) $(PINNED) -r requirements/course.txt
-	@$(PIP) install --no-deps --no-build-isolation -e .
+	@$(PIP) install --no-deps --no-build-isolation -e ./doctor -e .
 	@$(PIP) check
 	@touch $@
 

@@ -17,12 +17,14 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
+from ddp_course.checkpoint.run_directory import open_run
+from ddp_course.checkpoint.training_state import TrainingState
 from ddp_course.distributed import process_group
 from ddp_course.distributed.replica_check import assert_replicas_equal
 from ddp_course.distributed.sync import sum_over_ranks
 from ddp_course.models import minigpt
 from ddp_course.models.minigpt import MiniGPT, parameter_count
-from ddp_course.parallel.pretraining import (
+from ddp_course.trainers.pretraining import (
     PretrainingSettings,
     begin,
     identity_of,
@@ -38,11 +40,9 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, by_rule, parameter_dtype
 from ddp_course.training.progress import Progress
-from ddp_course.training.run_directory import open_run
 from ddp_course.training.settings import check_ranges
 from ddp_course.training.stop_request import StopRequest
 from ddp_course.training.throughput import copied_ahead, peak_per_second
-from ddp_course.training.training_state import TrainingState
 
 
 @dataclass(frozen=True)

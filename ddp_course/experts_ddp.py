@@ -15,16 +15,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint.run_directory import open_run
+from ddp_course.checkpoint.training_state import TrainingState
+from ddp_course.checkpoint.whole_state import WholeModel, WholeOptimizer, names_by_group
 from ddp_course.distributed import process_group
 from ddp_course.distributed.expert_parallel import add_gradients
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.pieces import assert_copies_equal, clip_gradients, pieces_of
 from ddp_course.distributed.sync import sum_over_ranks
-from ddp_course.errors import InputError
 from ddp_course.models import minigpt
-from ddp_course.parallel.minigpt_experts import MixtureGPT, mixture_parameter_count
-from ddp_course.parallel.minigpt_stage import TIED
-from ddp_course.parallel.pretraining import (
+from ddp_course.trainers.minigpt_experts import MixtureGPT, mixture_parameter_count
+from ddp_course.trainers.minigpt_stage import TIED
+from ddp_course.trainers.pretraining import (
     PretrainingSettings,
     begin,
     identity_of,
@@ -39,11 +42,8 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, by_rule, parameter_dtype
 from ddp_course.training.progress import Progress
-from ddp_course.training.run_directory import open_run
 from ddp_course.training.settings import check_ranges
 from ddp_course.training.stop_request import StopRequest
-from ddp_course.training.training_state import TrainingState
-from ddp_course.training.whole_state import WholeModel, WholeOptimizer, names_by_group
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint.run_directory import open_run
+from ddp_course.checkpoint.training_state import TrainingState
 from ddp_course.data import corpora
 from ddp_course.data.pairs import Pair, pairs_of_update, read_pairs
 from ddp_course.distributed import process_group
@@ -29,7 +32,6 @@ from ddp_course.distributed.bucket_order import wrap
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.replica_check import assert_replicas_equal
 from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over_ranks
-from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.post_training.backbones import prepare_backbone
 from ddp_course.post_training.batch import Batch, describe
@@ -45,10 +47,8 @@ from ddp_course.training.memory import require_memory
 from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, by_rule, parameter_dtype
 from ddp_course.training.progress import Progress
-from ddp_course.training.run_directory import open_run
 from ddp_course.training.settings import RunSettings, check_ranges
 from ddp_course.training.stop_request import StopRequest
-from ddp_course.training.training_state import TrainingState
 
 IDENTITY = ("objective", "reward", "prompts_per_update", "group_size", "new_tokens", "passes", "seed", "precision")
 

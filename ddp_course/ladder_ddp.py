@@ -19,10 +19,10 @@ from typing import Literal, get_args
 
 import torch
 
+from ddp_course.base.errors import InputError
+from ddp_course.base.json_file import parse
 from ddp_course.distributed import process_group
 from ddp_course.distributed.sync import from_rank_0
-from ddp_course.errors import InputError
-from ddp_course.json_file import parse
 from ddp_course.ladder import (
     batch_rungs,
     by_hand_rungs,

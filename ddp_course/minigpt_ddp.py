@@ -15,6 +15,9 @@ from typing import Literal
 import torch
 from torch.nn.utils import clip_grad_norm_
 
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint.run_directory import open_run
+from ddp_course.checkpoint.training_state import TrainingState
 from ddp_course.data.packing import PackedWindows, StreamWindows
 from ddp_course.data.token_file import Tokens, open_tokens, prepare
 from ddp_course.data.windows import IGNORED, validation_batches
@@ -23,7 +26,6 @@ from ddp_course.distributed.bucket_order import wrap
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.replica_check import assert_replicas_equal
 from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over_ranks
-from ddp_course.errors import InputError
 from ddp_course.models import minigpt
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, generate, parameter_count
 from ddp_course.training.command_line import run
@@ -31,11 +33,9 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, parameter_dtype, settle_arithmetic
 from ddp_course.training.progress import Progress
-from ddp_course.training.run_directory import open_run
 from ddp_course.training.settings import RunSettings, check_ranges
 from ddp_course.training.stop_request import StopRequest
 from ddp_course.training.throughput import copied_ahead, peak_per_second
-from ddp_course.training.training_state import TrainingState
 
 IDENTITY = ("layers", "heads", "width", "context", "tokens_per_update", "seed")  # what a resumed run may not change
 

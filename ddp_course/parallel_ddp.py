@@ -16,6 +16,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint.run_directory import open_run
+from ddp_course.checkpoint.training_state import TrainingState
+from ddp_course.checkpoint.whole_state import WholeModel, WholeOptimizer, names_by_group
 from ddp_course.data.token_file import Tokens
 from ddp_course.data.windows import IGNORED
 from ddp_course.distributed import process_group
@@ -23,11 +27,10 @@ from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.pieces import assert_copies_equal, clip_gradients, pieces_of
 from ddp_course.distributed.pipeline import Pipeline, add_other_end
 from ddp_course.distributed.sync import sum_over_ranks
-from ddp_course.errors import InputError
 from ddp_course.models import minigpt
 from ddp_course.models.minigpt import MiniGPT, parameter_count
-from ddp_course.parallel.minigpt_stage import TIED, Stage, check_cuts
-from ddp_course.parallel.pretraining import (
+from ddp_course.trainers.minigpt_stage import TIED, Stage, check_cuts
+from ddp_course.trainers.pretraining import (
     PretrainingSettings,
     begin,
     even_validation_batches,
@@ -42,12 +45,9 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, by_rule, parameter_dtype
 from ddp_course.training.progress import Progress
-from ddp_course.training.run_directory import open_run
 from ddp_course.training.settings import check_ranges
 from ddp_course.training.stop_request import StopRequest
 from ddp_course.training.throughput import peak_per_second
-from ddp_course.training.training_state import TrainingState
-from ddp_course.training.whole_state import WholeModel, WholeOptimizer, names_by_group
 
 
 @dataclass(frozen=True)

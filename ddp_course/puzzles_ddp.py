@@ -18,6 +18,9 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
+from ddp_course.checkpoint.distributed_state import DistributedState
+from ddp_course.checkpoint.run_directory import RunDirectory, open_run
+from ddp_course.checkpoint.training_state import TrainingState
 from ddp_course.data import sudoku
 from ddp_course.data.puzzles import PuzzleBatches, Puzzles, fingerprint, guessed, make_sets, read_sets
 from ddp_course.data.windows import IGNORED
@@ -29,15 +32,12 @@ from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignS
 from ddp_course.distributed.sync import from_rank_0, sum_over_ranks
 from ddp_course.models.puzzle import PuzzleModel, PuzzleModelConfig, halting_steps
 from ddp_course.training.command_line import run
-from ddp_course.training.distributed_state import DistributedState
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate, warmup_cosine
 from ddp_course.training.precision import HALF, autocast, parameter_dtype
 from ddp_course.training.progress import Progress
-from ddp_course.training.run_directory import RunDirectory, open_run
 from ddp_course.training.settings import RunSettings, check_ranges
 from ddp_course.training.stop_request import StopRequest
-from ddp_course.training.training_state import TrainingState
 
 IDENTITY = ("size", "puzzles", "boards_per_puzzle", "held_out", "fewest_clues", "most_clues", "width", "heads",
             "layers", "embedding_width", "slow_steps", "fast_steps", "segments", "gradient", "boards_per_update",

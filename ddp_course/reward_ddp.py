@@ -18,6 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from ddp_course.checkpoint import best_checkpoint
+from ddp_course.checkpoint.run_directory import open_run
+from ddp_course.checkpoint.training_state import TrainingState
 from ddp_course.data import density, pairs
 from ddp_course.data.pairs import TRAIN, VALIDATION, Pair, pairs_of_update, prepare_pairs, read_pairs
 from ddp_course.distributed import process_group
@@ -29,16 +32,13 @@ from ddp_course.models.reward import FrozenBackbone, RewardHead, feature_count
 from ddp_course.post_training.backbones import fingerprint, load_backbone, prepare_backbone
 from ddp_course.post_training.interval import wilson_interval
 from ddp_course.post_training.reward_model import RewardModel
-from ddp_course.training import best_checkpoint
 from ddp_course.training.command_line import run
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import is_due, set_learning_rate
 from ddp_course.training.precision import parameter_dtype, settle_arithmetic
 from ddp_course.training.progress import Progress
-from ddp_course.training.run_directory import open_run
 from ddp_course.training.settings import RunSettings, check_ranges
 from ddp_course.training.stop_request import StopRequest
-from ddp_course.training.training_state import TrainingState
 
 IDENTITY = ("max_tokens", "head_width", "pairs_per_update", "seed", "weight_mode", "weight_cap")
 

@@ -29,12 +29,11 @@ from pathlib import Path
 import psutil
 import torch
 import warm
+from ddp_doctor.launch.supervise import sweep, tagged
 from reward_runs import make_backbone, make_pairs
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from training_runs import CODE, ROOT, metrics
 from warm import forked
-
-from ddp_course.launcher.supervise import sweep, tagged
 
 TABLE = Path(__file__).parent / "CHAOS.md"
 RANK = Path(__file__).parent / "chaos_rank.py"

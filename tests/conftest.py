@@ -9,8 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from ddp_course.launcher.supervise import environment_of, sweep
+from ddp_doctor.launch.supervise import environment_of, sweep
 
 TEST_VARIABLE = "DDP_COURSE_TEST"
 SPREAD_OUT = ("test_notebooks.py", "test_exercises.py")  # each test goes to the next free worker, not each file

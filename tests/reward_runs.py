@@ -12,10 +12,11 @@ import torch
 from training_runs import one_process_group
 
 from ddp_course import reward_ddp
+from ddp_course.checkpoint import checkpoint
 from ddp_course.data import density, tokenizer
 from ddp_course.data.pairs import TRAIN, VALIDATION, Pair, write_pairs
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.training import checkpoint, command_line
+from ddp_course.training import command_line
 
 LAUNCHABLE = Path(reward_ddp.__file__)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddp_course.atomic_file import replacing
+from ddp_course.base.atomic_file import replacing
 
 
 def test_the_new_content_appears_at_the_end_of_the_block(tmp_path):

@@ -10,11 +10,11 @@ from huggingface_folder import TEXTS, make_model
 from reward_runs import make_backbone
 from torch import nn
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint import checkpoint
 from ddp_course.models.reward import RewardHead, feature_count
 from ddp_course.post_training.backbones import fingerprint, load_backbone, prepare_backbone
 from ddp_course.post_training.reward_model import RewardModel, load_reward_model
-from ddp_course.training import checkpoint
 
 
 @pytest.fixture(scope="module")

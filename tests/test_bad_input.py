@@ -11,7 +11,7 @@ import pytest
 import warm
 from training_runs import TRAINER, arguments, train_alone
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.launcher import RunFailed, torchrun
 from ddp_course.minigpt_ddp import PRESETS
 from ddp_course.training.command_line import parse
@@ -176,7 +176,7 @@ def test_a_checkpoint_that_cannot_be_used_is_refused(finished_run, tmp_path, dam
         os.truncate(checkpoint / "state.pt", 1000)
     elif damage == "foreign":
         shutil.rmtree(checkpoint)
-        from ddp_course.training import checkpoint as checkpoints
+        from ddp_course.checkpoint import checkpoint as checkpoints
 
         checkpoint = checkpoints.save(source, 2, {"weights": [1.0]})
         said = "expected a checkpoint with model, optimizer, scaler, found one with weights"
@@ -215,7 +215,8 @@ def test_a_disk_that_fills_up_in_mid_run_ends_both_ranks_without_a_traceback(tmp
 import sys
 sys.argv[0] = {str(TRAINER)!r}
 from ddp_course import minigpt_ddp
-from ddp_course.training import command_line, run_directory
+from ddp_course.checkpoint import run_directory
+from ddp_course.training import command_line
 
 def full(self, record):
     if record["step"] == 3 and self.world.is_main:

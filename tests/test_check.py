@@ -18,7 +18,7 @@ from grader.kill_matrix import verdicts
 
 from ddp_course.authoring.commands import ROOT
 from ddp_course.authoring.notebook_run import output_texts, read_notebook
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.grader import answer_run
 from ddp_course.grader import check as checking
 from ddp_course.grader.answer_record import Call, Job, cases

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from ddp_course.errors import InputError
-from ddp_course.training import checkpoint
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint import checkpoint
 
 
 def state(step):

@@ -11,9 +11,9 @@ import psutil
 import pytest
 from training_runs import TRAINER, arguments, metrics, train
 
+from ddp_course.base.errors import InputError
 from ddp_course.cluster import Cluster, available, job, machines, slurm_unavailable, unavailable
 from ddp_course.cluster.cable import limit
-from ddp_course.errors import InputError
 from ddp_course.launcher import RunFailed
 
 pytestmark = pytest.mark.ranks

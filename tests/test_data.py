@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 import torch
 
+from ddp_course.base.errors import InputError
 from ddp_course.data import corpora, text_files, token_file, tokenizer, windows
-from ddp_course.errors import InputError
 
 TOKENIZERS = ("bytes", "bpe", "rustbpe")
 SENTENCE = 'def add(a, b):\n\treturn a + b  # ünïcödé, 中文, 🐍 and "<|endoftext|>"\r\n'

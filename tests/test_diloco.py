@@ -15,9 +15,9 @@ from trainer_runs import run_jobs, same
 from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics, train_here
 
 from ddp_course import diloco_ddp
+from ddp_course.base.errors import InputError
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.data.windows import micro_batches, validation_batches
-from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.post_training.pretrained import load_pretrained
 from ddp_course.training.command_line import parse
@@ -306,7 +306,7 @@ def test_a_checkpoint_of_another_number_of_workers_is_refused(tmp_path, of_one_w
 
 
 def test_a_checkpoint_whose_momentum_has_another_size_is_refused(tmp_path, of_one_worker):
-    from ddp_course.training import checkpoint as checkpoints
+    from ddp_course.checkpoint import checkpoint as checkpoints
 
     state = checkpoints.load(of_one_worker)
     state["optimizer"]["outer_momentum"] = torch.zeros(3)

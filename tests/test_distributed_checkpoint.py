@@ -7,10 +7,10 @@ import torch
 import warm
 from torch import nn
 
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint import checkpoint, distributed_checkpoint
+from ddp_course.checkpoint.distributed_state import DistributedState
 from ddp_course.distributed import process_group
-from ddp_course.errors import InputError
-from ddp_course.training import checkpoint, distributed_checkpoint
-from ddp_course.training.distributed_state import DistributedState
 
 SCRIPT = """
 import copy, os, sys
@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from ddp_course.training import checkpoint, distributed_checkpoint
-from ddp_course.training.distributed_state import DistributedState
+from ddp_course.checkpoint import checkpoint, distributed_checkpoint
+from ddp_course.checkpoint.distributed_state import DistributedState
 
 folder = Path(sys.argv[1])
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))

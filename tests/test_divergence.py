@@ -9,8 +9,8 @@ import warm
 from reward_runs import make_backbone, make_pairs
 from training_runs import ROOT, TRAINER
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed.process_group import World
-from ddp_course.errors import InputError
 from ddp_course.training import divergence
 
 # The decay, because GRPO on an untrained model has no rewards, and so no gradient.

@@ -5,13 +5,13 @@ import subprocess
 import sys
 
 import pytest
+from ddp_doctor import meeting
+from ddp_doctor.__main__ import main
+from ddp_doctor.errors import InputError
 
 from ddp_course.cluster import Cluster, unavailable
-from ddp_course.doctor import meeting
-from ddp_course.doctor.__main__ import main
-from ddp_course.errors import InputError
 
-MEET = [sys.executable, "-m", "ddp_course.doctor", "meet", "node1:29500"]
+MEET = [sys.executable, "-m", "ddp_doctor", "meet", "node1:29500"]
 
 
 @pytest.fixture

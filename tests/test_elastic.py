@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from ddp_doctor.launch.supervise import tagged
 from training_runs import arguments, metrics, train
 
 from ddp_course.launcher import Nodes, RunFailed, nodes
 from ddp_course.launcher.nodes import GIVEN_TO_NOBODY, JOB_VARIABLE, free_port
-from ddp_course.launcher.supervise import tagged
 
 STEPS, JOIN, LEAVE = 30, 8, 16
 # The trainer; alone it waits in one step for a second node, and of two, node b's torchrun gets SIGTERM in another.

@@ -6,9 +6,9 @@ import shutil
 import pytest
 from huggingface_folder import make_tokenizer
 
+from ddp_course.base.errors import InputError
 from ddp_course.data import tokenizer
 from ddp_course.data.token_file import open_tokens, prepare
-from ddp_course.errors import InputError
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from trainer_runs import run_jobs, same
 from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics
 
 from ddp_course import experts_ddp
+from ddp_course.base.errors import InputError
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.data.windows import micro_batches, validation_batches
-from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPTConfig
-from ddp_course.parallel.minigpt_experts import MixtureGPT, mixture_parameter_count
+from ddp_course.trainers.minigpt_experts import MixtureGPT, mixture_parameter_count
 from ddp_course.training.command_line import parse
 
 STEPS, EQUAL = 4, 1e-10

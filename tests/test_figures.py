@@ -18,10 +18,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from PIL import Image, ImageChops, ImageStat
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
+from ddp_course.base.quantity import format_number, quantity, with_prefix
 from ddp_course.lab import figures
 from ddp_course.lab.figures.style import ink_on, spread_out
-from ddp_course.lab.quantity import format_number, quantity, with_prefix
 
 TRAINING = [{"step": step, "loss": 5.0 - step / 10, "learning_rate": 0.001} for step in range(20)]
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from training_runs import CODE, ROOT
 
 from ddp_course import diloco_ddp, experts_ddp, grpo_ddp, ladder_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp, reward_ddp
-from ddp_course.training import checkpoint
+from ddp_course.checkpoint import checkpoint
 
 pytestmark = pytest.mark.skipif(not warm.forked.FORKS, reason="each case would load torch anew here")
 CASES = 50  # of the suite, or at a time

@@ -16,11 +16,11 @@ from test_resume import _signal_ranks, _when, copy_up_to
 from training_runs import ROOT, checkpoint, largest_gap, metrics, train_alone
 
 from ddp_course import grpo_ddp
+from ddp_course.base.errors import InputError
 from ddp_course.data import corpora, tokenizer
 from ddp_course.data.pairs import Pair, write_pairs
 from ddp_course.distributed import process_group
 from ddp_course.distributed.process_group import World
-from ddp_course.errors import InputError
 from ddp_course.launcher import torchrun
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.post_training.batch import describe

@@ -1,11 +1,12 @@
 """Who may import whom in ddp_course, read from the source, and what a rank really loads, seen in a fresh process.
 
-models, data            <- nothing of ours but errors, and what is said of files: atomic_file, json_file, run_folder
-distributed, training   <- nothing that knows a model
-post_training, ladder, parallel
+base                    <- nothing of ours
+models, data            <- base; data: checkpoint, too, which knows what the folder of a run is
+distributed, checkpoint, training   <- nothing that knows a model
+post_training, ladder, trainers
                         <- models, data, distributed, training: they run inside a rank
 launchable scripts      <- all of the above
-launcher, cluster, doctor, lab, grader, authoring, speedrun, predict, plan: for notebooks, tests and authors; never
+launcher, cluster, lab, grader, authoring, speedrun, predict, plan: for notebooks, tests and authors; never
 inside a rank
 """
 
@@ -21,27 +22,30 @@ import pytest
 from ddp_course.authoring import commands as authoring
 
 PACKAGE = authoring.ROOT / "ddp_course"
-IN_A_RANK = {"models", "data", "distributed", "training", "post_training", "parallel", "ladder", "launchable"}
-FOR_ALL = {"errors", "atomic_file", "json_file", "run_folder"}
+IN_A_RANK = {
+    "base", "models", "data", "distributed", "checkpoint", "training", "post_training", "trainers",
+    "ladder", "launchable",
+}  # fmt: skip
+FOR_ALL = {"base"}
 ALLOWED = {  # part of the package: the parts it may import, besides itself and FOR_ALL
     "models": set(),
-    "data": set(),
+    "data": {"checkpoint"},
     "distributed": set(),
-    "training": {"distributed"},
-    "post_training": {"models", "data", "distributed", "training"},
-    "parallel": {"models", "data", "distributed", "training"},
-    "ladder": {"models", "data", "distributed", "training"},
+    "checkpoint": {"distributed"},
+    "training": {"distributed", "checkpoint"},
+    "post_training": {"models", "data", "distributed", "checkpoint", "training"},
+    "trainers": {"models", "data", "distributed", "checkpoint", "training"},
+    "ladder": {"models", "data", "distributed", "checkpoint", "training"},
     "launchable": IN_A_RANK - {"launchable"},
-    "lab": set(),
-    "launcher": {"lab"},
-    "cluster": {"lab", "launcher"},
-    "doctor": {"lab", "launcher"},
-    "authoring": {"lab", "launcher"},
-    "grader": IN_A_RANK | {"lab", "launcher", "harness", "predict"},
+    "launcher": set(),
+    "lab": {"launcher", "grader"},
+    "cluster": {"launcher"},
+    "authoring": {"launcher"},
+    "grader": IN_A_RANK | {"launcher", "harness", "predict"},
     "speedrun": IN_A_RANK | {"lab", "launcher"},
-    "predict": {"lab", "training"},  # of training: what a program does when its output has no reader
-    "plan": {"lab", "predict", "training"},
-    "harness": IN_A_RANK,  # what the grader starts inside a rank
+    "predict": {"training"},  # of training: what a program does when its output has no reader
+    "plan": {"predict", "training"},
+    "harness": IN_A_RANK | {"launcher"},  # what the grader starts inside a rank
     "template": IN_A_RANK,  # what a cluster's operator starts inside a rank
 }
 NOT_IN_A_RANK = {"matplotlib", "IPython", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "nbclient",
@@ -123,7 +127,7 @@ def test_imports_in_the_package():
 def test_what_a_rank_loads():
     modules = [module_name(path, PACKAGE) for path in sorted(PACKAGE.rglob("*.py"))]
     modules = [module for module in modules if part_of(module) in IN_A_RANK]
-    assert "ddp_course.training.checkpoint" in modules
+    assert "ddp_course.checkpoint.checkpoint" in modules
     never = NOT_AT_IMPORT | {f"ddp_course.{part}" for part in ALLOWED.keys() - IN_A_RANK}
     code = (
         f"import sys, importlib\nfor name in {modules!r}:\n    importlib.import_module(name)\n"
@@ -135,7 +139,7 @@ def test_what_a_rank_loads():
 
 
 def test_what_starts_ranks_does_not_wait_for_torch():
-    starters = ["launcher", "cluster.job", "doctor.__main__", "predict.__main__", "plan.__main__", "lab.figures"]
+    starters = ["launcher", "cluster.job", "predict.__main__", "plan.__main__", "lab.figures"]
     code = "".join(f"import ddp_course.{name}\n" for name in starters) + "import sys; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert run.stdout == "False\n", run.stderr or "torch takes a second to load, of every kernel and of each command"
@@ -155,9 +159,8 @@ WRONG = {
     "a script starts ranks": ("train_ddp.py", "from .launcher.launch import torchrun", "may not import launcher"),
     "a script knows a script": ("train_ddp.py", "from ddp_course import other_ddp", "may not import launchable"),
     "the harness knows the grader": ("grader/harness/run.py", "from ddp_course.grader import check", "import grader"),
-    "lab starts ranks": ("lab/machine.py", "from ddp_course.launcher import torchrun", "lab may not import launcher"),
-    "errors know training": ("errors.py", "from ddp_course import training", "the package itself may not import"),
-    "files know data": ("atomic_file.py", "from ddp_course import data", "the package itself may not import"),
+    "lab trains": ("lab/machine.py", "from ddp_course.training import checkpoint", "lab may not import training"),
+    "errors know training": ("base/errors.py", "from ddp_course import training", "the package itself may not import"),
     "a rank draws": ("training/t.py", "def f():\n    import matplotlib.pyplot", "may run inside a rank"),
     "the harness draws": ("grader/harness/run.py", "from IPython.display import HTML", "may run inside a rank"),
     "name of the standard library": ("queue.py", "", "hides the module 'queue'"),
@@ -165,22 +168,22 @@ WRONG = {
     "name of a dependency": ("torch.py", "", "hides the module 'torch'"),
 }
 RIGHT = {
-    "train_ddp.py": "from ddp_course.errors import InputError\nfrom ddp_course.training.sync import f\nimport torch",
+    "train_ddp.py": "from ddp_course.base.errors import InputError\nfrom ddp_course.training import sync",
     "other_ddp.py": "from ddp_course import data, models",
-    "models/m.py": "from ddp_course import errors\nfrom .other import A\nfrom ddp_course.models import other",
+    "models/m.py": "from ddp_course.base import errors\nfrom .other import A\nfrom ddp_course.models import other",
     "models/other.py": "",
-    "data/d.py": "import tokenizers\nfrom ddp_course.atomic_file import replacing",
-    "atomic_file.py": "",
+    "data/d.py": "import tokenizers\nfrom ddp_course.base.atomic_file import replacing",
+    "base/atomic_file.py": "",
     "lab/figures.py": "import matplotlib\nfrom ddp_course.lab import machine",
     "lab/machine.py": "",
-    "launcher/launch.py": "from ddp_course.lab import machine",
+    "launcher/launch.py": "",
     "grader/check.py": "from ddp_course.launcher import launch\nfrom ddp_course import train_ddp",
     "grader/harness/run.py": "from ddp_course.training import sync\nfrom ddp_course.grader.harness import notes",
-    "training/sync.py": "from ddp_course.errors import InputError\nfrom ddp_course.distributed import world",
+    "training/sync.py": "from ddp_course.base.errors import InputError\nfrom ddp_course.distributed import world",
     "distributed/world.py": "",
     "ladder/rungs.py": "from ddp_course.models import other\nfrom ddp_course.training import sync\nimport torch",
     "climb_ddp.py": "from ddp_course.ladder.rungs import A",
-    "errors.py": "",
+    "base/errors.py": "",
 }
 
 

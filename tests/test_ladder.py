@@ -15,9 +15,9 @@ import warm
 from training_runs import ROOT, arguments, checkpoint, largest_gap, metrics, train_here, train_in_turn
 
 from ddp_course import ladder_ddp
+from ddp_course.base.errors import InputError
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.distributed import process_group
-from ddp_course.errors import InputError
 from ddp_course.lab.figures import ladder_figure
 from ddp_course.ladder import pipeline_rungs
 from ddp_course.ladder.axes import with_tokens

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.ladder_figure import BROKEN, headline, ladder, read_ladder
 
 

@@ -18,14 +18,15 @@ import nbformat
 import papermill
 import psutil
 import pytest
+from ddp_doctor.launch import rank_output
+from ddp_doctor.launch.first_failure import first_failure
+from ddp_doctor.launch.supervise import RUN_VARIABLE, environment_of, sweep, tagged
 from jupyter_client.manager import start_new_kernel
 
-from ddp_course.errors import InputError
-from ddp_course.lab.cores import threads_per_process
+from ddp_course.base.errors import InputError
 from ddp_course.lab.figures import style
-from ddp_course.launcher import Run, RunFailed, RunTimedOut, rank_output, torchrun
-from ddp_course.launcher.first_failure import first_failure
-from ddp_course.launcher.supervise import RUN_VARIABLE, environment_of, sweep, tagged
+from ddp_course.launcher import Run, RunFailed, RunTimedOut, torchrun
+from ddp_course.launcher.cores import threads_per_process
 
 TALKS = """
 import os, sys, time

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+from ddp_doctor.launch import cores
 
-from ddp_course.errors import InputError
-from ddp_course.lab import cores, machine
+from ddp_course.base.errors import InputError
+from ddp_course.lab import machine
+from ddp_course.launcher import cores as launcher_cores
 
 
 def test_the_description_agrees_with_the_system():
@@ -35,7 +37,7 @@ def test_both_tables_hold_every_row():
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no CPU affinity")
 def test_affinity_limits_the_cores():
     one = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, [{one}]); from ddp_course.lab.cores import *; print(usable_cores())"
+    code = f"import os; os.sched_setaffinity(0, [{one}]); from ddp_doctor.launch.cores import *; print(usable_cores())"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert finished.stdout.strip() == "(1, 1)", finished.stderr
 
@@ -88,11 +90,11 @@ def test_one_process_a_gpu_else_two(monkeypatch, gpus, processes):
 
 
 def test_threads_share_the_physical_cores_and_are_never_zero(monkeypatch):
-    monkeypatch.setattr(cores, "usable_cores", lambda: (6, 12))
-    assert [cores.threads_per_process(n) for n in (1, 2, 4, 6, 100)] == [6, 3, 1, 1, 1]
+    monkeypatch.setattr(launcher_cores, "usable_cores", lambda: (6, 12))
+    assert [launcher_cores.threads_per_process(n) for n in (1, 2, 4, 6, 100)] == [6, 3, 1, 1, 1]
     for bad in (0, -1):
         with pytest.raises(InputError, match="at least one"):
-            cores.threads_per_process(bad)
+            launcher_cores.threads_per_process(bad)
 
 
 def test_the_fastest_call_counts_and_the_first_does_not(monkeypatch):

@@ -446,14 +446,14 @@ def set_cell(index, **fields):
 
 
 def show(code):
-    return new_output("display_data", data={"text/plain": f"ddp_course/errors.py · InputError\n4  {code}"})
+    return new_output("display_data", data={"text/plain": f"ddp_course/base/errors.py · InputError\n4  {code}"})
 
 
 BROKEN = {
     "no outputs": (set_cell(5, outputs=[]), "cell 6 prints, but has no output"),
     "error output": (set_cell(5, outputs=[new_output("error", ename="E", evalue="", traceback=[])]), "shows an error"),
     "author's path": (set_cell(5, outputs=[new_output("stream", text="in /home/ann/x")]), "shows /home/ann"),
-    "stale source": (set_cell(5, outputs=[show("def hook(): pass")]), "shows lines that ddp_course/errors.py"),
+    "stale source": (set_cell(5, outputs=[show("def hook(): pass")]), "shows lines that ddp_course/base/errors.py"),
     "run out of order": (set_cell(5, execution_count=9), "execution count 9, expected 3"),
     "never run": (set_cell(3, execution_count=None), "execution count None, expected 2"),
     "injected cell": (set_cell(5, metadata={"tags": ["injected-parameters"]}), "papermill's injected cell"),

@@ -7,9 +7,9 @@ import pytest
 from test_resume import copy_up_to
 from training_runs import checkpoint, largest_gap, metrics, train, train_alone, train_here
 
+from ddp_course.base.errors import InputError
 from ddp_course.data.packing import PackedWindows, best_fit, document_ends, pieces
 from ddp_course.data.windows import IGNORED
-from ddp_course.errors import InputError
 
 END, CONTEXT = 0, 16
 

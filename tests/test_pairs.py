@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 
+from ddp_course.base.errors import InputError
 from ddp_course.data import density
 from ddp_course.data.breakage import BREAKAGES, blocks, broken
 from ddp_course.data.pairs import (
@@ -21,7 +22,6 @@ from ddp_course.data.pairs import (
     read_pairs,
     write_pairs,
 )
-from ddp_course.errors import InputError
 
 SOURCE = '''"""A docstring, if any (one) + two == 3:
 stays whole.

@@ -9,9 +9,9 @@ from trainer_runs import FAULTS, run_jobs
 from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics, train_here
 
 from ddp_course import parallel_ddp
+from ddp_course.base.errors import InputError
 from ddp_course.distributed.context_parallel import zigzag
 from ddp_course.distributed.tensor_parallel import Cut
-from ddp_course.errors import InputError
 from ddp_course.training.command_line import parse
 
 AXES = "pp", "dp", "shard", "cp", "tp"

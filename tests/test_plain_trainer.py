@@ -9,7 +9,7 @@ from ddp_course.models import minigpt
 
 
 def test_the_plain_model_computes_minigpts_loss_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
     from plain_trainer import MaskedAttention, PlainMiniGPT
 
     shape = minigpt.MiniGPTConfig(vocab_size=17, context=8, layers=2, heads=2, width=8)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.plan.__main__ import job_from, main, parser, size
 from ddp_course.plan.derived import count

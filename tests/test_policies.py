@@ -12,7 +12,7 @@ from test_resume import copy_up_to
 from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics
 
 from ddp_course import grpo_ddp
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.post_training.policies import ForeignConfig, ForeignModel, load_policy, prepare_policy
 from ddp_course.post_training.rewards import Parses
 from ddp_course.post_training.rollout import Players

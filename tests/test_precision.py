@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import warm
 from training_runs import checkpoint, largest_gap, metrics, train_here
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import causal_attention
 from ddp_course.training import precision
 from ddp_course.training.precision import Arithmetic, by_rule, fastest

@@ -9,7 +9,7 @@ import pytest
 import torch
 import warm
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.predict import all_reduce, cluster_step, stored_runs
 from ddp_course.predict.__main__ import main

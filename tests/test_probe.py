@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.lab.probe import printed
 
 RUN = SimpleNamespace(

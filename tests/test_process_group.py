@@ -14,8 +14,8 @@ import torch
 import warm
 from test_faults import wait_until
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed import process_group
-from ddp_course.errors import InputError
 from ddp_course.launcher import torchrun
 from ddp_course.launcher.nodes import free_port
 
@@ -197,7 +197,7 @@ def test_ranks_notice_that_their_launcher_has_ended_before_they_had_met(tmp_path
     """The launcher here serves the store, starts rank 0 of 2 and is killed; rank 0 would wait for 10 minutes."""
     (tmp_path / "rank.py").write_text(
         "import os, pathlib, sys\nfrom ddp_course.distributed import process_group\n"
-        "from ddp_course.errors import InputError\n"
+        "from ddp_course.base.errors import InputError\n"
         "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\ntry:\n    process_group.start(600, 'cpu')\n"
         "except InputError as error:\n    pathlib.Path(sys.argv[2]).write_text(str(error))\nos._exit(1)\n"
     )

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader
 from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics
 
 from ddp_course import puzzles_ddp
+from ddp_course.base.errors import InputError
 from ddp_course.data import sudoku
 from ddp_course.data.puzzles import IGNORED, NOBODY, PuzzleBatches, Puzzles, make_sets, read_sets
-from ddp_course.errors import InputError
 from ddp_course.launcher import RunFailed, torchrun
 from ddp_course.models.puzzle import PuzzleModel, PuzzleModelConfig, halting_steps
 from ddp_course.puzzles_ddp import PRESETS

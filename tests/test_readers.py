@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from matplotlib import colors
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.readers import who_reads
 from ddp_course.lab.figures.style import rank_colour
 

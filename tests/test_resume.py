@@ -10,7 +10,7 @@ import pytest
 from training_runs import arguments, checkpoint, largest_gap, launch, metrics, train, train_here, train_in_turn
 
 from ddp_course import minigpt_ddp
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.launcher import RunStopped, torchrun
 
 STEPS = 6

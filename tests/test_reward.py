@@ -18,9 +18,9 @@ from reward_runs import LAUNCHABLE, make_backbone, make_pairs
 from training_runs import checkpoint, in_this_process, largest_gap, metrics
 
 from ddp_course import reward_ddp
+from ddp_course.base.errors import InputError
 from ddp_course.data import density
 from ddp_course.data.pairs import TRAIN, VALIDATION, pairs_of_update, read_pairs
-from ddp_course.errors import InputError
 from ddp_course.launcher import RunFailed, torchrun
 from ddp_course.models.reward import RewardHead
 from ddp_course.post_training.backbones import load_backbone

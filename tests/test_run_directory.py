@@ -9,14 +9,13 @@ import time
 import pytest
 import torch
 
-from ddp_course import run_folder
-from ddp_course.atomic_file import replacing
+from ddp_course.base.atomic_file import replacing
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint import checkpoint, run_folder
+from ddp_course.checkpoint.distributed_state import _drop_tensors_without_checkpoint
+from ddp_course.checkpoint.run_directory import METRICS, open_run
 from ddp_course.distributed import process_group, torchrun
 from ddp_course.distributed.process_group import World
-from ddp_course.errors import InputError
-from ddp_course.training import checkpoint
-from ddp_course.training.distributed_state import _drop_tensors_without_checkpoint
-from ddp_course.training.run_directory import METRICS, open_run
 from ddp_course.training.settings import RunSettings
 from ddp_course.training.stop_request import StopRequest
 

@@ -127,7 +127,7 @@ import os
 
 import torch.distributed as dist
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 folder = os.environ.get("RUN", "runs")

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from ddp_course.base.errors import InputError
 from ddp_course.data.shards import Shards
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.data.windows import micro_batches, validation_batches
-from ddp_course.errors import InputError
 
 IDS = np.random.default_rng(1).integers(1, 256, 5000).astype("<u2")
 LENGTHS = [900, 1, 2600, 499]  # and what is left

@@ -8,11 +8,11 @@ import time
 import pytest
 from grader.edited import text_of
 
+from ddp_course.base.errors import InputError
 from ddp_course.cluster import Cluster, slurm_unavailable, unavailable
 from ddp_course.cluster import slurm as slurm_module
 from ddp_course.cluster.namespaces import path
 from ddp_course.cluster.slurm import PROGRAMS
-from ddp_course.errors import InputError
 
 pytestmark = pytest.mark.ranks
 MISSING = unavailable() or slurm_unavailable()

@@ -10,8 +10,8 @@ import pytest
 import torch
 from matplotlib import colors
 
-from ddp_course import errors
-from ddp_course.errors import InputError
+from ddp_course.base import errors
+from ddp_course.base.errors import InputError
 from ddp_course.lab import source
 from ddp_course.lab.source import show_diff, show_source
 
@@ -63,8 +63,8 @@ def test_a_function_keeps_the_numbers_of_its_file():
 
 
 def test_modules_classes_and_methods_of_installed_packages_are_named_inside_their_package():
-    assert repr(show_source(errors)).startswith("ddp_course/errors.py\n 1  ")
-    assert repr(show_source(InputError)).startswith("ddp_course/errors.py · InputError\n")
+    assert repr(show_source(errors)).startswith("ddp_course/base/errors.py\n 1  ")
+    assert repr(show_source(InputError)).startswith("ddp_course/base/errors.py · InputError\n")
     shown = show_source(torch.nn.parallel.DistributedDataParallel.no_sync)
     assert repr(shown).startswith("torch/nn/parallel/distributed.py · DistributedDataParallel.no_sync\n")
 

@@ -10,7 +10,7 @@ import warm
 from huggingface_folder import make_model
 from reward_runs import make_backbone
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.launcher import Run, RunStopped
 from ddp_course.speedrun import stages as speedrun
 from ddp_course.speedrun.__main__ import main

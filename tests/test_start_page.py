@@ -4,9 +4,10 @@ import nbformat
 import pytest
 
 from ddp_course.authoring.commands import ROOT
+from ddp_course.grader import progress
 from ddp_course.grader.warm_up import warm_up
 from ddp_course.lab import predict as predicting
-from ddp_course.lab import progress, start_page
+from ddp_course.lab import start_page
 from ddp_course.lab.predict import predict, scoreboard
 
 

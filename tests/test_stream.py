@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from ddp_course.base.errors import InputError
 from ddp_course.data.stream import TokenStream
-from ddp_course.errors import InputError
 
 CONTEXT = 4
 SIZES = [41, 3, 0, 22, 5, 67]  # tokens in each file; the second and third have no window

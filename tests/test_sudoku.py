@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from ddp_course.base.errors import InputError
 from ddp_course.data import sudoku
-from ddp_course.errors import InputError
 
 # A published one, and the only grid that completes it (Wikipedia, "Sudoku").
 PUBLISHED = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"

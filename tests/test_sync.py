@@ -8,7 +8,7 @@ from ddp_course.launcher import RunFailed, torchrun
 HEADER = """
 import json
 import torch
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.distributed import process_group, sync
 world = process_group.start(timeout_seconds=30)
 """

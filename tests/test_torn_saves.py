@@ -19,7 +19,7 @@ import torch
 from training_runs import checkpoint as contents
 from training_runs import largest_gap, metrics
 
-from ddp_course.training import checkpoint
+from ddp_course.checkpoint import checkpoint
 
 KILLS = 100
 CALLS = ("mkdir", "fsync", "rename", "replace")  # of the module os: what a save does besides writing

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.lab.step_shares import EXPOSED, IDLE, fastest, hidden, lane, shares, steps_of
 from ddp_course.lab.trace import aligned, clocks, lateness, matched, read_traces, save_merged, transfers
 

@@ -9,10 +9,10 @@ import torch
 import warm
 from training_runs import TRAINER, arguments, metrics
 
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint.run_directory import RunDirectory
 from ddp_course.distributed.process_group import World
-from ddp_course.errors import InputError
 from ddp_course.training.progress import Progress
-from ddp_course.training.run_directory import RunDirectory
 from ddp_course.training.settings import RunSettings
 
 # What a tracker of ours uses of wandb, which is large and optional; what is asked of it is kept in `calls`.

@@ -26,12 +26,12 @@ from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder,
 from training_runs import ROOT, one_process_group
 
 from ddp_course import diloco_ddp, experts_ddp, minigpt_ddp, parallel_ddp
+from ddp_course.base.errors import InputError
 from ddp_course.distributed import pieces, tensor_parallel
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.pipeline import Pipeline
 from ddp_course.distributed.replica_check import ReplicasDiffer
-from ddp_course.errors import InputError
-from ddp_course.parallel import minigpt_stage
+from ddp_course.trainers import minigpt_stage
 from ddp_course.training.command_line import parse
 from ddp_course.training.diloco import DiLoCo
 

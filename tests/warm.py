@@ -17,9 +17,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ddp_course.grader.harness import forked
-from ddp_course.grader.harness.fair_clock import FairClock
-from ddp_course.launcher import Run
+from ddp_course.launcher import Run, forked
+from ddp_course.launcher.fair_clock import FairClock
 
 SCRIPTS = "minigpt", "reward", "grpo", "puzzles", "parallel", "diloco", "experts", "ladder"
 LAUNCHABLES = [f"ddp_course.{name}_ddp" for name in SCRIPTS]

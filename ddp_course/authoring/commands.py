@@ -19,7 +19,6 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from ddp_course.atomic_file import replacing
 from ddp_course.authoring.notebook_run import (
     NotebookFailed,
     cell_label,
@@ -31,7 +30,8 @@ from ddp_course.authoring.notebook_run import (
     read_notebook,
     run_notebook,
 )
-from ddp_course.errors import InputError
+from ddp_course.base.atomic_file import replacing
+from ddp_course.base.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB = 'raise NotImplementedError("your turn")'
@@ -137,7 +137,7 @@ def machine_text() -> str:
     """The machine in a few words, as the header box shows it: the cores this process may use, and the GPUs."""
     import torch
 
-    from ddp_course.lab.cores import usable_cores
+    from ddp_course.launcher.cores import usable_cores
 
     cores, gpus = usable_cores()[1], torch.cuda.device_count()
     return f"{cores} core{'s' * (cores > 1)}, {f'{gpus} × {torch.cuda.get_device_name(0)}' if gpus else 'no GPU'}"

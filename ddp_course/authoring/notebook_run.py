@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 INTERRUPT_GRACE_SECONDS = 25  # what a launcher may need to end its ranks: terminate, wait, kill, sweep
 ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

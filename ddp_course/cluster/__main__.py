@@ -22,10 +22,10 @@ from pathlib import Path
 
 import psutil
 
+from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.cluster.machines import Cluster
 from ddp_course.cluster.manifest import documents, problems
 from ddp_course.cluster.namespaces import entering
-from ddp_course.errors import InputError, in_one_line
 
 FOLDER, STATE = Path("runs/cluster"), "cluster.json"
 

@@ -2,7 +2,7 @@
 
 import re
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 # Seconds of sending that may pass at once after a pause. With more, messages of some kilobytes cost nothing; with less,

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ddp_doctor.launch.first_failure import Failure, Report, blame, launcher_text, torchruns_report
+from ddp_doctor.launch.rank_output import RankOutput, shorter_paths
+
 from ddp_course.cluster import namespaces
-from ddp_course.launcher.first_failure import Failure, Report, blame, launcher_text, torchruns_report
 from ddp_course.launcher.launch import (
     Run,
     RunTimedOut,
@@ -24,7 +26,6 @@ from ddp_course.launcher.launch import (
     timeout_message,
     variables,
 )
-from ddp_course.launcher.rank_output import RankOutput, shorter_paths
 
 PORT = 29500
 # torchrun starts a rank by this instead of Python: which rank stands in which folder of its logs is written there.

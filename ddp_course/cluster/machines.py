@@ -6,12 +6,12 @@ import subprocess
 import weakref
 from collections.abc import Mapping, Sequence
 
+from ddp_course.base.errors import InputError
 from ddp_course.cluster import job
 from ddp_course.cluster.available import unavailable
 from ddp_course.cluster.cable import limit
 from ddp_course.cluster.namespaces import HEAD, SWITCH, build, end, entering, path
 from ddp_course.cluster.slurm import Slurm
-from ddp_course.errors import InputError
 
 MOST = 64  # machines
 

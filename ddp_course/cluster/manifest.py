@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 TASK = Path(__file__).with_name("skypilot_task.json")
 MODELS = {  # kind -> class in kubeflow_trainer_api.models

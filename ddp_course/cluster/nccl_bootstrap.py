@@ -16,8 +16,8 @@ import threading
 import time
 from pathlib import Path
 
+from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.cluster.machines import Cluster
-from ddp_course.errors import InputError, in_one_line
 
 SECOND_CARD = ("ip link add ib0 type veth peer name other; ip addr add 10.88.0.2/24 dev ib0; "
                "ip link set ib0 up; ip link set other up")  # fmt: skip

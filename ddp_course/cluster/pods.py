@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ddp_course
+from ddp_course.base.errors import InputError
 from ddp_course.cluster.manifest import documents
 from ddp_course.cluster.namespaces import entering
-from ddp_course.errors import InputError
 
 PORT = "29500"  # Kubeflow Trainer's
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"

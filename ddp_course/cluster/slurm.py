@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ddp_course.base.errors import InputError
 from ddp_course.cluster.namespaces import HEAD, as_user, path
-from ddp_course.errors import InputError
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue", "sinfo")
 HOME = "/srv/slurm"  # on every machine

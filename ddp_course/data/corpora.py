@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ddp_course.atomic_file import replacing
+from ddp_course.base.atomic_file import replacing
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint.run_folder import is_run
 from ddp_course.data.text_files import (
     BLOCK,
     TextFile,
@@ -27,8 +29,6 @@ from ddp_course.data.text_files import (
     look_inside,
     pieces,
 )
-from ddp_course.errors import InputError
-from ddp_course.run_folder import is_run
 
 STDLIB = "stdlib"
 FEW_FILES = 20  # from this many files on, whole files are held out for validation; below, the end of each

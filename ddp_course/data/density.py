@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ddp_course.errors import InputError
-from ddp_course.json_file import read_object
+from ddp_course.base.errors import InputError
+from ddp_course.base.json_file import read_object
 
 Mode = Literal["none", "mean", "sum"]
 KEPT = frozenset("and as assert class def del elif else except for from if import in is lambda not or raise return "

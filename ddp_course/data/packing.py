@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddp_course.base.errors import InputError
 from ddp_course.data.shards import Shards
 from ddp_course.data.windows import IGNORED, micro_batches, window_starts
-from ddp_course.errors import InputError
 
 BLOCK = 8_000_000  # tokens that are looked at together
 

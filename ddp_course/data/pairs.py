@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ddp_course.atomic_file import replacing
+from ddp_course.base.atomic_file import replacing
+from ddp_course.base.errors import InputError
+from ddp_course.base.json_file import parse
 from ddp_course.data.breakage import blocks, broken
 from ddp_course.data.corpora import FEW_FILES, STDLIB, Corpus, cache_folder, load, make_folder
 from ddp_course.data.python_code import is_code
 from ddp_course.data.text_files import input_errors
 from ddp_course.data.windows import window_starts
-from ddp_course.errors import InputError
-from ddp_course.json_file import parse
 
 TRAIN, VALIDATION = "train.jsonl", "validation.jsonl"
 PAIRS_A_FILE = 16  # at most, while there are files enough

@@ -9,9 +9,9 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from ddp_course.base.errors import InputError
 from ddp_course.data import sudoku
 from ddp_course.data.text_files import input_errors
-from ddp_course.errors import InputError
 
 TRAIN, TEST = "train.csv", "test.csv"
 Pair = tuple[sudoku.Board, sudoku.Board]  # puzzle and solution

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ddp_course.base.errors import InputError
 from ddp_course.data import sudoku
 from ddp_course.data.puzzle_files import read_unlike
 from ddp_course.data.windows import IGNORED
-from ddp_course.errors import InputError
 
 NOBODY = 0  # the id of puzzles that have no row of their own
 

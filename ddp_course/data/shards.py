@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ddp_course.base.errors import InputError
 from ddp_course.data import tokenizer
-from ddp_course.errors import InputError
 
 BLOCK = 8_000_000  # tokens that are looked at together
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 
 class TokenStream(IterableDataset):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 Board = tuple[int, ...]
 SIZES = (4, 9)  # digits, and cells in a row

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 PIECE = 2 << 20  # bytes: a longer file is read in several pieces, so memory does not grow with the file
 BLOCK = 1 << 20  # bytes read at a time while checking

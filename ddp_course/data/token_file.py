@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ddp_course.base.errors import InputError
+from ddp_course.base.json_file import read_object
 from ddp_course.data import corpora, shards, tokenizer
-from ddp_course.errors import InputError
-from ddp_course.json_file import read_object
 
 FORMAT = 1  # part of the folder's hash: raise it when the way to split, tokenize or write changes
 TRAINING_BYTES = 32_000_000  # of text that train a tokenizer; more changes the merges little and takes long

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from ddp_course.errors import InputError
-from ddp_course.json_file import read_object
+from ddp_course.base.errors import InputError
+from ddp_course.base.json_file import read_object
 
 DEFAULT_VOCAB_SIZE = {"bytes": 256, "bpe": 4096, "rustbpe": 4096}
 SMALLEST_VOCAB_SIZE = 257  # of a byte-pair encoding: the 256 bytes and end of text

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 IGNORED = -100  # the target that torch's cross-entropy leaves out by default
 

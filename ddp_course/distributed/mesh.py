@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed.process_group import World
-from ddp_course.errors import InputError
 
 
 @dataclass(frozen=True)

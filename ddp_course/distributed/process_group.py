@@ -20,8 +20,8 @@ import torch.distributed as dist
 # torch._dynamo. Imported here, before there is a group, it keeps none alive beyond stop().
 import torch.distributed.nn
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed.rendezvous import from_environment, meet, place_in_job
-from ddp_course.errors import InputError
 
 
 @dataclass(frozen=True)

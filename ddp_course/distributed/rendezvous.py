@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 
 def place_in_job() -> tuple[int, int, int]:

@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.rendezvous import launcher_is_gone, told_if_the_store_is_lost
 from ddp_course.distributed.replica_check import ReplicasDiffer
-from ddp_course.errors import InputError
 
 T = TypeVar("T")
 SHORTEST_SILENCE = 10  # seconds without a sign of life that a busy machine may cause

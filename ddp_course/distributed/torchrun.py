@@ -9,7 +9,7 @@ import time
 
 import psutil
 
-from ddp_course.errors import in_one_line
+from ddp_course.base.errors import in_one_line
 
 
 def put_into_report(sentence: str) -> None:

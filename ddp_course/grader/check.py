@@ -20,11 +20,11 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.grader import questions
 from ddp_course.grader.judge import grade
+from ddp_course.grader.progress import note
 from ddp_course.grader.verdict import Hint, NotPassed, Verdict
-from ddp_course.lab.progress import note
 
 QUESTIONS = Path(questions.__file__).parent
 STRICT_VARIABLE = "DDP_COURSE_STRICT"

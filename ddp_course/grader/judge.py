@@ -9,10 +9,11 @@ import signal
 from pathlib import Path
 from types import ModuleType
 
+from ddp_doctor.launch.first_failure import SYMPTOMS
+
 from ddp_course.grader.answer_record import JobRecord, RankRecord, where
 from ddp_course.grader.answer_run import run_answers
 from ddp_course.grader.verdict import CRASHED, NOT_ATTEMPTED, PASSED, WRONG, Verdict, Wrong, last_lines
-from ddp_course.launcher.first_failure import SYMPTOMS
 
 QUESTION_OF_SENDS = {
     "send": "a send returns when its receiver takes part: who receives while all of them send?",

@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ddp_course.grader.progress import note
 from ddp_course.grader.verdict import NOT_ATTEMPTED, PASSED, WRONG
-from ddp_course.lab.progress import note
 
 STRICT_VARIABLE = "DDP_COURSE_STRICT"
 

@@ -10,9 +10,9 @@ import psutil
 import torch
 import torch.distributed
 
-from ddp_course.errors import InputError
-from ddp_course.lab.cores import default_processes, system_file, threads_per_process, usable_cores  # noqa: F401
-from ddp_course.lab.quantity import with_prefix
+from ddp_course.base.errors import InputError
+from ddp_course.base.quantity import with_prefix
+from ddp_course.launcher.cores import default_processes, system_file, threads_per_process, usable_cores  # noqa: F401
 
 BF16_FLAGS = ("avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16", "svebf16", "smebf16")
 

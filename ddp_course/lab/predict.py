@@ -3,8 +3,8 @@
 import html
 import math
 
-from ddp_course.lab.progress import note as note_progress
-from ddp_course.lab.quantity import format_number, is_number, plain, quantity
+from ddp_course.base.quantity import format_number, is_number, plain, quantity
+from ddp_course.grader.progress import note as note_progress
 
 NOTHING_SAID = "not predicted"
 

@@ -5,7 +5,7 @@ A line is `step 12  loss 3.141593  gradient norm 0.27`: two spaces between the e
 
 from typing import Protocol
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 
 class HasLines(Protocol):

@@ -14,7 +14,7 @@ from pygments.lexers import TextLexer, get_lexer_for_filename
 from pygments.token import Comment, Keyword, Name, Number, Operator, String
 from pygments.util import ClassNotFound
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 CONTEXT = 3  # unchanged lines around a change
 # At least 4.3 to 1 against both white and #111111 (WCAG 2 contrast).

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from IPython.display import Markdown
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
+from ddp_course.grader.progress import read
 from ddp_course.lab.predict import NOTHING_SAID
-from ddp_course.lab.progress import read
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "start_here.ipynb"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.lab.trace import Span, Trace
 
 NAMED = ("input", "forward", "backward", "optimizer")

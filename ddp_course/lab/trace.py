@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 MEETS = ("all_reduce", "barrier", "all_gather", "reduce_scatter")  # none of them ends before all ranks have started
 

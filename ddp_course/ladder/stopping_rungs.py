@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from ddp_course.checkpoint import checkpoint
+from ddp_course.checkpoint.training_state import TrainingState
 from ddp_course.distributed.bucket_order import settle_bucket_order
 from ddp_course.distributed.process_group import World, seed_rank
 from ddp_course.distributed.sync import from_rank_0
@@ -26,8 +28,6 @@ from ddp_course.ladder.comparison import (
 from ddp_course.ladder.setting import Setting, global_batch, target_count
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import REORDERED, reordered
-from ddp_course.training import checkpoint
-from ddp_course.training.training_state import TrainingState
 
 DROPOUT = 0.2
 

@@ -1,18 +1,10 @@
 """How many processes, and how many threads for each, this machine's cores and GPUs allow."""
 
-import os
-from pathlib import Path
+from ddp_doctor.launch.cores import default_processes, system_file, usable_cores
 
-import psutil
+from ddp_course.base.errors import InputError
 
-from ddp_course.errors import InputError
-
-
-def default_processes() -> int:
-    """How many processes a notebook starts: one a CUDA (or ROCm) GPU; two where there is none."""
-    import torch  # here only: who says how many processes need not wait for it
-
-    return torch.cuda.device_count() or 2
+__all__ = ["default_processes", "system_file", "threads_per_process", "usable_cores"]
 
 
 def threads_per_process(processes: int) -> int:
@@ -23,28 +15,3 @@ def threads_per_process(processes: int) -> int:
     if processes < 1:
         raise InputError(f"There is at least one process to share the cores, got {processes}.")
     return max(1, usable_cores()[0] // processes)
-
-
-def usable_cores() -> tuple[int, int]:
-    """(physical, logical) cores that this process may use: its CPU affinity and its container's quota count."""
-    if not hasattr(os, "sched_getaffinity"):  # macOS has no affinity
-        return psutil.cpu_count(logical=False) or 1, psutil.cpu_count() or 1
-    allowed = os.sched_getaffinity(0)
-    # Logical cores with the same list of siblings are one physical core.
-    siblings = {
-        system_file(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") or str(core) for core in allowed
-    }
-    physical, logical = len(siblings), len(allowed)
-    quota, _, period = system_file("/sys/fs/cgroup/cpu.max").partition(" ")  # "max 100000" or "150000 100000"
-    if quota.isdigit() and period.isdigit():
-        most = max(1, int(quota) // int(period))
-        physical, logical = min(physical, most), min(logical, most)
-    return physical, logical
-
-
-def system_file(path: str) -> str:
-    """The file's text, or "" where this system has no such file."""
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

@@ -14,9 +14,9 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
+from ddp_doctor.launch.supervise import sweep, tagged
 
 from ddp_course.launcher.launch import Run, RunFailed, torchrun
-from ddp_course.launcher.supervise import sweep, tagged
 
 JOB_VARIABLE, NODE_VARIABLE = "DDP_COURSE_JOB", "NODE"
 GIVEN_TO_NOBODY = range(20_000, 32_768)  # below the ports that Linux, macOS and Windows give to whoever connects

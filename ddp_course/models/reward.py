@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 Read = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import MiniGPT
 
 

@@ -14,7 +14,7 @@ import sys
 from dataclasses import replace
 from typing import NoReturn
 
-from ddp_course.errors import InputError, in_one_line
+from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.plan.derived import model_from, windows
 from ddp_course.plan.memory import STATE
 from ddp_course.plan.published_report import published_report

@@ -4,7 +4,7 @@ import argparse
 import math
 import re
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.plan.memory import Model
 from ddp_course.plan.search import divisors
 

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 # bytes per parameter of weights, gradients and optimizer; bf16: its gradients are added up in float32, and the
 # optimizer has a float32 copy of the weights besides AdamW's two averages

@@ -1,6 +1,6 @@
 """What `--published` prints: the meshes that others trained on or measured, each beside the plan's best."""
 
-from ddp_course.lab.quantity import with_prefix
+from ddp_course.base.quantity import with_prefix
 from ddp_course.plan import playbook, published
 from ddp_course.plan.report import name
 

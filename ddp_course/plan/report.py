@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ddp_course.lab.quantity import format_number, with_prefix
+from ddp_course.base.quantity import format_number, with_prefix
 from ddp_course.plan.memory import Layout
 from ddp_course.plan.search import SAME, USABLE, Found, Job, Plan, best_way, search, simple
 from ddp_course.plan.traffic import FROM, KERNELS, LINK_SHARE

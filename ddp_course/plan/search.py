@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.plan.memory import Layout, Memory, Model, layers_here, memory
 from ddp_course.plan.traffic import Cluster, Step, micro_batches, step
 

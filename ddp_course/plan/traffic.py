@@ -8,7 +8,7 @@ all-reduces in 22, a pipeline's vectors and its bubble in 23, the ring of keys a
 import math
 from dataclasses import dataclass, field
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.plan.memory import COMPUTED, Layout, Model, layers_here, stage_parameters
 from ddp_course.predict.cluster_step import BYTES_OF_UPDATE
 from ddp_course.predict.hardware import ASSUMED, GPU, GPUS

@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint import checkpoint
 from ddp_course.models.minigpt import MiniGPT
 from ddp_course.models.reward import FrozenBackbone, Read
 from ddp_course.post_training.pretrained import load_pretrained
-from ddp_course.training import checkpoint
 
 KINDS = "minigpt:PATH, hf:FOLDER_OR_NAME or nanochat:SOURCE"
 

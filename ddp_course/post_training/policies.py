@@ -15,12 +15,12 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint.checkpoint import CHECKSUM
 from ddp_course.data import tokenizer
-from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPT
 from ddp_course.post_training.backbones import fingerprint, load_backbone, prepare_backbone
 from ddp_course.post_training.pretrained import load_pretrained
-from ddp_course.training.checkpoint import CHECKSUM
 
 FOREIGN = ("hf:", "nanochat:")  # how the name of another library's model begins
 

@@ -4,10 +4,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint import checkpoint
 from ddp_course.data import tokenizer
-from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.training import checkpoint
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ddp_course.atomic_file import replacing
+from ddp_course.base.atomic_file import replacing
+from ddp_course.base.errors import InputError
+from ddp_course.base.json_file import read_object
 from ddp_course.data.corpora import Corpus, cache_folder, make_folder
 from ddp_course.data.pairs import Pair
 from ddp_course.data.python_code import syntax_tree
 from ddp_course.data.tokenizer import Tokenizer
-from ddp_course.errors import InputError
-from ddp_course.json_file import read_object
 
 MOST_AFTER = 4096  # characters that are kept of what follows a header
 HEADER = re.compile(r"^[ \t]*((?:async )?def \w+\(.*\)(?: *-> *[^:\n]+)?:)[ \t]*$", re.MULTILINE)

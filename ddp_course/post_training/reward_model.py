@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint import checkpoint
+from ddp_course.checkpoint.best_checkpoint import best_valid
 from ddp_course.models.reward import RewardHead, feature_count
 from ddp_course.post_training.backbones import Backbone, fingerprint, load_backbone
-from ddp_course.training import checkpoint
-from ddp_course.training.best_checkpoint import best_valid
 from ddp_course.training.precision import autocast
 
 

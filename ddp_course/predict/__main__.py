@@ -11,8 +11,8 @@ import argparse
 import sys
 from dataclasses import replace
 
-from ddp_course.errors import InputError, in_one_line
-from ddp_course.lab.quantity import format_number, with_prefix
+from ddp_course.base.errors import InputError, in_one_line
+from ddp_course.base.quantity import format_number, with_prefix
 from ddp_course.predict.cluster_step import Answer, Interval, Job, answer, worth_measuring
 from ddp_course.predict.hardware import ASSUMED, GPUS, Range, gpu, number_or_range
 from ddp_course.predict.link import bytes_per_second

@@ -6,7 +6,7 @@ Communication Operations in MPICH" (2005).
 
 import math
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.predict.link import Link
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.predict import all_reduce
 from ddp_course.predict.hardware import GPU, Range
 from ddp_course.predict.link import Link

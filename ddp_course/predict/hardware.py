@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 
 @dataclass(frozen=True)

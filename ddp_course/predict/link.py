@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 SMALL, LARGE = 4 * 2**10, 256 * 2**10  # bytes: what is as small decides on α, what is as large on β
 UNITS = {"b": 1 / 8, "bit": 1 / 8, "B": 1.0}

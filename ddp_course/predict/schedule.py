@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 MIB = 2**20
 FIRST_BUCKET, BUCKET = 1 * MIB, 25 * MIB  # torch's defaults

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.predict.schedule import Gradient
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ddp_course.atomic_file import replacing
+from ddp_course.base.atomic_file import replacing
 
 FILE = Path(__file__).parent / "stored" / "steps.json"
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from typing import NoReturn
 
-from ddp_course.errors import InputError, in_one_line
+from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.launcher import RunFailed
 from ddp_course.speedrun.stages import PRESETS, speedrun
 

@@ -1,9 +1,9 @@
 """What the stages of a speedrun have logged, step by step, as pictures: each result beside what it has to beat."""
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
+from ddp_course.base.quantity import format_number, is_number
 from ddp_course.lab import figures
 from ddp_course.lab.figures.style import MUTED, RANK_COLOURS, new_figure
-from ddp_course.lab.quantity import format_number, is_number
 from ddp_course.post_training.interval import wilson_interval
 
 Records = list[dict]

@@ -3,12 +3,12 @@
 import math
 from pathlib import Path
 
+from ddp_course.base.errors import InputError
+from ddp_course.base.json_file import read_object
+from ddp_course.base.quantity import quantity
 from ddp_course.data.token_file import open_tokens, prepare
-from ddp_course.errors import InputError
-from ddp_course.json_file import read_object
 from ddp_course.lab import figures
 from ddp_course.lab.machine import describe
-from ddp_course.lab.quantity import quantity
 from ddp_course.post_training.interval import paired_interval
 from ddp_course.speedrun.curves import (
     Records,

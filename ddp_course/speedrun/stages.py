@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ddp_course
-from ddp_course.atomic_file import replacing
+from ddp_course.base.atomic_file import replacing
+from ddp_course.base.errors import InputError
+from ddp_course.base.json_file import read_object
 from ddp_course.data.token_file import open_tokens, prepare
-from ddp_course.errors import InputError
-from ddp_course.json_file import read_object
-from ddp_course.lab.cores import default_processes
 from ddp_course.launcher import RunStopped, torchrun
+from ddp_course.launcher.cores import default_processes
 from ddp_course.post_training.backbones import prepare_backbone
 
 PACKAGE = Path(ddp_course.__file__).parent

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint.training_state import keep_settings
 from ddp_course.distributed.process_group import World
-from ddp_course.errors import InputError
-from ddp_course.training.optimization import keep_settings
 
 
 class DiLoCo:

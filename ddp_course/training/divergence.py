@@ -1,15 +1,13 @@
 """What is no number is said at once, saved nowhere, and ends the run: decided alike on all ranks."""
 
 import math
-from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed.process_group import World
-from ddp_course.distributed.sync import sum_over_ranks
-from ddp_course.errors import InputError
 
 
 class LossWatch:
@@ -46,24 +44,3 @@ class LossWatch:
                 f"the run has diverged: the loss of step {step} is {loss}, {who}, as in the {self._in_a_row} steps up "
                 "to it; the checkpoints from before are whole: go on from one of them with a lower --learning-rate"
             )
-
-
-def assert_finite_weights(world: World, modules: Mapping[str, object], step: int) -> None:
-    """Raise InputError on every rank if a weight of one of the modules is not finite on any rank (collective).
-
-    Called before a checkpoint is written: one of NaN would push out a good one. What is no module is not looked at.
-    """
-    broken = [
-        f"{name}.{tensor_name}"
-        for name, module in modules.items()
-        if isinstance(module, nn.Module)
-        for tensor_name, tensor in module.state_dict().items()
-        if tensor.is_floating_point() and not tensor.isfinite().all()
-    ]
-    [ranks] = sum_over_ranks(world, bool(broken))
-    if ranks:
-        where = f" ({broken[0]})" if broken else ""
-        raise InputError(
-            f"the run has diverged: after step {step} weights are not finite{where}, so no checkpoint of them is "
-            "written; go on from the newest one with a lower --learning-rate"
-        )

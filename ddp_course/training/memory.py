@@ -5,9 +5,9 @@ import ctypes
 import psutil
 import torch
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.rendezvous import from_environment
-from ddp_course.errors import InputError
 
 OUT_OF_MEMORY = (
     "can't allocate memory", "out of memory", "Storage size calculation overflowed", "multiplication overflow",

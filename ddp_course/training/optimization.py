@@ -3,9 +3,7 @@
 A learning rate is a function of the step alone, so every rank and every resume agree on it.
 """
 
-import contextlib
 import math
-from collections.abc import Iterator
 
 import torch
 
@@ -43,16 +41,3 @@ def warmup_cosine(step: int, steps: int, warmup_steps: int, peak: float, final: 
 def is_due(step: int, every: int, last: int) -> bool:
     """Every so many steps, if at all, and always after the last."""
     return step == last or (every > 0 and step % every == 0)
-
-
-@contextlib.contextmanager
-def keep_settings(part: object) -> Iterator[None]:
-    """Keep an optimizer's learning rate, decay and the like as they are while its state is loaded.
-
-    `load_state_dict` would bring back those of the checkpoint: a flag that changed since would be written down and
-    have no effect. Other parts of a run than optimizers have no settings.
-    """
-    settings = [{k: v for k, v in group.items() if k != "params"} for group in getattr(part, "param_groups", [])]
-    yield
-    for group, of_today in zip(getattr(part, "param_groups", []), settings, strict=True):
-        group.update(of_today)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import from_rank_0
-from ddp_course.errors import InputError
 
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 LONG_ENOUGH = 0.3  # seconds of trials; at least three of each kind are made

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 from tqdm import tqdm
 
+from ddp_course.checkpoint.run_directory import RunDirectory
 from ddp_course.training.divergence import LossWatch
-from ddp_course.training.run_directory import RunDirectory
 from ddp_course.training.settings import RunSettings
 from ddp_course.training.trackers import trackers_of
 

@@ -5,8 +5,8 @@ import uuid
 from dataclasses import asdict
 from typing import Protocol
 
-from ddp_course.errors import InputError
-from ddp_course.training.run_directory import RunDirectory
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint.run_directory import RunDirectory
 from ddp_course.training.settings import RunSettings
 
 

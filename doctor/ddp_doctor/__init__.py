@@ -1,1 +1,1 @@
-"""Explains a job that hangs or dies: which rank, which collective, which line; `python -m ddp_course.doctor`."""
+"""Explains a job that hangs or dies: which rank, which collective, which line; `python -m ddp_doctor`."""

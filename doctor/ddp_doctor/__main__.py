@@ -1,9 +1,9 @@
 """Names the rank, the collective and the line when a multi-process PyTorch job hangs or dies, or trains wrongly.
 
-    python -m ddp_course.doctor run --nproc 2 train.py --lr 0.1     # instead of torchrun
-    python -m ddp_course.doctor attach PID                          # of torchrun, or of one rank
-    python -m ddp_course.doctor check train.py --epochs 2           # two short runs on the CPU, then a checklist
-    python -m ddp_course.doctor meet node1:29500                    # on each machine, before a job on several
+    python -m ddp_doctor run --nproc 2 train.py --lr 0.1     # instead of torchrun
+    python -m ddp_doctor attach PID                          # of torchrun, or of one rank
+    python -m ddp_doctor check train.py --epochs 2           # two short runs on the CPU, then a checklist
+    python -m ddp_doctor meet node1:29500                    # on each machine, before a job on several
 
 The script needs to know nothing of this. `run` ends with exit code 0 if the job ended well, else 1; `attach` with 0 if
 no rank waits for one that will not come, else 1; `check` and `meet` with 0 if nothing is wrong, else 1; 2 is for what
@@ -16,20 +16,19 @@ import shlex
 import sys
 from pathlib import Path
 
-from ddp_course.atomic_file import replacing
-from ddp_course.doctor import check as checking
-from ddp_course.doctor import meeting
-from ddp_course.doctor.attach import look_at_job
-from ddp_course.doctor.diagnosis import diagnose
-from ddp_course.doctor.page import as_json, page
-from ddp_course.doctor.watch import run_and_watch
-from ddp_course.errors import InputError, in_one_line
-from ddp_course.lab.cores import default_processes
+from ddp_doctor import check as checking
+from ddp_doctor import meeting
+from ddp_doctor.attach import look_at_job
+from ddp_doctor.diagnosis import diagnose
+from ddp_doctor.errors import InputError, in_one_line
+from ddp_doctor.launch.cores import default_processes
+from ddp_doctor.page import as_json, page
+from ddp_doctor.watch import run_and_watch
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m ddp_course.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m ddp_doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="start a script under torchrun and watch it")
@@ -83,8 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _write(path: Path | None, findings: dict) -> None:
     if path:
-        with replacing(path) as file:
-            file.write(json.dumps(findings, indent=1) + "\n")
+        path.write_text(json.dumps(findings, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

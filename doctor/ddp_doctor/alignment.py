@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddp_course.doctor import source_lines
-from ddp_course.doctor.history import Collective, History
+from ddp_doctor import source_lines
+from ddp_doctor.history import Collective, History
 
 SAME_SIZE_EVERYWHERE = {"all_reduce", "broadcast", "reduce", "all_gather_single", "all_gather_base"}
 AHEAD = 40  # collectives looked at from the first that differs

@@ -4,10 +4,10 @@ import time
 
 import psutil
 
-from ddp_course.doctor import stacks
-from ddp_course.doctor.seen import Job, Rank
-from ddp_course.doctor.watch import BUSY, cpu_seconds, rank_processes
-from ddp_course.errors import InputError
+from ddp_doctor import stacks
+from ddp_doctor.errors import InputError
+from ddp_doctor.seen import Job, Rank
+from ddp_doctor.watch import BUSY, cpu_seconds, rank_processes
 
 LISTEN = 2.0  # seconds over which CPU time is counted
 

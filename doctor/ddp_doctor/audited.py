@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddp_course.doctor.history import Frame
+from ddp_doctor.history import Frame
 
 
 @dataclass

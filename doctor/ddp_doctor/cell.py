@@ -4,11 +4,11 @@ import contextlib
 import io
 import shlex
 
-from ddp_course.doctor.diagnosis import diagnose
-from ddp_course.doctor.page import page
-from ddp_course.doctor.seen import Job
-from ddp_course.doctor.verdict import Verdict
-from ddp_course.doctor.watch import run_and_watch
+from ddp_doctor.diagnosis import diagnose
+from ddp_doctor.page import page
+from ddp_doctor.seen import Job
+from ddp_doctor.verdict import Verdict
+from ddp_doctor.watch import run_and_watch
 
 
 def doctor_run(script, *arguments, nproc: int = 2, show: bool = True) -> tuple[Job, Verdict]:
@@ -18,7 +18,7 @@ def doctor_run(script, *arguments, nproc: int = 2, show: bool = True) -> tuple[J
     Raises InputError if there is no such script.
     """
     words = [str(script), *map(str, arguments)]
-    print("python -m ddp_course.doctor run --nproc", nproc, shlex.join(words), flush=True)
+    print("python -m ddp_doctor run --nproc", nproc, shlex.join(words), flush=True)
     with contextlib.redirect_stdout(io.StringIO()):
         job = run_and_watch(words[0], words[1:], nproc)
     verdict = diagnose(job)

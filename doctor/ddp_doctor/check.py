@@ -4,17 +4,17 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddp_course.doctor import audited, words
-from ddp_course.doctor.audited import Seen
-from ddp_course.doctor.checks import findings
-from ddp_course.doctor.checks.finding import CATALOGUE, Finding
-from ddp_course.doctor.checks.resume import loads, resume
-from ddp_course.doctor.diagnosis import diagnose
-from ddp_course.doctor.page import page
-from ddp_course.doctor.seen import Job
-from ddp_course.doctor.set_back import moment, set_back, take_copies
-from ddp_course.doctor.watch import run_and_watch
-from ddp_course.lab.cores import usable_cores
+from ddp_doctor import audited, words
+from ddp_doctor.audited import Seen
+from ddp_doctor.checks import findings
+from ddp_doctor.checks.finding import CATALOGUE, Finding
+from ddp_doctor.checks.resume import loads, resume
+from ddp_doctor.diagnosis import diagnose
+from ddp_doctor.launch.cores import usable_cores
+from ddp_doctor.page import page
+from ddp_doctor.seen import Job
+from ddp_doctor.set_back import moment, set_back, take_copies
+from ddp_doctor.watch import run_and_watch
 
 MARKS = {"wrong": "WRONG", "note": "note ", "ok": "ok   ", "unknown": "?    "}
 
@@ -39,7 +39,7 @@ def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = Fa
     they stood at the first checkpoint of the first, and gets the arguments `resume_with`, too. Raises InputError as
     run_and_watch.
     """
-    with tempfile.TemporaryDirectory(prefix="ddp_course_kept_") as copies:
+    with tempfile.TemporaryDirectory(prefix="ddp_doctor_kept_") as copies:
         first, job = _audited_run(script, arguments, nproc, seconds, Path(copies))
         if job.ended not in ("well", "time"):
             return Checked(findings(first), job)

@@ -4,11 +4,11 @@ The first difference in the ranks' collectives counts, not the last; an error th
 symptom, any other is a cause.
 """
 
-from ddp_course.doctor.ended import after_the_end, by_error
-from ddp_course.doctor.parted import parted
-from ddp_course.doctor.seen import Job, Rank
-from ddp_course.doctor.still import never_met, nobody_works, stopped, waits_for_another
-from ddp_course.doctor.verdict import Verdict, stands
+from ddp_doctor.ended import after_the_end, by_error
+from ddp_doctor.parted import parted
+from ddp_doctor.seen import Job, Rank
+from ddp_doctor.still import never_met, nobody_works, stopped, waits_for_another
+from ddp_doctor.verdict import Verdict, stands
 
 
 def diagnose(job: Job) -> Verdict:

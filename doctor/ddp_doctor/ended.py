@@ -3,10 +3,11 @@
 import re
 import signal
 
-from ddp_course.doctor import words
-from ddp_course.doctor.parted import parted
-from ddp_course.doctor.seen import Job, Rank
-from ddp_course.doctor.verdict import (
+from ddp_doctor import words
+from ddp_doctor.launch.first_failure import STOPPED
+from ddp_doctor.parted import parted
+from ddp_doctor.seen import Job, Rank
+from ddp_doctor.verdict import (
     CURES,
     Verdict,
     error_at,
@@ -16,7 +17,6 @@ from ddp_course.doctor.verdict import (
     shortened,
     stands,
 )
-from ddp_course.launcher.first_failure import STOPPED
 
 SIZE_TEXT = "Received data size doesn't match expected size"
 MODELS_TEXT = re.compile(

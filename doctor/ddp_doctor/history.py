@@ -11,8 +11,8 @@ import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddp_course.doctor.audit.log import LIBRARIES
-from ddp_course.errors import InputError
+from ddp_doctor.audit.log import LIBRARIES
+from ddp_doctor.errors import InputError
 
 
 @dataclass(frozen=True)

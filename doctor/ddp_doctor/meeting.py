@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from ddp_course.errors import InputError
+from ddp_doctor.errors import InputError
 
 PATIENCE = 3.0  # seconds to wait for an answer of the endpoint
 

@@ -3,9 +3,9 @@
 import signal
 import time
 
-from ddp_course.doctor import words
-from ddp_course.doctor.diagnosis import Verdict
-from ddp_course.doctor.seen import Job, Rank
+from ddp_doctor import words
+from ddp_doctor.diagnosis import Verdict
+from ddp_doctor.seen import Job, Rank
 
 DEEPEST = 6  # own frames of a stack on the page
 

@@ -1,9 +1,9 @@
 """The verdict on ranks that did not start the same collectives."""
 
-from ddp_course.doctor import source_lines, words
-from ddp_course.doctor.alignment import Difference, differences
-from ddp_course.doctor.seen import Job
-from ddp_course.doctor.verdict import CURES, Verdict, in_group, innermost, stands
+from ddp_doctor import source_lines, words
+from ddp_doctor.alignment import Difference, differences
+from ddp_doctor.seen import Job
+from ddp_doctor.verdict import CURES, Verdict, in_group, innermost, stands
 
 
 def parted(job: Job) -> Verdict | None:

@@ -34,7 +34,7 @@ def start(folder):
     recorder.event("start", pid=os.getpid(), main_thread=recorder.main_thread, **ids)
     faulthandler.enable(recorder.fatal, all_threads=True)
     _note_exits(recorder)
-    thread = threading.Thread(target=recorder.watch, name="ddp_course doctor", daemon=True)
+    thread = threading.Thread(target=recorder.watch, name="ddp_doctor", daemon=True)
     atexit.register(recorder.end, thread)
     thread.start()
 

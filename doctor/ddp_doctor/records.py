@@ -4,11 +4,11 @@ import json
 import re
 from pathlib import Path
 
-from ddp_course.doctor import history
-from ddp_course.doctor.history import Frame
-from ddp_course.doctor.seen import Error, Rank
-from ddp_course.errors import InputError
-from ddp_course.launcher.first_failure import is_symptom
+from ddp_doctor import history
+from ddp_doctor.errors import InputError
+from ddp_doctor.history import Frame
+from ddp_doctor.launch.first_failure import is_symptom
+from ddp_doctor.seen import Error, Rank
 
 
 def read(folder: Path) -> dict[int, Rank]:

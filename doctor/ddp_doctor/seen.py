@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ddp_course.doctor.history import Collective, Frame, History, own_frames
+from ddp_doctor.history import Collective, Frame, History, own_frames
 
 ONLY_ASKS = ("get_", "is_")  # dist.get_rank() and the like wait for nobody
 

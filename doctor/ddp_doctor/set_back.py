@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ddp_course.doctor.audited import Seen
+from ddp_doctor.audited import Seen
 
 
 def take_copies(audits: Path, into: Path) -> None:

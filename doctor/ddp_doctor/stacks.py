@@ -11,7 +11,7 @@ import sysconfig
 import time
 from pathlib import Path
 
-from ddp_course.doctor.history import Frame
+from ddp_doctor.history import Frame
 
 LONGEST = 20  # seconds for py-spy
 

@@ -1,8 +1,8 @@
 """Why a job stands still, where the ranks' collectives do not tell it: who is stopped, absent, or waits for whom."""
 
-from ddp_course.doctor import source_lines, words
-from ddp_course.doctor.seen import Job, Rank
-from ddp_course.doctor.verdict import CURES, Verdict, innermost, stands, waiting_elsewhere
+from ddp_doctor import source_lines, words
+from ddp_doctor.seen import Job, Rank
+from ddp_doctor.verdict import CURES, Verdict, innermost, stands, waiting_elsewhere
 
 
 def stopped(job: Job) -> Verdict | None:

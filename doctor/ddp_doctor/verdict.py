@@ -3,10 +3,10 @@
 import re
 from dataclasses import dataclass
 
-from ddp_course.doctor import words
-from ddp_course.doctor.alignment import Difference
-from ddp_course.doctor.history import Frame
-from ddp_course.doctor.seen import Job, Rank
+from ddp_doctor import words
+from ddp_doctor.alignment import Difference
+from ddp_doctor.history import Frame
+from ddp_doctor.seen import Job, Rank
 
 CURES = {
     "missing": "Every rank must start the same collectives in the same order: take it out of what only some ranks do.",

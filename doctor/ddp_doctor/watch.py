@@ -14,15 +14,15 @@ from pathlib import Path
 
 import psutil
 
-from ddp_course.doctor import records, source_lines, stacks
-from ddp_course.doctor.diagnosis import while_it_works
-from ddp_course.doctor.history import Frame
-from ddp_course.doctor.seen import Error, Job, Rank
-from ddp_course.errors import InputError
-from ddp_course.launcher.first_failure import HEADER, first_error, first_failure, is_symptom, without_prefixes
-from ddp_course.launcher.launch import Run, supervised, supervised_environment
-from ddp_course.launcher.rank_output import RankOutput
-from ddp_course.launcher.supervise import RUN_VARIABLE, tagged
+from ddp_doctor import records, source_lines, stacks
+from ddp_doctor.diagnosis import while_it_works
+from ddp_doctor.errors import InputError
+from ddp_doctor.history import Frame
+from ddp_doctor.launch.first_failure import HEADER, first_error, first_failure, is_symptom, without_prefixes
+from ddp_doctor.launch.rank_output import RankOutput
+from ddp_doctor.launch.supervise import RUN_VARIABLE, tagged
+from ddp_doctor.launch.supervised import Run, supervised, supervised_environment
+from ddp_doctor.seen import Error, Job, Rank
 
 INSIDE = Path(__file__).with_name("inside")  # the folder with sitecustomize.py
 LOOK = 0.5  # seconds between two looks at the processes
@@ -51,15 +51,15 @@ def run_and_watch(
     options = ["--standalone", f"--nproc-per-node={nproc}"]
     print(f"doctor: torchrun {shlex.join([*options, str(script), *arguments])}", flush=True)
     run = Run("", {rank: [] for rank in range(nproc)}, {rank: {} for rank in range(nproc)})
-    folder = Path(tempfile.mkdtemp(prefix="ddp_course_run_"))
+    folder = Path(tempfile.mkdtemp(prefix="ddp_doctor_run_"))
     options += ["--redirects=3", f"--log-dir={folder / 'ranks'}"]
-    with tempfile.TemporaryDirectory(prefix="ddp_course_doctor_") as own:
+    with tempfile.TemporaryDirectory(prefix="ddp_doctor_") as own:
         environment = supervised_environment()
         environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun does so, too, with a banner
         paths = [str(INSIDE), *filter(None, [environment.get("PYTHONPATH")])]
-        environment |= {"PYTHONPATH": os.pathsep.join(paths), "DDP_COURSE_DOCTOR": own}
+        environment |= {"PYTHONPATH": os.pathsep.join(paths), "DDP_DOCTOR_FOLDER": own}
         if read_audits:
-            environment |= {"DDP_COURSE_DOCTOR_AUDIT": "1", "CUDA_VISIBLE_DEVICES": ""}
+            environment |= {"DDP_DOCTOR_AUDIT": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-P", "-m", "torch.distributed.run", *options, str(script), *arguments]
         output = RankOutput(folder, run, quiet=False, results=False)
         watch = Watch(Path(own), environment[RUN_VARIABLE], output, idle, timeout)

@@ -3,8 +3,8 @@
 import os
 import re
 
-from ddp_course.doctor import source_lines
-from ddp_course.doctor.history import LIBRARIES, Collective, Frame
+from ddp_doctor import source_lines
+from ddp_doctor.history import LIBRARIES, Collective, Frame
 
 DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
           "Int": "int32", "Short": "int16", "Byte": "uint8", "Char": "int8", "Bool": "bool"}  # fmt: skip

@@ -8,8 +8,7 @@ import runpy
 import sys
 
 import torch
-
-from ddp_course.doctor import audit
+from ddp_doctor import audit
 
 
 def main():

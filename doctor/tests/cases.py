@@ -5,8 +5,8 @@ A sick script has one defect. Its header names the ranks to blame and words of t
     # rank: 1
     # says: never joined all-reduce
 
-    python -m tests.doctor.cases                    # examines all, and writes tests/doctor/MATRIX.md
-    python -m tests.doctor.cases raises stopped     # examines these, and prints their pages
+    python doctor/tests/cases.py                    # examines all, and writes doctor/tests/MATRIX.md
+    python doctor/tests/cases.py raises stopped     # examines these, and prints their pages
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_course.doctor.diagnosis import Verdict, diagnose
-from ddp_course.doctor.page import page
-from ddp_course.doctor.seen import Job
-from ddp_course.doctor.watch import run_and_watch
+from ddp_doctor.diagnosis import Verdict, diagnose
+from ddp_doctor.page import page
+from ddp_doctor.seen import Job
+from ddp_doctor.watch import run_and_watch
 
 FOLDER = Path(__file__).parent
 MATRIX = FOLDER / "MATRIX.md"

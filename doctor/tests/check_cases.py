@@ -8,8 +8,8 @@ marks the line. Those in sound/ and healthy/ have none.
     # says: words of the finding
     # runs: 2                 (once more on the files of its first checkpoint; it gets an empty folder as its argument)
 
-    python -m tests.doctor.check_cases                  # checks all, and writes their part of tests/doctor/MATRIX.md
-    python -m tests.doctor.check_cases two_writers      # checks these, and prints their checklists
+    python doctor/tests/check_cases.py                  # checks all, and writes their part of doctor/tests/MATRIX.md
+    python doctor/tests/check_cases.py two_writers      # checks these, and prints their checklists
 """
 
 import importlib.util
@@ -20,15 +20,16 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_course.doctor import audited, words
-from ddp_course.doctor.audited import Seen
-from ddp_course.doctor.check import Checked, checklist
-from ddp_course.doctor.checks import FAILED, findings
-from ddp_course.doctor.checks.finding import Finding
-from ddp_course.doctor.checks.resume import resume
-from ddp_course.doctor.set_back import set_back, take_copies
+from cases import FOLDER, MATRIX, OF_CHECK
+from ddp_doctor import audited, words
+from ddp_doctor.audited import Seen
+from ddp_doctor.check import Checked, checklist
+from ddp_doctor.checks import FAILED, findings
+from ddp_doctor.checks.finding import Finding
+from ddp_doctor.checks.resume import resume
+from ddp_doctor.set_back import set_back, take_copies
+
 from tests import warm
-from tests.doctor.cases import FOLDER, MATRIX, OF_CHECK
 
 CORES = 2  # of the machine that the scripts were written for
 TO_KNOW = {"timeout", "metrics"}  # notes that a sound script may get

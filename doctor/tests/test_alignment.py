@@ -1,10 +1,9 @@
 """Which collective is the first that the ranks do not share."""
 
 import pytest
-
-from ddp_course.doctor.alignment import differences
-from ddp_course.doctor.history import Collective, Frame, History
-from ddp_course.doctor.source_lines import conditions, decisive, text_at
+from ddp_doctor.alignment import differences
+from ddp_doctor.history import Collective, Frame, History
+from ddp_doctor.source_lines import conditions, decisive, text_at
 
 SCRIPT = """\
 def evaluate(rank, x):

@@ -7,13 +7,12 @@ import uuid
 
 import psutil
 import pytest
-
-from ddp_course.doctor import stacks
-from ddp_course.doctor.attach import look_at_job
-from ddp_course.doctor.diagnosis import diagnose
-from ddp_course.doctor.page import page
-from ddp_course.doctor.watch import rank_processes
-from ddp_course.launcher.supervise import RUN_VARIABLE, sweep, tagged
+from ddp_doctor import stacks
+from ddp_doctor.attach import look_at_job
+from ddp_doctor.diagnosis import diagnose
+from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep, tagged
+from ddp_doctor.page import page
+from ddp_doctor.watch import rank_processes
 
 torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 HANGS = """

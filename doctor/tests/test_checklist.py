@@ -7,16 +7,16 @@ all.
 import json
 
 import pytest
+from cases import FOLDER, MATRIX, OF_CHECK
+from check_cases import cases, examine, wrong
+from ddp_doctor import audited
+from ddp_doctor.__main__ import main
+from ddp_doctor.audited import Seen
+from ddp_doctor.check import Checked, checklist
+from ddp_doctor.checks import findings
+from ddp_doctor.checks.finding import CATALOGUE, TITLES
 
-from ddp_course.doctor import audited
-from ddp_course.doctor.__main__ import main
-from ddp_course.doctor.audited import Seen
-from ddp_course.doctor.check import Checked, checklist
-from ddp_course.doctor.checks import findings
-from ddp_course.doctor.checks.finding import CATALOGUE, TITLES
 from tests import warm
-from tests.doctor.cases import FOLDER, MATRIX, OF_CHECK
-from tests.doctor.check_cases import cases, examine, wrong
 
 SILENT, SOUND, HEALTHY = cases("silent"), cases("sound"), cases("healthy")
 HEALTHY_IN_SUITE = ["accumulates", "by_hand", "checkpoint_and_metric", "ddp", "join", "messages_and_groups"]

@@ -3,12 +3,11 @@
 import threading
 
 import pytest
-
-from ddp_course.doctor import words
-from ddp_course.doctor.diagnosis import diagnose, while_it_works
-from ddp_course.doctor.history import Frame
-from ddp_course.doctor.page import as_json, page
-from ddp_course.doctor.seen import Error, Job, Rank
+from ddp_doctor import words
+from ddp_doctor.diagnosis import diagnose, while_it_works
+from ddp_doctor.history import Frame
+from ddp_doctor.page import as_json, page
+from ddp_doctor.seen import Error, Job, Rank
 
 LINE = "/somewhere/train.py"
 TORCH = "/x/site-packages/torch/distributed/distributed_c10d.py"

@@ -6,18 +6,18 @@ import pickle
 import sys
 from pathlib import Path
 
+import ddp_doctor
 import pytest
+from ddp_doctor import history
+from ddp_doctor.alignment import differences
+from ddp_doctor.errors import InputError
 from torch.distributed.flight_recorder import fr_trace as torchfrtrace
 from torch.distributed.flight_recorder.components.loader import read_dump
 from torch.distributed.flight_recorder.components.types import Op
 
-import ddp_course.doctor
-from ddp_course.doctor import history
-from ddp_course.doctor.alignment import differences
-from ddp_course.errors import InputError
 from tests import warm
 
-FOLDER = Path(ddp_course.doctor.__file__).parent
+FOLDER = Path(ddp_doctor.__file__).parent
 RECORDED = Path(__file__).with_name("recorded_script.py")
 
 

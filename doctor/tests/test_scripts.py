@@ -6,9 +6,8 @@ Each launch costs about six CPU-seconds, so a few kinds stand here; `make doctor
 import json
 
 import pytest
-
-from ddp_course.doctor.__main__ import main
-from tests.doctor.cases import MATRIX, OF_CHECK, cases, examine, wrong
+from cases import MATRIX, OF_CHECK, cases, examine, wrong
+from ddp_doctor.__main__ import main
 
 SICK, HEALTHY = cases("sick"), cases("healthy")
 IN_SUITE = ["metric_on_rank_0", "leaves_with_0", "raises", "last_batch_is_smaller", "init_on_rank_0_only"]

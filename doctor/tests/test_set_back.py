@@ -1,10 +1,9 @@
 """A run's files are put back to its first checkpoint, and nothing else is touched."""
 
 import pytest
-
-from ddp_course.doctor.audit.kept import Kept
-from ddp_course.doctor.audited import Audit, Seen
-from ddp_course.doctor.set_back import moment, set_back, take_copies
+from ddp_doctor.audit.kept import Kept
+from ddp_doctor.audited import Audit, Seen
+from ddp_doctor.set_back import moment, set_back, take_copies
 
 
 class Log:

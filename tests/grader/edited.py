@@ -19,7 +19,7 @@ from textwrap import dedent
 
 from ddp_course.authoring import commands as authoring
 from ddp_course.authoring.notebook_run import read_notebook, written_files
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.grader.check import load
 
 SOLUTION, GIVEN = "solution", "given"

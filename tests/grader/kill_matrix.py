@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.grader.check import load, names
 from ddp_course.grader.judge import grade
 from ddp_course.grader.verdict import Verdict

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.grader.check import names
 
 from . import edited as module

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from ray.train import FailureConfig, RunConfig, ScalingConfig, report
 from ray.train.torch import TorchTrainer
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed import process_group
-from ddp_course.errors import InputError
 from ddp_course.minigpt_ddp import PRESETS, train
 from ddp_course.training.command_line import parse
 

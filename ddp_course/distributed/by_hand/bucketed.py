@@ -2,8 +2,8 @@
 
 from torch import nn
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed.by_hand.overlapped import OverlappedDataParallel
-from ddp_course.errors import InputError
 
 MEBIBYTE = 2**20  # what torch's DDP calls a megabyte
 

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_map_only
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed.by_hand.broadcast import broadcast_module
-from ddp_course.errors import InputError
 
 
 class FullyShardedLayer(nn.Module):

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 
 class GradientMessage:

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from ddp_course.grader.harness import flights
-from ddp_course.grader.harness.forked import become, rank_environment, run_script
 from ddp_course.grader.harness.notes import Notes
 from ddp_course.grader.harness.record import Recorder, in_new_threads, line_in
+from ddp_course.launcher.forked import become, rank_environment, run_script
 
 LARGEST_FILE = 64 * 2**20  # bytes that a rank may print, or write to one file
 STUCK = 17  # exit code of a rank that did not end in time

@@ -20,11 +20,11 @@ from dataclasses import asdict, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from ddp_course.grader.harness import forked
-from ddp_course.grader.harness.fair_clock import FairClock
 from ddp_course.grader.harness.job import Call, Ending, LogsOf, Task, run_of
 from ddp_course.grader.harness.notes import read_events
 from ddp_course.grader.harness.rank import run_rank
+from ddp_course.launcher import forked
+from ddp_course.launcher.fair_clock import FairClock
 
 HOW = forked.context("fork")
 TO_LOAD = 0.0 if forked.FORKS else 15.0  # seconds that a rank may need to load torch

@@ -4,9 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
+from ddp_course.base.quantity import format_number
 from ddp_course.lab.figures.charts import loss_curves, points_of, read_metrics
-from ddp_course.lab.quantity import format_number
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 import io
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.style import in_few_colours
 
 SECONDS, LAST_SECONDS = 1.2, 4.0

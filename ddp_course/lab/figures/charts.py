@@ -4,10 +4,10 @@ import math
 import textwrap
 from pathlib import Path
 
-from ddp_course.errors import InputError
-from ddp_course.json_file import parse
+from ddp_course.base.errors import InputError
+from ddp_course.base.json_file import parse
+from ddp_course.base.quantity import format_number, is_number, plain
 from ddp_course.lab.figures.style import DARK, NEUTRAL, colour_named, new_figure, spread_out
-from ddp_course.lab.quantity import format_number, is_number, plain
 
 ONE_CURVE = {"color": "#30475E", "linewidth": 2.0, "linestyle": "-"}
 # Thick and pale first, thin and dark later: of two curves that coincide, both stay visible.

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.style import PALE, ink_on, mix, new_figure, rank_colour
 
 CHARACTERS = 13  # of a line in a cell

@@ -2,9 +2,9 @@
 
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
+from ddp_course.base.quantity import format_number
 from ddp_course.lab.figures.style import DARK, MUTED, WIDTH, ink_on, new_figure, rank_colour, text_width
-from ddp_course.lab.quantity import format_number
 
 COMBINED = "#DEDEDE"
 FONT = 10.5  # points

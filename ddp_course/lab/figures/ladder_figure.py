@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.style import DARK, MUTED, PALE, new_figure
 
 ROW = 0.235  # inches

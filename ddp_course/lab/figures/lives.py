@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from matplotlib.patches import Patch
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.style import DARK, NEUTRAL, PALE, RANK_COLOURS, new_figure
 
 COLOURS = {"start": PALE, "load": NEUTRAL, "step": RANK_COLOURS[0], "again": RANK_COLOURS[1], "save": DARK}

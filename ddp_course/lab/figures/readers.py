@@ -4,7 +4,7 @@ import textwrap
 
 from matplotlib.patches import Rectangle
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.style import MUTED, ink_on, new_figure, rank_colour
 
 ROW = 0.42  # inches

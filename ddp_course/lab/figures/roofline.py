@@ -5,9 +5,9 @@ import math
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
+from ddp_course.base.quantity import format_number, is_number, with_prefix
 from ddp_course.lab.figures.style import DARK, MUTED, new_figure, rank_colour
-from ddp_course.lab.quantity import format_number, is_number, with_prefix
 
 # Where a point's label may go, as an offset in points and the end of the text nearest to the point; best first.
 PLACES = [(8, 0, "left"), (-8, 0, "right")]

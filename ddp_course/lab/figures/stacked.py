@@ -2,9 +2,9 @@
 
 import textwrap
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
+from ddp_course.base.quantity import is_number
 from ddp_course.lab.figures.style import DARK, NEUTRAL, PALE, RANK_COLOURS, ink_on, new_figure, text_width
-from ddp_course.lab.quantity import is_number
 
 COLOURS = [RANK_COLOURS[1], RANK_COLOURS[4], RANK_COLOURS[0], DARK, NEUTRAL, PALE, *RANK_COLOURS[2:4]]
 LABEL = 8  # points

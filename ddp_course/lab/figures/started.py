@@ -2,7 +2,7 @@
 
 from matplotlib.patches import Rectangle
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.style import DARK, MUTED, WIDTH, ink_on, new_figure, rank_colour, text_width
 
 LABELS, MARGIN, GAP = 0.75, 0.12, 0.08  # inches

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 style.use(Path(__file__).with_name("course.mplstyle"))
 

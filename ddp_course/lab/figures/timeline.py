@@ -3,9 +3,9 @@
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
+from ddp_course.base.quantity import is_number
 from ddp_course.lab.figures.style import DARK, MUTED, PALE, ink_on, new_figure, rank_colour, text_width
-from ddp_course.lab.quantity import is_number
 
 KINDS = ("compute", "communication", "idle")
 LANE = 0.46  # inches of a lane

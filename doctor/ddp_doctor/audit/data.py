@@ -33,7 +33,7 @@ class _Loaders:
             self.kept.append(loader)
         number = self.numbers.setdefault(id(loader), len(self.numbers))
         epoch = self.epochs[number] = self.epochs.get(number, -1) + 1
-        iterator._ddp_course_epoch = (number, epoch)
+        iterator._ddp_doctor_epoch = (number, epoch)
         sampler = _innermost(getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None))
         self.log.event(
             "epoch",
@@ -58,7 +58,7 @@ class _Loaders:
         return lambda drawn: self.draws(args[0], drawn)
 
     def draws(self, iterator, drawn):
-        number, epoch = iterator._ddp_course_epoch
+        number, epoch = iterator._ddp_doctor_epoch
         drawn = drawn if isinstance(drawn, list | tuple) else [drawn]
         self.written += len(drawn)
         if self.written <= INDICES and all(isinstance(one, int) for one in drawn):
@@ -78,13 +78,13 @@ class _Loaders:
         return delivers
 
     def exhausted(self, iterator):
-        number, epoch = iterator._ddp_course_epoch
+        number, epoch = iterator._ddp_doctor_epoch
         self.log.event("exhausted", loader=number, epoch=epoch)
 
     def batch(self, iterator, batch):
         import torch
 
-        number, epoch = iterator._ddp_course_epoch
+        number, epoch = iterator._ddp_doctor_epoch
         self.log.event("batch", loader=number, epoch=epoch, gradients=torch.is_grad_enabled(), rows=_rows(batch))
 
 

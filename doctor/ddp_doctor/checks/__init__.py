@@ -1,8 +1,8 @@
 """What `doctor check` looks for in an audited run, in the order of its checklist. No process is touched here."""
 
-from ddp_course.doctor.audited import Seen
-from ddp_course.doctor.checks import files, gradients, job, replicas, samples, validation
-from ddp_course.doctor.checks.finding import Finding
+from ddp_doctor.audited import Seen
+from ddp_doctor.checks import files, gradients, job, replicas, samples, validation
+from ddp_doctor.checks.finding import Finding
 
 FAILED = "this check itself failed"
 ALL = {

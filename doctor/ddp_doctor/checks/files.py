@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from ddp_course.doctor.audited import Seen
-from ddp_course.doctor.checks.finding import Finding
+from ddp_doctor.audited import Seen
+from ddp_doctor.checks.finding import Finding
 
 
 def _name(path: str) -> str:

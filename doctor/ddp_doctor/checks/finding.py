@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ddp_course.doctor.history import Frame
+from ddp_doctor.history import Frame
 
 TITLES = {
     "replicas": "replicas equal after every update",

@@ -2,9 +2,9 @@
 
 import math
 
-from ddp_course.doctor.audited import Seen
-from ddp_course.doctor.checks.finding import Finding
-from ddp_course.doctor.checks.replicas import NO_OPTIMIZER, apart, differ, made_equal, updates
+from ddp_doctor.audited import Seen
+from ddp_doctor.checks.finding import Finding
+from ddp_doctor.checks.replicas import NO_OPTIMIZER, apart, differ, made_equal, updates
 
 CLOSE = 0.02  # relative; a gradient that was sent in bfloat16 is still the mean
 

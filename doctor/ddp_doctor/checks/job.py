@@ -1,7 +1,7 @@
 """How the job begins and ends, and how many threads it computes with."""
 
-from ddp_course.doctor.audited import Seen
-from ddp_course.doctor.checks.finding import Finding
+from ddp_doctor.audited import Seen
+from ddp_doctor.checks.finding import Finding
 
 
 def clean_exit(seen: Seen) -> Finding:

@@ -1,7 +1,7 @@
 """Are the ranks' replicas one model: weights, buffers, and which parameters got a gradient, update by update?"""
 
-from ddp_course.doctor.audited import Seen
-from ddp_course.doctor.checks.finding import Finding
+from ddp_doctor.audited import Seen
+from ddp_doctor.checks.finding import Finding
 
 NO_OPTIMIZER = "no optimizer of torch made an update on every rank"
 

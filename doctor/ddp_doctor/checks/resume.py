@@ -4,9 +4,9 @@ The second run starts on the files as they stood at the first checkpoint of the 
 updates is held against the one that the uninterrupted run made of the same weights.
 """
 
-from ddp_course.doctor.audit.training import UPDATES
-from ddp_course.doctor.audited import Audit, Seen
-from ddp_course.doctor.checks.finding import Finding
+from ddp_doctor.audit.training import UPDATES
+from ddp_doctor.audited import Audit, Seen
+from ddp_doctor.checks.finding import Finding
 
 CURE = (
     "Save and load, besides the weights: optimizer, scheduler and scaler, the step (and the place in the data), and "

@@ -2,8 +2,8 @@
 
 import itertools
 
-from ddp_course.doctor.audited import Seen
-from ddp_course.doctor.checks.finding import Finding
+from ddp_doctor.audited import Seen
+from ddp_doctor.checks.finding import Finding
 
 FEW = 7  # samples: fewer may come in the same order twice by chance
 

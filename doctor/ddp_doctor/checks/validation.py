@@ -2,9 +2,9 @@
 
 import itertools
 
-from ddp_course.doctor.audited import Seen
-from ddp_course.doctor.checks.finding import Finding
-from ddp_course.doctor.checks.samples import epoch_list
+from ddp_doctor.audited import Seen
+from ddp_doctor.checks.finding import Finding
+from ddp_doctor.checks.samples import epoch_list
 
 
 def validation(seen: Seen) -> Finding:

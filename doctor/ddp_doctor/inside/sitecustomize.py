@@ -24,21 +24,21 @@ def load(name, path):
 def main():
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != HERE]
     others = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
-    folder = os.environ.get("DDP_COURSE_DOCTOR")
+    folder = os.environ.get("DDP_DOCTOR_FOLDER")
     if folder and "LOCAL_RANK" in os.environ:  # torchrun itself has no rank
         # What this rank starts is none of the doctor's business.
         paths = [path for path in os.environ["PYTHONPATH"].split(os.pathsep) if os.path.abspath(path) != HERE]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         if not paths:
             del os.environ["PYTHONPATH"]
-        del os.environ["DDP_COURSE_DOCTOR"]
+        del os.environ["DDP_DOCTOR_FOLDER"]
         recorder = os.path.join(os.path.dirname(HERE), "recorder.py")
-        load("ddp_course_doctor_recorder", recorder).start(folder)
+        load("ddp_doctor_recorder", recorder).start(folder)
     if others is not None and others.origin:
         load("sitecustomize", others.origin)
-    if folder and "LOCAL_RANK" in os.environ and os.environ.pop("DDP_COURSE_DOCTOR_AUDIT", None):
+    if folder and "LOCAL_RANK" in os.environ and os.environ.pop("DDP_DOCTOR_AUDIT", None):
         audit = os.path.join(os.path.dirname(HERE), "audit", "__init__.py")
-        load("ddp_course_doctor_audit", audit).start(folder)  # last, so that it is the first to be asked for torch
+        load("ddp_doctor_audit", audit).start(folder)  # last, so that it is the first to be asked for torch
 
 
 main()

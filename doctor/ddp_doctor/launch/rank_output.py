@@ -7,11 +7,11 @@ cannot hold a pipe open. print(), not an inherited stdout: ipykernel keeps what 
 import json
 import os
 import re
+import sys
 import sysconfig
 import time
-from pathlib import Path
 
-from ddp_course.launcher.first_failure import HEADER
+from ddp_doctor.launch.first_failure import HEADER
 
 # The neighbours of style.RANK_COLOURS among the 256 colours that every terminal and every notebook page knows.
 ANSI_COLOURS = [25, 178, 36, 175, 74, 166, 221, 246]
@@ -110,8 +110,8 @@ class RankOutput:
 
 def shorter_paths(text):
     """`text` with the path of every Python file cut to the part below the working folder or an import folder."""
-    roots = [os.getcwd(), Path(__file__).parents[2], sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")]
-    for root in roots:
+    roots = {os.getcwd(), *sys.path, sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")} - {"", "/"}
+    for root in sorted(roots, key=len, reverse=True):  # site-packages before the standard library that it stands in
         text = re.sub(rf"{re.escape(str(root))}/([^\s\"]+\.py)\b", r"\1", text)
     return text
 

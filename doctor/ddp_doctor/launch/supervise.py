@@ -3,7 +3,7 @@
 Why it exists: torchrun starts every rank in a session of its own, so no process group reaches them, and a kernel
 that is killed with -9 cannot clean up. This process lives in its own session too, holds the reading end of a pipe
 from the kernel, and ends everything when that pipe closes. Every process of a run carries the environment variable
-DDP_COURSE_RUN, so whatever slips through is found by it.
+DDP_DOCTOR_RUN, so whatever slips through is found by it.
 
 Started by file path, with the standard library and psutil only: it is up in a tenth of a second.
 """
@@ -19,7 +19,7 @@ import time
 
 import psutil
 
-RUN_VARIABLE = "DDP_COURSE_RUN"
+RUN_VARIABLE = "DDP_DOCTOR_RUN"
 ORPHAN_GRACE = 3.0  # seconds for the ranks to end by themselves when the kernel is gone
 
 

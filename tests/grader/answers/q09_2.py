@@ -295,8 +295,8 @@ ANSWERS = (
 
         from ddp_course.distributed.process_group import World
         from ddp_course.distributed.sync import from_rank_0
-        from ddp_course.errors import InputError
-        from ddp_course.training import checkpoint
+        from ddp_course.base.errors import InputError
+        from ddp_course.checkpoint import checkpoint
 
 
         def world():

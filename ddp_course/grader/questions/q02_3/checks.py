@@ -4,10 +4,10 @@ import math
 
 import torch
 
+from ddp_course.base.quantity import with_prefix
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.likeness import Mistake, recognised
 from ddp_course.grader.verdict import Wrong
-from ddp_course.lab.quantity import with_prefix
 
 TITLE = "a ring of your own"
 HINTS = [

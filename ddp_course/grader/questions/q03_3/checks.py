@@ -3,9 +3,9 @@
 import math
 from pathlib import Path
 
+from ddp_course.base.quantity import with_prefix
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.verdict import Wrong
-from ddp_course.lab.quantity import with_prefix
 
 TITLE = "buckets, in time"
 HINTS = [

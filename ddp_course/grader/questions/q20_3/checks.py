@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 
+from ddp_course.base.quantity import with_prefix
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.questions.q20_3 import driver
 from ddp_course.grader.questions.q20_3.driver import CANCELS, DECAY, EVALUATES, LARGE, LR, ROUNDS
 from ddp_course.grader.verdict import Wrong
-from ddp_course.lab.quantity import with_prefix
 
 TITLE = "pay for the batch, not for the table"
 HINTS = [

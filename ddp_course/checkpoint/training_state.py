@@ -1,16 +1,17 @@
 """What a run must remember to go on as if it had never stopped."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch import nn
+
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint import checkpoint
 from ddp_course.distributed.process_group import World
-from ddp_course.distributed.sync import from_rank_0
-from ddp_course.errors import InputError
-from ddp_course.training import checkpoint
-from ddp_course.training.divergence import assert_finite_weights
-from ddp_course.training.optimization import keep_settings
+from ddp_course.distributed.sync import from_rank_0, sum_over_ranks
 
 
 class Part(Protocol):
@@ -81,3 +82,37 @@ class TrainingState:
             if type(state["step"]) is not int or state["step"] < 0:
                 raise ValueError(f"step is {state['step']!r}")
             return state["step"]
+
+
+def assert_finite_weights(world: World, modules: Mapping[str, object], step: int) -> None:
+    """Raise InputError on every rank if a weight of one of the modules is not finite on any rank (collective).
+
+    Called before a checkpoint is written: one of NaN would push out a good one. What is no module is not looked at.
+    """
+    broken = [
+        f"{name}.{tensor_name}"
+        for name, module in modules.items()
+        if isinstance(module, nn.Module)
+        for tensor_name, tensor in module.state_dict().items()
+        if tensor.is_floating_point() and not tensor.isfinite().all()
+    ]
+    [ranks] = sum_over_ranks(world, bool(broken))
+    if ranks:
+        where = f" ({broken[0]})" if broken else ""
+        raise InputError(
+            f"the run has diverged: after step {step} weights are not finite{where}, so no checkpoint of them is "
+            "written; go on from the newest one with a lower --learning-rate"
+        )
+
+
+@contextlib.contextmanager
+def keep_settings(part: object) -> Iterator[None]:
+    """Keep an optimizer's learning rate, decay and the like as they are while its state is loaded.
+
+    `load_state_dict` would bring back those of the checkpoint: a flag that changed since would be written down and
+    have no effect. Other parts of a run than optimizers have no settings.
+    """
+    settings = [{k: v for k, v in group.items() if k != "params"} for group in getattr(part, "param_groups", [])]
+    yield
+    for group, of_today in zip(getattr(part, "param_groups", []), settings, strict=True):
+        group.update(of_today)

@@ -1,6 +1,6 @@
 """Pairs a second through a reward model: our way, and a loop over single texts with gradients on in the backbone.
 
-    python tests/benchmarks/reward_pairs.py [--rounds 5]
+    python benchmarks/reward_pairs.py [--rounds 5]
 
 One process, one thread, the backbone of the laptop preset (untrained: its speed does not depend on what it knows). All
 sides do one update on the same pairs: features, head, pairwise loss, backward, optimizer step. Prints one JSON object:

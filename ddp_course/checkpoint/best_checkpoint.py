@@ -8,9 +8,9 @@ goes on chooses as one that was not.
 import math
 from pathlib import Path
 
-from ddp_course.json_file import parse
-from ddp_course.run_folder import CHECKPOINTS, METRICS
-from ddp_course.training import checkpoint, checksums
+from ddp_course.base.json_file import parse
+from ddp_course.checkpoint import checkpoint, checksums
+from ddp_course.checkpoint.run_folder import CHECKPOINTS, METRICS
 
 
 def settle(run_dir: Path, key: str) -> float:

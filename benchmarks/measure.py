@@ -13,7 +13,7 @@ import psutil
 from workload import token_folder
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+ROOT = HERE.parent
 TRAINER = ROOT / "ddp_course" / "minigpt_ddp.py"
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 LARGEST = 256 << 20  # bytes of a file; read as Python objects, they take about ten times as much
 

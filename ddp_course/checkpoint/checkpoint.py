@@ -21,11 +21,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ddp_course.atomic_file import flush_folder_to_disk, flush_to_disk, replacing
+from ddp_course.base.atomic_file import flush_folder_to_disk, flush_to_disk, replacing
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint import checksums
+from ddp_course.checkpoint.run_folder import CHECKPOINTS, CHECKSUM, STATE
 from ddp_course.distributed.process_group import World
-from ddp_course.errors import InputError
-from ddp_course.run_folder import CHECKPOINTS, CHECKSUM, STATE
-from ddp_course.training import checksums
 
 LATEST = "latest"
 BEST = "best"  # for a run that judges its checkpoints, see `training.best_checkpoint`

@@ -1,6 +1,6 @@
 """Text sampled with the key-value cache, and by a full pass over the text so far for every token: the same tokens.
 
-    python tests/benchmarks/sampling_speed.py --rounds 5
+    python benchmarks/sampling_speed.py --rounds 5
 
 Prints one JSON object: texts at a time -> ratios of their times, one a round; the sides take turns.
 """

@@ -1,6 +1,6 @@
 """What an embedding costs an update: rows gathered by SparseSignSGD, or a dense table under DDP, by size of the table.
 
-    torchrun --standalone --nproc-per-node=2 tests/benchmarks/sparse_or_dense.py [--rounds 5] [--rows 1000 1000000]
+    torchrun --standalone --nproc-per-node=2 benchmarks/sparse_or_dense.py [--rounds 5] [--rows 1000 1000000]
 
 Both look up the same ids, get the same gradients and take one plain step: signs of the sum here, torch's SGD there,
 which is the cheapest optimizer that a dense table can have. A dense table is left out where it would not fit. Prints

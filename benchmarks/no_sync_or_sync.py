@@ -1,6 +1,6 @@
 """What no_sync is worth: updates that all-reduce once beside updates that all-reduce every micro-batch, in turns.
 
-    TOKENS=$(folder of the tokens) torchrun --standalone --nproc-per-node=2 tests/benchmarks/no_sync_or_sync.py
+    TOKENS=$(folder of the tokens) torchrun --standalone --nproc-per-node=2 benchmarks/no_sync_or_sync.py
 
 Prints {"no_sync": seconds an update, "every_micro_batch": seconds, "ratios": every/no_sync of each pair, "ratio"}.
 """

@@ -15,14 +15,13 @@ from pathlib import Path
 
 import psutil
 
-from ddp_course import run_folder
-from ddp_course.atomic_file import replacing
+from ddp_course.base.atomic_file import replacing
+from ddp_course.base.errors import InputError
+from ddp_course.base.json_file import parse
+from ddp_course.checkpoint import checkpoint, run_folder
+from ddp_course.checkpoint.run_folder import CONFIG, METRICS
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import from_rank_0
-from ddp_course.errors import InputError
-from ddp_course.json_file import parse
-from ddp_course.run_folder import CONFIG, METRICS
-from ddp_course.training import checkpoint
 
 SAMPLES = "samples.txt"
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed.context_parallel import ring_attention, zigzag
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.tensor_parallel import Column, Row
-from ddp_course.errors import InputError
 from ddp_course.models.minigpt import LOSS_TOKENS, Attention, MiniGPT
 
 TIED = {"output.weight": "token_embedding.weight"}  # one tensor of MiniGPT, under two names

@@ -12,13 +12,11 @@ from pathlib import Path
 from torch import nn
 from torch.optim import Optimizer
 
+from ddp_course.checkpoint import distributed_checkpoint
+from ddp_course.checkpoint.checkpoint import TENSORS
+from ddp_course.checkpoint.training_state import TrainingState, assert_finite_weights, keep_settings
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import from_rank_0
-from ddp_course.training import distributed_checkpoint
-from ddp_course.training.checkpoint import TENSORS
-from ddp_course.training.divergence import assert_finite_weights
-from ddp_course.training.optimization import keep_settings
-from ddp_course.training.training_state import TrainingState
 
 
 @dataclass(frozen=True)

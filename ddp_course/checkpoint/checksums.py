@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from ddp_course.errors import InputError
+from ddp_course.base.errors import InputError
 
 CHUNK = 2**20  # bytes read at a time
 SUFFIX = ".crc32"  # of a list

@@ -22,9 +22,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
-from ddp_course.atomic_file import flush_folder_to_disk, flush_to_disk
-from ddp_course.errors import InputError
-from ddp_course.training import checksums
+from ddp_course.base.atomic_file import flush_folder_to_disk, flush_to_disk
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint import checksums
 
 INDEX = ".metadata"  # torch writes it last
 CHECKSUMS = f"files{checksums.SUFFIX}"

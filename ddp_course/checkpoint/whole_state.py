@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddp_course.base.errors import InputError
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.pieces import Piece
-from ddp_course.errors import InputError
 
 AVERAGES = "exp_avg", "exp_avg_sq"  # AdamW's, laid out as the parameter
 
@@ -65,7 +65,7 @@ class WholeOptimizer:
         return {"state": {number: collected[name] for name, number in numbers.items()}, "param_groups": groups}
 
     def load_state_dict(self, state: dict) -> None:
-        """Its settings stay those of today, as `optimization.keep_settings` has it."""
+        """Its settings stay those of today, as `training_state.keep_settings` has it."""
         names = [name for group in self._groups for name in group]
         whole = {name: state["state"][number] for number, name in enumerate(names)}
         for piece in self._pieces:

@@ -1,6 +1,6 @@
 """What a batch costs a rank if it skips the batches of the others, and if it reads only its own.
 
-    python tests/benchmarks/skip_or_shard.py [--rounds 5] [--batches 100]
+    python benchmarks/skip_or_shard.py [--rounds 5] [--batches 100]
 
 The ranks are simulated: a rank's reading needs no other rank, so one process does the work of each in turn, and does
 exactly what that rank would do. Both sides read real token files through data/stream.py. Prints one JSON object:

@@ -9,11 +9,11 @@ import uuid
 from pathlib import Path
 
 import psutil
+from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep
 from measure import TRAINER, Table, divide, in_turns, one_thread, seconds_until, start_on_two
 
 from ddp_course.launcher import torchrun
 from ddp_course.launcher.nodes import free_port
-from ddp_course.launcher.supervise import RUN_VARIABLE, sweep
 
 TINY = ["--preset", "tiny", "--steps", "3", "--sample-tokens", "0", "--run-dir"]
 

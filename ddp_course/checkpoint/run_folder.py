@@ -4,9 +4,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddp_course.atomic_file import is_left_by_a_kill
-from ddp_course.errors import InputError
-from ddp_course.json_file import read_object
+from ddp_course.base.atomic_file import is_left_by_a_kill
+from ddp_course.base.errors import InputError
+from ddp_course.base.json_file import read_object
 
 CONFIG, METRICS, CHECKPOINTS, SPEEDRUN = "config.json", "metrics.jsonl", "checkpoints", "speedrun.json"
 STATE, CHECKSUM = "state.pt", "state.pt.crc32"  # in a folder step_NNNNNN of CHECKPOINTS

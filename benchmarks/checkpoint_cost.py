@@ -1,6 +1,6 @@
 """What a checkpoint costs: seconds per GB of ours against plain torch.save, and how long a save holds up training.
 
-    torchrun --standalone --nproc-per-node=2 tests/benchmarks/checkpoint_cost.py [--rounds 5]
+    torchrun --standalone --nproc-per-node=2 benchmarks/checkpoint_cost.py [--rounds 5]
 
 Prints one JSON object. Lists have one entry for each round, in which the sides take turns:
     over_plain                  seconds of our atomic, checksummed, flushed save over those of plain torch.save
@@ -27,10 +27,10 @@ from measure import divide, in_turns
 from torch.nn.parallel import DistributedDataParallel
 from workload import WORKLOAD, optimizer
 
+from ddp_course.checkpoint import checkpoint, distributed_checkpoint
 from ddp_course.distributed import process_group
 from ddp_course.distributed.sync import from_rank_0
 from ddp_course.models.minigpt import MiniGPT
-from ddp_course.training import checkpoint, distributed_checkpoint
 
 SAVES = 3  # of each kind in a round: the disk makes some of them wait, whoever it is
 STEPS, SAVE_AT = 24, 8  # of training around a save; the write in the background is over long before the last

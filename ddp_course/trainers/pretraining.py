@@ -12,16 +12,16 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ddp_course.base.errors import InputError
+from ddp_course.checkpoint.run_directory import RunDirectory
 from ddp_course.data.packing import PackedWindows, StreamWindows
 from ddp_course.data.token_file import Tokens, open_tokens, prepare
 from ddp_course.data.windows import IGNORED, validation_batches
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over_ranks
-from ddp_course.errors import InputError
 from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.training.precision import autocast
 from ddp_course.training.progress import Progress
-from ddp_course.training.run_directory import RunDirectory
 from ddp_course.training.settings import RunSettings, check_ranges
 
 IDENTITY = ("layers", "heads", "width", "context", "tokens_per_update", "seed")  # what a resumed run may not change

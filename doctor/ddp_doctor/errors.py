@@ -1,0 +1,15 @@
+"""The one exception that means "what you asked for cannot be done", as opposed to a bug in the code."""
+
+
+class InputError(Exception):
+    """Bad input: the message is one sentence with what was wrong, what was found and what would be right.
+
+    A launchable script prints the message from one rank, without a traceback, and exits non-zero.
+    Every other exception is a bug or a fault of the machine and keeps its traceback.
+    """
+
+
+def in_one_line(error: Exception | str) -> str:
+    """What an error says, with a line break or another control character shown as in a program: a file may have one
+    in its name."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(error))
