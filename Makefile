@@ -65,8 +65,9 @@ fuzz: $(READY)  ## ten minutes of random command lines, files and environments; 
 chaos: $(READY)  ## kills, freezes and damages 200 runs of the trainers, others each time, and writes the table
 	$(BIN)/python tests/chaos.py $(ARGS)
 
-lint: $(READY)  ## ruff alone
+lint: $(READY)  ## ruff: its rules and its format
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 
 lab: $(READY)  ## read the course in JupyterLab, from a page that shows how far you are
 	@$(BIN)/python -m ddp_course.lab.start_page progress

@@ -54,10 +54,15 @@ def main() -> None:
         seconds = {name: step_seconds(name, update) for name in order}
         pairs.append((seconds["by hand"], seconds["DDP"]))
     weights = [torch.cat([p.detach().flatten() for p in replica.parameters()]) for replica, _ in trainers.values()]
-    print(json.dumps({
-        "pairs": pairs[2:], "ratios": [ours / theirs for ours, theirs in pairs[2:]],
-        "gap": (weights[0] - weights[1]).abs().max().item(),
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "pairs": pairs[2:],
+                "ratios": [ours / theirs for ours, theirs in pairs[2:]],
+                "gap": (weights[0] - weights[1]).abs().max().item(),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

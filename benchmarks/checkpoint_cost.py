@@ -125,16 +125,20 @@ def main() -> None:
         dist.barrier()
         lost = stalls(world, folder / "distributed", arguments.rounds)
         if world.is_main:
-            print(json.dumps({
-                "over_plain": divide(costs["ours"], costs["plain"]),
-                "over_plain_and_flushed": divide(costs["ours"], costs["plain and flushed"]),
-                "seconds_per_gb": costs["ours"],
-                "plain_seconds_per_gb": costs["plain"],
-                "background_over_synchronous": divide(lost["background"], lost["synchronous"]),
-                "synchronous_stall": lost["synchronous"],
-                "background_stall": lost["background"],
-                "background_call": lost["call"],
-            }))  # fmt: skip
+            print(
+                json.dumps(
+                    {
+                        "over_plain": divide(costs["ours"], costs["plain"]),
+                        "over_plain_and_flushed": divide(costs["ours"], costs["plain and flushed"]),
+                        "seconds_per_gb": costs["ours"],
+                        "plain_seconds_per_gb": costs["plain"],
+                        "background_over_synchronous": divide(lost["background"], lost["synchronous"]),
+                        "synchronous_stall": lost["synchronous"],
+                        "background_stall": lost["background"],
+                        "background_call": lost["call"],
+                    }
+                )
+            )
             print("medians:", {n: round(statistics.median(t), 3) for n, t in (costs | lost).items()}, file=sys.stderr)
         dist.barrier()
 

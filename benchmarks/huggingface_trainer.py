@@ -62,17 +62,32 @@ def main() -> None:
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            folder, max_steps=steps, per_device_train_batch_size=1, use_cpu=True, bf16=True, max_grad_norm=1.0,
-            gradient_accumulation_steps=WORKLOAD.accumulation_steps, lr_scheduler_type="constant", seed=WORKLOAD.seed,
-            ddp_find_unused_parameters=False, accelerator_config={"dispatch_batches": False},
-            logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True,
-        )  # fmt: skip
+            folder,
+            max_steps=steps,
+            per_device_train_batch_size=1,
+            use_cpu=True,
+            bf16=True,
+            max_grad_norm=1.0,
+            gradient_accumulation_steps=WORKLOAD.accumulation_steps,
+            lr_scheduler_type="constant",
+            seed=WORKLOAD.seed,
+            ddp_find_unused_parameters=False,
+            accelerator_config={"dispatch_batches": False},
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
         process_group.seed_shared(WORKLOAD.seed)
         model = Losses()
         trainer = Trainer(
-            model, arguments, train_dataset=MicroBatches(steps), data_collator=lambda batch: batch[0],
-            optimizers=(optimizer(model, fused=True), None), callbacks=[clock],
-        )  # fmt: skip
+            model,
+            arguments,
+            train_dataset=MicroBatches(steps),
+            data_collator=lambda batch: batch[0],
+            optimizers=(optimizer(model, fused=True), None),
+            callbacks=[clock],
+        )
         trainer.train()
     losses = [record["loss"] for record in trainer.state.log_history if "loss" in record]
     print(json.dumps({"seconds": clock.seconds, "losses": losses}), flush=True)

@@ -30,8 +30,12 @@ def compare_start_up(table: Table, rounds: int) -> None:
             run_dir = Path(folder) / f"run{len(seconds[side])}"
             command = [str(TRAINER), "--preset", "tiny", "--steps", "1", "--run-dir", str(run_dir)]
             seconds[side].append(seconds_until(command, (run_dir / "metrics.jsonl").exists))
-    table.ratio("seconds from torchrun to the first step, over an empty script, 2 processes",
-                divide(seconds["ours"], seconds["nothing"]), 2.0, at_most=True)  # fmt: skip
+    table.ratio(
+        "seconds from torchrun to the first step, over an empty script, 2 processes",
+        divide(seconds["ours"], seconds["nothing"]),
+        2.0,
+        at_most=True,
+    )
 
 
 def compare_memory(table: Table) -> None:
@@ -51,8 +55,12 @@ def compare_memory(table: Table) -> None:
         text = ", ".join(f"rank {rank} {peak / 2**20:.0f} MiB" for rank, peak in sorted(ranks.items()))
         table.figure(f"peak memory of its own, tiny preset, {name}", text)
     small, large = peaks.values()
-    table.ratio("peak memory of a rank of its own, the large corpus over the small one",
-                [large[rank] / small[rank] for rank in large], 1.1, at_most=True)  # fmt: skip
+    table.ratio(
+        "peak memory of a rank of its own, the large corpus over the small one",
+        [large[rank] / small[rank] for rank in large],
+        1.1,
+        at_most=True,
+    )
 
 
 def peak_memory(command: list[str]) -> dict[int, int]:
@@ -100,8 +108,10 @@ def by_two_agents(meeting: str, command: list[str]) -> list[int]:
     Raises subprocess.TimeoutExpired where one has not ended two minutes after the other began.
     """
     port = free_port()
-    where = {"c10d": ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"],
-             "static": ["--master-addr=127.0.0.1", f"--master-port={port}"]}[meeting]  # fmt: skip
+    where = {
+        "c10d": ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"],
+        "static": ["--master-addr=127.0.0.1", f"--master-port={port}"],
+    }[meeting]
     start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", *where]
     tag = uuid.uuid4().hex
     environment = os.environ | one_thread() | {RUN_VARIABLE: tag}

@@ -40,8 +40,10 @@ def compare_reward(table: Table, rounds: int) -> None:
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | one_thread())
     found = json.loads(done.stdout.splitlines()[-1])
     for side in ("unbatched, gradients on", "unbatched"):
-        table.ratio(f"reward model, pairs a second on one thread: ours over a loop that is {side}",
-                    divide(found["ours"], found[side]))  # fmt: skip
+        table.ratio(
+            f"reward model, pairs a second on one thread: ours over a loop that is {side}",
+            divide(found["ours"], found[side]),
+        )
 
 
 def make_model() -> RewardModel:
@@ -83,8 +85,13 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = prepare_pairs("stdlib", 1000, 50, 1, say=lambda line: None)
     known, model = read_pairs(Path(folder) / TRAIN), make_model()
-    arithmetic = settle_arithmetic(process_group.start(), "auto", PRESETS["laptop"].max_tokens, {},
-                                   trial=lambda: reading(model.backbone, PRESETS["laptop"]))  # fmt: skip
+    arithmetic = settle_arithmetic(
+        process_group.start(),
+        "auto",
+        PRESETS["laptop"].max_tokens,
+        {},
+        trial=lambda: reading(model.backbone, PRESETS["laptop"]),
+    )
     model.precision = arithmetic.precision
     optimizer = torch.optim.AdamW(model.head.parameters(), lr=1e-4)
     sides = {

@@ -27,8 +27,12 @@ def compare_sampling(table, rounds: int) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     for texts, ratios in json.loads(done.stdout).items():
-        table.ratio(f"tokens a second, {NEW} new tokens after {PROMPT}, {texts} text{'s' * (texts != '1')} at a time: "
-                    "with the key-value cache over without", ratios, 3)  # fmt: skip
+        table.ratio(
+            f"tokens a second, {NEW} new tokens after {PROMPT}, {texts} text{'s' * (texts != '1')} at a time: "
+            "with the key-value cache over without",
+            ratios,
+            3,
+        )
 
 
 def seconds_and_tokens(call, model: MiniGPT, prompts: object, seed: int) -> tuple[float, list[list[int]]]:

@@ -119,14 +119,19 @@ def compare_sparse(table, rounds: int) -> None:
     for rows, found in run.results[0].items():
         sparse, dense, rows = found["sparse"], found["dense"], f"{int(rows):,} rows of {WIDTH} numbers"
         for name, side in (("sparse", sparse), ("dense", dense)):
-            text = "does not fit" if side is None else (
-                f"{statistics.median(side['seconds']) * 1e3:.2f} ms, {side['bytes']:,} bytes to the collectives, "
-                f"{max(side['memory'], 0) / 2**20:.0f} MiB"
-            )  # fmt: skip
+            text = (
+                "does not fit"
+                if side is None
+                else (
+                    f"{statistics.median(side['seconds']) * 1e3:.2f} ms, {side['bytes']:,} bytes to the collectives, "
+                    f"{max(side['memory'], 0) / 2**20:.0f} MiB"
+                )
+            )
             table.figure(f"an update of the {name} embedding, {rows}", text)
         if dense:
-            table.ratio(f"step time: dense embedding under DDP over sparse, {rows}",
-                        divide(dense["seconds"], sparse["seconds"]))  # fmt: skip
+            table.ratio(
+                f"step time: dense embedding under DDP over sparse, {rows}", divide(dense["seconds"], sparse["seconds"])
+            )
 
 
 def main() -> None:

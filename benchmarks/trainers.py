@@ -38,9 +38,14 @@ def tokens_per_second(who: str, nproc: int, steps: int) -> tuple[float, float]:
 
 
 def our_run(
-    run_dir: Path, nproc: int, steps: int, *flags: object, script: Path = TRAINER, work: Workload = WORKLOAD,
+    run_dir: Path,
+    nproc: int,
+    steps: int,
+    *flags: object,
+    script: Path = TRAINER,
+    work: Workload = WORKLOAD,
     env: dict[str, object] | None = None,
-) -> tuple[list[float], list[float]]:  # fmt: skip
+) -> tuple[list[float], list[float]]:
     """Tokens per second and loss of each step."""
     flags = ["--run-dir", run_dir, *work.flags(nproc, steps), *flags]
     torchrun(script, *flags, nproc=nproc, timeout=900, quiet=True, env=env or one_thread())
@@ -75,13 +80,18 @@ def compare_world_sizes(table: Table, rounds: int, steps: int) -> None:
         speeds[nproc].append(tokens_per_second("ours", nproc, steps)[0])
         if nproc == 1:
             peak.append(single_thread_peak())
-    table.ratio("efficiency of 2 processes: tokens/s of a process, over 1 process alone",
-                [two / (2 * one) for one, two in zip(speeds[1], speeds[2], strict=True)], 0.95)  # fmt: skip
+    table.ratio(
+        "efficiency of 2 processes: tokens/s of a process, over 1 process alone",
+        [two / (2 * one) for one, two in zip(speeds[1], speeds[2], strict=True)],
+        0.95,
+    )
     share = torchrun(HERE / "exposed_communication.py", nproc=2, timeout=900, quiet=True, env=one_thread()).results[0]
     table.ratio("share of a step in exposed communication, 2 processes", share["shares"])
     flops = flops_per_token(WORKLOAD.shape())
-    table.ratio("achieved FLOP/s of training over the measured bfloat16 matrix-product peak, 1 thread",
-                [speed * flops / top for speed, top in zip(speeds[1], peak, strict=True)])  # fmt: skip
+    table.ratio(
+        "achieved FLOP/s of training over the measured bfloat16 matrix-product peak, 1 thread",
+        [speed * flops / top for speed, top in zip(speeds[1], peak, strict=True)],
+    )
 
 
 def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
@@ -99,8 +109,16 @@ def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
         tokens, products = AS_NANOGPT.tokens_per_update(nproc), []
         for who in in_turns(speeds, rounds):
             if who in loops:
-                one = torchrun(HERE / "nanogpt_trainer.py", "--steps", steps, *loops[who], nproc=nproc, timeout=900,
-                               quiet=True, env=env).results[0]  # fmt: skip
+                one = torchrun(
+                    HERE / "nanogpt_trainer.py",
+                    "--steps",
+                    steps,
+                    *loops[who],
+                    nproc=nproc,
+                    timeout=900,
+                    quiet=True,
+                    env=env,
+                ).results[0]
                 speeds[who].append(tokens / statistics.median(one["seconds"][WARM_UP:]))
                 if who == "nanoGPT":
                     products.append(tokens / statistics.median(one["products"][WARM_UP:]))
@@ -113,19 +131,30 @@ def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
         where = f"{nproc} process{'es' * (nproc > 1)} x {threads} thread{'s' * (threads > 1)}"
         goals = {"float32": 1.1, "bfloat16": 2.0}
         for how in ("auto", *fixed, *given_back, *compiled):
-            table.ratio(f"our tokens/s over a loop as nanoGPT's is, ours in {how}, {where}",
-                        divide(speeds[how], speeds["nanoGPT"]), goals.get(how.removesuffix(", compiled")))  # fmt: skip
+            table.ratio(
+                f"our tokens/s over a loop as nanoGPT's is, ours in {how}, {where}",
+                divide(speeds[how], speeds["nanoGPT"]),
+                goals.get(how.removesuffix(", compiled")),
+            )
         for how in compiled:
-            table.ratio(f"both compiled, ours in {how.split(',')[0]}, {where}",
-                        divide(speeds[how], speeds["nanoGPT, compiled"]))  # fmt: skip
-        table.ratio(f"its float32 matrix products and nothing else, over that loop, {where}",
-                    divide(products, speeds["nanoGPT"]))  # fmt: skip
+            table.ratio(
+                f"both compiled, ours in {how.split(',')[0]}, {where}", divide(speeds[how], speeds["nanoGPT, compiled"])
+            )
+        table.ratio(
+            f"its float32 matrix products and nothing else, over that loop, {where}",
+            divide(products, speeds["nanoGPT"]),
+        )
         for how in fixed:
-            table.ratio(f"freed memory kept over given back, ours in {how}, {where}",
-                        divide(speeds[how], speeds[f"{how}, freed memory given back"]))  # fmt: skip
+            table.ratio(
+                f"freed memory kept over given back, ours in {how}, {where}",
+                divide(speeds[how], speeds[f"{how}, freed memory given back"]),
+            )
         better = max(fixed, key=lambda how: statistics.median(speeds[how]))
-        table.ratio(f"--precision auto over the better fixed choice ({better}), {where}",
-                    divide(speeds["auto"], speeds[better]), 0.97)  # fmt: skip
+        table.ratio(
+            f"--precision auto over the better fixed choice ({better}), {where}",
+            divide(speeds["auto"], speeds[better]),
+            0.97,
+        )
 
 
 def single_thread_peak() -> float:

@@ -45,9 +45,15 @@ class Workload:
 
     def batches(self, update: int, rank: int, world_size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         return micro_batches(
-            open_tokens(os.environ["TOKENS"]).train, seed=self.seed, update=update, context=self.context, rank=rank,
-            world_size=world_size, micro_batch_size=self.micro_batch_size, accumulation_steps=self.accumulation_steps,
-        )  # fmt: skip
+            open_tokens(os.environ["TOKENS"]).train,
+            seed=self.seed,
+            update=update,
+            context=self.context,
+            rank=rank,
+            world_size=world_size,
+            micro_batch_size=self.micro_batch_size,
+            accumulation_steps=self.accumulation_steps,
+        )
 
 
 WORKLOAD = Workload()

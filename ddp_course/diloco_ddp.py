@@ -67,18 +67,33 @@ class DiLoCoConfig(PretrainingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, at_least_1=("sync_every",), at_least_0=("outer_momentum", "check_every"),
-                     above_0=("outer_lr",))  # fmt: skip
+        check_ranges(
+            self, at_least_1=("sync_every",), at_least_0=("outer_momentum", "check_every"), above_0=("outer_lr",)
+        )
         if self.outer_momentum >= 1:
             raise ValueError(f"--outer-momentum must be below 1, not {self.outer_momentum}")
 
 
 PRESETS = {
     "laptop": DiLoCoConfig(),
-    "tiny": DiLoCoConfig(preset="tiny", tokenizer="bytes", vocab_size=None, layers=2, heads=2, width=64, context=64,
-                         tokens_per_update=2048, micro_batch_size=8, steps=20, warmup_steps=2, validate_every=10,
-                         checkpoint_every=10, log_every=1, sync_every=5),
-}  # fmt: skip
+    "tiny": DiLoCoConfig(
+        preset="tiny",
+        tokenizer="bytes",
+        vocab_size=None,
+        layers=2,
+        heads=2,
+        width=64,
+        context=64,
+        tokens_per_update=2048,
+        micro_batch_size=8,
+        steps=20,
+        warmup_steps=2,
+        validate_every=10,
+        checkpoint_every=10,
+        log_every=1,
+        sync_every=5,
+    ),
+}
 
 
 def train(config: DiLoCoConfig) -> int:
@@ -102,24 +117,45 @@ def train(config: DiLoCoConfig) -> int:
     process_group.seed_rank(config.seed, world.rank)
     diloco = DiLoCo(world, model, inner, config.outer_lr, config.outer_momentum)
     # DiLoCo 2/6: a checkpoint holds the common weights, the averages of all workers, and the outer momentum.
-    state = TrainingState({"model": model, "optimizer": diloco, "scaler": torch.amp.GradScaler(
-        world.device.type, enabled=False)}, identity_of(config, tokens))  # fmt: skip
+    state = TrainingState(
+        {"model": model, "optimizer": diloco, "scaler": torch.amp.GradScaler(world.device.type, enabled=False)},
+        identity_of(config, tokens),
+    )
     step = state.restore(world, checkpoint) if checkpoint else 0
     if step >= config.steps:
         world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
         return 0
     settings = begin(world, run_directory, config, tokens, step)
 
-    world.say(f"{parameters:,} parameters; {len(tokens.train):,} training tokens{windows.described}; "
-              f"{config.precision} on {world.device}\n{world.size} worker(s) meet every {config.sync_every} updates; "
-              f"{config.tokens_per_update:,} tokens per update = {world.size} worker(s) x {accumulation_steps} "
-              f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens")  # fmt: skip
-    progress = Progress(run_directory, config, first_step=step, per_update=config.tokens_per_update, unit="tokens",
-                        peak=peak_per_second(world, config.precision, minigpt.flops_per_token(shape)))  # fmt: skip
+    world.say(
+        f"{parameters:,} parameters; {len(tokens.train):,} training tokens{windows.described}; "
+        f"{config.precision} on {world.device}\n{world.size} worker(s) meet every {config.sync_every} updates; "
+        f"{config.tokens_per_update:,} tokens per update = {world.size} worker(s) x {accumulation_steps} "
+        f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
+    )
+    progress = Progress(
+        run_directory,
+        config,
+        first_step=step,
+        per_update=config.tokens_per_update,
+        unit="tokens",
+        peak=peak_per_second(world, config.precision, minigpt.flops_per_token(shape)),
+    )
     stop_request, stopping = StopRequest(world, config), False
-    batches = copied_ahead((batch for update in range(step, config.steps) for batch in windows.micro_batches(
-        update=update, rank=world.rank, world_size=world.size, micro_batch_size=config.micro_batch_size,
-        accumulation_steps=accumulation_steps)), world.device)  # fmt: skip
+    batches = copied_ahead(
+        (
+            batch
+            for update in range(step, config.steps)
+            for batch in windows.micro_batches(
+                update=update,
+                rank=world.rank,
+                world_size=world.size,
+                micro_batch_size=config.micro_batch_size,
+                accumulation_steps=accumulation_steps,
+            )
+        ),
+        world.device,
+    )
     while step < config.steps and not stopping:
         met, step = step, min(config.steps, step - step % config.sync_every + config.sync_every)
         loss_sum = torch.zeros((), device=world.device, dtype=torch.float64)
@@ -145,9 +181,15 @@ def train(config: DiLoCoConfig) -> int:
         stopping, updates = ranks_asked > 0, range(met + 1, step + 1)
         if any(config.check_every and update % config.check_every == 0 for update in updates):
             assert_replicas_equal(world, model, diloco.outer, own_random_state=True, step=step)
-        progress.step(step, loss_sum, loss=total / target_count, learning_rate=config.learning_rate_at(step - 1),
-                      grad_norm=norms / len(updates) / world.size, outer_grad_norm=outer_norm,
-                      **windows.logged(target_count / len(updates)))  # fmt: skip
+        progress.step(
+            step,
+            loss_sum,
+            loss=total / target_count,
+            learning_rate=config.learning_rate_at(step - 1),
+            grad_norm=norms / len(updates) / world.size,
+            outer_grad_norm=outer_norm,
+            **windows.logged(target_count / len(updates)),
+        )
         with progress.paused():
             # DiLoCo 6/6: now, and only now, there is one model to save and to judge.
             if stopping or any(is_due(update, config.checkpoint_every, config.steps) for update in updates):

@@ -73,10 +73,23 @@ class ExpertsConfig(PretrainingSettings):
 
 PRESETS = {
     "laptop": ExpertsConfig(),
-    "tiny": ExpertsConfig(preset="tiny", tokenizer="bytes", vocab_size=None, layers=2, heads=2, width=64, context=64,
-                          tokens_per_update=2048, micro_batch_size=8, steps=20, warmup_steps=2, validate_every=10,
-                          checkpoint_every=10, log_every=1),
-}  # fmt: skip
+    "tiny": ExpertsConfig(
+        preset="tiny",
+        tokenizer="bytes",
+        vocab_size=None,
+        layers=2,
+        heads=2,
+        width=64,
+        context=64,
+        tokens_per_update=2048,
+        micro_batch_size=8,
+        steps=20,
+        warmup_steps=2,
+        validate_every=10,
+        checkpoint_every=10,
+        log_every=1,
+    ),
+}
 
 
 def train(config: ExpertsConfig) -> int:
@@ -86,8 +99,10 @@ def train(config: ExpertsConfig) -> int:
     # MoE 1/7: experts are cut over the mesh's tp axis, as other tensors are; dp has the replicas. Windows go by rank.
     spread_over = config.ep or world.size
     if world.size % spread_over or config.experts % spread_over:
-        raise InputError(f"--ep {spread_over} must divide the number of processes, {world.size}, and --experts "
-                         f"{config.experts}: each rank holds as many whole experts")  # fmt: skip
+        raise InputError(
+            f"--ep {spread_over} must divide the number of processes, {world.size}, and --experts "
+            f"{config.experts}: each rank holds as many whole experts"
+        )
     mesh = Mesh(world, pp=1, dp=world.size // spread_over, shard=1, cp=1, tp=spread_over)
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="experts")
     tokens, windows = open_text(world, config, run_directory.before)
@@ -109,19 +124,23 @@ def train(config: ExpertsConfig) -> int:
     process_group.seed_rank(config.seed, world.rank)
     identity = {name: getattr(config, name) for name in ("experts", "best")} | identity_of(config, tokens)
     # MoE 3/7: a checkpoint holds all experts, so any number of ranks can go on from it.
-    state = TrainingState({"model": WholeModel(mesh, pieces, names, TIED),
-                           "optimizer": WholeOptimizer(mesh, pieces, names, optimizer)}, identity)  # fmt: skip
+    state = TrainingState(
+        {"model": WholeModel(mesh, pieces, names, TIED), "optimizer": WholeOptimizer(mesh, pieces, names, optimizer)},
+        identity,
+    )
     step = state.restore(world, checkpoint) if checkpoint else 0
     if step >= config.steps:
         world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
         return 0
     settings = begin(world, run_directory, config, tokens, step)
 
-    world.say(f"{of_experts + others:,} parameters, {of_experts // spread_over + others:,} of them on rank 0; "
-              f"{len(tokens.train):,} training tokens{windows.described}; {config.precision} on {world.device}\n"
-              f"{config.experts} experts over {spread_over} rank(s), {mesh.dp.size} replica(s); "
-              f"{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x {accumulation_steps} "
-              f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens")  # fmt: skip
+    world.say(
+        f"{of_experts + others:,} parameters, {of_experts // spread_over + others:,} of them on rank 0; "
+        f"{len(tokens.train):,} training tokens{windows.described}; {config.precision} on {world.device}\n"
+        f"{config.experts} experts over {spread_over} rank(s), {mesh.dp.size} replica(s); "
+        f"{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x {accumulation_steps} "
+        f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
+    )
     progress = Progress(run_directory, config, first_step=step, per_update=config.tokens_per_update, unit="tokens")
     stop_request, stopping = StopRequest(world, config), False
     own, replicated = ([piece.parameter for piece in pieces if bool(piece.cut) == cut] for cut in (True, False))
@@ -129,9 +148,16 @@ def train(config: ExpertsConfig) -> int:
         learning_rate = config.learning_rate_at(step)
         set_learning_rate(optimizer, learning_rate)
         target_count = windows.targets(step)  # of all ranks together
-        batches = [(inputs.to(world.device), targets.to(world.device)) for inputs, targets in windows.micro_batches(
-            update=step, rank=world.rank, world_size=world.size, micro_batch_size=config.micro_batch_size,
-            accumulation_steps=accumulation_steps)]  # fmt: skip
+        batches = [
+            (inputs.to(world.device), targets.to(world.device))
+            for inputs, targets in windows.micro_batches(
+                update=step,
+                rank=world.rank,
+                world_size=world.size,
+                micro_batch_size=config.micro_batch_size,
+                accumulation_steps=accumulation_steps,
+            )
+        ]
         loss_sum, balance_sum = torch.zeros(2, device=world.device, dtype=torch.float64)
         # MoE 4/7: the balance loss is of the whole update. A single forward pass cannot know its later choices.
         choices = counted(model, batches, config, world.device) if accumulation_steps > 1 else None
@@ -158,9 +184,16 @@ def train(config: ExpertsConfig) -> int:
 
         total, balance_total, ranks_asked = sum_over_ranks(world, loss_sum, balance_sum, stop_request.asked())
         stopping = ranks_asked > 0
-        progress.step(step, loss_sum, loss=total / target_count, learning_rate=learning_rate, grad_norm=gradient_norm,
-                      balance=balance_total / config.layers, busiest=busiest(choices),
-                      **windows.logged(target_count))  # fmt: skip
+        progress.step(
+            step,
+            loss_sum,
+            loss=total / target_count,
+            learning_rate=learning_rate,
+            grad_norm=gradient_norm,
+            balance=balance_total / config.layers,
+            busiest=busiest(choices),
+            **windows.logged(target_count),
+        )
         with progress.paused():
             if stopping or is_due(step, config.checkpoint_every, config.steps):
                 state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
@@ -177,8 +210,9 @@ def train(config: ExpertsConfig) -> int:
 
 
 @torch.no_grad()
-def counted(model: MixtureGPT, batches: list[tuple[Tensor, Tensor]], config: ExpertsConfig,
-            device: torch.device) -> Tensor:  # fmt: skip
+def counted(
+    model: MixtureGPT, batches: list[tuple[Tensor, Tensor]], config: ExpertsConfig, device: torch.device
+) -> Tensor:
     """(layers, experts): the choices of an update, of all ranks. Random numbers are left as they were."""
     choices = torch.zeros(config.layers, config.experts, dtype=torch.int64, device=device)
     with torch.random.fork_rng([device] if device.type == "cuda" else []), autocast(config.precision, device):

@@ -115,11 +115,17 @@ class GRPOConfig(RunSettings):
         super().__post_init__()
         check_ranges(
             self,
-            at_least_1=("prompts_per_update", "new_tokens", "min_statements", "passes", "micro_batch_size",
-                        "validation_prompts"),
+            at_least_1=(
+                "prompts_per_update",
+                "new_tokens",
+                "min_statements",
+                "passes",
+                "micro_batch_size",
+                "validation_prompts",
+            ),
             at_least_0=("beta", "kl_target", "beta_gain", "samples"),
             above_0=("clip",),
-        )  # fmt: skip
+        )
         if not 1e-3 <= self.temperature <= 1e3:
             raise ValueError(f"--temperature must be from 0.001 to 1000, not {self.temperature}")
         if self.beta and not LOWEST_BETA <= self.beta <= HIGHEST_BETA:
@@ -137,15 +143,34 @@ class GRPOConfig(RunSettings):
 PRESETS = {
     "laptop": GRPOConfig(),
     "tiny": GRPOConfig(
-        preset="tiny", prompts_per_update=4, group_size=4, new_tokens=12, steps=4, warmup_steps=2,
-        micro_batch_size=8, validate_every=2, validation_prompts=8, checkpoint_every=2, samples=1,
+        preset="tiny",
+        prompts_per_update=4,
+        group_size=4,
+        new_tokens=12,
+        steps=4,
+        warmup_steps=2,
+        micro_batch_size=8,
+        validate_every=2,
+        validation_prompts=8,
+        checkpoint_every=2,
+        samples=1,
     ),
     "gpus": GRPOConfig(
-        preset="gpus", prompts_per_update=256, group_size=16, new_tokens=256, min_statements=4, micro_batch_size=64,
-        steps=500, learning_rate=1e-5, warmup_steps=20, precision="bfloat16", validate_every=50,
-        validation_prompts=1024, checkpoint_every=100,
+        preset="gpus",
+        prompts_per_update=256,
+        group_size=16,
+        new_tokens=256,
+        min_statements=4,
+        micro_batch_size=64,
+        steps=500,
+        learning_rate=1e-5,
+        warmup_steps=20,
+        precision="bfloat16",
+        validate_every=50,
+        validation_prompts=1024,
+        checkpoint_every=100,
     ),
-}  # fmt: skip
+}
 
 
 def train(config: GRPOConfig) -> int:
@@ -153,8 +178,10 @@ def train(config: GRPOConfig) -> int:
     # DDP 1/7: join the other processes and take the device that belongs to this one.
     world = process_group.start(config.timeout_seconds, config.device)
     if config.prompts_per_update < world.size:
-        raise InputError(f"--prompts-per-update {config.prompts_per_update} leaves ranks without work: there are "
-                         f"{world.size}, and a group stays on one rank")  # fmt: skip
+        raise InputError(
+            f"--prompts-per-update {config.prompts_per_update} leaves ranks without work: there are "
+            f"{world.size}, and a group stays on one rank"
+        )
     if not config.pretrained:
         raise InputError("--pretrained is missing: give it a run directory of minigpt_ddp, or hf:FOLDER")
     run_directory, resumed = open_run(world, config.run_dir, config.resume, kind="grpo")
@@ -168,10 +195,16 @@ def train(config: GRPOConfig) -> int:
         reward = load_reward_model(config.reward_model, world.device, backbone)
         of_judge = {"reward model": reward.fingerprint()}  # the folder may hold a better one tomorrow
     players = Players(
-        policy, copy.deepcopy(policy).requires_grad_(False), reward, start.tokenizer, new_tokens=config.new_tokens,
-        temperature=config.temperature, micro_batch_size=config.micro_batch_size, precision=config.precision,
+        policy,
+        copy.deepcopy(policy).requires_grad_(False),
+        reward,
+        start.tokenizer,
+        new_tokens=config.new_tokens,
+        temperature=config.temperature,
+        micro_batch_size=config.micro_batch_size,
+        precision=config.precision,
         begin=start.begin,
-    )  # fmt: skip
+    )
     prompts, pairs, kept = from_rank_0(world, lambda: what_to_learn_from(config, players, run_directory.before))
 
     require_memory(world, "an update", bytes_of_an_update(config, policy, world.size))
@@ -197,9 +230,13 @@ def train(config: GRPOConfig) -> int:
     # DDP 3/7: the wrapper averages gradients. It is called where the policy learns; the bare model samples.
     replica = wrap(world, policy, torch.zeros(1, 2, dtype=torch.int64, device=world.device))
     progress = Progress(
-        run_directory, config, first_step=step, unit="completions", shown=("reward", "kl", "beta"),
+        run_directory,
+        config,
+        first_step=step,
+        unit="completions",
+        shown=("reward", "kl", "beta"),
         per_update=config.prompts_per_update * (config.group_size if config.objective == "grpo" else 2),
-    )  # fmt: skip
+    )
     held_out, real = prompts.held_out[world.rank :: world.size], prompts.real[world.rank :: world.size]
     unchanged = validate(players, write(players, players.reference, held_out, config.seed), config, world)
     compared = {"reference": unchanged["reward"], "reference_parses": unchanged["parses"]}
@@ -228,9 +265,15 @@ def train(config: GRPOConfig) -> int:
         step += 1
         stopping = ranks_asked > 0
         progress.step(
-            step, loss_sum, loss=total / (losses * config.passes), **seen, beta=beta.value, learning_rate=learning_rate,
-            clip_fraction=clipped / (seen["tokens"] * config.passes), grad_norm=gradient_norm,
-        )  # fmt: skip
+            step,
+            loss_sum,
+            loss=total / (losses * config.passes),
+            **seen,
+            beta=beta.value,
+            learning_rate=learning_rate,
+            clip_fraction=clipped / (seen["tokens"] * config.passes),
+            grad_norm=gradient_norm,
+        )
         # DDP 6/7: beta follows the KL of all ranks' samples: one that followed its own would train on another loss.
         beta.update(seen["kl"])
         with progress.paused():
@@ -247,10 +290,12 @@ def train(config: GRPOConfig) -> int:
         return stop_request.leave(step, run_directory.path)
     # DDP 7/7: one rank writes and speaks for all. No collective follows, so nobody waits for it.
     if world.is_main:
-        print(f"\nmean reward on held-out prompts: {progress.validated['reward']:.3f}, reference "
-              f"{unchanged['reward']:.3f}, {progress.last['kl']:.4f} nats per token away\n"
-              f"of what it writes {progress.validated['parses']:.1%} parses, reference {unchanged['parses']:.1%}",
-              flush=True)  # fmt: skip
+        print(
+            f"\nmean reward on held-out prompts: {progress.validated['reward']:.3f}, reference "
+            f"{unchanged['reward']:.3f}, {progress.last['kl']:.4f} nats per token away\n"
+            f"of what it writes {progress.validated['parses']:.1%} parses, reference {unchanged['parses']:.1%}",
+            flush=True,
+        )
         chosen = prompts.held_out[: config.samples]
         for who, model in (("reference", players.reference), ("policy", policy)):
             completions = players.sample(model, [players.encode(prompt) for prompt in chosen], config.seed)
@@ -262,16 +307,19 @@ def train(config: GRPOConfig) -> int:
     return 0
 
 
-def what_to_learn_from(config: GRPOConfig, players: Players,
-                       before: Mapping[str, object]) -> tuple[Prompts, list[Pair], str]:  # fmt: skip
+def what_to_learn_from(
+    config: GRPOConfig, players: Players, before: Mapping[str, object]
+) -> tuple[Prompts, list[Pair], str]:
     """The prompts, for the pairwise objective the pairs, and the file that keeps them. Called on one rank.
 
     `before`: the settings of a run that goes on, with that file as "prompts_file". While it is there and undamaged, it
     is what the run reads again, whatever has become of the corpus meanwhile.
     """
     if players.room < 1:
-        raise InputError(f"--new-tokens {config.new_tokens} leaves no room for a prompt in the model's context of "
-                         f"{players.policy.config.context} tokens")  # fmt: skip
+        raise InputError(
+            f"--new-tokens {config.new_tokens} leaves no room for a prompt in the model's context of "
+            f"{players.policy.config.context} tokens"
+        )
     asked = {name: getattr(config, name) for name in ("data", "pairs", "new_tokens", "validation_prompts")}
     if {name: before.get(name) for name in asked} == asked and (kept := before.get("prompts_file")):
         try:
@@ -286,8 +334,7 @@ def what_to_learn_from(config: GRPOConfig, players: Players,
 
 
 def bytes_of_an_update(config: GRPOConfig, policy: nn.Module, world_size: int) -> int:
-    """A lower bound of what a rank holds: its sequences, and while a MiniGPT samples them, all blocks' keys and values.
-    """
+    """A lower bound of what a rank holds: its sequences and, while a MiniGPT samples them, all keys and values."""
     tokens = -(-config.prompts_per_update // world_size) * config.new_tokens
     if config.objective == "pairwise":
         return 2 * tokens
@@ -296,8 +343,15 @@ def bytes_of_an_update(config: GRPOConfig, policy: nn.Module, world_size: int) -
     return config.group_size * tokens * (8 + 2 * kept)
 
 
-def learn(replica: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, losses: float, beta: float,
-          config: GRPOConfig, world: World) -> tuple[Tensor, Tensor, float]:  # fmt: skip
+def learn(
+    replica: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    losses: float,
+    beta: float,
+    config: GRPOConfig,
+    world: World,
+) -> tuple[Tensor, Tensor, float]:
     """Take `passes` optimizer steps on one batch (collective). `losses`: what the loss is a mean over, how many.
 
     Returns this rank's sums, over all passes, of the loss and of the clipped tokens; and the last gradient norm.
@@ -312,8 +366,9 @@ def learn(replica: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, lo
                     logits = replica(part.tokens)
                 log_probs, _ = token_log_probs(logits, part.tokens, config.temperature)
                 if config.objective == "grpo":
-                    loss, cut = grpo_loss(log_probs, part.old, part.reference, part.advantages, part.counted,
-                                          clip=config.clip, beta=beta)  # fmt: skip
+                    loss, cut = grpo_loss(
+                        log_probs, part.old, part.reference, part.advantages, part.counted, clip=config.clip, beta=beta
+                    )
                     clipped += cut
                 else:
                     loss = pairwise_loss(log_probs, part.advantages, part.counted)

@@ -83,9 +83,11 @@ class LadderConfig:
 
     def __post_init__(self) -> None:
         check_ranges(
-            self, at_least_1=("layers", "width", "context", "windows", "steps"), at_least_0=("seed",),
+            self,
+            at_least_1=("layers", "width", "context", "windows", "steps"),
+            at_least_0=("seed",),
             above_0=("timeout_seconds",),
-        )  # fmt: skip
+        )
         for fault in self.fault.split(","):
             if fault not in get_args(Fault):
                 raise ValueError(f"--fault {fault!r} is none of {', '.join(get_args(Fault))}")
@@ -103,15 +105,18 @@ def climb(config: LadderConfig) -> None:
     out = from_rank_0(world, lambda: _make_file(config.out))  # before the work, not after it
     records = []
     for fault in config.fault.split(","):
-        setting = Setting(config.model, config.seed, config.layers, config.width, config.context, config.windows,
-                          config.steps, fault)  # fmt: skip
+        setting = Setting(
+            config.model, config.seed, config.layers, config.width, config.context, config.windows, config.steps, fault
+        )
         for rung in (rung for rung in all_rungs() if rung.name in chosen):
             records.append(measure(rung, setting, world) | {"fault": fault})
             world.say(line(records[-1]))
             from_rank_0(world, lambda: _append(out, records[-1]))
     surprises = [record["rung"] for record in records if not record["as_expected"]]
-    world.say(f"{len(records)} rungs at world size {world.size}: " + (
-        f"not as expected: {', '.join(surprises)}" if surprises else "all as expected"))  # fmt: skip
+    world.say(
+        f"{len(records)} rungs at world size {world.size}: "
+        + (f"not as expected: {', '.join(surprises)}" if surprises else "all as expected")
+    )
     if surprises:
         process_group.stop()
         sys.exit(1)
@@ -125,8 +130,12 @@ def all_rungs() -> list[Rung]:
 def choose(wanted: str) -> list[Rung]:
     """The rungs with these names, topics or parts. Raises InputError for a name that is none of them."""
     rungs, names = all_rungs(), [name.strip() for name in wanted.split(",")]
-    names_of = {rung.name: {"all", rung.name, rung.topic, part}
-                for part, topics in PARTS.items() for topic in topics for rung in topic.RUNGS}  # fmt: skip
+    names_of = {
+        rung.name: {"all", rung.name, rung.topic, part}
+        for part, topics in PARTS.items()
+        for topic in topics
+        for rung in topic.RUNGS
+    }
     for name in names:
         if not any(name in known for known in names_of.values()):
             there = ", ".join(rung.name for rung in rungs)

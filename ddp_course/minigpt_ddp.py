@@ -93,13 +93,40 @@ class TrainConfig(RunSettings):
 
 PRESETS = {
     "laptop": TrainConfig(),
-    "tiny": TrainConfig(preset="tiny", tokenizer="bytes", vocab_size=None, layers=2, heads=2, width=64, context=64,
-                        tokens_per_update=2048, micro_batch_size=8, steps=20, warmup_steps=2, precision="float32",
-                        validate_every=10, checkpoint_every=10, log_every=1),
-    "gpt2": TrainConfig(preset="gpt2", vocab_size=50304, layers=12, heads=12, width=768, context=1024, steps=2000,
-                        tokens_per_update=524288, micro_batch_size=16, learning_rate=6e-4, warmup_steps=200,
-                        validate_every=250, validation_windows=512, checkpoint_every=500),
-}  # fmt: skip
+    "tiny": TrainConfig(
+        preset="tiny",
+        tokenizer="bytes",
+        vocab_size=None,
+        layers=2,
+        heads=2,
+        width=64,
+        context=64,
+        tokens_per_update=2048,
+        micro_batch_size=8,
+        steps=20,
+        warmup_steps=2,
+        precision="float32",
+        validate_every=10,
+        checkpoint_every=10,
+        log_every=1,
+    ),
+    "gpt2": TrainConfig(
+        preset="gpt2",
+        vocab_size=50304,
+        layers=12,
+        heads=12,
+        width=768,
+        context=1024,
+        steps=2000,
+        tokens_per_update=524288,
+        micro_batch_size=16,
+        learning_rate=6e-4,
+        warmup_steps=200,
+        validate_every=250,
+        validation_windows=512,
+        checkpoint_every=500,
+    ),
+}
 
 
 def train(config: TrainConfig) -> int:
@@ -110,20 +137,34 @@ def train(config: TrainConfig) -> int:
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="minigpt")
 
     # One rank prepares the token file and all map it: nobody reads a file that another is still writing.
-    tokens = open_tokens(from_rank_0(world, lambda: prepare(
-        config.data, config.tokenizer, config.vocab_size, before=run_directory.before)))  # fmt: skip
+    tokens = open_tokens(
+        from_rank_0(
+            world, lambda: prepare(config.data, config.tokenizer, config.vocab_size, before=run_directory.before)
+        )
+    )
     assert_same_value(world, "the token file", tokens.fingerprint)
     of_run = tokens.train, tokens.tokenizer.end_of_text, config.context, config.seed, config.tokens_per_update
     windows = PackedWindows(*of_run) if config.pack else StreamWindows(*of_run)  # refuses a text shorter than a window
     process_group.seed_shared(config.seed)
-    shape = MiniGPTConfig(vocab_size=tokens.tokenizer.vocab_size, context=config.context, layers=config.layers,
-                          heads=config.heads, width=config.width, dropout=config.dropout,
-                          activation_checkpointing=config.activation_checkpointing)  # fmt: skip
+    shape = MiniGPTConfig(
+        vocab_size=tokens.tokenizer.vocab_size,
+        context=config.context,
+        layers=config.layers,
+        heads=config.heads,
+        width=config.width,
+        dropout=config.dropout,
+        activation_checkpointing=config.activation_checkpointing,
+    )
     need = training_bytes(parameter_count(shape), parameter_dtype(config.precision))
     need += minigpt.activation_bytes(shape, config.micro_batch_size) + 8 * config.tokens_per_update // config.context
     require_memory(world, "this training run", need)
-    arithmetic = settle_arithmetic(world, config.precision, config.context, run_directory.before, lambda: (
-        minigpt.piece_of_a_step(shape, config.micro_batch_size, world.device)))  # fmt: skip
+    arithmetic = settle_arithmetic(
+        world,
+        config.precision,
+        config.context,
+        run_directory.before,
+        lambda: minigpt.piece_of_a_step(shape, config.micro_batch_size, world.device),
+    )
     precision = arithmetic.precision
     model = MiniGPT(shape).to(world.device, parameter_dtype(precision))
     optimizer = make_adamw(model, config.learning_rate, config.weight_decay)
@@ -146,16 +187,35 @@ def train(config: TrainConfig) -> int:
         replica = wrap(world, model, window, window)
     if config.compile:
         replica.compile()
-    world.say(f"{parameter_count(shape):,} parameters; {len(tokens.train):,} training tokens{windows.described}; "
-              f"{precision} on {world.device}\n{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x "
-              f"{accumulation_steps} micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens")
-    progress = Progress(run_directory, config, first_step=step, per_update=config.tokens_per_update, unit="tokens",
-                        peak=peak_per_second(world, precision, minigpt.flops_per_token(shape)))  # fmt: skip
+    world.say(
+        f"{parameter_count(shape):,} parameters; {len(tokens.train):,} training tokens{windows.described}; "
+        f"{precision} on {world.device}\n{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x "
+        f"{accumulation_steps} micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
+    )
+    progress = Progress(
+        run_directory,
+        config,
+        first_step=step,
+        per_update=config.tokens_per_update,
+        unit="tokens",
+        peak=peak_per_second(world, precision, minigpt.flops_per_token(shape)),
+    )
     stop_request, stopping = StopRequest(world, config), False
     # DDP 3/6: each rank takes its own windows of one global batch, which is the same at any world size.
-    batches = copied_ahead((batch for update in range(step, config.steps) for batch in windows.micro_batches(
-        update=update, rank=world.rank, world_size=world.size, micro_batch_size=config.micro_batch_size,
-        accumulation_steps=accumulation_steps)), world.device)  # fmt: skip
+    batches = copied_ahead(
+        (
+            batch
+            for update in range(step, config.steps)
+            for batch in windows.micro_batches(
+                update=update,
+                rank=world.rank,
+                world_size=world.size,
+                micro_batch_size=config.micro_batch_size,
+                accumulation_steps=accumulation_steps,
+            )
+        ),
+        world.device,
+    )
     while step < config.steps and not stopping:
         learning_rate = config.learning_rate_at(step)
         set_learning_rate(optimizer, learning_rate)
@@ -183,8 +243,14 @@ def train(config: TrainConfig) -> int:
         # DDP 5/6: a number is summed over the ranks before anybody prints it or acts on it.
         total, ranks_asked = sum_over_ranks(world, loss_sum, stop_request.asked())
         stopping = ranks_asked > 0
-        progress.step(step, loss_sum, loss=total / target_count, learning_rate=learning_rate,
-                      grad_norm=gradient_norm.item(), **windows.logged(target_count))  # fmt: skip
+        progress.step(
+            step,
+            loss_sum,
+            loss=total / target_count,
+            learning_rate=learning_rate,
+            grad_norm=gradient_norm.item(),
+            **windows.logged(target_count),
+        )
         with progress.paused():
             # Saved first: who asked the run to stop may not wait for a validation.
             if stopping or is_due(step, config.checkpoint_every, config.steps):
@@ -198,8 +264,11 @@ def train(config: TrainConfig) -> int:
         return stop_request.leave(step, run_directory.path)
     # DDP 6/6: one rank writes and speaks for all. No collective follows, so nobody waits for it.
     if world.is_main:
-        print(f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
-              f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s", flush=True)  # fmt: skip
+        print(
+            f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
+            f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s",
+            flush=True,
+        )
         if config.sample_tokens:
             run_directory.add_sample(step, text := sample(model, tokens, config, precision, world.device))
             print(f"the model writes:\n{text}\n", flush=True)
@@ -213,9 +282,11 @@ def micro_steps_per_update(config: TrainConfig, world_size: int) -> int:
     steps, rest = divmod(config.tokens_per_update, together)
     if rest:
         nearest = " or ".join(f"{n * together:,}" for n in (steps, steps + 1) if n)
-        raise InputError(f"--tokens-per-update {config.tokens_per_update:,} is not a multiple of {world_size} rank(s) "
-                         f"x {config.micro_batch_size} windows x {config.context} tokens = {together:,}; nearest that "
-                         f"are: {nearest}")  # fmt: skip
+        raise InputError(
+            f"--tokens-per-update {config.tokens_per_update:,} is not a multiple of {world_size} rank(s) "
+            f"x {config.micro_batch_size} windows x {config.context} tokens = {together:,}; nearest that "
+            f"are: {nearest}"
+        )
     return steps
 
 
@@ -228,8 +299,13 @@ def validate(model: MiniGPT, tokens: Tokens, config: TrainConfig, precision: str
     model.eval()
     loss_sum, count = 0.0, 0
     for inputs, targets in validation_batches(
-        tokens.val, context=config.context, batch_size=config.micro_batch_size, rank=world.rank, world_size=world.size,
-        max_windows=config.validation_windows):  # fmt: skip
+        tokens.val,
+        context=config.context,
+        batch_size=config.micro_batch_size,
+        rank=world.rank,
+        world_size=world.size,
+        max_windows=config.validation_windows,
+    ):
         with autocast(precision, world.device):
             loss_sum += model(inputs.to(world.device), targets.to(world.device)).item()
         count += int((targets != IGNORED).sum())

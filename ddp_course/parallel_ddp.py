@@ -78,18 +78,33 @@ class ParallelConfig(PretrainingSettings):
 
     def __post_init__(self) -> None:
         if self.dropout:
-            raise ValueError(f"--dropout must be 0, not {self.dropout}: ranks that compute parts of one layer would "
-                             "need parts of one mask")  # fmt: skip
+            raise ValueError(
+                f"--dropout must be 0, not {self.dropout}: ranks that compute parts of one layer would "
+                "need parts of one mask"
+            )
         super().__post_init__()
         check_ranges(self, at_least_1=("pp", "dp", "shard", "cp", "tp"), at_least_0=("check_every",))
 
 
 PRESETS = {
     "laptop": ParallelConfig(),
-    "tiny": ParallelConfig(preset="tiny", tokenizer="bytes", vocab_size=None, layers=4, heads=4, width=64, context=64,
-                           tokens_per_update=2048, micro_batch_size=2, steps=20, warmup_steps=2, validate_every=10,
-                           checkpoint_every=10, log_every=1),
-}  # fmt: skip
+    "tiny": ParallelConfig(
+        preset="tiny",
+        tokenizer="bytes",
+        vocab_size=None,
+        layers=4,
+        heads=4,
+        width=64,
+        context=64,
+        tokens_per_update=2048,
+        micro_batch_size=2,
+        steps=20,
+        warmup_steps=2,
+        validate_every=10,
+        checkpoint_every=10,
+        log_every=1,
+    ),
+}
 
 
 def train(config: ParallelConfig) -> int:
@@ -118,9 +133,14 @@ def train(config: ParallelConfig) -> int:
     pieces = pieces_of(stage, mesh, TIED)
     identity = identity_of(config, tokens)
     # MESH 3/7: a checkpoint holds whole tensors, so any other mesh can go on from it, and minigpt_ddp.py as well.
-    state = TrainingState({"model": WholeModel(mesh, pieces, names, TIED),
-                           "optimizer": WholeOptimizer(mesh, pieces, names, optimizer),
-                           "scaler": torch.amp.GradScaler(world.device.type, enabled=False)}, identity)  # fmt: skip
+    state = TrainingState(
+        {
+            "model": WholeModel(mesh, pieces, names, TIED),
+            "optimizer": WholeOptimizer(mesh, pieces, names, optimizer),
+            "scaler": torch.amp.GradScaler(world.device.type, enabled=False),
+        },
+        identity,
+    )
     step = state.restore(world, checkpoint) if checkpoint else 0
     if step >= config.steps:
         world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
@@ -129,21 +149,36 @@ def train(config: ParallelConfig) -> int:
 
     pipeline = Pipeline(stage, mesh.pp, world.device, accumulation_steps, config.schedule)
     held = sum(piece.own.numel() for piece in pieces)
-    world.say(f"{parameter_count(shape):,} parameters, {held:,} of them on rank 0; {len(tokens.train):,} training "
-              f"tokens{windows.described}; {config.precision} on {world.device}\nmesh: {mesh}; "
-              f"{config.tokens_per_update:,} tokens per update = {mesh.replicas} share(s) x {accumulation_steps} "
-              f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens")  # fmt: skip
-    progress = Progress(run_directory, config, first_step=step, per_update=config.tokens_per_update, unit="tokens",
-                        peak=peak_per_second(world, config.precision, minigpt.flops_per_token(shape)))  # fmt: skip
+    world.say(
+        f"{parameter_count(shape):,} parameters, {held:,} of them on rank 0; {len(tokens.train):,} training "
+        f"tokens{windows.described}; {config.precision} on {world.device}\nmesh: {mesh}; "
+        f"{config.tokens_per_update:,} tokens per update = {mesh.replicas} share(s) x {accumulation_steps} "
+        f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
+    )
+    progress = Progress(
+        run_directory,
+        config,
+        first_step=step,
+        per_update=config.tokens_per_update,
+        unit="tokens",
+        peak=peak_per_second(world, config.precision, minigpt.flops_per_token(shape)),
+    )
     stop_request, stopping = StopRequest(world, config), False
     while step < config.steps and not stopping:
         learning_rate = config.learning_rate_at(step)
         set_learning_rate(optimizer, learning_rate)
         target_count = windows.targets(step)  # of all ranks together
         # MESH 4/7: windows go by the place on dp and shard; peers on pp, cp and tp take the same ones.
-        inputs, targets = together(windows.micro_batches(
-            update=step, rank=mesh.replica, world_size=mesh.replicas, micro_batch_size=config.micro_batch_size,
-            accumulation_steps=accumulation_steps), world.device)  # fmt: skip
+        inputs, targets = together(
+            windows.micro_batches(
+                update=step,
+                rank=mesh.replica,
+                world_size=mesh.replicas,
+                micro_batch_size=config.micro_batch_size,
+                accumulation_steps=accumulation_steps,
+            ),
+            world.device,
+        )
         with autocast(config.precision, world.device):
             # fully_shard averages over dp, shard and cp. We want the mean over the tokens.
             loss_sum = pipeline.forward_backward(inputs, targets, mesh.averaged / target_count)
@@ -162,8 +197,14 @@ def train(config: ParallelConfig) -> int:
         counted = loss_sum if mesh.speaks_for_replica else 0.0
         total, ranks_asked = sum_over_ranks(world, counted, stop_request.asked())
         stopping = ranks_asked > 0
-        progress.step(step, counted, loss=total / target_count, learning_rate=learning_rate,
-                      grad_norm=gradient_norm, **windows.logged(target_count))  # fmt: skip
+        progress.step(
+            step,
+            counted,
+            loss=total / target_count,
+            learning_rate=learning_rate,
+            grad_norm=gradient_norm,
+            **windows.logged(target_count),
+        )
         with progress.paused():
             if stopping or is_due(step, config.checkpoint_every, config.steps):
                 state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
@@ -183,8 +224,10 @@ def micro_batches_per_update(config: ParallelConfig, mesh: Mesh) -> int:
     called = f"--dp x --shard = {mesh.replicas}"
     count = micro_steps_per_update(config, mesh.replicas, called)
     if config.schedule == "1f1b" and count < config.pp:
-        raise InputError(f"--pp {config.pp} stages need as many micro-batches or more, an update has {count}: choose a "
-                         "smaller --micro-batch-size, or a larger --tokens-per-update")  # fmt: skip
+        raise InputError(
+            f"--pp {config.pp} stages need as many micro-batches or more, an update has {count}: choose a "
+            "smaller --micro-batch-size, or a larger --tokens-per-update"
+        )
     return count
 
 

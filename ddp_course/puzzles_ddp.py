@@ -39,9 +39,26 @@ from ddp_course.training.progress import Progress
 from ddp_course.training.settings import RunSettings, check_ranges
 from ddp_course.training.stop_request import StopRequest
 
-IDENTITY = ("size", "puzzles", "boards_per_puzzle", "held_out", "fewest_clues", "most_clues", "width", "heads",
-            "layers", "embedding_width", "slow_steps", "fast_steps", "segments", "gradient", "boards_per_update",
-            "precision", "seed", "checkpoint")  # what a resumed run may not change
+IDENTITY = (
+    "size",
+    "puzzles",
+    "boards_per_puzzle",
+    "held_out",
+    "fewest_clues",
+    "most_clues",
+    "width",
+    "heads",
+    "layers",
+    "embedding_width",
+    "slow_steps",
+    "fast_steps",
+    "segments",
+    "gradient",
+    "boards_per_update",
+    "precision",
+    "seed",
+    "checkpoint",
+)  # what a resumed run may not change
 
 
 @dataclass(frozen=True)
@@ -105,10 +122,21 @@ class PuzzleConfig(RunSettings):
         super().__post_init__()
         check_ranges(
             self,
-            at_least_1=("puzzles", "boards_per_puzzle", "held_out", "boards_per_update", "width", "heads", "layers",
-                        "embedding_width", "slow_steps", "fast_steps", "segments"),
+            at_least_1=(
+                "puzzles",
+                "boards_per_puzzle",
+                "held_out",
+                "boards_per_update",
+                "width",
+                "heads",
+                "layers",
+                "embedding_width",
+                "slow_steps",
+                "fast_steps",
+                "segments",
+            ),
             at_least_0=("embedding_learning_rate", "embedding_weight_decay"),
-        )  # fmt: skip
+        )
         if set(self.run_name) & set("/\\"):
             raise ValueError(f"--run-name must be a name, not a path like {self.run_name!r}; that is for --run-dir")
         if self.width % self.heads:
@@ -125,10 +153,21 @@ class PuzzleConfig(RunSettings):
 PRESETS = {
     "laptop": PuzzleConfig(),
     "tiny": PuzzleConfig(
-        preset="tiny", puzzles=30, boards_per_puzzle=2, held_out=11, boards_per_update=14, width=16, heads=2,
-        embedding_width=4, steps=20, warmup_steps=2, log_every=1, validate_every=10, checkpoint_every=10,
+        preset="tiny",
+        puzzles=30,
+        boards_per_puzzle=2,
+        held_out=11,
+        boards_per_update=14,
+        width=16,
+        heads=2,
+        embedding_width=4,
+        steps=20,
+        warmup_steps=2,
+        log_every=1,
+        validate_every=10,
+        checkpoint_every=10,
     ),
-}  # fmt: skip
+}
 
 
 def train(config: PuzzleConfig) -> int:
@@ -148,8 +187,9 @@ def train(config: PuzzleConfig) -> int:
     process_group.seed_shared(config.seed)
     model = PuzzleModel(shape).to(world.device, dtype)
     # Row 0 belongs to no puzzle: it stays zero, and is what a puzzle gets that was never trained on.
-    embedding = SparseEmbedding(config.puzzles + 1, config.embedding_width, std=0.0, dtype=dtype,
-                                cast_to=HALF.get(config.precision)).to(world.device)  # fmt: skip
+    embedding = SparseEmbedding(
+        config.puzzles + 1, config.embedding_width, std=0.0, dtype=dtype, cast_to=HALF.get(config.precision)
+    ).to(world.device)
     optimizer = make_adamw(model, config.learning_rate, config.weight_decay)
     embedding_optimizer = SparseSignSGD(embedding, world, config.embedding_learning_rate, config.embedding_weight_decay)
 
@@ -157,8 +197,12 @@ def train(config: PuzzleConfig) -> int:
     if config.checkpoint == "distributed":  # the sign-SGD remembers nothing but its rate, which the step decides
         state = DistributedState(nn.ModuleDict({"model": model, "embedding": embedding}), optimizer, identity)
     else:
-        parts = {"model": model, "embedding": embedding, "optimizer": optimizer,
-                 "embedding_optimizer": embedding_optimizer}  # fmt: skip
+        parts = {
+            "model": model,
+            "embedding": embedding,
+            "optimizer": optimizer,
+            "embedding_optimizer": embedding_optimizer,
+        }
         state = TrainingState(parts, identity)
     step = state.restore(world, checkpoint) if checkpoint else 0
     if step >= config.steps:
@@ -179,8 +223,16 @@ def train(config: PuzzleConfig) -> int:
     )
     progress = Progress(run_directory, config, first_step=step, per_update=config.boards_per_update, unit="boards")
     stop_request = StopRequest(world, config)
-    batches = iter(PuzzleBatches(puzzles, batch_size=config.boards_per_update, rank=world.rank, world_size=world.size,
-                                 seed=config.seed, start=step))  # fmt: skip
+    batches = iter(
+        PuzzleBatches(
+            puzzles,
+            batch_size=config.boards_per_update,
+            rank=world.rank,
+            world_size=world.size,
+            seed=config.seed,
+            start=step,
+        )
+    )
     stopping = False
     while step < config.steps and not stopping:
         learning_rate, peak = config.learning_rate_at(step), config.embedding_learning_rate
@@ -202,8 +254,14 @@ def train(config: PuzzleConfig) -> int:
 
         total, ranks_asked = sum_over_ranks(world, loss.detach(), stop_request.asked())
         stopping = ranks_asked > 0
-        progress.step(step, loss, loss=total / cells, grad_norm=gradient_norm.item(), learning_rate=learning_rate,
-                      embedding_learning_rate=embedding_learning_rate)  # fmt: skip
+        progress.step(
+            step,
+            loss,
+            loss=total / cells,
+            grad_norm=gradient_norm.item(),
+            learning_rate=learning_rate,
+            embedding_learning_rate=embedding_learning_rate,
+        )
         with progress.paused():
             # Saved first: who asked the run to stop may not wait for a validation.
             if stopping or is_due(step, config.checkpoint_every, config.steps):
@@ -216,9 +274,11 @@ def train(config: PuzzleConfig) -> int:
     assert_replicas_equal(world, embedding, buffers=True)
     if stopping and step < config.steps:
         return stop_request.leave(step, run_directory.path)
-    world.say(f"first loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}; of the held-out "
-              f"puzzles {progress.validated['exact']:.3f} solved, of their empty cells "
-              f"{progress.validated['cell_accuracy']:.3f}\nrun directory: {run_directory.path}")  # fmt: skip
+    world.say(
+        f"first loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}; of the held-out "
+        f"puzzles {progress.validated['exact']:.3f} solved, of their empty cells "
+        f"{progress.validated['cell_accuracy']:.3f}\nrun directory: {run_directory.path}"
+    )
     return 0
 
 
@@ -240,10 +300,16 @@ def sets(config: PuzzleConfig) -> tuple[Puzzles, Puzzles]:
 
 def model_shape(config: PuzzleConfig) -> PuzzleModelConfig:
     return PuzzleModelConfig(
-        size=config.size, width=config.width, heads=config.heads, layers=config.layers,
-        puzzle_width=config.embedding_width, slow_steps=config.slow_steps, fast_steps=config.fast_steps,
-        segments=config.segments, gradient=config.gradient,
-    )  # fmt: skip
+        size=config.size,
+        width=config.width,
+        heads=config.heads,
+        layers=config.layers,
+        puzzle_width=config.embedding_width,
+        slow_steps=config.slow_steps,
+        fast_steps=config.fast_steps,
+        segments=config.segments,
+        gradient=config.gradient,
+    )
 
 
 def least_parameters(shape: PuzzleModelConfig) -> int:
@@ -258,29 +324,42 @@ def bytes_per_board(shape: PuzzleModelConfig) -> int:
 
 
 @torch.no_grad()
-def evaluate(model: PuzzleModel, embedding: SparseEmbedding, puzzles: Puzzles, config: PuzzleConfig,
-             world: World) -> dict[str, float]:  # fmt: skip
+def evaluate(
+    model: PuzzleModel, embedding: SparseEmbedding, puzzles: Puzzles, config: PuzzleConfig, world: World
+) -> dict[str, float]:
     """Mean loss of an empty cell, share of empty cells found, share of puzzles solved, mean number of segments after
     which an answer is final: the same on all ranks, and at any number of them. Padding has no cell to find and is no
     puzzle. It runs the bare model, not the DDP wrapper.
     """
     model.eval(), embedding.eval()
     sums = torch.zeros(6, dtype=torch.float64)
-    for clues, targets, ids, real in PuzzleBatches(puzzles, batch_size=config.boards_per_update, rank=world.rank,
-                                                   world_size=world.size):  # fmt: skip
+    for clues, targets, ids, real in PuzzleBatches(
+        puzzles, batch_size=config.boards_per_update, rank=world.rank, world_size=world.size
+    ):
         clues, targets, ids, real = (part.to(world.device) for part in (clues, targets, ids, real))
         with autocast(config.precision, world.device):
             answers = model.answers(clues, embedding(ids))
         logits, asked = answers[-1], targets != IGNORED
         right = (logits.argmax(-1) == targets) | ~asked
-        sums += torch.tensor([
-            nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"), asked.sum(),
-            (right & asked).sum(), right[real].all(dim=1).sum(), halting_steps(answers, asked)[real].sum(), real.sum(),
-        ], dtype=torch.float64)  # fmt: skip
+        sums += torch.tensor(
+            [
+                nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"),
+                asked.sum(),
+                (right & asked).sum(),
+                right[real].all(dim=1).sum(),
+                halting_steps(answers, asked)[real].sum(),
+                real.sum(),
+            ],
+            dtype=torch.float64,
+        )
     model.train(), embedding.train()
     loss_sum, cells, found, solved, halted, count = sum_over_ranks(world, *sums)
-    return {"loss": loss_sum / cells, "cell_accuracy": found / cells, "exact": solved / count,
-            "halting_steps": halted / count}  # fmt: skip
+    return {
+        "loss": loss_sum / cells,
+        "cell_accuracy": found / cells,
+        "exact": solved / count,
+        "halting_steps": halted / count,
+    }
 
 
 if __name__ == "__main__":

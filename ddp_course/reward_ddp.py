@@ -90,7 +90,7 @@ class RewardConfig(RunSettings):
             self,
             at_least_1=("train_pairs", "validation_pairs", "head_width", "pairs_per_update", "micro_batch_size"),
             at_least_0=("sample_pairs",),
-        )  # fmt: skip
+        )
         if self.weight_cap is not None and not self.weight_cap >= 1:
             raise ValueError(f"--weight-cap must be at least 1, the average, not {self.weight_cap}")
         if not 0 <= self.most_misses < 1:
@@ -100,15 +100,33 @@ class RewardConfig(RunSettings):
 PRESETS = {
     "laptop": RewardConfig(),
     "tiny": RewardConfig(
-        preset="tiny", train_pairs=256, validation_pairs=64, max_tokens=64, head_width=32, pairs_per_update=16,
-        micro_batch_size=16, steps=20, warmup_steps=2, precision="float32", validate_every=10, checkpoint_every=10,
+        preset="tiny",
+        train_pairs=256,
+        validation_pairs=64,
+        max_tokens=64,
+        head_width=32,
+        pairs_per_update=16,
+        micro_batch_size=16,
+        steps=20,
+        warmup_steps=2,
+        precision="float32",
+        validate_every=10,
+        checkpoint_every=10,
         log_every=1,
     ),
     "gpus": RewardConfig(
-        preset="gpus", train_pairs=200_000, validation_pairs=5000, max_tokens=512, head_width=1024,
-        pairs_per_update=512, micro_batch_size=64, steps=1000, learning_rate=1e-3, warmup_steps=50,
+        preset="gpus",
+        train_pairs=200_000,
+        validation_pairs=5000,
+        max_tokens=512,
+        head_width=1024,
+        pairs_per_update=512,
+        micro_batch_size=64,
+        steps=1000,
+        learning_rate=1e-3,
+        warmup_steps=50,
     ),
-}  # fmt: skip
+}
 
 
 def train(config: RewardConfig) -> int:
@@ -122,16 +140,24 @@ def train(config: RewardConfig) -> int:
     assert_same_value(world, "the backbone", of_backbone)
 
     # One rank makes the pairs, or finds them, and all read the same two files.
-    folder = Path(from_rank_0(world, lambda: str(prepare_pairs(
-        config.pairs, config.train_pairs, config.validation_pairs, config.seed, before=run_directory.before,
-    ))))  # fmt: skip
+    folder = Path(
+        from_rank_0(
+            world,
+            lambda: str(
+                prepare_pairs(
+                    config.pairs, config.train_pairs, config.validation_pairs, config.seed, before=run_directory.before
+                )
+            ),
+        )
+    )
     train_pairs, held_out = read_pairs(folder / TRAIN), read_pairs(folder / VALIDATION)
     weights = weigh(train_pairs, config, world)
     of_data = (pairs.fingerprint(folder), math.fsum(weights.tolist()))  # exact: the same with any number of threads
     assert_same_value(world, "the pairs and their weights", of_data)
 
-    arithmetic = settle_arithmetic(world, config.precision, config.max_tokens, run_directory.before,
-                                   trial=lambda: reading(backbone.model, config))  # fmt: skip
+    arithmetic = settle_arithmetic(
+        world, config.precision, config.max_tokens, run_directory.before, trial=lambda: reading(backbone.model, config)
+    )
     precision = arithmetic.precision
     process_group.seed_shared(config.seed)
     features = feature_count(backbone.model.width)
@@ -141,8 +167,9 @@ def train(config: RewardConfig) -> int:
     texts = min(config.micro_batch_size, 2 * config.pairs_per_update // world.size)
     require_memory(world, "this training run", need + 4 * texts * backbone.model.output.weight.shape[0])
     head = RewardHead(features, config.head_width)
-    model = RewardModel(backbone, head, max_tokens=config.max_tokens, micro_batch_size=config.micro_batch_size,
-                        precision=precision).to(world.device, parameter_dtype(precision))  # fmt: skip
+    model = RewardModel(
+        backbone, head, max_tokens=config.max_tokens, micro_batch_size=config.micro_batch_size, precision=precision
+    ).to(world.device, parameter_dtype(precision))
     optimizer = torch.optim.AdamW(head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
     process_group.seed_rank(config.seed, world.rank)
 
@@ -168,8 +195,14 @@ def train(config: RewardConfig) -> int:
         f"{config.pairs_per_update} pairs per update, over {world.size} rank(s); --max-tokens {config.max_tokens} cuts "
         f"the end off {cut} of the held-out completions"
     )
-    progress = Progress(run_directory, config, first_step=step, per_update=config.pairs_per_update, unit="pairs",
-                        shown=("loss", "accuracy"))  # fmt: skip
+    progress = Progress(
+        run_directory,
+        config,
+        first_step=step,
+        per_update=config.pairs_per_update,
+        unit="pairs",
+        shown=("loss", "accuracy"),
+    )
     stop_request = StopRequest(world, config)
     held_out_features: list[Tensor] = []  # of this rank's share: the backbone is frozen, so once is enough
     stopping = False
@@ -185,8 +218,9 @@ def train(config: RewardConfig) -> int:
         # REWARD 4/5: one normaliser for all ranks. The weight of a pair must not depend on the other pairs of its rank.
         weight = weights[mine].to(losses)
         [total_weight] = sum_over_ranks(world, weight.sum())
-        factor = density.factors(weight, config.weight_mode, config.weight_cap,
-                                 total_weight=total_weight, pairs=config.pairs_per_update)  # fmt: skip
+        factor = density.factors(
+            weight, config.weight_mode, config.weight_cap, total_weight=total_weight, pairs=config.pairs_per_update
+        )
         loss = (factor * losses).sum()
         # DDP divides the sum of the ranks' gradients by the world size. We want the sum over the pairs of the update.
         (loss * (world.size / config.pairs_per_update)).backward()
@@ -202,10 +236,17 @@ def train(config: RewardConfig) -> int:
         mean_loss, unweighted_loss, accuracy, margin, used = (one / config.pairs_per_update for one in sums)
         stopping = ranks_asked > 0
         progress.step(
-            step, loss, loss=mean_loss, unweighted_loss=unweighted_loss, accuracy=accuracy, margin=margin,
-            factor_mean=used, weight_mean=total_weight / config.pairs_per_update, learning_rate=learning_rate,
+            step,
+            loss,
+            loss=mean_loss,
+            unweighted_loss=unweighted_loss,
+            accuracy=accuracy,
+            margin=margin,
+            factor_mean=used,
+            weight_mean=total_weight / config.pairs_per_update,
+            learning_rate=learning_rate,
             grad_norm=gradient_norm.item(),
-        )  # fmt: skip
+        )
         with progress.paused():
             # Saved first: who asked the run to stop may not wait for a validation.
             if stopping or is_due(step, config.checkpoint_every, config.steps):
@@ -230,10 +271,12 @@ def train(config: RewardConfig) -> int:
     if world.is_main:
         found = progress.validated
         low, high = wilson_interval(found["accuracy"] * found["pairs"], found["pairs"])
-        print(f"\npair accuracy on held-out files {found['accuracy']:.3f} (95 % interval {low:.3f} to {high:.3f}, "
-              f"{found['pairs']:,.0f} pairs), {progress.per_second:,.0f} pairs/s\n"
-              f"the backbone's likelihood alone {found['baseline']:.3f}; the best checkpoint {best:.3f}",
-              flush=True)  # fmt: skip
+        print(
+            f"\npair accuracy on held-out files {found['accuracy']:.3f} (95 % interval {low:.3f} to {high:.3f}, "
+            f"{found['pairs']:,.0f} pairs), {progress.per_second:,.0f} pairs/s\n"
+            f"the backbone's likelihood alone {found['baseline']:.3f}; the best checkpoint {best:.3f}",
+            flush=True,
+        )
         for pair in held_out[: config.sample_pairs]:
             run_directory.add_sample(step, scored(model, pair))
             print(scored(model, pair), flush=True)
@@ -248,8 +291,10 @@ def weigh(train_pairs: list[Pair], config: RewardConfig, world: World) -> Tensor
         return torch.ones(len(prompts), dtype=torch.float64)
     by_key = density.computed(prompts) if config.weights == "computed" else density.read_weights(Path(config.weights))
     found = density.look_up(prompts, by_key, config.most_misses)
-    world.say(f"weights ({config.weights}): largest {found.values.max():.1f} times the mean; "
-              f"{found.misses:,} of {len(prompts):,} prompts have none and take the mean")  # fmt: skip
+    world.say(
+        f"weights ({config.weights}): largest {found.values.max():.1f} times the mean; "
+        f"{found.misses:,} of {len(prompts):,} prompts have none and take the mean"
+    )
     return found.values
 
 
@@ -293,8 +338,10 @@ def validate(head: RewardHead, features: Tensor, world: World) -> dict[str, floa
 def scored(model: RewardModel, pair: Pair) -> str:
     """A pair with its two rewards, as text."""
     chosen, rejected = model.score([pair.prompt] * 2, [pair.chosen, pair.rejected]).tolist()
-    return (f"...{pair.prompt[-120:]}    chosen, reward {chosen:+.2f}:\n{pair.chosen}"
-            f"    rejected ({pair.kind}), reward {rejected:+.2f}:\n{pair.rejected}")  # fmt: skip
+    return (
+        f"...{pair.prompt[-120:]}    chosen, reward {chosen:+.2f}:\n{pair.chosen}"
+        f"    rejected ({pair.kind}), reward {rejected:+.2f}:\n{pair.rejected}"
+    )
 
 
 if __name__ == "__main__":

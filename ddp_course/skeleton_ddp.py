@@ -75,8 +75,11 @@ def train(options, rank, world_size, local_rank, device):
     model = MiniGPT(MiniGPTConfig(vocab_size=256, context=options.context, layers=2, heads=4, width=128)).to(device)
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]  # biases and norms are not pulled towards zero
-    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
-                                  betas=(0.9, 0.95), fused=True)  # fmt: skip
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+        betas=(0.9, 0.95),
+        fused=True,
+    )
     first_step = load(options.run_dir, model, optimizer, device)
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True)
 

@@ -43,15 +43,15 @@ HANGS = 600  # seconds in which whatever was started has to end
 SIZES = "--preset tiny --validate-every 3 --checkpoint-every 2 --keep-checkpoints 0"
 TRAINERS = {
     "minigpt": "minigpt_ddp.py --data {home}/code.py --dropout 0.1 --tokens-per-update 1024 --validation-windows 8 "
-               "--sample-tokens 0",
+    "--sample-tokens 0",
     "reward": "reward_ddp.py --backbone minigpt:{home}/backbone --pairs {home}/pairs --max-tokens 40 --head-width 8 "
-              "--most-misses 0 --pairs-per-update 8",
+    "--most-misses 0 --pairs-per-update 8",
     "grpo": "grpo_ddp.py --pretrained {home}/backbone --data {home}/code.py --prompts-per-update 2 --group-size 2 "
-            "--new-tokens 4",
+    "--new-tokens 4",
     "puzzles": "puzzles_ddp.py --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2",
     "puzzles, tensors": "puzzles_ddp.py --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2 "
-                        "--checkpoint distributed",
-}  # fmt: skip
+    "--checkpoint distributed",
+}
 KINDS = {  # what happens: (act, seconds, who launches)
     "kill -9 of a rank": ("kill", 0, None),
     "kill -9 of both ranks": ("kill", 0, None),
@@ -162,10 +162,15 @@ class Chaos:
         environment = os.environ | chaos | {"DDP_COURSE_RUN": tag, "OMP_NUM_THREADS": "1"}
         try:
             started = [
-                subprocess.Popen([*start, f"--nproc-per-node={2 // agents}", *command], stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.DEVNULL, env=environment, start_new_session=True)
+                subprocess.Popen(
+                    [*start, f"--nproc-per-node={2 // agents}", *command],
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=environment,
+                    start_new_session=True,
+                )
                 for _ in range(agents)
-            ]  # fmt: skip
+            ]
             deadline = time.monotonic() + HANGS
             mark = Path(json.loads(chaos["CHAOS"])["mark"])
             while ranks_left(tag) if has_struck(mark) else any(one.poll() is None for one in started):

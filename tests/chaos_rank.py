@@ -1,6 +1,6 @@
 """One rank of a launchable that meets a fault at a named moment: what chaos.py starts.
 
-    python tests/chaos_rank.py LAUNCHABLE FLAGS...      the fault stands in the variable CHAOS, see there
+python tests/chaos_rank.py LAUNCHABLE FLAGS...      the fault stands in the variable CHAOS, see there
 """
 
 import itertools

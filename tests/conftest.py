@@ -14,10 +14,21 @@ from ddp_doctor.launch.supervise import environment_of, sweep
 TEST_VARIABLE = "DDP_COURSE_TEST"
 SPREAD_OUT = ("test_notebooks.py", "test_exercises.py")  # each test goes to the next free worker, not each file
 LONGEST_FILES = (
-    *SPREAD_OUT, "test_wrong_answers.py",  # many minutes each
-    "test_faults.py", "test_launch.py", "test_check.py", "test_ladder.py", "test_process_group.py", "test_speedrun.py",
-    "test_sync.py", "test_resume.py", "test_reward.py", "test_fuzz.py", "test_cluster.py", "test_slurm.py",  # a minute
-)  # fmt: skip
+    *SPREAD_OUT,
+    "test_wrong_answers.py",  # many minutes each
+    "test_faults.py",
+    "test_launch.py",
+    "test_check.py",
+    "test_ladder.py",
+    "test_process_group.py",
+    "test_speedrun.py",
+    "test_sync.py",
+    "test_resume.py",
+    "test_reward.py",
+    "test_fuzz.py",
+    "test_cluster.py",
+    "test_slurm.py",  # a minute
+)
 # A test module that imports one of these starts ranks, kernels or trainers, minutes in all: not for make test-fast.
 STARTS_RANKS = ("torchrun", "warm", "run_notebook", "run_answers", "metrics", "examine", "Chaos")
 # Left to make test-rest, more than half of the computing: deep dives, exercises and the answers to them, clusters, the

@@ -32,7 +32,8 @@ def make_model(path, context=32):
 
     make_tokenizer(path)
     torch.manual_seed(1)
-    config = transformers.GPT2Config(vocab_size=300, n_positions=context, n_embd=16, n_layer=2, n_head=2,
-                                     bos_token_id=0, eos_token_id=0)  # fmt: skip
+    config = transformers.GPT2Config(
+        vocab_size=300, n_positions=context, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+    )
     transformers.GPT2LMHeadModel(config).save_pretrained(path)
     return path

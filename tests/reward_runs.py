@@ -1,6 +1,6 @@
 """Runs of reward_ddp on a backbone of a few thousand weights, and several of them in one launch.
 
-    torchrun ... tests/reward_runs.py CASES.json    [[flags of a run, fault], ...], one run after the other
+torchrun ... tests/reward_runs.py CASES.json    [[flags of a run, fault], ...], one run after the other
 """
 
 import json

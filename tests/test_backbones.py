@@ -47,15 +47,38 @@ def test_a_hugging_face_model_is_read_as_it_reads_itself(transformers, folder):
         assert (row - expected).abs().max() < 1e-12
 
 
-SIZES = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-         "intermediate_size": 32, "max_position_embeddings": 32, "bos_token_id": 0, "eos_token_id": 0,
-         "pad_token_id": 0}  # fmt: skip
+SIZES = {
+    "vocab_size": 300,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 32,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+}
 GQA = SIZES | {"num_key_value_heads": 1}
 HEADS = GQA | {"head_dim": 8}
-GPT2 = {"vocab_size": 300, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "bos_token_id": 0,
-        "eos_token_id": 0}  # fmt: skip
-OPT = {"vocab_size": 300, "hidden_size": 16, "ffn_dim": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-       "max_position_embeddings": 32, "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip
+GPT2 = {
+    "vocab_size": 300,
+    "n_positions": 32,
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 2,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+OPT = {
+    "vocab_size": 300,
+    "hidden_size": 16,
+    "ffn_dim": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 ARCHITECTURES = {
     "Llama": ("LlamaConfig", GQA),
     "Mistral, a window of 4": ("MistralConfig", GQA | {"sliding_window": 4}),
@@ -127,14 +150,26 @@ def test_a_model_that_is_no_causal_language_model_is_refused_in_one_line(transfo
         "BERT": ("BertConfig", SIZES, "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
         "RoBERTa": ("RobertaConfig", SIZES, "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
         "ELECTRA": ("ElectraConfig", SIZES, "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
-        "XLNet": ("XLNetConfig", {"vocab_size": 300, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32},
-                  "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
-        "T5": ("T5Config", {"vocab_size": 300, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2},
-               "AutoModelForSeq2SeqLM", "a t5 is no causal language model"),
-        "ViT": ("ViTConfig", {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-                              "intermediate_size": 32}, "AutoModel", "a vit is no causal language model"),
+        "XLNet": (
+            "XLNetConfig",
+            {"vocab_size": 300, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32},
+            "AutoModelForCausalLM",
+            "a token changes what it makes of earlier ones",
+        ),
+        "T5": (
+            "T5Config",
+            {"vocab_size": 300, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2},
+            "AutoModelForSeq2SeqLM",
+            "a t5 is no causal language model",
+        ),
+        "ViT": (
+            "ViTConfig",
+            {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
+            "AutoModel",
+            "a vit is no causal language model",
+        ),
         "weights of NaN": ("GPT2Config", GPT2, "AutoModelForCausalLM", "what it makes of a text is not finite"),
-    }[what]  # fmt: skip
+    }[what]
     name = save(transformers, folder, tmp_path, getattr(transformers, kind)(**sizes), made_by)
     if what == "weights of NaN":
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -153,8 +188,20 @@ def test_a_head_on_a_hugging_face_model_is_trained_and_loaded(folder, tmp_path, 
     from ddp_course.training.command_line import parse
 
     monkeypatch.setattr(reward_ddp, "StopRequest", lambda *_: types.SimpleNamespace(asked=lambda: False))
-    flags = ["--preset", "tiny", "--backbone", f"hf:{folder}", "--pairs", str(make_pairs(tmp_path / "pairs")),
-             "--run-dir", str(tmp_path / "run"), "--max-tokens", "32", "--steps", "2"]  # fmt: skip
+    flags = [
+        "--preset",
+        "tiny",
+        "--backbone",
+        f"hf:{folder}",
+        "--pairs",
+        str(make_pairs(tmp_path / "pairs")),
+        "--run-dir",
+        str(tmp_path / "run"),
+        "--max-tokens",
+        "32",
+        "--steps",
+        "2",
+    ]
     try:
         reward_ddp.train(parse(reward_ddp.PRESETS, flags))
     finally:
@@ -185,8 +232,12 @@ def test_the_loaders_own_reason_is_shown(transformers, folder, tmp_path, damage)
         (tmp_path / "config.json").write_text('{"model_type": ')
     with pytest.raises(InputError, match=f"cannot load the backbone hf:{tmp_path}: ") as error:
         load_backbone(prepare_backbone(f"hf:{tmp_path}"))
-    expected = {"no config": "config.json", "no weights": "model.safetensors", "a torn config": "config.json",
-                "no tokenizer": "it has no tokenizer.json"}[damage]  # fmt: skip
+    expected = {
+        "no config": "config.json",
+        "no weights": "model.safetensors",
+        "a torn config": "config.json",
+        "no tokenizer": "it has no tokenizer.json",
+    }[damage]
     assert expected in str(error.value) and "\n" not in str(error.value)
 
 
@@ -234,9 +285,11 @@ def nanochat(monkeypatch):
             raise FileNotFoundError("No checkpoints found in /somewhere/chatrl_checkpoints")
         torch.manual_seed(1)
         tokenizer = types.SimpleNamespace(
-            encode=lambda text: [ord(letter) % 50 for letter in text], get_bos_token_id=lambda: 49,
-            get_vocab_size=lambda: 50, decode=lambda ids: "".join(chr(50 + one) for one in ids),
-        )  # fmt: skip
+            encode=lambda text: [ord(letter) % 50 for letter in text],
+            get_bos_token_id=lambda: 49,
+            get_vocab_size=lambda: 50,
+            decode=lambda ids: "".join(chr(50 + one) for one in ids),
+        )
         return StandIn(), tokenizer, {}
 
     package = types.ModuleType("nanochat")
@@ -277,7 +330,8 @@ def test_a_fingerprint_sees_weights_and_tokenizer_and_no_number_format(tmp_path)
 
 def test_whatever_a_policy_writes_gets_a_reward(tmp_path):
     """NUL bytes, broken UTF-8 and nothing at all occur in what an untrained policy samples."""
-    model = RewardModel(load_backbone(f"minigpt:{make_backbone(tmp_path / 'run')}"), RewardHead(feature_count(16), 8),
-                        max_tokens=32)  # fmt: skip
+    model = RewardModel(
+        load_backbone(f"minigpt:{make_backbone(tmp_path / 'run')}"), RewardHead(feature_count(16), 8), max_tokens=32
+    )
     written = ["a\0b", "\0", b"\xff\xfe(".decode(errors="replace"), ""]
     assert model.score(["def f():"] * len(written), written).isfinite().all()

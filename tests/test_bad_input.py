@@ -35,7 +35,8 @@ CASES = {
     "settings without end": Case("@/dev/zero", "cannot read the settings in /dev/zero", 2),
     "unknown preset": Case("--preset huge", "invalid choice 'huge' for argument '--preset'", 2),
     "unknown tokenizer": Case(
-        "--tokenizer words", 'no tokenizer "words": the names are bytes, bpe, rustbpe, or the folder of'),
+        "--tokenizer words", 'no tokenizer "words": the names are bytes, bpe, rustbpe, or the folder of'
+    ),
     "not a number": Case("--steps many", "--steps", 2),
     "no steps": Case("--steps 0", "--steps must be at least 1, not 0", 2),
     "a negative clip, which would climb": Case("--gradient-clip -1", "--gradient-clip must be at least 0, not -1.0", 2),
@@ -51,12 +52,14 @@ CASES = {
     "a model that no machine holds": Case("--width 10000000", "GiB of memory, each of 1 here has"),
     "layers that no machine holds": Case("--layers 1099511627776", "GiB of memory, each of 1 here has"),
     "an update that no machine holds": Case(
-        "--tokens-per-update 1125899906842624 --micro-batch-size 8", "needs at least 131,07"),
+        "--tokens-per-update 1125899906842624 --micro-batch-size 8", "needs at least 131,07"
+    ),
     "a tokenizer whose name is too long": Case("--tokenizer " + 300 * "x", "File name too long"),
     "heads that do not divide": Case("--heads 3", "--width 64 does not divide into --heads 3", 2),
     "tokens per update that do not divide": Case(
-        "--tokens-per-update 1000", "is not a multiple of 1 rank(s) x 8 windows x 64 tokens = 512; nearest that are: "
-        "512 or 1,024"),
+        "--tokens-per-update 1000",
+        "is not a multiple of 1 rank(s) x 8 windows x 64 tokens = 512; nearest that are: 512 or 1,024",
+    ),
     "tokens per update too small": Case("--tokens-per-update 100", "nearest that are: 512"),
     "a vocabulary that bytes do not have": Case("--vocab-size 300", "256"),
     "float16 on a CPU": Case("--precision float16 --device cpu", "float16 needs a GPU"),
@@ -66,25 +69,37 @@ CASES = {
     "an empty folder": Case("--data {tmp}/folder", "folder", files={"folder/.keep": b""}),
     "binary data": Case("--data {tmp}/picture.txt", "picture.txt", files={"picture.txt": b"\x89PNG\x00\x01\xff" * 99}),
     "a context longer than the corpus": Case(
-        "--data {tmp}/short.txt --context 4096 --tokens-per-update 32768", "4096",
-        files={"short.txt": b"short\n" * 99}),
+        "--data {tmp}/short.txt --context 4096 --tokens-per-update 32768", "4096", files={"short.txt": b"short\n" * 99}
+    ),
     "a missing checkpoint": Case("--resume {tmp}/step_000001", "there is no such checkpoint folder"),
     "a folder that is no checkpoint": Case("--resume {tmp}/folder", "is missing", files={"folder/readme": b""}),
     "resume auto without a run": Case("--resume auto --run-dir=", "--resume auto needs --run-dir"),
-    "a run directory below a file": Case("--run-dir {tmp}/file/run", "cannot write into the run directory",
-                                         files={"file": b""}),
-    "a run directory that holds a run": Case("--run-dir {tmp}/run", "already holds a run",
-                                             files={"run/metrics.jsonl": b'{"step": 1, "loss": 2.0}\n', **BEGUN}),
-    "a run directory full of other files": Case("--run-dir {tmp}/run", "is neither empty nor a run of this course",
-                                                files={"run/config.json": b'{"seed": 1}', "run/latest": b"7"}),
-    "the same, to resume": Case("--run-dir {tmp}/run --resume auto", "is neither empty nor a run of this course",
-                                files={"run/config.json": b'{"seed": 1}', "run/metrics.jsonl": b'{"step": 9}'}),
+    "a run directory below a file": Case(
+        "--run-dir {tmp}/file/run", "cannot write into the run directory", files={"file": b""}
+    ),
+    "a run directory that holds a run": Case(
+        "--run-dir {tmp}/run",
+        "already holds a run",
+        files={"run/metrics.jsonl": b'{"step": 1, "loss": 2.0}\n', **BEGUN},
+    ),
+    "a run directory full of other files": Case(
+        "--run-dir {tmp}/run",
+        "is neither empty nor a run of this course",
+        files={"run/config.json": b'{"seed": 1}', "run/latest": b"7"},
+    ),
+    "the same, to resume": Case(
+        "--run-dir {tmp}/run --resume auto",
+        "is neither empty nor a run of this course",
+        files={"run/config.json": b'{"seed": 1}', "run/metrics.jsonl": b'{"step": 9}'},
+    ),
     "a run of another script": Case(
-        "--run-dir {tmp}/run --resume auto", "holds a run of reward_ddp, not one of minigpt_ddp",
-        files={"run/config.json": b'{"run_dir": "", "resume": "", "world_size": 1, "script": "reward_ddp"}'}),
+        "--run-dir {tmp}/run --resume auto",
+        "holds a run of reward_ddp, not one of minigpt_ddp",
+        files={"run/config.json": b'{"run_dir": "", "resume": "", "world_size": 1, "script": "reward_ddp"}'},
+    ),
     "a path that no disk takes": Case("--run-dir {tmp}/" + 300 * "x", "cannot read the folder"),
     "a checkpoint at such a path": Case("--resume {tmp}/" + 300 * "x", "there is no such checkpoint folder"),
-}  # fmt: skip
+}
 if sys.platform == "linux":
     CASES["a read-only run directory"] = Case("--run-dir /proc/run", "cannot write into the run directory /proc/run")
 
@@ -136,18 +151,33 @@ def test_one_of_several_ranks_speaks(tmp_path, name):
     patient = 3600  # seconds a rank may wait for the other: one that does so is still there when torchrun's time is up
     flags = CASES[name].flags.format(tmp=tmp_path).replace("1000", "1001").split()
     with pytest.raises(RunFailed) as failed:
-        torchrun(TRAINER, "--preset", "tiny", "--run-dir", tmp_path / "run", "--timeout-seconds", patient, *flags,
-                 nproc=2, quiet=True, timeout=600)  # fmt: skip
+        torchrun(
+            TRAINER,
+            "--preset",
+            "tiny",
+            "--run-dir",
+            tmp_path / "run",
+            "--timeout-seconds",
+            patient,
+            *flags,
+            nproc=2,
+            quiet=True,
+            timeout=600,
+        )
     run = failed.value.run
     spoken = [line for lines in run.lines.values() for line in lines if line.startswith("error: ")]
     assert len(spoken) == 1 and spoken[0] in str(failed.value)
     assert not any("Traceback" in line for lines in run.lines.values() for line in lines)
 
 
-@pytest.mark.parametrize(("flags", "says"), [
-    (["--no-such"], "Unrecognized options: --no-such"), (["--width", "33"], "--width 33 does not divide into"),
-    (["--steps", "many"], "invalid literal for int"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--no-such"], "Unrecognized options: --no-such"),
+        (["--width", "33"], "--width 33 does not divide into"),
+        (["--steps", "many"], "invalid literal for int"),
+    ],
+)
 def test_every_rank_knows_what_is_wrong_with_a_flag(monkeypatch, flags, says):
     """Rank 1 speaks for itself if rank 0 is slow: it once said no more than "error:", and once more than rank 0."""
     words = []
@@ -237,8 +267,20 @@ command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_an_output_that_cannot_be_written_stops_the_run_and_costs_nothing(tmp_path):
     """As with `> log` on a full disk, or `| head`: it saves after the step, says why in one line, and can go on."""
-    command = [sys.executable, str(TRAINER), "--preset", "tiny", "--steps", "100000", "--checkpoint-every", "0",
-               "--validate-every", "0", "--run-dir", str(tmp_path / "run")]  # fmt: skip
+    command = [
+        sys.executable,
+        str(TRAINER),
+        "--preset",
+        "tiny",
+        "--steps",
+        "100000",
+        "--checkpoint-every",
+        "0",
+        "--validate-every",
+        "0",
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=240)
     assert done.returncode == 1

@@ -164,8 +164,9 @@ def test_nothing_is_left_when_its_process_is_killed(tmp_path):
     """Processes in other process namespaces are seen from here; namespaces and interfaces go with the last of them."""
     tag, mounts = str(tmp_path), open("/proc/self/mounts").read()
     links = os.listdir("/sys/class/net")
-    holder = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True,
-                              env=os.environ | {CLUSTER_VARIABLE: tag})  # fmt: skip
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, env=os.environ | {CLUSTER_VARIABLE: tag}
+    )
     assert holder.stdout.readline() == "up\n"
     deadline = time.monotonic() + 60
     while sum(process.name() == "sleep" for process in _of(tag)) < 2 and time.monotonic() < deadline:

@@ -775,11 +775,7 @@ def test_all_world_sizes_share_one_global_batch_in_one_order(micro_batch_size, w
     joint = [None] * 16
     for rank in range(world_size):
         batches = update_of(
-            tokens,
-            micro_batch_size=micro_batch_size,
-            accumulation_steps=steps,
-            rank=rank,
-            world_size=world_size,
+            tokens, micro_batch_size=micro_batch_size, accumulation_steps=steps, rank=rank, world_size=world_size
         )
         for m, (inputs, _) in enumerate(batches):
             for b, row in enumerate(inputs):

@@ -24,21 +24,54 @@ from ddp_course.training.command_line import parse
 
 SCRIPT = ROOT / "ddp_course" / "diloco_ddp.py"
 STEPS, EQUAL = 8, 1e-10
-FLAGS = ("--data", ROOT / "ddp_course/data", "--precision", "float64", "--layers", 1, "--heads", 2, "--width", 16,
-         "--context", 16, "--tokens-per-update", 256, "--micro-batch-size", 2, "--validation-windows", 11,
-         "--validate-every", 4, "--checkpoint-every", 4, "--keep-checkpoints", 0, "--steps", STEPS)  # fmt: skip
+FLAGS = (
+    "--data",
+    ROOT / "ddp_course/data",
+    "--precision",
+    "float64",
+    "--layers",
+    1,
+    "--heads",
+    2,
+    "--width",
+    16,
+    "--context",
+    16,
+    "--tokens-per-update",
+    256,
+    "--micro-batch-size",
+    2,
+    "--validation-windows",
+    11,
+    "--validate-every",
+    4,
+    "--checkpoint-every",
+    4,
+    "--keep-checkpoints",
+    0,
+    "--steps",
+    STEPS,
+)
 SGD = ("--gradient-clip", 0, "--learning-rate", 0.3)
 LIKE_DDP = (*SGD, "--inner", "sgd", "--outer-lr", 1, "--outer-momentum", 0)
 PACKED = ("--pack", "--validation-windows", 1, "--micro-batch-size", 4)
 # Ten updates, so that the last meeting comes early; a limit that cuts every gradient; averages of each worker's own.
 SELDOM = ("--sync-every", 4, "--steps", 10, "--gradient-clip", 0.5, "--outer-lr", 0.7, "--outer-momentum", 0.9)
-RESUMED = ("--precision", "float32", "--dropout", 0.1, "--sync-every", 2, "--outer-momentum", 0.9, "--check-every", 2,
-           "--checkpoint-every", 1)  # fmt: skip
-BROKEN = {
-    "wrong sign": SELDOM,
-    "no message": SELDOM,
-    "weights are not handed out": SELDOM,
-}
+RESUMED = (
+    "--precision",
+    "float32",
+    "--dropout",
+    0.1,
+    "--sync-every",
+    2,
+    "--outer-momentum",
+    0.9,
+    "--check-every",
+    2,
+    "--checkpoint-every",
+    1,
+)
+BROKEN = {"wrong sign": SELDOM, "no message": SELDOM, "weights are not handed out": SELDOM}
 
 
 def flags(run_dir, *more):
@@ -67,15 +100,29 @@ def jobs_of(folder):
         "whole": job(folder / "whole", *RESUMED),
         "stopped": job(folder / "stopped", *RESUMED, "--steps", 9, fault="stopped"),
         "gone on": job(folder / "gone on", *RESUMED, "--resume", folder / "stopped/checkpoints/step_000002"),
-        "by minigpt_ddp": job(folder / "by minigpt_ddp", "--steps", 10, "--resume",
-                              folder / "seldom/checkpoints/step_000008", script="minigpt"),
-        "after minigpt_ddp": job(folder / "after minigpt_ddp", "--steps", 12, "--resume",
-                                 folder / "by minigpt_ddp/checkpoints/step_000010"),
-        "averages of another optimizer": job(folder / "other", *LIKE_DDP, "--resume",
-                                             folder / "seldom/checkpoints/step_000004"),
-        "SGD's, by minigpt_ddp": job(folder / "AdamW of SGD", "--steps", 10, "--resume",
-                                     folder / "every 4/checkpoints/step_000004", script="minigpt"),
-    }  # fmt: skip
+        "by minigpt_ddp": job(
+            folder / "by minigpt_ddp",
+            "--steps",
+            10,
+            "--resume",
+            folder / "seldom/checkpoints/step_000008",
+            script="minigpt",
+        ),
+        "after minigpt_ddp": job(
+            folder / "after minigpt_ddp", "--steps", 12, "--resume", folder / "by minigpt_ddp/checkpoints/step_000010"
+        ),
+        "averages of another optimizer": job(
+            folder / "other", *LIKE_DDP, "--resume", folder / "seldom/checkpoints/step_000004"
+        ),
+        "SGD's, by minigpt_ddp": job(
+            folder / "AdamW of SGD",
+            "--steps",
+            10,
+            "--resume",
+            folder / "every 4/checkpoints/step_000004",
+            script="minigpt",
+        ),
+    }
     for step in (2, 6):
         title = f"resumed after {step}"
         copy = [str(folder / "whole"), step, str(folder / title)]
@@ -134,9 +181,16 @@ def played(more, workers):
     for _ in range(workers):
         torch.manual_seed(config.seed)
         models.append(MiniGPT(shape).double())
-    inner = [torch.optim.AdamW([{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
-                                {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}],
-                               betas=(0.9, 0.95)) for model in models]  # fmt: skip
+    inner = [
+        torch.optim.AdamW(
+            [
+                {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
+                {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0},
+            ],
+            betas=(0.9, 0.95),
+        )
+        for model in models
+    ]
     common = [parameter.detach().clone() for parameter in models[0].parameters()]
     momenta = [torch.zeros_like(tensor) for tensor in common]
     history, losses, of_round = {}, {}, []
@@ -144,8 +198,9 @@ def played(more, workers):
         for worker, (model, optimizer) in enumerate(zip(models, inner, strict=True)):
             count = config.tokens_per_update // (config.micro_batch_size * config.context * workers)
             sizes = {"context": config.context, "micro_batch_size": config.micro_batch_size, "world_size": workers}
-            for inputs, targets in micro_batches(tokens.train, seed=config.seed, update=step, rank=worker,
-                                                 accumulation_steps=count, **sizes):  # fmt: skip
+            for inputs, targets in micro_batches(
+                tokens.train, seed=config.seed, update=step, rank=worker, accumulation_steps=count, **sizes
+            ):
                 loss = model(inputs, targets)
                 (loss * workers / config.tokens_per_update).backward()
                 of_round.append(loss.item())
@@ -164,8 +219,9 @@ def played(more, workers):
             updates = step + 1 - max(history, default=0)
             losses[step + 1] = sum(of_round) / config.tokens_per_update / updates
             history[step + 1], of_round = {name: t.clone() for name, t in models[0].state_dict().items()}, []
-    batches = validation_batches(tokens.val, context=config.context, batch_size=99, rank=0, world_size=1,
-                                 max_windows=config.validation_windows)  # fmt: skip
+    batches = validation_batches(
+        tokens.val, context=config.context, batch_size=99, rank=0, world_size=1, max_windows=config.validation_windows
+    )
     models[0].eval()
     sums = [(models[0](inputs, targets).item(), (targets >= 0).sum().item()) for inputs, targets in batches]
     return history, losses, sum(loss for loss, _ in sums) / sum(count for _, count in sums)
@@ -222,8 +278,9 @@ def test_minigpt_ddp_and_it_go_on_from_each_other(ran):
     assert outcomes["by minigpt_ddp"] == outcomes["after minigpt_ddp"] == "0"
     assert sorted(metrics(folder / "by minigpt_ddp")) == [9, 10]
     assert checkpoint(folder / "after minigpt_ddp", 12)["optimizer"]["outer_momentum"].any()
-    assert outcomes["averages of another optimizer"].startswith("InputError: cannot resume: the checkpoint's workers "
-                                                                "used AdamW, --inner has chosen SGD")  # fmt: skip
+    assert outcomes["averages of another optimizer"].startswith(
+        "InputError: cannot resume: the checkpoint's workers used AdamW, --inner has chosen SGD"
+    )
     refused = outcomes["SGD's, by minigpt_ddp"]
     assert refused.startswith("InputError: cannot resume from ") and "not those of this script" in refused
     assert load_pretrained(folder / "seldom").source == folder / "seldom/checkpoints/step_000010"
@@ -263,33 +320,39 @@ def of_one_worker(tmp_path_factory):
     return folder / "checkpoints" / f"step_{STEPS:06d}"
 
 
-@pytest.mark.parametrize("wrong, message", [
-    ("--sync-every 0", "--sync-every must be at least 1, not 0"),
-    ("--sync-every 1.5", "--sync-every"),
-    ("--outer-lr 0", "--outer-lr must be above 0, not 0.0"),
-    ("--outer-lr nan", "--outer-lr must be a number of at most 1e+30, not nan"),
-    ("--outer-lr inf", "--outer-lr must be a number of at most 1e+30, not inf"),
-    ("--outer-momentum 1", "--outer-momentum must be below 1, not 1.0"),
-    ("--outer-momentum -0.1", "--outer-momentum must be at least 0, not -0.1"),
-    ("--inner lion", "invalid choice 'lion' for argument '--inner'"),
-    ("--precision float16", "invalid choice 'float16' for argument '--precision'"),
-    ("--heads 3", "--width 16 does not divide into --heads 3"),
-    ("--dropout 1", "--dropout must be a probability from 0 to below 1, not 1.0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ("--sync-every 0", "--sync-every must be at least 1, not 0"),
+        ("--sync-every 1.5", "--sync-every"),
+        ("--outer-lr 0", "--outer-lr must be above 0, not 0.0"),
+        ("--outer-lr nan", "--outer-lr must be a number of at most 1e+30, not nan"),
+        ("--outer-lr inf", "--outer-lr must be a number of at most 1e+30, not inf"),
+        ("--outer-momentum 1", "--outer-momentum must be below 1, not 1.0"),
+        ("--outer-momentum -0.1", "--outer-momentum must be at least 0, not -0.1"),
+        ("--inner lion", "invalid choice 'lion' for argument '--inner'"),
+        ("--precision float16", "invalid choice 'float16' for argument '--precision'"),
+        ("--heads 3", "--width 16 does not divide into --heads 3"),
+        ("--dropout 1", "--dropout must be a probability from 0 to below 1, not 1.0"),
+    ],
+)
 def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
     with pytest.raises(InputError) as refused:
         parse(diloco_ddp.PRESETS, flags(tmp_path, *wrong.split()))
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize("wrong, message", [
-    ("--tokens-per-update 100", "is not a multiple of 1 rank(s) x 2 windows x 16 tokens = 32; nearest that are: "),
-    ("--width 1600000 --heads 1", "GiB of memory, each of 1 here has"),
-    ("--data nothing.txt", "nothing.txt"),
-    ("--resume {checkpoint} --width 32", "it has width 16, this run has 32"),
-    ("--resume {checkpoint} --seed 2", "it has seed 1, this run has 2"),
-    ("--resume nothing", "there is no such checkpoint folder"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ("--tokens-per-update 100", "is not a multiple of 1 rank(s) x 2 windows x 16 tokens = 32; nearest that are: "),
+        ("--width 1600000 --heads 1", "GiB of memory, each of 1 here has"),
+        ("--data nothing.txt", "nothing.txt"),
+        ("--resume {checkpoint} --width 32", "it has width 16, this run has 32"),
+        ("--resume {checkpoint} --seed 2", "it has seed 1, this run has 2"),
+        ("--resume nothing", "there is no such checkpoint folder"),
+    ],
+)
 def test_bad_input_is_one_sentence(tmp_path, of_one_worker, wrong, message):
     with pytest.raises(InputError) as refused:
         train_one(tmp_path / "run", *wrong.format(checkpoint=of_one_worker).split())
@@ -300,8 +363,9 @@ def test_a_checkpoint_of_another_number_of_workers_is_refused(tmp_path, of_one_w
     """The message is that of one rank of two."""
     more = flags(tmp_path / "run", "--resume", of_one_worker, "--steps", STEPS + 2, "--timeout-seconds", 30)
     run = warm.ranks(SCRIPT, *more, nproc=2, exit_code=1)
-    assert run.lines[0][-1] == ("error: cannot resume: the checkpoint is of 1 worker(s), this run has 2; each has "
-                                "averages of its own")  # fmt: skip
+    assert run.lines[0][-1] == (
+        "error: cannot resume: the checkpoint is of 1 worker(s), this run has 2; each has averages of its own"
+    )
     assert not Path(tmp_path / "run/metrics.jsonl").exists()
 
 

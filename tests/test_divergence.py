@@ -22,20 +22,45 @@ def flags(tmp_path):
     backbone = make_backbone(tmp_path / "backbone")
     return {
         "minigpt": (TRAINER, "--sample-tokens", 0),
-        "reward": (ROOT / "ddp_course/reward_ddp.py", "--backbone", f"minigpt:{backbone}", "--max-tokens", 32,
-                   "--pairs", make_pairs(tmp_path / "pairs")),
-        "grpo": (ROOT / "ddp_course/grpo_ddp.py", "--pretrained", backbone, "--new-tokens", 4,
-                 "--data", ROOT / "tests"),
+        "reward": (
+            ROOT / "ddp_course/reward_ddp.py",
+            "--backbone",
+            f"minigpt:{backbone}",
+            "--max-tokens",
+            32,
+            "--pairs",
+            make_pairs(tmp_path / "pairs"),
+        ),
+        "grpo": (
+            ROOT / "ddp_course/grpo_ddp.py",
+            "--pretrained",
+            backbone,
+            "--new-tokens",
+            4,
+            "--data",
+            ROOT / "tests",
+        ),
         "puzzles": (ROOT / "ddp_course/puzzles_ddp.py",),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", ["minigpt", "reward", "grpo", "puzzles"])
 def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoint(flags, tmp_path, name):
     """The first steps are healthy and saved; then the weights leave what a float can hold."""
     script, *own = flags[name]
-    common = [*own, "--preset", "tiny", "--run-dir", tmp_path / "run", "--checkpoint-every", 1, "--log-every", 1,
-              "--validate-every", 0]  # fmt: skip
+    common = [
+        *own,
+        "--preset",
+        "tiny",
+        "--run-dir",
+        tmp_path / "run",
+        "--checkpoint-every",
+        1,
+        "--log-every",
+        1,
+        "--validate-every",
+        0,
+    ]
     assert warm.alone(script, *common, "--steps", 2).returncode == 0
     good = (tmp_path / "run/checkpoints/step_000002/state.pt").read_bytes()
     done = warm.alone(script, *common, "--steps", 9, "--resume", "auto", *DIVERGING)

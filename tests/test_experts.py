@@ -22,10 +22,40 @@ from ddp_course.trainers.minigpt_experts import MixtureGPT, mixture_parameter_co
 from ddp_course.training.command_line import parse
 
 STEPS, EQUAL = 4, 1e-10
-FLAGS = ("--data", ROOT / "ddp_course/data", "--precision", "float64", "--layers", 2, "--heads", 2, "--width", 16,
-         "--context", 16, "--tokens-per-update", 256, "--micro-batch-size", 4, "--validation-windows", 11,
-         "--validate-every", 2, "--checkpoint-every", 2, "--keep-checkpoints", 0, "--gradient-clip", 0.5,
-         "--experts", 4, "--balance", 0.1, "--steps", STEPS)  # fmt: skip
+FLAGS = (
+    "--data",
+    ROOT / "ddp_course/data",
+    "--precision",
+    "float64",
+    "--layers",
+    2,
+    "--heads",
+    2,
+    "--width",
+    16,
+    "--context",
+    16,
+    "--tokens-per-update",
+    256,
+    "--micro-batch-size",
+    4,
+    "--validation-windows",
+    11,
+    "--validate-every",
+    2,
+    "--checkpoint-every",
+    2,
+    "--keep-checkpoints",
+    0,
+    "--gradient-clip",
+    0.5,
+    "--experts",
+    4,
+    "--balance",
+    0.1,
+    "--steps",
+    STEPS,
+)
 UNLIKE = ("--pack", "--activation-checkpointing", "--micro-batch-size", 2, "--gradient-clip", 0, "--best", 1)
 RESUMED = ("--precision", "float32", "--dropout", 0.1, "--check-every", 1)
 LOGGED = "loss", "val_loss", "grad_norm", "balance", "busiest"
@@ -70,7 +100,7 @@ def ran(request, tmp_path_factory, one):
         "bfloat16": job(folder / "bfloat16", "--precision", "bfloat16", "--steps", 2),
         "ep 3": job(folder / "ep 3", "--ep", 3),
         "experts 7": job(folder / "experts 7", "--experts", 7),
-    } | {fault: job(folder / fault, fault=fault) for fault in BROKEN}  # fmt: skip
+    } | {fault: job(folder / fault, fault=fault) for fault in BROKEN}
     outcomes, sent = run_jobs(folder, jobs, request.param)
     return SimpleNamespace(ranks=request.param, folder=folder, outcomes=outcomes, sent=sent)
 
@@ -129,12 +159,24 @@ def test_one_process_is_the_definition(one):
     for block in model.blocks:
         block.mixture = Dense(block.mixture)
     named = dict(model.named_parameters())
-    optimizer = torch.optim.AdamW([{"params": [p for p in named.values() if p.dim() > 1], "weight_decay": 0.1},
-                                   {"params": [p for p in named.values() if p.dim() == 1], "weight_decay": 0.0}],
-                                  betas=(0.9, 0.95))  # fmt: skip
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [p for p in named.values() if p.dim() > 1], "weight_decay": 0.1},
+            {"params": [p for p in named.values() if p.dim() == 1], "weight_decay": 0.0},
+        ],
+        betas=(0.9, 0.95),
+    )
     for step in range(STEPS):
-        [(inputs, targets)] = micro_batches(tokens.train, seed=config.seed, update=step, context=16, rank=0,
-                                            world_size=1, micro_batch_size=16, accumulation_steps=1)  # fmt: skip
+        [(inputs, targets)] = micro_batches(
+            tokens.train,
+            seed=config.seed,
+            update=step,
+            context=16,
+            rank=0,
+            world_size=1,
+            micro_batch_size=16,
+            accumulation_steps=1,
+        )
         loss = model(inputs, targets) / config.tokens_per_update
         mixtures = [block.mixture for block in model.blocks]
         balance = sum(4 * (m.chosen.mean(0) / 2 * m.mean).sum() for m in mixtures)
@@ -144,8 +186,12 @@ def test_one_process_is_the_definition(one):
             group["lr"] = config.learning_rate_at(step)
         optimizer.step()
         optimizer.zero_grad()
-        expected = {"loss": loss.item(), "grad_norm": norm.item(), "balance": balance.item() / 2,
-                    "busiest": max((m.chosen.sum(0) / m.chosen.sum() * 4).max().item() for m in mixtures)}  # fmt: skip
+        expected = {
+            "loss": loss.item(),
+            "grad_norm": norm.item(),
+            "balance": balance.item() / 2,
+            "busiest": max((m.chosen.sum(0) / m.chosen.sum() * 4).max().item() for m in mixtures),
+        }
         for key, value in expected.items():
             assert metrics(one / "plain", key)[step + 1] == pytest.approx(value, abs=EQUAL), (step, key)
     assert largest_gap(checkpoint(one / "plain", STEPS)["model"], model.state_dict()) < EQUAL
@@ -181,8 +227,10 @@ def test_half_precision_trains(ran):
 
 def test_what_does_not_divide_is_refused(ran):
     for refusal, ep, experts in (("ep 3", 3, 4), ("experts 7", ran.ranks, 7)):
-        assert ran.outcomes[refusal] == (f"InputError: --ep {ep} must divide the number of processes, {ran.ranks}, and "
-                                         f"--experts {experts}: each rank holds as many whole experts")  # fmt: skip
+        assert ran.outcomes[refusal] == (
+            f"InputError: --ep {ep} must divide the number of processes, {ran.ranks}, and "
+            f"--experts {experts}: each rank holds as many whole experts"
+        )
 
 
 def test_parameters_are_counted():
@@ -193,27 +241,33 @@ def test_parameters_are_counted():
     assert mixture_parameter_count(shape, 5) == (of_experts, others)
 
 
-@pytest.mark.parametrize("wrong, message", [
-    ("--experts 0", "--experts must be at least 1, not 0"),
-    ("--best 5", "--best 5 is more than --experts 4"),
-    ("--ep 0", "--ep must be at least 1, not 0"),
-    ("--balance -1", "--balance must be at least 0, not -1.0"),
-    ("--precision float16", "invalid choice 'float16' for argument '--precision'"),
-    ("--dropout 1", "--dropout must be a probability from 0 to below 1, not 1.0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ("--experts 0", "--experts must be at least 1, not 0"),
+        ("--best 5", "--best 5 is more than --experts 4"),
+        ("--ep 0", "--ep must be at least 1, not 0"),
+        ("--balance -1", "--balance must be at least 0, not -1.0"),
+        ("--precision float16", "invalid choice 'float16' for argument '--precision'"),
+        ("--dropout 1", "--dropout must be a probability from 0 to below 1, not 1.0"),
+    ],
+)
 def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
     with pytest.raises(InputError) as refused:
         parse(experts_ddp.PRESETS, flags(tmp_path, *wrong.split()))
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize("wrong, message", [
-    ("--tokens-per-update 100", "is not a multiple of 1 rank(s) x 4 windows x 16 tokens = 64; nearest that are: "),
-    ("--experts 100000000", "GiB of memory, each of 1 here has"),
-    ("--data nothing.txt", "nothing.txt"),
-    ("--resume {checkpoint} --experts 8", "it has experts 4, this run has 8"),
-    ("--resume {checkpoint} --best 1", "it has best 2, this run has 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ("--tokens-per-update 100", "is not a multiple of 1 rank(s) x 4 windows x 16 tokens = 64; nearest that are: "),
+        ("--experts 100000000", "GiB of memory, each of 1 here has"),
+        ("--data nothing.txt", "nothing.txt"),
+        ("--resume {checkpoint} --experts 8", "it has experts 4, this run has 8"),
+        ("--resume {checkpoint} --best 1", "it has best 2, this run has 1"),
+    ],
+)
 def test_bad_input_is_one_sentence(tmp_path, one, wrong, message):
     with pytest.raises(InputError) as refused:
         train_one(tmp_path / "run", *wrong.format(checkpoint=one / "plain/checkpoints/step_000002").split())

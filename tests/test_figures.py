@@ -25,9 +25,22 @@ from ddp_course.lab.figures.style import ink_on, spread_out
 
 TRAINING = [{"step": step, "loss": 5.0 - step / 10, "learning_rate": 0.001} for step in range(20)]
 
-LIFE = [{"time": 100.0 + time, "lane": "0", "what": what, "step": step} for time, what, step in (
-    (0, "start", None), (2, "load", None), (3, "step", 0), (4, "save", None), (5, "saved", None), (6, "step", 1),
-    (7, "killed", None), (9, "start", None), (11, "step", 1), (12, "step", 2), (13, "exit", 75))]  # fmt: skip
+LIFE = [
+    {"time": 100.0 + time, "lane": "0", "what": what, "step": step}
+    for time, what, step in (
+        (0, "start", None),
+        (2, "load", None),
+        (3, "step", 0),
+        (4, "save", None),
+        (5, "saved", None),
+        (6, "step", 1),
+        (7, "killed", None),
+        (9, "start", None),
+        (11, "step", 1),
+        (12, "step", 2),
+        (13, "exit", 75),
+    )
+]
 
 
 def event(start, end, kind="compute", name="forward"):
@@ -141,9 +154,21 @@ def test_labels_are_spread_out_and_the_first_of_two_equals_is_on_top():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(8, "8"), (8.0, "8"), (1234567, "1,234,567"), (9.996, "10"), (0.01234, "0.0123"), (12345.6, "12,346"),
-     (1.5e10, "1.5e10"), (-0.5, "-0.5"), (0.0, "0"), (math.nan, "nan"), (True, "True"), ("sum", "sum")],
-)  # fmt: skip
+    [
+        (8, "8"),
+        (8.0, "8"),
+        (1234567, "1,234,567"),
+        (9.996, "10"),
+        (0.01234, "0.0123"),
+        (12345.6, "12,346"),
+        (1.5e10, "1.5e10"),
+        (-0.5, "-0.5"),
+        (0.0, "0"),
+        (math.nan, "nan"),
+        (True, "True"),
+        ("sum", "sum"),
+    ],
+)
 def test_numbers_are_written_as_people_read_them(value, text):
     assert format_number(value) == text
 
@@ -201,10 +226,17 @@ def test_a_run_killed_in_mid_write_loses_only_the_unfinished_line(tmp_path, endi
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "not a run directory"), ("", "no finished record"), ("not json\n", "line 1"), ("[1]\n", "line 1"),
-     (b"\xff\xfe\n", "line 1"), ('{"loss": 1}\n', "'loss'"), ('{"step": "x", "loss": 1}\n', "'loss'"),
-     ('{"step": 1, "val_loss": 2}\n', "'loss'")],
-)  # fmt: skip
+    [
+        (None, "not a run directory"),
+        ("", "no finished record"),
+        ("not json\n", "line 1"),
+        ("[1]\n", "line 1"),
+        (b"\xff\xfe\n", "line 1"),
+        ('{"loss": 1}\n', "'loss'"),
+        ('{"step": "x", "loss": 1}\n', "'loss'"),
+        ('{"step": 1, "val_loss": 2}\n', "'loss'"),
+    ],
+)
 def test_a_run_without_metrics_is_refused_by_name(tmp_path, content, message):
     if content is not None:
         (tmp_path / "metrics.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -323,10 +355,16 @@ def test_short_runs_are_measured_in_milliseconds():
 
 @pytest.mark.parametrize(
     ("lanes", "message"),
-    [({}, "at least one group"), ({"run": {0: []}}, "no events"), ({"run": {0: None}}, "no list of events"),
-     ({"run": {0: [event(2.0, 1.0)]}}, "start <= end"), ({"run": {0: [event(1.0, 2.0, "sleep")]}}, "idle"),
-     ({"run": {0: [{"name": "forward"}]}}, "Rank 0"), ({"run": SimpleNamespace(results={1: {}})}, "Rank 1")],
-)  # fmt: skip
+    [
+        ({}, "at least one group"),
+        ({"run": {0: []}}, "no events"),
+        ({"run": {0: None}}, "no list of events"),
+        ({"run": {0: [event(2.0, 1.0)]}}, "start <= end"),
+        ({"run": {0: [event(1.0, 2.0, "sleep")]}}, "idle"),
+        ({"run": {0: [{"name": "forward"}]}}, "Rank 0"),
+        ({"run": SimpleNamespace(results={1: {}})}, "Rank 1"),
+    ],
+)
 def test_lanes_that_cannot_be_drawn_are_refused(lanes, message):
     with pytest.raises(InputError, match=message):
         figures.rank_lanes(lanes, "Nothing")
@@ -398,11 +436,7 @@ def test_labels_of_crowded_points_do_not_overlap():
     points = {f"point {i}": (0.5 * 1.1**i, 4e9) for i in range(4)}
     figure = figures.roofline(1e11, 1e10, points, "Crowded")
     figure.draw_without_rendering()
-    boxes = [
-        Text.get_window_extent(text)
-        for text in figure.axes[0].texts
-        if text.get_text().startswith("point")
-    ]
+    boxes = [Text.get_window_extent(text) for text in figure.axes[0].texts if text.get_text().startswith("point")]
     assert len(boxes) == 4
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
@@ -451,9 +485,7 @@ def test_a_notebook_shows_each_figure_exactly_once(tmp_path):
         tmp_path / "in.ipynb", tmp_path / "out.ipynb", kernel_name="python3", progress_bar=False, log_output=False
     )
     executed = nbformat.read(tmp_path / "out.ipynb", as_version=4)
-    images = [
-        [output for output in cell.outputs if "image/png" in output.get("data", {})] for cell in executed.cells
-    ]
+    images = [[output for output in cell.outputs if "image/png" in output.get("data", {})] for cell in executed.cells]
     assert [len(found) for found in images] == [0, 1, 0, 1, 1]
     assert images[1][0].metadata["image/png"]["alt"] == "Only one"
     assert images[1][0].data["text/plain"] == "Figure: Only one"

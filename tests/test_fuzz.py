@@ -29,57 +29,143 @@ CASES = 50  # of the suite, or at a time
 MEMORY = 8 << 30  # bytes of addresses that a process may take: a size that is too large may not end the machine
 MATPLOTLIB_WITHOUT_A_HOME = "mkdir -p failed for path", "Matplotlib created a temporary cache directory"  # goes on
 HANGS = 60  # seconds in which a case computes or stands still; what other programs take does not count
-PAIRS = "".join(json.dumps({"prompt": f"def f{n}(a):\n", "chosen": f"    return a + {n}\n",
-                            "rejected": f"    return a + {n})\n"}) + "\n" for n in range(60))  # fmt: skip
+PAIRS = "".join(
+    json.dumps({"prompt": f"def f{n}(a):\n", "chosen": f"    return a + {n}\n", "rejected": f"    return a + {n})\n"})
+    + "\n"
+    for n in range(60)
+)
 SIZES = "--layers 1 --heads 1 --width 8 --context 48 --tokens-per-update 96 --micro-batch-size 2"
 # What each does in a moment. Later flags win.
 SMALL = {
     "minigpt": f"--preset tiny --data code.py {SIZES} --steps 2 --sample-tokens 2 --validation-windows 2",
     "reward": "--preset tiny --backbone minigpt:minigpt --pairs pairs.jsonl --steps 2 --pairs-per-update 4 "
-              "--max-tokens 40",
+    "--max-tokens 40",
     "grpo": "--preset tiny --pretrained minigpt --data code.py --steps 2 --prompts-per-update 2 --group-size 2 "
-            "--new-tokens 3 --validation-prompts 2",
+    "--new-tokens 3 --validation-prompts 2",
     "puzzles": "--preset tiny --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2 --steps 2",
     "puzzles-tensors": "--preset tiny --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2 --steps 2 "
-                       "--checkpoint distributed",
+    "--checkpoint distributed",
     "parallel": f"--preset tiny --data code.py {SIZES} --steps 2 --validation-windows 2",
     "diloco": f"--preset tiny --data code.py {SIZES} --steps 2 --sync-every 1 --validation-windows 2",
     "experts": f"--preset tiny --data code.py {SIZES} --steps 2 --experts 2 --validation-windows 2",
     "ladder": "--rungs plain --steps 1",
     "speedrun": "--preset tiny --data code.py --nproc 1 --run-dir speedrun",  # finished: it launches none
-}  # fmt: skip
+}
 RUNS = ("minigpt", "reward", "grpo", "puzzles", "puzzles-tensors", "parallel", "diloco", "experts")
 FLAGS = {
-    "minigpt": minigpt_ddp.TrainConfig, "reward": reward_ddp.RewardConfig, "grpo": grpo_ddp.GRPOConfig,
-    "puzzles": puzzles_ddp.PuzzleConfig, "parallel": parallel_ddp.ParallelConfig, "diloco": diloco_ddp.DiLoCoConfig,
-    "experts": experts_ddp.ExpertsConfig, "ladder": ladder_ddp.LadderConfig,
+    "minigpt": minigpt_ddp.TrainConfig,
+    "reward": reward_ddp.RewardConfig,
+    "grpo": grpo_ddp.GRPOConfig,
+    "puzzles": puzzles_ddp.PuzzleConfig,
+    "parallel": parallel_ddp.ParallelConfig,
+    "diloco": diloco_ddp.DiLoCoConfig,
+    "experts": experts_ddp.ExpertsConfig,
+    "ladder": ladder_ddp.LadderConfig,
     "speedrun": make_dataclass("Flags", [("data", str), ("seed", int), ("preset", str)]),
-}  # fmt: skip
+}
 # A large number of these is work, which may be asked for however long it takes; of the others it is memory at most.
-WORK = {"steps", "sample_tokens", "passes", "segments", "slow_steps", "fast_steps", "layers", "samples", "sample_pairs",
-        "held_out", "boards_per_puzzle", "group_size"}  # fmt: skip
+WORK = {
+    "steps",
+    "sample_tokens",
+    "passes",
+    "segments",
+    "slow_steps",
+    "fast_steps",
+    "layers",
+    "samples",
+    "sample_pairs",
+    "held_out",
+    "boards_per_puzzle",
+    "group_size",
+}
 SLOW = {"compile", "wandb", "tensorboard"}
-NAMES = ["", ".", "code.py", "pairs.jsonl", "notes", "odd", "nothing", "no/such", "loop", "/dev/null", "/dev/full",
-         "/dev/zero", "x" * 300, "a\nb", "\udcff", "~nobody", "stdlib", "computed", "minigpt:", "minigpt:odd",
-         "hf:notes", "nanochat:notes", "shards", *(f"{name}{rest}" for name in (*RUNS, "speedrun") for rest in
-         ("", "/checkpoints/step_000002", "/checkpoints", "/config.json", "/latest", "/notes.txt"))]  # fmt: skip
-CONTENTS = [b"", b"\0", b"7", b"null", b"[]", b"{}", b"{", b'{"step": 1e999}', b"\xff\xfe", b"[" * 100_000, b"\n\n",
-            b"step_000001", b"question,answer\n1,2\n", b'{"prompt": 1}\n', b"x" * 100_000, b"seed=9\nsteps\n",
-            b'{"step": 3, "loss": null}\n', b"@odd\n"]  # fmt: skip
-ODD_NUMBERS = ["0", "-1", "7.5", "1e-30", "1e30", "1e39", "nan", "-inf", "many", "", "None", "1e3", "9007199254740993",
-               "18446744073709551615", "18446744073709551616",
-               "9" * 5000, "\u0663"]  # fmt: skip
+NAMES = [
+    "",
+    ".",
+    "code.py",
+    "pairs.jsonl",
+    "notes",
+    "odd",
+    "nothing",
+    "no/such",
+    "loop",
+    "/dev/null",
+    "/dev/full",
+    "/dev/zero",
+    "x" * 300,
+    "a\nb",
+    "\udcff",
+    "~nobody",
+    "stdlib",
+    "computed",
+    "minigpt:",
+    "minigpt:odd",
+    "hf:notes",
+    "nanochat:notes",
+    "shards",
+    *(
+        f"{name}{rest}"
+        for name in (*RUNS, "speedrun")
+        for rest in ("", "/checkpoints/step_000002", "/checkpoints", "/config.json", "/latest", "/notes.txt")
+    ),
+]
+CONTENTS = [
+    b"",
+    b"\0",
+    b"7",
+    b"null",
+    b"[]",
+    b"{}",
+    b"{",
+    b'{"step": 1e999}',
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b"\n\n",
+    b"step_000001",
+    b"question,answer\n1,2\n",
+    b'{"prompt": 1}\n',
+    b"x" * 100_000,
+    b"seed=9\nsteps\n",
+    b'{"step": 3, "loss": null}\n',
+    b"@odd\n",
+]
+ODD_NUMBERS = [
+    "0",
+    "-1",
+    "7.5",
+    "1e-30",
+    "1e30",
+    "1e39",
+    "nan",
+    "-inf",
+    "many",
+    "",
+    "None",
+    "1e3",
+    "9007199254740993",
+    "18446744073709551615",
+    "18446744073709551616",
+    "9" * 5000,
+    "\u0663",
+]
 WORDS = ["@odd", "@nothing", "@/dev/zero", "--no-such", "--help", "word", "--steps", "=", "--", "\udcff"]
 LARGE = ["10000", "10000000", "1000000000000"]
 ENVIRONMENT = {
-    **dict.fromkeys(["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"], ["0", "1", "2", "-1", "x",
-                    "", "99999999999", "1.5"]),
+    **dict.fromkeys(
+        ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"],
+        ["0", "1", "2", "-1", "x", "", "99999999999", "1.5"],
+    ),
     "MASTER_ADDR": ["", "127.0.0.1", "no.such.machine.invalid", "a" * 300, "..", "é"],
     "DDP_COURSE_CACHE": ["odd", "notes", "/proc/no", "/dev/null", "x" * 300, "loop"],
     "TORCHELASTIC_ERROR_FILE": ["/proc/no", "notes", ""],
-    "TORCHELASTIC_RESTART_COUNT": ["x", "1"], "TORCHELASTIC_RUN_ID": ["x"], "HOME": ["", "/proc/no"],
-    "OMP_NUM_THREADS": ["x", "0", "-3"], "COLUMNS": ["1", "x"], "LANG": ["C"], "PYTHONIOENCODING": ["ascii"],
-}  # fmt: skip
+    "TORCHELASTIC_RESTART_COUNT": ["x", "1"],
+    "TORCHELASTIC_RUN_ID": ["x"],
+    "HOME": ["", "/proc/no"],
+    "OMP_NUM_THREADS": ["x", "0", "-3"],
+    "COLUMNS": ["1", "x"],
+    "LANG": ["C"],
+    "PYTHONIOENCODING": ["ascii"],
+}
 
 
 @dataclass
@@ -202,8 +288,11 @@ def snapshot(folder, script):
     own = "config.json", "metrics.jsonl", "latest", "samples.txt", "checkpoints", "tensors", "best"
     files = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
     names = {path.relative_to(folder): path for path in files}
-    return {name: path.read_bytes() for name, path in names.items() if name.parts[:1] != (script,)
-            or name.parts[1] not in own}  # fmt: skip
+    return {
+        name: path.read_bytes()
+        for name, path in names.items()
+        if name.parts[:1] != (script,) or name.parts[1] not in own
+    }
 
 
 def problems(home, folder, case) -> list[str]:
@@ -227,11 +316,13 @@ def problems(home, folder, case) -> list[str]:
 
 
 def ended_badly(done, surprised):
-    """Nobody ends the other ranks here, so each that fails says why in a line. The ladder may say it in its output.
-    """
+    """Nobody ends the other ranks here, so each that fails says why in a line. The ladder may say it in its output."""
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    others = [line for line in done.stderr.splitlines() if line not in said and "warning: " not in line
-              and not line.startswith(MATPLOTLIB_WITHOUT_A_HOME)]  # fmt: skip
+    others = [
+        line
+        for line in done.stderr.splitlines()
+        if line not in said and "warning: " not in line and not line.startswith(MATPLOTLIB_WITHOUT_A_HOME)
+    ]
     stopped = "stopped after step" in done.stdout  # with whatever exit code it was given for that
     if done.returncode not in (0, 1, 2) and not stopped:
         yield f"exit code {done.returncode}"
@@ -244,8 +335,14 @@ def ended_badly(done, surprised):
 def test_it_ends_with_one_line_at_most(home, tmp_path):
     number, end = itertools.count(), time.monotonic() + float(os.environ.get("FUZZ_SECONDS", 0))
 
-    @settings(max_examples=CASES, derandomize="FUZZ_SECONDS" not in os.environ, deadline=None, database=None,
-              phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=CASES,
+        derandomize="FUZZ_SECONDS" not in os.environ,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.randoms(use_true_random=True).map(a_case))
     def check(case):
         found = problems(home, tmp_path / str(next(number)), case)

@@ -72,8 +72,12 @@ def tensors(sequences=6, length=9, vocabulary=11, width=5):
     counted = (starts <= places) & (places < length - 1 - torch.arange(sequences)[:, None] % 4)
     log_probs, _ = token_log_probs((hidden @ output.T).detach(), tokens, 0.7)
     shape = log_probs.shape
-    given = {"old": log_probs + 0.3 * normal(*shape), "reference": log_probs + 0.3 * normal(*shape),
-             "advantages": normal(sequences), "counted": counted}  # fmt: skip
+    given = {
+        "old": log_probs + 0.3 * normal(*shape),
+        "reference": log_probs + 0.3 * normal(*shape),
+        "advantages": normal(sequences),
+        "counted": counted,
+    }
     return hidden, output, tokens, given
 
 
@@ -107,12 +111,18 @@ def test_the_loss_is_that_of_liger_kernel(kind):
     """
     module = pytest.importorskip("liger_kernel.chunked_loss.grpo_loss", reason="needs the extra `peers`: liger-kernel")
     hidden, output, tokens, given = tensors()
-    theirs = module.LigerFusedLinearGRPOLoss(beta=0.3, epsilon_low=0.2, epsilon_high=0.2, temperature=0.7,
-                                             loss_type=kind, compiled=False)  # fmt: skip
+    theirs = module.LigerFusedLinearGRPOLoss(
+        beta=0.3, epsilon_low=0.2, epsilon_high=0.2, temperature=0.7, loss_type=kind, compiled=False
+    )
     their_loss, (_, their_share) = theirs(
-        hidden[:, :-1], output, tokens[:, 1:], given["counted"].double(), given["advantages"],
-        ref_per_token_logps=given["reference"], old_per_token_logps=given["old"],
-    )  # fmt: skip
+        hidden[:, :-1],
+        output,
+        tokens[:, 1:],
+        given["counted"].double(),
+        given["advantages"],
+        ref_per_token_logps=given["reference"],
+        old_per_token_logps=given["old"],
+    )
     their_gradients = torch.autograd.grad(their_loss, (hidden, output))
     loss, clipped = ours(hidden, output, tokens, given)
     if kind == "dapo":
@@ -215,11 +225,14 @@ def test_pairs_without_a_prompt_and_with_one_token(tmp_path):
     process_group.stop()
 
 
-@pytest.mark.parametrize(("flags", "said"), [
-    (["--temperature", "1e-40"], "--temperature must be from 0.001 to 1000, not 1e-40"),
-    (["--temperature", "inf"], "--temperature must be a number of at most"),
-    (["--beta", "1e-9"], "--beta must be 0 or from 1e-06 to 1000"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--temperature", "1e-40"], "--temperature must be from 0.001 to 1000, not 1e-40"),
+        (["--temperature", "inf"], "--temperature must be a number of at most"),
+        (["--beta", "1e-9"], "--beta must be 0 or from 1e-06 to 1000"),
+    ],
+)
 def test_numbers_that_lead_nowhere_are_refused(flags, said):
     with pytest.raises(InputError, match=said):
         command_line.parse(grpo_ddp.PRESETS, flags)
@@ -251,7 +264,7 @@ JUDGED = {
     "too deep for the tree": (f"    c = {'-' * 100_000}1\n    d = a\n", False),
     "a huge number": (f"    c = {'9' * 10_000}\n    d = a\n", False),
     "an escape that Python warns of": ("    c = '\\d'\n    d = 1if a else 2\n", True),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", JUDGED)
@@ -267,8 +280,9 @@ def test_the_prompt_earns_nothing():
     assert parses("def f():\n    a = 1\n    b = 2\n    return", " a\nc = 1\n", min_statements=1)
 
 
-@pytest.mark.parametrize("evil", ["open({0!r}, 'w').write('x')", "__import__('os').mkdir({0!r})",
-                                  "@open({0!r}, 'w').write\ndef g(): pass"])  # fmt: skip
+@pytest.mark.parametrize(
+    "evil", ["open({0!r}, 'w').write('x')", "__import__('os').mkdir({0!r})", "@open({0!r}, 'w').write\ndef g(): pass"]
+)
 def test_nothing_is_ever_executed(tmp_path, evil):
     """Not even what a module would run when it is imported."""
     lines = evil.format(str(tmp_path / "written"))
@@ -299,7 +313,7 @@ def test_prompts_are_headers_that_stand_in_the_corpus_once(tmp_path):
         functions(["one", "two", "one"]) + "class A:\n    async def three(self, x: int = 3) -> dict[str, int]:\n"
         "        pass\n    def four(self,\n             x):\n        pass\n\n"
         'def five(): return 5\n\ndef six(a, a b):\n    pass\n\nTEXT = """\ndef seven(%s, b):\n"""\n'
-    )  # fmt: skip
+    )
     (tmp_path / "a19.py").write_text(  # of 20 files the last validates
         functions(["longer" * 9, "eight", "one"])
         + "class B:\n    def nine(self):\n        if self:\n            pass\n\n    x = 2\ny = 3\n"
@@ -313,8 +327,11 @@ def test_prompts_are_headers_that_stand_in_the_corpus_once(tmp_path):
 
 def test_prompts_of_an_update_are_a_pure_function_of_seed_and_update():
     pool = [str(n) for n in range(50)]
-    draws = {(seed, update): tuple(prompts_of(pool, seed=seed, update=update, count=20))
-             for seed in (1, 2) for update in range(3)}  # fmt: skip
+    draws = {
+        (seed, update): tuple(prompts_of(pool, seed=seed, update=update, count=20))
+        for seed in (1, 2)
+        for update in range(3)
+    }
     assert len(set(draws.values())) == 6 and all(len(set(drawn)) == 20 for drawn in draws.values())
     assert prompts_of(pool, seed=1, update=2, count=20) == list(draws[1, 2])
     assert prompts_of(pool, seed=1, update=2, count=5) == list(draws[1, 2][:5])
@@ -454,8 +471,21 @@ def test_the_rung_notices_what_is_of_one_rank_only(climb):
 def pretrained(code, tmp_path_factory):
     """A tiny model that has read the functions for some seconds: few of the texts that it writes parse."""
     run_dir = tmp_path_factory.mktemp("pretrained")
-    done = train_alone(run_dir, "--data", code, "--steps", 120, "--learning-rate", 3e-3, "--validate-every", 0,
-                       "--checkpoint-every", 0, "--warmup-steps", 10)  # fmt: skip
+    done = train_alone(
+        run_dir,
+        "--data",
+        code,
+        "--steps",
+        120,
+        "--learning-rate",
+        3e-3,
+        "--validate-every",
+        0,
+        "--checkpoint-every",
+        0,
+        "--warmup-steps",
+        10,
+    )
     assert done.returncode == 0, done.stderr
     return run_dir
 
@@ -477,9 +507,30 @@ def whole(pretrained, code, tmp_path_factory):
     return run_dir, run
 
 
-LEARN = ("--steps", 12, "--prompts-per-update", 8, "--group-size", 8, "--new-tokens", 24, "--learning-rate", 1e-3,
-         "--warmup-steps", 4, "--validation-prompts", 9, "--validate-every", 6, "--checkpoint-every", 6,
-         "--keep-checkpoints", 0, "--kl-target", 0.2)  # fmt: skip
+LEARN = (
+    "--steps",
+    12,
+    "--prompts-per-update",
+    8,
+    "--group-size",
+    8,
+    "--new-tokens",
+    24,
+    "--learning-rate",
+    1e-3,
+    "--warmup-steps",
+    4,
+    "--validation-prompts",
+    9,
+    "--validate-every",
+    6,
+    "--checkpoint-every",
+    6,
+    "--keep-checkpoints",
+    0,
+    "--kl-target",
+    0.2,
+)
 
 
 def test_it_learns(whole):
@@ -497,8 +548,23 @@ def test_what_is_logged(whole):
     run_dir, run = whole
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if "loss" in record]
-    names = {"reward", "kl", "entropy", "clip_fraction", "beta", "length", "distinct", "r_margin", "lp_margin",
-             "kl_margin", "tokens", "learning_rate", "grad_norm", "completions_per_s", "seconds"}  # fmt: skip
+    names = {
+        "reward",
+        "kl",
+        "entropy",
+        "clip_fraction",
+        "beta",
+        "length",
+        "distinct",
+        "r_margin",
+        "lp_margin",
+        "kl_margin",
+        "tokens",
+        "learning_rate",
+        "grad_norm",
+        "completions_per_s",
+        "seconds",
+    }
     assert all(names <= record.keys() and all(map(math.isfinite, record.values())) for record in steps)
     assert [record["step"] for record in steps] == list(range(1, 13))
     assert steps[0]["kl"] == pytest.approx(0, abs=1e-6) and steps[-1]["kl"] > 1e-3
@@ -543,10 +609,23 @@ def test_a_run_goes_on_with_the_prompts_it_began_with(pretrained, code, tmp_path
 def test_sigterm_saves_on_all_ranks(pretrained, code, tmp_path):
     run_dir = tmp_path / "run"
     pid = os.getpid()
-    watcher = _when(lambda: (run_dir / "metrics.jsonl").exists() and len(metrics(run_dir)) > 1,
-                    lambda: _signal_ranks(pid, signal.SIGTERM))  # fmt: skip
-    endless = arguments(pretrained, code, run_dir, "--steps", 4000, "--validate-every", 0, "--checkpoint-every", 0,
-                        "--exit-code-when-stopped", 0)  # fmt: skip
+    watcher = _when(
+        lambda: (run_dir / "metrics.jsonl").exists() and len(metrics(run_dir)) > 1,
+        lambda: _signal_ranks(pid, signal.SIGTERM),
+    )
+    endless = arguments(
+        pretrained,
+        code,
+        run_dir,
+        "--steps",
+        4000,
+        "--validate-every",
+        0,
+        "--checkpoint-every",
+        0,
+        "--exit-code-when-stopped",
+        0,
+    )
     run = torchrun(GRPO, *endless, nproc=2, quiet=True)
     watcher.join()
     assert run.exit_code == 0
@@ -559,8 +638,20 @@ def test_the_pairwise_objective_learns_its_pairs(pretrained, code, tmp_path):
     """Chosen and rejected differ in whether they parse: the log-probability margin grows."""
     pairs = [Pair(f"def p{n}(a, b):\n", "    c = a\n    return b\n", "    c = a)\n    return b\n") for n in range(16)]
     write_pairs(tmp_path / "pairs.jsonl", pairs)
-    flags = ("--objective", "pairwise", "--pairs", tmp_path / "pairs.jsonl", "--steps", 6, "--new-tokens", 32,
-             "--passes", 1, "--min-statements", 2)  # fmt: skip
+    flags = (
+        "--objective",
+        "pairwise",
+        "--pairs",
+        tmp_path / "pairs.jsonl",
+        "--steps",
+        6,
+        "--new-tokens",
+        32,
+        "--passes",
+        1,
+        "--min-statements",
+        2,
+    )
     done = warm.alone(GRPO, *arguments(pretrained, code, tmp_path / "run", *flags))
     assert done.returncode == 0, done.stderr
     margins = list(metrics(tmp_path / "run", "lp_margin").values())
@@ -579,10 +670,12 @@ BAD = {
     "a reward model without a path": (["--reward", "model"], "--reward model and --reward-model PATH belong together"),
     "pairs that nobody reads": (["--pairs", "x.jsonl"], "--objective pairwise and --pairs FILE belong together"),
     "pairs that are not there": (["--objective", "pairwise", "--pairs", "{tmp}/x.jsonl"], "x.jsonl"),
-    "a bad line": (["--objective", "pairwise", "--pairs", "{tmp}/bad.jsonl"],
-                   "bad.jsonl, line 1: 'rejected' is missing"),
+    "a bad line": (
+        ["--objective", "pairwise", "--pairs", "{tmp}/bad.jsonl"],
+        "bad.jsonl, line 1: 'rejected' is missing",
+    ),
     "another run's checkpoint": (["--resume", "{whole}/checkpoints/step_000012"], "this run has"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", BAD)

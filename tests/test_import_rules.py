@@ -23,9 +23,17 @@ from ddp_course.authoring import commands as authoring
 
 PACKAGE = authoring.ROOT / "ddp_course"
 IN_A_RANK = {
-    "base", "models", "data", "distributed", "checkpoint", "training", "post_training", "trainers",
-    "ladder", "launchable",
-}  # fmt: skip
+    "base",
+    "models",
+    "data",
+    "distributed",
+    "checkpoint",
+    "training",
+    "post_training",
+    "trainers",
+    "ladder",
+    "launchable",
+}
 FOR_ALL = {"base"}
 ALLOWED = {  # part of the package: the parts it may import, besides itself and FOR_ALL
     "models": set(),
@@ -48,8 +56,18 @@ ALLOWED = {  # part of the package: the parts it may import, besides itself and 
     "harness": IN_A_RANK | {"launcher"},  # what the grader starts inside a rank
     "template": IN_A_RANK,  # what a cluster's operator starts inside a rank
 }
-NOT_IN_A_RANK = {"matplotlib", "IPython", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "nbclient",
-                 "nbconvert", "nbformat", "papermill"}  # fmt: skip
+NOT_IN_A_RANK = {
+    "matplotlib",
+    "IPython",
+    "ipykernel",
+    "jupyter",
+    "jupyter_client",
+    "jupyter_core",
+    "nbclient",
+    "nbconvert",
+    "nbformat",
+    "papermill",
+}
 NOT_AT_IMPORT = NOT_IN_A_RANK | {"tokenizers", "tiktoken", "rustbpe", "transformers", "nanochat"}  # when chosen
 
 

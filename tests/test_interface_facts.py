@@ -82,9 +82,16 @@ def record() -> dict[str, dict]:
         cluster.run("node2", "ip link set eth0 down && ip link set eth0 name ens3 && ip link set ens3 up")
         for node in NODES:  # the kernel calls them up a moment later
             cluster.run(node, "while ip -br -4 addr | grep -qw DOWN; do sleep 0.1; done")
-        servers = {node: subprocess.Popen(cluster.entering(node, [sys.executable, "-c", SERVE]), text=True,
-                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-                   for node in NODES}  # fmt: skip
+        servers = {
+            node: subprocess.Popen(
+                cluster.entering(node, [sys.executable, "-c", SERVE]),
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            for node in NODES
+        }
         for server in servers.values():
             assert server.stdout.readline() == "ready\n"
         for case, special in CASES.items():
@@ -96,10 +103,12 @@ def record() -> dict[str, dict]:
                 look = f"ip -br -4 addr; echo {END}; hostname; echo {END}; cat /etc/hosts"
                 said = cluster.run(node, f"{do}; hostname {name}; printf %s '{hosts}' > /etc/hosts; {look}").stdout
                 addresses, own_name, names = said.split(f"{END}\n")
-                facts = {"hostname": own_name.strip(),
-                         "hosts": names,
-                         "ip": "".join(line.rstrip() + "\n" for line in addresses.splitlines()),
-                         "GLOO_SOCKET_IFNAME": variable}  # fmt: skip
+                facts = {
+                    "hostname": own_name.strip(),
+                    "hosts": names,
+                    "ip": "".join(line.rstrip() + "\n" for line in addresses.splitlines()),
+                    "GLOO_SOCKET_IFNAME": variable,
+                }
                 server.stdin.write(json.dumps(variable) + "\n")
                 server.stdin.flush()
                 found[case][node] = facts | {"published": server.stdout.readline().strip()}

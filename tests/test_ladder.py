@@ -107,9 +107,20 @@ def test_the_first_loss_is_that_of_the_data(runs):
 LADDER = ROOT / "ddp_course" / "ladder_ddp.py"
 NOT_EQUAL = {rung.name: rung.differs_from for rung in all_rungs() if rung.expected == DIFFERENT}  # from so many ranks
 FAULTS = ("no_all_reduce", "sum_for_mean", "same_share")
-FOR_FAULTS = ("plain", "accumulation", "ragged token counts", "fp16 messages", "by hand: overlapped",
-              "by hand: bucketed", "fully sharded", "FSDP2: accumulation", "FSDP2: hybrid",
-              "another world size", "ring attention: zigzag", "experts: balance loss")  # fmt: skip
+FOR_FAULTS = (
+    "plain",
+    "accumulation",
+    "ragged token counts",
+    "fp16 messages",
+    "by hand: overlapped",
+    "by hand: bucketed",
+    "fully sharded",
+    "FSDP2: accumulation",
+    "FSDP2: hybrid",
+    "another world size",
+    "ring attention: zigzag",
+    "experts: balance loss",
+)
 ON_A_MESH = ("FSDP2 x tensor", "data x pipeline")  # with an axis for the data from 4 ranks on
 BOUNDED = {"bf16", "fp16 and scaler", "fp16 messages", "PowerSGD messages"}
 
@@ -208,9 +219,18 @@ def test_a_broken_axis_of_the_data_is_caught(faulty_on_a_mesh, fault, rung):
 
 def test_axes_of_three_ranks_and_sizes_that_do_not_divide(tmp_path):
     """Sizes are enlarged until they can be cut; experts do without, and one of three ranks has no window at all."""
-    rungs = ["tensor: clipping", "tensor: sequence", "ZBVZeroBubble", "ring attention: zigzag", "Ulysses",
-             "experts: balance loss", "data x experts", "FSDP2 x tensor", "data x pipeline",
-             "data x pipeline x tensor"]  # fmt: skip
+    rungs = [
+        "tensor: clipping",
+        "tensor: sequence",
+        "ZBVZeroBubble",
+        "ring attention: zigzag",
+        "Ulysses",
+        "experts: balance loss",
+        "data x experts",
+        "FSDP2 x tensor",
+        "data x pipeline",
+        "data x pipeline x tensor",
+    ]
     out = tmp_path / "records.jsonl"
     sizes = ("--seed", 31, "--width", 22, "--context", 5, "--windows", 2, "--steps", 2)
     warm.ranks(LADDER, "--rungs", ",".join(rungs), *sizes, "--out", out, nproc=3)

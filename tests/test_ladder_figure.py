@@ -13,8 +13,12 @@ def record(rung, gap, world_size=2, tolerance=1e-10, topic="the batch"):
 
 
 RECORDS = [
-    record("plain", 0.0, 1), record("plain", 3e-17), record("norm", 0.0, 1), record("norm", 1e-2), record("far", 1e-12),
-]  # fmt: skip
+    record("plain", 0.0, 1),
+    record("plain", 3e-17),
+    record("norm", 0.0, 1),
+    record("norm", 1e-2),
+    record("far", 1e-12),
+]
 
 
 def marks(figure):

@@ -229,7 +229,7 @@ train()
 dist.destroy_process_group()
 names = [open(f"/proc/self/task/{{thread}}/comm").read().strip() for thread in os.listdir("/proc/self/task")]
 print(json.dumps({{"left": [name for name in names if "gloo" in name]}}))
-""")  # fmt: skip
+""")
     run = torchrun(plain, nproc=2, quiet=True, check=bool(remedy))
     left = [result["left"] for result in run.results.values()]
     if remedy:

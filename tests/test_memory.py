@@ -33,7 +33,9 @@ run(main, {"nothing": Nothing()}) if sys.argv.pop() == "as a launchable" else ma
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="only glibc can be told to keep what is freed")
 def test_what_a_step_frees_the_next_one_uses_again(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    faults = {how: json.loads(warm.alone(tmp_path / "script.py", how).stdout.splitlines()[-1])["faults"]
-              for how in ("as a launchable", "plainly")}  # fmt: skip
+    faults = {
+        how: json.loads(warm.alone(tmp_path / "script.py", how).stdout.splitlines()[-1])["faults"]
+        for how in ("as a launchable", "plainly")
+    }
     pages = (1 + 8 + 48) << 8  # of 4 KiB
     assert faults["plainly"] > 0.5 * pages > 100 * faults["as a launchable"], faults

@@ -22,13 +22,19 @@ def job(network="Socket", silent=(), prefix=""):
         target, way = (rank + 1) % 4, f"NET/{network}/0" if rank % 2 else "SHM/direct"
         lines += [(rank, f"Using network {network}"), (rank, started + "START")]
         lines += [(rank, f"comm 0x55d0 rank {rank} nRanks 4 nNodes 2 localRanks 2 localRank {rank % 2} MNNVL 0")]
-        lines += [(rank, f"Channel 0{channel}/0 : {rank}[{rank % 2}] -> {target}[{target % 2}] [send] via {way}")
-                  for channel in range(2)]  # fmt: skip
+        lines += [
+            (rank, f"Channel 0{channel}/0 : {rank}[{rank % 2}] -> {target}[{target % 2}] [send] via {way}")
+            for channel in range(2)
+        ]
         if rank not in silent:
-            lines += [(rank, "2 coll channels, 0 collnet channels, 0 nvls channels, 2 p2p channels, 1 p2p channels"),
-                      (rank, "Connected all rings, use ring PXN 0 GDR 0"), (rank, started + "COMPLETE")]  # fmt: skip
-    return "\n".join(f"{prefix}{HOSTS[rank]}:{10 + rank}:{20 + rank} [{rank % 2}] NCCL INFO {text}"
-                     for rank, text in lines)  # fmt: skip
+            lines += [
+                (rank, "2 coll channels, 0 collnet channels, 0 nvls channels, 2 p2p channels, 1 p2p channels"),
+                (rank, "Connected all rings, use ring PXN 0 GDR 0"),
+                (rank, started + "COMPLETE"),
+            ]
+    return "\n".join(
+        f"{prefix}{HOSTS[rank]}:{10 + rank}:{20 + rank} [{rank % 2}] NCCL INFO {text}" for rank, text in lines
+    )
 
 
 def answers(text):

@@ -237,8 +237,10 @@ def read_in_one_sitting(nb, path):
     # The questions are left out: of the folded words a reader opens as many as they like.
     words = sum(len(QUESTION.sub("", cell.source).split()) for cell in nb.cells if cell.cell_type == "markdown")
     if re.match(r"\d\d_", path.stem) and (len(nb.cells) > MOST_CELLS or words > MOST_WORDS):
-        yield (f"{len(nb.cells)} cells and {words} words; a notebook of the spine has at most {MOST_CELLS} and "
-               f"{MOST_WORDS}: move what a second reading wants to {path.stem[:2]}b")  # fmt: skip
+        yield (
+            f"{len(nb.cells)} cells and {words} words; a notebook of the spine has at most {MOST_CELLS} and "
+            f"{MOST_WORDS}: move what a second reading wants to {path.stem[:2]}b"
+        )
 
 
 def questions(nb, path):
@@ -502,7 +504,7 @@ BROKEN = {
     "no next notebook": (edit(6, "Next: [three](01_tiny.ipynb)", ""), "does not link to the next notebook"),
     "few links": (edit(6, LINKS, ""), "0 outside links"),
     "too large": (set_cell(5, outputs=[new_output("stream", text="x" * 1_000_000)]), "1,00"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", BROKEN)

@@ -43,8 +43,11 @@ def test_notebook_runs(path, tmp_path, monkeypatch):
     except NotebookFailed as failure:
         pytest.fail(str(failure), pytrace=False)
     if threads.exists():
-        pytest.fail(f"{name}: threads of gloo are left at the end of these scripts, which can abort them (04, section "
-                    f"4.1):\n{threads.read_text()}", pytrace=False)  # fmt: skip
+        pytest.fail(
+            f"{name}: threads of gloo are left at the end of these scripts, which can abort them (04, section "
+            f"4.1):\n{threads.read_text()}",
+            pytrace=False,
+        )
     seconds = cpu_seconds_of_children() - before
     assert seconds < MOST_CPU_SECONDS, f"{name} computes for {seconds:.0f} s with its test parameters: smaller ones"
 

@@ -63,8 +63,14 @@ def test_the_best_fit_is_taken_and_windows_are_nearly_full():
 def test_world_sizes_share_one_global_batch(world_size):
     windows = packed()
     [alone] = windows.micro_batches(update=5, micro_batch_size=8, accumulation_steps=1, rank=0, world_size=1)
-    shares = [list(windows.micro_batches(update=5, micro_batch_size=2, accumulation_steps=4 // world_size, rank=rank,
-                                         world_size=world_size)) for rank in range(world_size)]  # fmt: skip
+    shares = [
+        list(
+            windows.micro_batches(
+                update=5, micro_batch_size=2, accumulation_steps=4 // world_size, rank=rank, world_size=world_size
+            )
+        )
+        for rank in range(world_size)
+    ]
     for kind, whole in enumerate(alone):
         rows = [share[step][kind] for step in range(4 // world_size) for share in shares]
         assert np.array_equal(np.concatenate(rows), whole)
@@ -91,8 +97,22 @@ def code(tmp_path_factory):
 
 
 def flags(code, *more):
-    return ["--data", code, "--pack", "--precision", "float64", "--steps", 4, "--checkpoint-every", 2,
-            "--keep-checkpoints", 0, "--validate-every", 0, *more]  # fmt: skip
+    return [
+        "--data",
+        code,
+        "--pack",
+        "--precision",
+        "float64",
+        "--steps",
+        4,
+        "--checkpoint-every",
+        2,
+        "--keep-checkpoints",
+        0,
+        "--validate-every",
+        0,
+        *more,
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -47,8 +47,13 @@ def spoken(text):
 @pytest.mark.parametrize("notebook", sorted({notebook for page in PAGES.values() for _, notebook in ROW.findall(page)}))
 def test_a_notebook_has_the_words_and_the_errors_that_lead_to_it(notebook):
     words = words_of(notebook)
-    terms = [word for term, there in ROW.findall(PAGES["glossary.md"]) if there == notebook
-             for word in term.split(", ")]  # fmt: skip
-    errors = [text for row, there in ROW.findall(PAGES["cheat_sheet.md"]) if there == notebook
-              for text in re.findall("`([^`]+)`", row)]  # fmt: skip
+    terms = [
+        word for term, there in ROW.findall(PAGES["glossary.md"]) if there == notebook for word in term.split(", ")
+    ]
+    errors = [
+        text
+        for row, there in ROW.findall(PAGES["cheat_sheet.md"])
+        if there == notebook
+        for text in re.findall("`([^`]+)`", row)
+    ]
     assert [word for word in terms + errors if spoken(word) not in words] == []

@@ -17,9 +17,34 @@ from ddp_course.training.command_line import parse
 AXES = "pp", "dp", "shard", "cp", "tp"
 EVERY = os.environ.get("DDP_COURSE_EVERY_CASE", "0") != "0"  # once a week: each mesh of eight ranks
 STEPS, EQUAL = 4, 1e-10  # a larger gap between losses in float64 is no rounding: a test of each axis shows it
-FLAGS = ("--data", ROOT / "ddp_course/data", "--precision", "float64", "--layers", 4, "--heads", 4, "--width", 32,
-         "--context", 16, "--tokens-per-update", 128, "--micro-batch-size", 2, "--validation-windows", 11,
-         "--validate-every", 2, "--checkpoint-every", 2, "--keep-checkpoints", 0, "--steps", STEPS)  # fmt: skip
+FLAGS = (
+    "--data",
+    ROOT / "ddp_course/data",
+    "--precision",
+    "float64",
+    "--layers",
+    4,
+    "--heads",
+    4,
+    "--width",
+    32,
+    "--context",
+    16,
+    "--tokens-per-update",
+    128,
+    "--micro-batch-size",
+    2,
+    "--validation-windows",
+    11,
+    "--validate-every",
+    2,
+    "--checkpoint-every",
+    2,
+    "--keep-checkpoints",
+    0,
+    "--steps",
+    STEPS,
+)
 UNLIKE = ("--pack", "--activation-checkpointing", "--gradient-clip", 0)  # further settings, in runs of their own
 
 
@@ -43,8 +68,10 @@ def name(sizes):
 
 def outcomes_of(folder, jobs, nproc):
     """Outcomes of the jobs, by name, each into its own folder."""
-    into = {title: {"script": "parallel", **job, "flags": flags(folder / title, *job["flags"])}
-            for title, job in jobs.items()}  # fmt: skip
+    into = {
+        title: {"script": "parallel", **job, "flags": flags(folder / title, *job["flags"])}
+        for title, job in jobs.items()
+    }
     return run_jobs(folder, into, nproc)[0]
 
 
@@ -101,7 +128,7 @@ REFUSED = {
     "--pp 4 stages need as many micro-batches or more, an update has 2": [*of(4, 1, 1, 1, 1), "--micro-batch-size", 4],
     "--tokens-per-update 128 is not a multiple of --dp x --shard = 4 x 4 windows x 16 tokens = 256; nearest that are: "
     "256": [*of(1, 2, 2, 1, 1), "--micro-batch-size", 4],
-}  # fmt: skip
+}
 
 
 def gap(run_dir, reference):
@@ -200,12 +227,18 @@ def test_one_process_is_a_mesh_too(tmp_path, one_process):
     assert gap(tmp_path / "run", one_process / "plain") < EQUAL
 
 
-@pytest.mark.parametrize("wrong, message", [
-    (("--tp", 0), "--tp must be at least 1, not 0"),
-    (("--dropout", 0.1), "--dropout must be 0, not 0.1: ranks that compute parts of one layer would need parts of one"),
-    (("--precision", "auto"), "invalid choice 'auto' for argument '--precision'"),
-    (("--schedule", "zbv"), "invalid choice 'zbv' for argument '--schedule'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (("--tp", 0), "--tp must be at least 1, not 0"),
+        (
+            ("--dropout", 0.1),
+            "--dropout must be 0, not 0.1: ranks that compute parts of one layer would need parts of one",
+        ),
+        (("--precision", "auto"), "invalid choice 'auto' for argument '--precision'"),
+        (("--schedule", "zbv"), "invalid choice 'zbv' for argument '--schedule'"),
+    ],
+)
 def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
     with pytest.raises(InputError) as refused:
         parse(parallel_ddp.PRESETS, flags(tmp_path, *wrong))
@@ -215,8 +248,9 @@ def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, one_process):
     source = one_process / "plain/checkpoints/step_000002"
     with pytest.raises(InputError, match="it has width 32, this run has 64"):
-        in_this_process(parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(
-            tmp_path / "run", "--width", 64, "--resume", source)))  # fmt: skip
+        in_this_process(
+            parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(tmp_path / "run", "--width", 64, "--resume", source))
+        )
 
 
 @pytest.mark.parametrize("dim, groups", [(0, 1), (0, 3), (1, 1)])

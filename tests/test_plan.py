@@ -64,8 +64,9 @@ def test_activations_are_those_that_autograd_keeps():
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        loss = torch.nn.functional.cross_entropy(whole(torch.randint(64, (8, 32))).flatten(0, 1),
-                                                 torch.randint(64, (8 * 32,)))  # fmt: skip
+        loss = torch.nn.functional.cross_entropy(
+            whole(torch.randint(64, (8, 32))).flatten(0, 1), torch.randint(64, (8 * 32,))
+        )
     found = sum(nbytes for nbytes, _ in kept.values())
     loss.backward()
     assert memory(model, Layout(micro_batch=8), 1, "fp32").activations == pytest.approx(found, rel=0.1)
@@ -81,9 +82,18 @@ def test_fully_sharded_holds_a_part_of_everything(ranks):
 def test_a_gated_block_keeps_what_autograd_keeps():
     """Llama's: two norms, attention with fewer heads of keys than of queries, three matrices in its MLP."""
     width, inner, windows, tokens, pairs = 64, 224, 4, 32, 2
-    weight = {name: torch.nn.Parameter(torch.randn(out, into) / 8) for name, out, into in
-              (("q", width, width), ("k", width // 2, width), ("v", width // 2, width), ("o", width, width),
-               ("gate", inner, width), ("up", inner, width), ("down", width, inner))}  # fmt: skip
+    weight = {
+        name: torch.nn.Parameter(torch.randn(out, into) / 8)
+        for name, out, into in (
+            ("q", width, width),
+            ("k", width // 2, width),
+            ("v", width // 2, width),
+            ("o", width, width),
+            ("gate", inner, width),
+            ("up", inner, width),
+            ("down", width, inner),
+        )
+    }
     norms = [torch.nn.RMSNorm(width), torch.nn.RMSNorm(width)]
     own = {one.untyped_storage().data_ptr() for one in [*weight.values(), *(norm.weight for norm in norms)]}
     kept = {}
@@ -186,9 +196,14 @@ def test_neighbours_use_the_fast_links():
 
 @pytest.mark.parametrize(
     ("axis", "layout", "leaves"),
-    [("cp", Layout(cp=64), 1), ("pp", Layout(pp=32, dp=2), 1), ("shard", Layout(shard=64, zero=1), 1 / 8),
-     ("dp", Layout(dp=64), 1 / 8), ("ep", Layout(shard=64, ep=64, zero=1), 56 / 63)],
-)  # fmt: skip
+    [
+        ("cp", Layout(cp=64), 1),
+        ("pp", Layout(pp=32, dp=2), 1),
+        ("shard", Layout(shard=64, zero=1), 1 / 8),
+        ("dp", Layout(dp=64), 1 / 8),
+        ("ep", Layout(shard=64, ep=64, zero=1), 56 / 63),
+    ],
+)
 def test_what_leaves_a_node_leaves_over_the_cards_that_have_it(axis, layout, leaves):
     """A ring's collective shares a node's cards; a neighbour's block, a stage's and an expert's tokens do not."""
     model = replace(SEVEN, active=2e9, experts=5e9, chosen=2, heads=64) if axis == "ep" else SEVEN
@@ -238,10 +253,14 @@ def test_a_small_model_gets_plain_ddp_and_a_large_one_does_not():
 
 @pytest.mark.parametrize(
     ("layout", "why"),
-    [(Layout(tp=16, dp=4), "leave the node"), (Layout(pp=64), "more stages than layers"),
-     (Layout(dp=64, micro_batch=32), "windows do not divide"),
-     (Layout(pp=32, dp=2, micro_batch=32), "fewer micro-batches"), (Layout(pp=16, dp=4, chunks=4), "chunks")],
-)  # fmt: skip
+    [
+        (Layout(tp=16, dp=4), "leave the node"),
+        (Layout(pp=64), "more stages than layers"),
+        (Layout(dp=64, micro_batch=32), "windows do not divide"),
+        (Layout(pp=32, dp=2, micro_batch=32), "fewer micro-batches"),
+        (Layout(pp=16, dp=4, chunks=4), "chunks"),
+    ],
+)
 def test_what_cannot_be_cut_is_refused(layout, why):
     assert why in cannot(JOB, layout) and evaluate(JOB, layout).refused
 
@@ -319,8 +338,9 @@ def test_one_node_has_no_axis_between_nodes(capsys):
     assert "between" not in capsys.readouterr().out.split("The simple ones:")[1].split("What this")[0]
 
 
-@pytest.mark.parametrize(("gpus", "tokens"), [(64, 2**22), (96, 960 * 4096), (1000, 1000 * 4096), (4096, 2**22),
-                                              (3000, 1000 * 4096)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gpus", "tokens"), [(64, 2**22), (96, 960 * 4096), (1000, 1000 * 4096), (4096, 2**22), (3000, 1000 * 4096)]
+)
 def test_an_updates_windows_divide_over_the_gpus(gpus, tokens, capsys):
     job = flags("--gpus", f"{gpus}")
     assert job.tokens == tokens and search(job).fits
@@ -349,24 +369,39 @@ def test_a_gated_mlp_is_counted():
 
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
-    [(["--gpus", "0"], "--gpus is from 1"), (["--gpus", "12"], "do not fill nodes"),
-     (["--params", "seven"], "such as 7e9"),
-     (["--memory", "lots"], "write it as 80GB"), (["--memory", "0GB"], "write it as 80GB"),
-     (["--link", "fast"], "400Gb"),
-     (["--heads", "7", "--width", "4096"], "does not divide"), (["--layers", "0"], "--layers is at least 1"),
-     (["--tokens-per-update", "5000"], "whole windows"), (["--tokens-per-update", "nan"], "tokens from 1 up"),
-     (["--inside", "3"], "read the speed"),
-     (["--gpu", "abacus"], "no GPU"), (["--kernels", "2"], "share of the peak"), (["--active", "1e9"], "both --active"),
-     (["--params", "1M", "--width", "4096"], "fewer than"), (["--key-value-heads", "64"], "divisor of --heads 32"),
-     (["--key-value-heads", "5"], "divisor of --heads 32"), (["--mlp", "0"], "--mlp is at least 1"),
-     (["--width", "1"], "583,312,000 layers"), (["--layers", "200", "--width", "8192"], "not 4.9e+09"),
-     (["--layers", "1000000"], "1,000,000 layers"), (["--tokens-per-update", "4194304.5"], "4,194,304 or 4,198,400"),
-     (["--context", "8192", "--tokens-per-update", "12288"], "take 8,192 or 16,384"),
-     (["--gpus", "many"], "invalid int value"), (["--cards", "8"], "unrecognized"), (["--params"], "expected one"),
-     (["--active", "8e9", "--expert-params", "1e9"], "at most as many are active"),
-     (["--gpus-per-node", "0"], "at least 1"), (["--width", "1000000000"], "fewer than"),
-     (["--width", "1000000000000000000"], "--width is at most 1,000,000,000, got 1,000,000,000,000,000,000")],
-)  # fmt: skip
+    [
+        (["--gpus", "0"], "--gpus is from 1"),
+        (["--gpus", "12"], "do not fill nodes"),
+        (["--params", "seven"], "such as 7e9"),
+        (["--memory", "lots"], "write it as 80GB"),
+        (["--memory", "0GB"], "write it as 80GB"),
+        (["--link", "fast"], "400Gb"),
+        (["--heads", "7", "--width", "4096"], "does not divide"),
+        (["--layers", "0"], "--layers is at least 1"),
+        (["--tokens-per-update", "5000"], "whole windows"),
+        (["--tokens-per-update", "nan"], "tokens from 1 up"),
+        (["--inside", "3"], "read the speed"),
+        (["--gpu", "abacus"], "no GPU"),
+        (["--kernels", "2"], "share of the peak"),
+        (["--active", "1e9"], "both --active"),
+        (["--params", "1M", "--width", "4096"], "fewer than"),
+        (["--key-value-heads", "64"], "divisor of --heads 32"),
+        (["--key-value-heads", "5"], "divisor of --heads 32"),
+        (["--mlp", "0"], "--mlp is at least 1"),
+        (["--width", "1"], "583,312,000 layers"),
+        (["--layers", "200", "--width", "8192"], "not 4.9e+09"),
+        (["--layers", "1000000"], "1,000,000 layers"),
+        (["--tokens-per-update", "4194304.5"], "4,194,304 or 4,198,400"),
+        (["--context", "8192", "--tokens-per-update", "12288"], "take 8,192 or 16,384"),
+        (["--gpus", "many"], "invalid int value"),
+        (["--cards", "8"], "unrecognized"),
+        (["--params"], "expected one"),
+        (["--active", "8e9", "--expert-params", "1e9"], "at most as many are active"),
+        (["--gpus-per-node", "0"], "at least 1"),
+        (["--width", "1000000000"], "fewer than"),
+        (["--width", "1000000000000000000"], "--width is at most 1,000,000,000, got 1,000,000,000,000,000,000"),
+    ],
+)
 def test_bad_input_is_one_sentence(wrong, sentence, capsys):
     try:
         assert main([*ASKED, *wrong]) == 2

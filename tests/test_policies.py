@@ -54,8 +54,25 @@ def folder(transformers, tmp_path_factory):
 
 
 def flags(folder, code, run_dir, *more):
-    return ["--preset", "tiny", "--pretrained", f"hf:{folder}", "--data", code, "--run-dir", run_dir, "--group-size", 8,
-            "--new-tokens", 16, "--micro-batch-size", 5, "--keep-checkpoints", 0, *more]  # fmt: skip
+    return [
+        "--preset",
+        "tiny",
+        "--pretrained",
+        f"hf:{folder}",
+        "--data",
+        code,
+        "--run-dir",
+        run_dir,
+        "--group-size",
+        8,
+        "--new-tokens",
+        16,
+        "--micro-batch-size",
+        5,
+        "--keep-checkpoints",
+        0,
+        *more,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -90,14 +107,15 @@ def test_the_policy_is_written_as_a_folder_that_loads_again(transformers, whole,
     assert largest_gap(own.state_dict(), saved) == 0.0
     before = transformers.AutoModelForCausalLM.from_pretrained(folder)
     assert largest_gap(own.state_dict(), before.state_dict()) > 0
-    printed = in_this_process(grpo_ddp.train, parse(grpo_ddp.PRESETS, list(map(str, flags(
-        written, code, tmp_path / "run", "--steps", 1
-    )))))  # fmt: skip
+    printed = in_this_process(
+        grpo_ddp.train, parse(grpo_ddp.PRESETS, list(map(str, flags(written, code, tmp_path / "run", "--steps", 1))))
+    )
     assert "huggingface_step_000001" in printed and (tmp_path / "run" / "huggingface_step_000001").is_dir()
     with pytest.raises(InputError, match="it has pretrained weights .*, this run has"):
-        in_this_process(grpo_ddp.train, parse(grpo_ddp.PRESETS, list(map(str, flags(
-            written, code, whole[0], "--steps", 5, "--resume", "auto"
-        )))))  # fmt: skip
+        in_this_process(
+            grpo_ddp.train,
+            parse(grpo_ddp.PRESETS, list(map(str, flags(written, code, whole[0], "--steps", 5, "--resume", "auto")))),
+        )
 
 
 @pytest.mark.parametrize("what", ARCHITECTURES)
@@ -156,9 +174,10 @@ def test_what_cannot_be_trained_is_refused(transformers, tmp_path, code):
         load_policy(f"hf:{tmp_path}")
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
     with pytest.raises(InputError, match="--new-tokens 31 leaves no room for a prompt in the model's context of 32"):
-        in_this_process(grpo_ddp.train, parse(grpo_ddp.PRESETS, list(map(str, flags(
-            tmp_path, code, tmp_path / "run", "--new-tokens", 31
-        )))))  # fmt: skip
+        in_this_process(
+            grpo_ddp.train,
+            parse(grpo_ddp.PRESETS, list(map(str, flags(tmp_path, code, tmp_path / "run", "--new-tokens", 31)))),
+        )
     with pytest.raises(InputError, match="cannot load the backbone hf:.* it has no tokenizer.json"):
         in_this_process(grpo_ddp.train, parse(grpo_ddp.PRESETS, list(map(str, flags(code, code, tmp_path / "other")))))
 

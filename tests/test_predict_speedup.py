@@ -28,9 +28,17 @@ SIZES = [2**power for power in range(6, 25, 2)]
 
 @pytest.mark.parametrize(
     ("text", "speed"),
-    [("400Gb", 50e9), ("100 Mbit/s", 12.5e6), ("450GB", 450e9), ("10gbit", 1.25e9), ("1.5TB/s", 1.5e12),
-     ("25Gbps", 3.125e9), ("800kbit", 1e5), ("8b", 1)],
-)  # fmt: skip
+    [
+        ("400Gb", 50e9),
+        ("100 Mbit/s", 12.5e6),
+        ("450GB", 450e9),
+        ("10gbit", 1.25e9),
+        ("1.5TB/s", 1.5e12),
+        ("25Gbps", 3.125e9),
+        ("800kbit", 1e5),
+        ("8b", 1),
+    ],
+)
 def test_a_speed_is_read_as_bits_or_bytes(text, speed):
     assert bytes_per_second(text) == pytest.approx(speed)
 
@@ -45,11 +53,9 @@ def measured(link, ranks, burst=0, noise=0.05):
     """Times as a cable gives them that lets the first `burst` bytes of a message pass for nothing."""
     chance = random.Random(1)
     return {
-        size: [
-            all_reduce.ring(max(0, size - burst), ranks, link) * (1 + noise * chance.random()) for _ in range(9)
-        ]
+        size: [all_reduce.ring(max(0, size - burst), ranks, link) * (1 + noise * chance.random()) for _ in range(9)]
         for size in SIZES
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
@@ -82,9 +88,13 @@ def test_an_interval_is_as_wide_as_the_noise():
 
 @pytest.mark.parametrize(
     ("seconds", "ranks", "message"),
-    [({1024: [1e-3], 2**20: [1e-2]}, 1, "at least 2 ranks"), ({1024: [1e-3]}, 2, "at least 262,144"),
-     ({2**20: [1e-3]}, 2, "at most 4,096"), ({1024: [1e-2], 2**20: [1e-3]}, 2, "no longer than small")],
-)  # fmt: skip
+    [
+        ({1024: [1e-3], 2**20: [1e-2]}, 1, "at least 2 ranks"),
+        ({1024: [1e-3]}, 2, "at least 262,144"),
+        ({2**20: [1e-3]}, 2, "at most 4,096"),
+        ({1024: [1e-2], 2**20: [1e-3]}, 2, "no longer than small"),
+    ],
+)
 def test_a_fit_says_what_it_lacks(seconds, ranks, message):
     with pytest.raises(InputError, match=message):
         fit(seconds, ranks)
@@ -189,14 +199,16 @@ def test_a_schedule_worked_out_by_hand():
 
 @pytest.mark.parametrize(
     ("how", "seconds", "why"),
-    [({"all_reduce": lambda size: 0.0}, 5.5, "one rank computes only"),
-     ({"overlap": False}, 13.5, "all messages after backward"),
-     ({"bucket_mib": 4}, 13.5, "one bucket leaves when backward is over"),
-     ({"bucket_mib": 2}, 11.5, "the first of two leaves at 3"),
-     ({"all_reduce": lambda size: 0.5}, 6.0, "a quick link hides all but the last message"),
-     ({"accumulation": 3}, 20.5, "two micro-batches without messages, then as before"),
-     ({"accumulation": 3, "no_sync": False}, 30.5, "messages in every micro-batch")],
-)  # fmt: skip
+    [
+        ({"all_reduce": lambda size: 0.0}, 5.5, "one rank computes only"),
+        ({"overlap": False}, 13.5, "all messages after backward"),
+        ({"bucket_mib": 4}, 13.5, "one bucket leaves when backward is over"),
+        ({"bucket_mib": 2}, 11.5, "the first of two leaves at 3"),
+        ({"all_reduce": lambda size: 0.5}, 6.0, "a quick link hides all but the last message"),
+        ({"accumulation": 3}, 20.5, "two micro-batches without messages, then as before"),
+        ({"accumulation": 3, "no_sync": False}, 30.5, "messages in every micro-batch"),
+    ],
+)
 def test_each_rule_changes_the_step_as_worked_out_by_hand(how, seconds, why):
     assert run(**how).seconds == pytest.approx(seconds), why
 
@@ -252,8 +264,9 @@ def test_flops_count_looked_up_rows_as_nothing_and_the_output_once():
 def test_contention_is_read_off_and_extended():
     records = [
         {"processes": n, "forward": n / 2, "backward": n * factor, "optimizer": 0.1}
-        for n in (1, 2, 4) for factor in (0.5, 1.0, 1.0, 1.1, 30)  # a lucky repeat, and a disturbed one
-    ]  # fmt: skip
+        for n in (1, 2, 4)
+        for factor in (0.5, 1.0, 1.0, 1.1, 30)  # a lucky repeat, and a disturbed one
+    ]
     found = machine(records)
     assert found.compute(2) == Compute(1.0, 2.0, 0.1)
     assert found.compute(3) == Compute(1.5, 3.0, pytest.approx(0.1)) and found.compute(8).backward == pytest.approx(8)
@@ -280,9 +293,13 @@ def test_one_gpu_has_a_speed_up_of_one_and_known_numbers_no_interval():
 
 def test_what_slows_a_cluster_down_lowers_its_efficiency():
     usual = answer(job()).efficiency.middle
-    for change in ({"link": bytes_per_second("10Gb")}, {"rails": 1, "link": bytes_per_second("100Gb")},
-                   {"ranges": {**KNOWN, "spread": Range(0.05, 0.05)}},
-                   {"ranges": {**KNOWN, "latency": Range(1e-3, 1e-3)}}, {"micro_batch": 1}):  # fmt: skip
+    for change in (
+        {"link": bytes_per_second("10Gb")},
+        {"rails": 1, "link": bytes_per_second("100Gb")},
+        {"ranges": {**KNOWN, "spread": Range(0.05, 0.05)}},
+        {"ranges": {**KNOWN, "latency": Range(1e-3, 1e-3)}},
+        {"micro_batch": 1},
+    ):
         assert answer(job(**change)).efficiency.middle < usual - 0.01, change
     slow = job(link=bytes_per_second("10Gb"))
     for change in ({"accumulation": 8}, {"gradient_bytes": 2}, {"micro_batch": 32}):
@@ -327,8 +344,14 @@ def test_the_program_answers(capsys):
     assert main(["--model", "gpt2", "--gpus", "64", "--link", "400Gb", "--tokens", "300e9", "--price", "2"]) == 0
     out = capsys.readouterr().out
     assert "524,288 tokens per update, weak scaling" in out and "3e+11 tokens:" in out and "a million tokens" in out
-    assert [line.split()[0] for line in out.splitlines() if line[:6].strip().isdigit()] == ["2", "4", "8", "16", "32",
-                                                                                           "64"]  # fmt: skip
+    assert [line.split()[0] for line in out.splitlines() if line[:6].strip().isdigit()] == [
+        "2",
+        "4",
+        "8",
+        "16",
+        "32",
+        "64",
+    ]
     assert "of the step: measure the time of a micro-batch" in out and "--micro-batch-seconds" in out
 
 
@@ -349,17 +372,36 @@ def test_a_model_that_does_not_fit_is_noted(capsys):
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [("--gpus 0", "at least 1"), ("--gpus 65", "take 64 or 72"), ("--link fast", "cannot read the speed 'fast'"),
-     ("--gpu tpu", "no GPU 'tpu'"), ("--model bert", "no model 'bert'"), ("--mfu 1.5", "at most 1"),
-     ("--mfu 0.5-0.3", "--mfu is a number"), ("--mfu x", "--mfu is a number"), ("--mfu 0", "above 0"),
-     ("--mfu 0.4 --micro-batch-seconds 1", "say the same twice"), ("--micro-batch-seconds 1e-6", "of the GPU's peak"),
-     ("--micro-batch-seconds 0", "above 0"), ("--global-batch 100", "does not divide"), ("--context 0", "one token"),
-     ("--micro-batch 0", "at least 1"), ("--accumulation -1", "at least 1"), ("--bucket-mib 0", "above 0 MiB"),
-     ("--cards-per-node 9", "1 to 8 network cards"), ("--gradient-bytes 0", "above 0"), ("--price -1", "above 0"),
-     ("--tokens 0", "above 0"), ("--peak-tflops nan", "above 0"), ("--inside 3", "cannot read the speed"),
-     ("--gpus-per-node 0", "at least 1"), ("--global-batch 0", "does not divide"), ("--latency-us -3", "--latency-us"),
-     ("--spread nan", "--spread is a number")],
-)  # fmt: skip
+    [
+        ("--gpus 0", "at least 1"),
+        ("--gpus 65", "take 64 or 72"),
+        ("--link fast", "cannot read the speed 'fast'"),
+        ("--gpu tpu", "no GPU 'tpu'"),
+        ("--model bert", "no model 'bert'"),
+        ("--mfu 1.5", "at most 1"),
+        ("--mfu 0.5-0.3", "--mfu is a number"),
+        ("--mfu x", "--mfu is a number"),
+        ("--mfu 0", "above 0"),
+        ("--mfu 0.4 --micro-batch-seconds 1", "say the same twice"),
+        ("--micro-batch-seconds 1e-6", "of the GPU's peak"),
+        ("--micro-batch-seconds 0", "above 0"),
+        ("--global-batch 100", "does not divide"),
+        ("--context 0", "one token"),
+        ("--micro-batch 0", "at least 1"),
+        ("--accumulation -1", "at least 1"),
+        ("--bucket-mib 0", "above 0 MiB"),
+        ("--cards-per-node 9", "1 to 8 network cards"),
+        ("--gradient-bytes 0", "above 0"),
+        ("--price -1", "above 0"),
+        ("--tokens 0", "above 0"),
+        ("--peak-tflops nan", "above 0"),
+        ("--inside 3", "cannot read the speed"),
+        ("--gpus-per-node 0", "at least 1"),
+        ("--global-batch 0", "does not divide"),
+        ("--latency-us -3", "--latency-us"),
+        ("--spread nan", "--spread is a number"),
+    ],
+)
 def test_bad_input_is_one_line(flags, message, capsys):
     assert main(["--gpus", "64", "--link", "400Gb", *flags.split()]) == 2
     error = capsys.readouterr().err

@@ -92,8 +92,9 @@ def test_every_rank_knows_its_place(tmp_path, nproc):
 
 
 def test_one_process_without_torchrun(tmp_path):
-    done = subprocess.run([sys.executable, write(tmp_path, WHO_AM_I)], env=environment(), capture_output=True,
-                          text=True, timeout=600)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, write(tmp_path, WHO_AM_I)], env=environment(), capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     assert '"size": 1' in done.stdout and '"sum": 1.0' in done.stdout
 
@@ -116,11 +117,16 @@ def test_a_job_started_by_hand_needs_no_torchrun(tmp_path):
     port = str(free_port())
     script = write(tmp_path, WHO_AM_I)
     ranks = [
-        subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True,
-                         env=environment(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2",
-                                         MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
+        subprocess.Popen(
+            [sys.executable, script],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(
+                RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port
+            ),
+        )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     try:
         outputs = [process.communicate(timeout=600)[0] for process in ranks]
     finally:
@@ -135,8 +141,9 @@ def test_a_port_in_use_is_named(tmp_path):
         taken.listen()
         port = str(taken.getsockname()[1])
         env = environment(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-        done = subprocess.run([sys.executable, write(tmp_path, WHO_AM_I)], env=env, capture_output=True, text=True,
-                              timeout=600)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, write(tmp_path, WHO_AM_I)], env=env, capture_output=True, text=True, timeout=600
+        )
     assert done.returncode != 0
     assert f"InputError: port {port} on 127.0.0.1 is already in use; set MASTER_PORT to a free one" in done.stderr
 
@@ -166,13 +173,16 @@ def test_a_rank_beyond_the_world_size_is_named_as_that(monkeypatch):
         process_group.start(timeout_seconds=1, device="cpu")
 
 
-@pytest.mark.parametrize(("what", "said"), {
-    "nobody serves it": "rank 1 got no answer from 127.0.0.1:.* within 2 s",
-    "the launcher is gone": "rank 1 ends: its launcher, which served 127.0.0.1:.*, has ended",
-    "another service": "rank 1 cannot meet the others at 127.0.0.1:.*: it does not answer",
-    "no machine": "rank 1 got no answer from no.such.machine.invalid:.* within 2 s",
-    "no name": "MASTER_ADDR is 'aaa.*', which is not the name of a machine",
-}.items())  # fmt: skip
+@pytest.mark.parametrize(
+    ("what", "said"),
+    {
+        "nobody serves it": "rank 1 got no answer from 127.0.0.1:.* within 2 s",
+        "the launcher is gone": "rank 1 ends: its launcher, which served 127.0.0.1:.*, has ended",
+        "another service": "rank 1 cannot meet the others at 127.0.0.1:.*: it does not answer",
+        "no machine": "rank 1 got no answer from no.such.machine.invalid:.* within 2 s",
+        "no name": "MASTER_ADDR is 'aaa.*', which is not the name of a machine",
+    }.items(),
+)
 def test_a_wait_for_the_others_is_as_long_as_it_says(monkeypatch, what, said):
     """TCPStore's own wait took 42 s for 20, and 310 s for 120. (The limit here is far above what is measured, 2 s.)"""
     address = {"no machine": "no.such.machine.invalid", "no name": "a" * 300}.get(what, "127.0.0.1")
@@ -209,8 +219,9 @@ def test_ranks_notice_that_their_launcher_has_ended_before_they_had_met(tmp_path
         "subprocess.Popen([sys.executable, *sys.argv[1:]], env=os.environ | job)\ntime.sleep(600)\n"
     )
     began, said = tmp_path / "began", tmp_path / "said"
-    launcher = subprocess.Popen([sys.executable, tmp_path / "launcher.py", tmp_path / "rank.py", began, said],
-                                env=environment())  # fmt: skip
+    launcher = subprocess.Popen(
+        [sys.executable, tmp_path / "launcher.py", tmp_path / "rank.py", began, said], env=environment()
+    )
     try:
         wait_until(began.exists)
         time.sleep(1.0)
@@ -221,8 +232,13 @@ def test_ranks_notice_that_their_launcher_has_ended_before_they_had_met(tmp_path
     assert "has ended" in said.read_text()
 
 
-@pytest.mark.parametrize(("rank", "said"), [(None, "LOCAL_RANK is not set, so each process would take GPU 0"),
-                                            ("1", r"2 processes were started on this machine but it has 1 GPU\(s\)")])
+@pytest.mark.parametrize(
+    ("rank", "said"),
+    [
+        (None, "LOCAL_RANK is not set, so each process would take GPU 0"),
+        ("1", r"2 processes were started on this machine but it has 1 GPU\(s\)"),
+    ],
+)
 def test_a_gpu_is_not_guessed_for_a_job_started_by_hand(monkeypatch, rank, said):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
@@ -255,7 +271,9 @@ def test_the_threads_of_gloo_end_with_the_group(tmp_path, how):
 
 def test_a_restarted_job_connects_again(tmp_path):
     """Without a store prefix per attempt, restarted ranks read the addresses of the dead ones and time out."""
-    script = write(tmp_path, """
+    script = write(
+        tmp_path,
+        """
 import json, os
 import torch.distributed as dist
 from ddp_course.distributed import process_group
@@ -267,14 +285,17 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and world.rank == 1:
 dist.barrier()
 print(json.dumps({"attempt": os.environ["TORCHELASTIC_RESTART_COUNT"]}))
 process_group.stop()
-""")  # fmt: skip
+""",
+    )
     run = torchrun(script, nproc=2, quiet=True, timeout=600, torchrun_args=["--max-restarts=1"])
     assert {rank: result["attempt"] for rank, result in run.results.items()} == {0: "1", 1: "1"}
 
 
 def test_nodes_that_have_counted_different_restarts_meet(tmp_path):
     """Each agent counts its own: of a job that has lost a node, the node that comes next has counted none."""
-    script = write(tmp_path, """
+    script = write(
+        tmp_path,
+        """
 import json, os, sys
 import torch.distributed as dist
 from ddp_course.distributed import process_group
@@ -285,7 +306,8 @@ process_group.start(timeout_seconds=30)
 dist.barrier()
 print(json.dumps({"met": True}))
 process_group.stop()
-""")  # fmt: skip
+""",
+    )
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]

@@ -28,8 +28,14 @@ from ddp_course.training.command_line import parse
 
 TRAINER = ROOT / "ddp_course" / "puzzles_ddp.py"
 STEPS = 6
-TINY = ("preset=tiny", "fewest_clues=4", f"steps={STEPS}", "validate_every=3", "checkpoint_every=1",
-        "keep_checkpoints=0")  # fmt: skip
+TINY = (
+    "preset=tiny",
+    "fewest_clues=4",
+    f"steps={STEPS}",
+    "validate_every=3",
+    "checkpoint_every=1",
+    "keep_checkpoints=0",
+)
 
 
 def train(run_dir: Path, *settings: str, nproc: int = 2):
@@ -74,8 +80,9 @@ def test_the_global_batches_are_the_same_at_any_world_size(numbered, world_size,
 
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 def test_an_evaluation_is_one_complete_pass(numbered, world_size):
-    shares = [list(PuzzleBatches(numbered, batch_size=8, rank=rank, world_size=world_size))
-              for rank in range(world_size)]  # fmt: skip
+    shares = [
+        list(PuzzleBatches(numbered, batch_size=8, rank=rank, world_size=world_size)) for rank in range(world_size)
+    ]
     assert {len(share) for share in shares} == {7}
     assert sorted(int(n) for share in shares for one in share for n in one.clues[one.real][:, 0]) == list(range(1, 54))
 
@@ -118,11 +125,14 @@ def test_no_augmentation_of_a_held_out_puzzle_is_trained_on():
     assert (make_sets(5, 4, 10, 1, 20, (5, 9))[1].clues == held_out.clues).all()
 
 
-@pytest.mark.parametrize("options, said", [
-    ({"batch_size": 0}, "at least 1"),
-    ({"batch_size": 4, "rank": 2, "world_size": 2}, "expected 0 to 1"),
-    ({"batch_size": 4, "start": -1}, "expected 0 or more"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"batch_size": 0}, "at least 1"),
+        ({"batch_size": 4, "rank": 2, "world_size": 2}, "expected 0 to 1"),
+        ({"batch_size": 4, "start": -1}, "expected 0 or more"),
+    ],
+)
 def test_batches_that_make_no_sense_are_refused(numbered, options, said):
     with pytest.raises(InputError, match=said):
         PuzzleBatches(numbered, **options)
@@ -133,9 +143,11 @@ def test_batches_that_make_no_sense_are_refused(numbered, options, said):
 
 def test_one_step_gradients_need_no_more_memory_for_more_steps():
     """What autograd keeps is counted: with full gradients it grows with the steps."""
+
     def kept(gradient, fast_steps):
-        model = PuzzleModel(PuzzleModelConfig(width=8, heads=2, puzzle_width=2, fast_steps=fast_steps,
-                                              gradient=gradient))  # fmt: skip
+        model = PuzzleModel(
+            PuzzleModelConfig(width=8, heads=2, puzzle_width=2, fast_steps=fast_steps, gradient=gradient)
+        )
         count = []
         clues, vectors = torch.zeros(2, 16, dtype=torch.int64), torch.zeros(2, 2, requires_grad=True)
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: count.append(tensor.nbytes), lambda kept: kept):
@@ -173,9 +185,9 @@ def test_bfloat16_sends_the_gradients_of_float32_nearly():
 
 
 def test_a_board_halts_with_the_last_change_of_a_cell_that_is_asked_for():
-    answers = torch.tensor([[[0, 1], [0, 1], [2, 2]],
-                            [[0, 2], [1, 1], [2, 2]],
-                            [[0, 1], [1, 1], [2, 2]]])  # (segments, boards, cells)  # fmt: skip
+    answers = torch.tensor(
+        [[[0, 1], [0, 1], [2, 2]], [[0, 2], [1, 1], [2, 2]], [[0, 1], [1, 1], [2, 2]]]
+    )  # (segments, boards, cells)
     asked = torch.tensor([[True, True], [False, True], [True, True]])
     logits = list(torch.nn.functional.one_hot(answers, 3).float())
     assert halting_steps(logits, asked).tolist() == [3, 1, 1]
@@ -198,8 +210,16 @@ def runs(tmp_path_factory):
 def test_n_processes_equal_one(runs, nproc):
     """Two boards of each of 30 puzzles, and batches of 14: the last of an epoch has 4, and 14 does not divide by 4."""
     one, several = runs[1], runs[nproc]
-    for key in ("loss", "grad_norm", "learning_rate", "embedding_learning_rate", "val_loss", "val_cell_accuracy",
-                "val_exact", "val_halting_steps"):  # fmt: skip
+    for key in (
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "embedding_learning_rate",
+        "val_loss",
+        "val_cell_accuracy",
+        "val_exact",
+        "val_halting_steps",
+    ):
         assert metrics(several, key) == pytest.approx(metrics(one, key), abs=1e-10), key
     assert sorted(metrics(one)) == list(range(1, STEPS + 1))
     for step in (1, STEPS):
@@ -270,8 +290,9 @@ def test_sigterm_saves_on_all_ranks_and_torchrun_does_not_start_them_again(tmp_p
     watcher = threading.Thread(target=interrupt)
     watcher.start()
     settings = [*TINY, f"run_dir={run_dir}", *seldom, "steps=100000"]
-    run = torchrun(TRAINER, "--device", "cpu", *settings, nproc=2, quiet=True, check=False,
-                   torchrun_args=["--max-restarts=2"])  # fmt: skip
+    run = torchrun(
+        TRAINER, "--device", "cpu", *settings, nproc=2, quiet=True, check=False, torchrun_args=["--max-restarts=2"]
+    )
     watcher.join()
     # torchrun itself, ended by SIGTERM, once aborted (-6) when all ranks had left: in one of some sixty runs.
     assert run.exit_code in (1, -6) and not any("resuming" in line for line in run.lines[0]), run.launcher_lines
@@ -292,9 +313,23 @@ def test_a_time_budget_ends_the_run_and_a_finished_run_says_so(tmp_path):
 
 def test_it_learns_puzzles_that_it_has_never_seen(tmp_path):
     """With a few seconds' training; the notebook shows a longer run."""
-    printed = train(tmp_path / "run", "puzzles=300", "boards_per_puzzle=16", "held_out=100", "width=64", "heads=4",
-                    "boards_per_update=64", "fewest_clues=5", "most_clues=9", "steps=140", "warmup_steps=10",
-                    "learning_rate=4e-3", "checkpoint_every=0", "validate_every=0", nproc=1)  # fmt: skip
+    printed = train(
+        tmp_path / "run",
+        "puzzles=300",
+        "boards_per_puzzle=16",
+        "held_out=100",
+        "width=64",
+        "heads=4",
+        "boards_per_update=64",
+        "fewest_clues=5",
+        "most_clues=9",
+        "steps=140",
+        "warmup_steps=10",
+        "learning_rate=4e-3",
+        "checkpoint_every=0",
+        "validate_every=0",
+        nproc=1,
+    )
     guessed = float(re.search(r"filled in at random, ([\d.]+) of", printed)[1])
     [solved] = metrics(tmp_path / "run", "val_exact").values()
     assert solved > guessed + 0.2, (solved, guessed)
@@ -376,8 +411,10 @@ def write_puzzles(folder, train, test):
     folder.mkdir(parents=True, exist_ok=True)
     made = sudoku.make_unlike(3, 4, train + test, 5, 9)
     for name, some in (("train.csv", made[:train]), ("test.csv", made[train:])):
-        lines = [f"us,{''.join(map(str, puzzle)).replace('0', '.')},{''.join(map(str, solution))},1.5"
-                 for puzzle, solution in some]  # fmt: skip
+        lines = [
+            f"us,{''.join(map(str, puzzle)).replace('0', '.')},{''.join(map(str, solution))},1.5"
+            for puzzle, solution in some
+        ]
         (folder / name).write_text("\n".join(["source,question,answer,rating", *lines]) + "\n")
     return folder
 
@@ -388,24 +425,31 @@ def test_a_folder_of_puzzles_is_read_without_overlap(tmp_path):
         file.writelines((folder / "train.csv").read_text().splitlines(keepends=True)[1:])
     training, held_out = read_sets(folder, 1, 4, 20, 3, 10)
     assert len(training) == 60 and sorted(set(training.ids.tolist())) == list(range(1, 21))
-    prints = [{sudoku.fingerprint(tuple(map(int, clues)), tuple(map(int, answer)))
-               for clues, answer in zip(puzzles.clues, puzzles.solutions, strict=True)}
-              for puzzles in (training, held_out)]  # fmt: skip
+    prints = [
+        {
+            sudoku.fingerprint(tuple(map(int, clues)), tuple(map(int, answer)))
+            for clues, answer in zip(puzzles.clues, puzzles.solutions, strict=True)
+        }
+        for puzzles in (training, held_out)
+    ]
     assert len(prints[0]) == 20 and len(prints[1]) == 10 and not prints[0] & prints[1]
     assert set(held_out.ids.tolist()) == {NOBODY}
     assert read_sets(folder, 1, 4, 20, 3, 10)[0].clues.tolist() == training.clues.tolist()
     assert read_sets(folder, 2, 4, 20, 3, 10)[0].clues.tolist() != training.clues.tolist()
 
 
-@pytest.mark.parametrize("text, said", [
-    ("question,solution\n", "has no column 'answer': its first line must name"),
-    ("", "has no column 'question'"),
-    ("question,answer\n12..,1234\n", "line 2: '12..' with answer '1234' is no 4x4 sudoku"),
-    (f"question,answer\n{'.' * 16},{'1234' * 4}\n", "is no 4x4 sudoku with its solution"),
-    (f"question,answer\n4{'.' * 15},1234341221434321\n", "is no 4x4 sudoku with its solution"),
-    (f"question,answer\n1{'.' * 15},1234341221434321\n", "holds 1 different puzzles, but 2 were asked for"),
-    ("question,answer\n\udcff\n", "is no CSV file in UTF-8"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("question,solution\n", "has no column 'answer': its first line must name"),
+        ("", "has no column 'question'"),
+        ("question,answer\n12..,1234\n", "line 2: '12..' with answer '1234' is no 4x4 sudoku"),
+        (f"question,answer\n{'.' * 16},{'1234' * 4}\n", "is no 4x4 sudoku with its solution"),
+        (f"question,answer\n4{'.' * 15},1234341221434321\n", "is no 4x4 sudoku with its solution"),
+        (f"question,answer\n1{'.' * 15},1234341221434321\n", "holds 1 different puzzles, but 2 were asked for"),
+        ("question,answer\n\udcff\n", "is no CSV file in UTF-8"),
+    ],
+)
 def test_a_bad_file_of_puzzles_is_named(tmp_path, text, said):
     (tmp_path / "train.csv").write_text(text, errors="surrogateescape")
     with pytest.raises(InputError) as error:

@@ -105,8 +105,9 @@ def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
 
 
 def test_a_time_budget_stops_all_ranks_at_the_same_step(tmp_path):
-    run = train(tmp_path, "--steps", 100_000, "--validate-every", 0, "--checkpoint-every", 0, "--max-seconds", 2,
-                exit_code=75)  # fmt: skip
+    run = train(
+        tmp_path, "--steps", 100_000, "--validate-every", 0, "--checkpoint-every", 0, "--max-seconds", 2, exit_code=75
+    )
     (saved,) = (tmp_path / "checkpoints").iterdir()
     assert any("the time budget is spent" in line for line in run.lines[0])
     assert len(checkpoint(tmp_path, int(saved.name.removeprefix("step_")))["random_states"]) == 2

@@ -79,8 +79,22 @@ def climb(material, tmp_path_factory):
     return run_dir
 
 
-NUMBERS = ("loss", "unweighted_loss", "accuracy", "margin", "weight_mean", "factor_mean", "grad_norm", "val_loss",
-           "val_accuracy", "val_margin", "val_pairs", "val_baseline", "val_gained", "val_lost")  # fmt: skip
+NUMBERS = (
+    "loss",
+    "unweighted_loss",
+    "accuracy",
+    "margin",
+    "weight_mean",
+    "factor_mean",
+    "grad_norm",
+    "val_loss",
+    "val_accuracy",
+    "val_margin",
+    "val_pairs",
+    "val_baseline",
+    "val_gained",
+    "val_lost",
+)
 
 
 @pytest.mark.parametrize("nproc", [2, 4])
@@ -110,8 +124,10 @@ def test_the_modes_train_three_different_heads(climb):
 
 def test_the_loss_without_weights_is_logged_beside_the_weighted_one(climb):
     """Before the first update all modes have the same head, so the same unweighted loss."""
-    first = {mode: [metrics(climb(1, mode), key)[1] for key in ("loss", "unweighted_loss")]
-             for mode in ("none", "sum", "mean, no cap")}  # fmt: skip
+    first = {
+        mode: [metrics(climb(1, mode), key)[1] for key in ("loss", "unweighted_loss")]
+        for mode in ("none", "sum", "mean, no cap")
+    }
     assert first["none"][0] == first["none"][1]
     assert first["sum"][1] == first["mean, no cap"][1] == pytest.approx(first["none"][1])
     assert len({round(loss, 9) for loss, _ in first.values()}) == 3
@@ -157,8 +173,21 @@ def test_the_first_loss_and_gradient_are_those_of_the_data(climb, material, case
 
 
 def long_run(material, run_dir, *more):
-    return flags_of(material, run_dir, "--steps", 150, "--pairs-per-update", 6, "--checkpoint-every", 40,
-                    "--validate-every", 40, "--keep-checkpoints", 0, *more)  # fmt: skip
+    return flags_of(
+        material,
+        run_dir,
+        "--steps",
+        150,
+        "--pairs-per-update",
+        6,
+        "--checkpoint-every",
+        40,
+        "--validate-every",
+        40,
+        "--keep-checkpoints",
+        0,
+        *more,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -172,8 +201,13 @@ def test_a_run_that_sigterm_stopped_goes_on_bit_equal(material, uninterrupted, t
     """SIGTERM to torchrun, as a scheduler sends it: all ranks finish the same step, save, and the rest is the same."""
     run_dir = tmp_path / "run"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(LAUNCHABLE)]
-    launcher = subprocess.Popen([*command, *long_run(material, run_dir)], stdout=subprocess.PIPE, text=True,
-                                stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+    launcher = subprocess.Popen(
+        [*command, *long_run(material, run_dir)],
+        stdout=subprocess.PIPE,
+        text=True,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     try:
         deadline = time.monotonic() + 60
         while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline:
@@ -230,8 +264,18 @@ def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path):
 
 
 def test_resuming_from_any_checkpoint_is_bit_equal(material, tmp_path):
-    every = ("--steps", 6, "--checkpoint-every", 1, "--keep-checkpoints", 0, "--validate-every", 1,
-             "--learning-rate", 0.02)  # fmt: skip
+    every = (
+        "--steps",
+        6,
+        "--checkpoint-every",
+        1,
+        "--keep-checkpoints",
+        0,
+        "--validate-every",
+        1,
+        "--learning-rate",
+        0.02,
+    )
     train(flags_of(material, tmp_path / "whole", *every))
     for step in range(1, 6):
         run_dir = shutil.copytree(tmp_path / "whole", tmp_path / str(step))
@@ -253,8 +297,22 @@ def best_of(run_dir) -> int:
 def test_the_best_checkpoint_is_named_kept_and_loaded(material, tmp_path):
     """Although only the newest one is to be kept, and the best step is none of those that save."""
     run_dir = tmp_path / "run"
-    train(flags_of(material, run_dir, "--steps", 9, "--validate-every", 2, "--checkpoint-every", 3,
-                   "--keep-checkpoints", 1, "--learning-rate", 0.02))  # fmt: skip
+    train(
+        flags_of(
+            material,
+            run_dir,
+            "--steps",
+            9,
+            "--validate-every",
+            2,
+            "--checkpoint-every",
+            3,
+            "--keep-checkpoints",
+            1,
+            "--learning-rate",
+            0.02,
+        )
+    )
     best, accuracies = best_of(run_dir), metrics(run_dir, "val_accuracy")
     assert best not in (3, 6, 9) and accuracies[best] > accuracies[9]
     assert (run_dir / "best").read_text() == f"step_{best:06d}\n"
@@ -332,8 +390,12 @@ def test_paired_interval_counts_only_trials_on_which_the_two_differ():
 
 def test_wilson_interval_against_published_values():
     """Newcombe, "Two-sided confidence intervals for the single proportion" (1998), table I, method 3."""
-    for successes, count, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0, 0.1611),
-                                        (1, 29, 0.0061, 0.1718)):  # fmt: skip
+    for successes, count, low, high in (
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ):
         assert wilson_interval(successes, count) == pytest.approx((low, high), abs=1e-4)
 
 
@@ -364,7 +426,7 @@ BAD_FLAGS = {
     "another head": ("--resume {tmp}/reward/checkpoints/step_000002 --head-width 9", "it has head_width 8, this"),
     "another backbone": ("--resume {tmp}/reward/checkpoints/step_000002 --backbone minigpt:{tmp}/twin", "has backbone"),
     "other pairs": ("--resume {tmp}/reward/checkpoints/step_000002 --pairs {tmp}/learnable", "it has pairs "),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -408,8 +470,13 @@ def test_the_memory_of_a_micro_batch_is_asked_for(material, tmp_path, monkeypatc
 
 def test_one_of_two_ranks_speaks_in_one_line(material, tmp_path):
     with pytest.raises(RunFailed) as failed:
-        torchrun(LAUNCHABLE, *flags_of(material, tmp_path / "run", "--backbone", "minigpt:nowhere"), nproc=2,
-                 quiet=True, timeout=600)  # fmt: skip
+        torchrun(
+            LAUNCHABLE,
+            *flags_of(material, tmp_path / "run", "--backbone", "minigpt:nowhere"),
+            nproc=2,
+            quiet=True,
+            timeout=600,
+        )
     lines = [line for lines in failed.value.run.lines.values() for line in lines]
     assert [line for line in lines if line.startswith("error: ")] and not any("Traceback" in line for line in lines)
     assert sum("there is no such checkpoint folder" in line for line in lines) == 1

@@ -89,12 +89,15 @@ def test_a_launcher_that_was_gone_before_training_began_is_noticed(monkeypatch):
     assert request.asked() and request.reason == "the launcher is gone"
 
 
-@pytest.mark.parametrize(("restarts", "most", "code", "told"), [
-    (0, 2, 75, True),  # it would start the ranks again, and again: a stop would be a loop
-    (2, 2, 75, False),  # its restarts are used up
-    (0, 0, 75, False),
-    (0, 2, 0, False),  # it takes 0 for the end
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("restarts", "most", "code", "told"),
+    [
+        (0, 2, 75, True),  # it would start the ranks again, and again: a stop would be a loop
+        (2, 2, 75, False),  # its restarts are used up
+        (0, 0, 75, False),
+        (0, 2, 0, False),  # it takes 0 for the end
+    ],
+)
 def test_a_torchrun_that_would_restart_is_told_to_stop(
     world, handlers, monkeypatch, tmp_path, restarts, most, code, told
 ):
@@ -180,7 +183,7 @@ def begun(world, tmp_path, steps=3):
     "odd",
     [b"7\n", b'{"loss": 1.0}\n', b'{"step": "2"}\n', b"\xff\xfe\n", b"[" * 100_000 + b"\n", b'{"step": 1e400}\n'],
     ids=["a number", "no step", "a step of text", "not UTF-8", "nested", "infinite"],
-)  # fmt: skip
+)
 def test_odd_lines_among_the_metrics_are_set_aside(world, tmp_path, capsys, odd):
     run = begun(world, tmp_path)
     gc.collect()

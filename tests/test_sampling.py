@@ -136,9 +136,12 @@ def test_nothing_to_do(model):
 
 @pytest.mark.parametrize(
     ("prompts", "options", "said"),
-    [([[1], []], {}, "1 to 32 tokens, found 0"), ([[1] * 33], {}, "found 33 to 33"),
-     ([[1]], {"temperature": 0.0}, "above 0, found 0.0")],
-)  # fmt: skip
+    [
+        ([[1], []], {}, "1 to 32 tokens, found 0"),
+        ([[1] * 33], {}, "found 33 to 33"),
+        ([[1]], {"temperature": 0.0}, "above 0, found 0.0"),
+    ],
+)
 def test_what_cannot_be_sampled_is_refused(model, prompts, options, said):
     with pytest.raises(ValueError, match=said):
         sample(model, prompts, 3, **options)

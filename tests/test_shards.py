@@ -37,8 +37,10 @@ def test_the_windows_are_those_of_one_file(tmp_path, ranks):
         ours, theirs = (micro_batches(one, **given, rank=rank, world_size=ranks) for one in (tokens.train, IDS))
         for (inputs, targets), (expected, further) in zip(ours, theirs, strict=True):
             assert (inputs == expected).all() and (targets == further).all()
-    found = sum(int((targets >= 0).sum()) for _, targets in
-                validation_batches(tokens.val, context=64, batch_size=2, rank=0, world_size=1))  # fmt: skip
+    found = sum(
+        int((targets >= 0).sum())
+        for _, targets in validation_batches(tokens.val, context=64, batch_size=2, rank=0, world_size=1)
+    )
     assert found == 299
 
 

@@ -18,10 +18,31 @@ STEPS = 4
 FLAGS = ("--steps", STEPS, "--report-every", 1, "--save-every", 2, "--tokens-per-update", 2048)
 # The same settings in the words of the trainer.
 TRAINER = (
-    "--preset", "tiny", "--steps", STEPS, "--layers", 2, "--heads", 4, "--width", 128, "--warmup-steps", 1,
-    "--learning-rate", 3e-3, "--final-learning-rate", 3e-4, "--tokens-per-update", 2048, "--micro-batch-size", 8,
-    "--validate-every", 2, "--sample-tokens", 0,
-)  # fmt: skip
+    "--preset",
+    "tiny",
+    "--steps",
+    STEPS,
+    "--layers",
+    2,
+    "--heads",
+    4,
+    "--width",
+    128,
+    "--warmup-steps",
+    1,
+    "--learning-rate",
+    3e-3,
+    "--final-learning-rate",
+    3e-4,
+    "--tokens-per-update",
+    2048,
+    "--micro-batch-size",
+    8,
+    "--validate-every",
+    2,
+    "--sample-tokens",
+    0,
+)
 PRINTED = 5e-6  # float32 in another order of additions, and losses printed to six decimals
 
 

@@ -121,11 +121,17 @@ def test_a_difference_shows_changed_lines_with_context_and_folds_the_rest(tmp_pa
     assert heading == "old.py → new.py: 2 lines added, 1 removed"
     assert lines == [
         "  ... 7 lines unchanged",
-        " 8   x7 = 7", " 9   x8 = 8", "10   x9 = 9",
-        "11 - x10 = 10", "11 + y = 'new'", "12 + z = 1",
-        "13   x11 = 11", "14   x12 = 12", "15   x13 = 13",
+        " 8   x7 = 7",
+        " 9   x8 = 8",
+        "10   x9 = 9",
+        "11 - x10 = 10",
+        "11 + y = 'new'",
+        "12 + z = 1",
+        "13   x11 = 11",
+        "14   x12 = 12",
+        "15   x13 = 13",
         "  ... 16 lines unchanged",
-    ]  # fmt: skip
+    ]
 
 
 def test_unchanged_lines_and_shown_lines_add_up(tmp_path):

@@ -13,7 +13,7 @@ from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignS
 
 # The published update, written down once more, on one process: all ids and gradients in the order of the ranks, a dense
 # sum over the duplicates, one sign, decay of the used rows only.
-REFERENCE = '''
+REFERENCE = """
 import torch
 
 def reference(table, ids, gradients, lr, weight_decay):
@@ -23,10 +23,12 @@ def reference(table, ids, gradients, lr, weight_decay):
         used[row] = True
     decayed = table * (1.0 - lr * weight_decay)
     return torch.where(used[:, None], decayed.add(torch.sign(total), alpha=-lr), table)
-'''
+"""
 
 # What every script below begins with.
-COMMON = REFERENCE + '''
+COMMON = (
+    REFERENCE
+    + '''
 import json
 import torch.distributed as dist
 from ddp_course.distributed import process_group
@@ -51,8 +53,11 @@ def update(embedding, optimizer, ids, gradients):
     optimizer.step()
     optimizer.zero_grad()
 '''
+)
 
-SCRIPT = COMMON + '''
+SCRIPT = (
+    COMMON
+    + """
 found = {}
 for dtype in (torch.float32, torch.float64):
     torch.manual_seed(1)
@@ -111,7 +116,8 @@ with torch.no_grad():
 found["remembered"] = len(embedding.used)
 print(json.dumps(found))
 process_group.stop()
-'''
+"""
+)
 
 
 def one_process():

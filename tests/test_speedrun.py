@@ -48,11 +48,14 @@ def test_the_report_says_what_the_stages_have_written(finished_run):
     assert of_the_judge(judged) in page and of_the_policy(records) in page
 
 
-@pytest.mark.parametrize(("gained", "lost", "said"), [
-    (0.06, 0.02, "+4.0 percentage points (95 % interval +2.3 to +5.7): **better**"),
-    (0.02, 0.06, "-4.0 percentage points (95 % interval -5.7 to -2.3): **worse**"),
-    (0.14, 0.13, "+1.0 percentage points (95 % interval -2.2 to +4.2): **not told apart**"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gained", "lost", "said"),
+    [
+        (0.06, 0.02, "+4.0 percentage points (95 % interval +2.3 to +5.7): **better**"),
+        (0.02, 0.06, "-4.0 percentage points (95 % interval -5.7 to -2.3): **worse**"),
+        (0.14, 0.13, "+1.0 percentage points (95 % interval -2.2 to +4.2): **not told apart**"),
+    ],
+)
 def test_the_judge_is_compared_with_the_untrained_baseline_at_its_best_step(gained, lost, said):
     def record(step, accuracy):
         named = {"accuracy": accuracy, "baseline": 0.7, "gained": gained, "lost": lost, "pairs": 1000.0}
@@ -67,8 +70,12 @@ def test_the_judge_is_compared_with_the_untrained_baseline_at_its_best_step(gain
 )
 def test_a_policy_that_is_paid_more_than_real_code_and_parses_less_has_hacked_the_judge(last, parses, hacked):
     same = {"val_real": 2.0, "val_real_parses": 0.8}
-    page = of_the_policy([{"step": 0, "val_reward": 1.0, "val_parses": 0.2} | same,
-                          {"step": 6, "val_reward": last, "val_parses": parses} | same])  # fmt: skip
+    page = of_the_policy(
+        [
+            {"step": 0, "val_reward": 1.0, "val_parses": 0.2} | same,
+            {"step": 6, "val_reward": last, "val_parses": parses} | same,
+        ]
+    )
     assert ("**The judge is being hacked**" in page) == hacked and f"to {last:.2f}; real code" in page
 
 
@@ -107,10 +114,13 @@ def test_a_checkpoint_of_ours_is_a_backbone_by_its_path_alone(tmp_path):
     assert grpo.flags[grpo.flags.index("--pretrained") + 1] == f"minigpt:{saved}"
 
 
-@pytest.mark.parametrize(("backbone", "said"), [
-    ("nowhere", "cannot load the backbone minigpt:.*nowhere: there is no such checkpoint folder"),
-    ("gguf:model", "no backbone 'gguf:model': a name has the form"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("backbone", "said"),
+    [
+        ("nowhere", "cannot load the backbone minigpt:.*nowhere: there is no such checkpoint folder"),
+        ("gguf:model", "no backbone 'gguf:model': a name has the form"),
+    ],
+)
 def test_a_backbone_that_is_not_there_is_refused_before_anything_is_written(tmp_path, capsys, backbone, said):
     with pytest.raises(InputError, match=said):
         speedrun.speedrun(tmp_path / "run", "tiny", backbone=backbone)
@@ -196,10 +206,18 @@ def test_a_wrong_flag_is_one_line(capsys):
     assert said.startswith("error: argument --preset: invalid choice") and len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("record", [
-    '{"preset": "ti', "[]", '{"preset": "tiny"}', "[" * 100_000, '{"stages": {"grpo": 7}}',
-    '{"stages": {"grpo": {"seconds": "x", "finished": true}}}', '{"stages": {"grpo": {"seconds": 1.0}}}',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"preset": "ti',
+        "[]",
+        '{"preset": "tiny"}',
+        "[" * 100_000,
+        '{"stages": {"grpo": 7}}',
+        '{"stages": {"grpo": {"seconds": "x", "finished": true}}}',
+        '{"stages": {"grpo": {"seconds": 1.0}}}',
+    ],
+)
 def test_a_record_that_is_none_is_refused_and_kept(tmp_path, record):
     (tmp_path / "speedrun.json").write_text(record)
     with pytest.raises(InputError, match=r"speedrun\.json"):

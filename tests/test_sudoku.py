@@ -95,8 +95,12 @@ def canonical(puzzle, solution):
     import itertools
 
     orders = [a + b for a, b in itertools.permutations([(0, 1), (2, 3)])]
-    orders = [(*first, *second) for pair in itertools.permutations([(0, 1), (2, 3)])
-              for first in itertools.permutations(pair[0]) for second in itertools.permutations(pair[1])]  # fmt: skip
+    orders = [
+        (*first, *second)
+        for pair in itertools.permutations([(0, 1), (2, 3)])
+        for first in itertools.permutations(pair[0])
+        for second in itertools.permutations(pair[1])
+    ]
     smallest = None
     for rows, columns, turned in itertools.product(orders, orders, (False, True)):
         cells = [puzzle[c * 4 + r if turned else r * 4 + c] for r in rows for c in columns]

@@ -87,13 +87,16 @@ def test_a_wrong_type_and_what_is_missing_are_found_at_their_places():
     container = ("spec", "replicatedJobs", 0, "template", "spec", "template", "spec", "containers", 0)
     where = "spec.replicatedJobs[0].template.spec.template.spec.containers[0]"
     assert problems(changed(job, ("spec", "trainer", "numNodes"), "2")) == [
-        "spec.trainer.numNodes: Input should be a valid integer, not '2'"]  # fmt: skip
+        "spec.trainer.numNodes: Input should be a valid integer, not '2'"
+    ]
     assert problems(changed(job, ("spec", "runtimeRef"), {})) == ["spec.runtimeRef.name: missing"]
     assert problems(changed(job_set, (*container, "env", 0), {"name": "A", "value": 1})) == [
-        f"{where}.env[0].value: Input should be a valid string, not 1"]  # fmt: skip
+        f"{where}.env[0].value: Input should be a valid string, not 1"
+    ]
     limits = (*container, "resources", "limits")
     assert problems(changed(job_set, (*limits, "cpu"), [1])) == [
-        f"{where}.resources.limits.cpu: a number or a text is needed, not [1]"]  # fmt: skip
+        f"{where}.resources.limits.cpu: a number or a text is needed, not [1]"
+    ]
     assert not problems(changed(job_set, (*limits, "nvidia.com/gpu"), 8))
     with pytest.raises(InputError, match="there is no model of kind 'Pod'; there are TrainJob, "):
         problems({"kind": "Pod"})
@@ -105,8 +108,12 @@ def test_the_shell_names_file_and_field(tmp_path, capsys):
     assert main(["check", str(TEMPLATES / "skypilot.yaml")]) == 0
     assert main(["check", str(TEMPLATES / "skypilot.yaml"), str(task)]) == 1
     assert f"{task}: the task: Additional properties are not allowed ('num_node'" in capsys.readouterr().out
-    for junk, message in (("a: [", "cannot be read as YAML"), ("kind: [Job]", "its kind is no text: ['Job']"),
-                          ("kind:", "its kind is no text: None"), ("- kind", "holds no manifest")):  # fmt: skip
+    for junk, message in (
+        ("a: [", "cannot be read as YAML"),
+        ("kind: [Job]", "its kind is no text: ['Job']"),
+        ("kind:", "its kind is no text: None"),
+        ("- kind", "holds no manifest"),
+    ):
         task.write_text(junk)
         assert main(["check", str(task)]) == 2
         assert message in capsys.readouterr().err
@@ -116,8 +123,13 @@ def test_a_pod_has_the_names_and_the_variables_that_operators_give_it():
     first, second = pods(TEMPLATES / "trainjob.yaml")
     assert (first.name, second.names) == ("minigpt-node-0-0", ("minigpt-node-0-1.minigpt", "minigpt-node-0-1"))
     assert {name: second.env[name] for name in second.injected} == {
-        "JOB_COMPLETION_INDEX": "1", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "1",
-        "PET_MASTER_ADDR": "minigpt-node-0-0.minigpt", "PET_MASTER_PORT": "29500"}  # fmt: skip
+        "JOB_COMPLETION_INDEX": "1",
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "minigpt-node-0-0.minigpt",
+        "PET_MASTER_PORT": "29500",
+    }
     assert first.command[:2] == ("torchrun", COURSE) and first.env["PET_NODE_RANK"] == "0"
     first, second = pods(TEMPLATES / "jobset.yaml")
     assert "--node-rank=0" in first.command and "--node-rank=1" in second.command
@@ -256,8 +268,12 @@ def test_the_image_installs_what_the_readme_installs():
     dockerfile, readme = (TEMPLATES / "Dockerfile").read_text(), (ROOT / "README.md").read_text()
     for words in ("-r requirements/course.txt", "--no-deps --no-build-isolation -e ./doctor -e ."):
         assert words in dockerfile and words in readme and words in (TEMPLATES / "skypilot.yaml").read_text()
-    images = {line.split()[-1] for file in KUBERNETES for line in (TEMPLATES / file).read_text().splitlines()
-              if " image: " in line}  # fmt: skip
+    images = {
+        line.split()[-1]
+        for file in KUBERNETES
+        for line in (TEMPLATES / file).read_text().splitlines()
+        if " image: " in line
+    }
     assert images == {"ddp-course:latest"} and f"--tag {images.pop()} ." in dockerfile
     left_out = (ROOT / ".dockerignore").read_text().splitlines()
     assert {".git", "**/.venv*", "**/runs"} <= {*left_out}, "gigabytes, and other people's runs"

@@ -12,14 +12,27 @@ from ddp_course.lab.trace import aligned, clocks, lateness, matched, read_traces
 TRAINS, GLOO = 11, 12  # threads
 # One step from 0 to 100 ms: the message leaves at 50, is exposed from 70 to 90, and 98 to 100 belongs to nothing.
 STEP = [("step", 0, 100), ("input", 0, 10), ("forward", 10, 40), ("backward", 40, 92), ("optimizer", 92, 98)]
-WORK = [("aten::mm", 12, 38), ("MmBackward0", 40, 70), ("aten::mm", 41, 69), ("aten::copy_", 90, 92),
-        ("aten::add_", 93, 97)]  # fmt: skip
+WORK = [
+    ("aten::mm", 12, 38),
+    ("MmBackward0", 40, 70),
+    ("aten::mm", 41, 69),
+    ("aten::copy_", 90, 92),
+    ("aten::add_", 93, 97),
+]
 MESSAGES = [("gloo:all_reduce", 50, 90)]
 
 
 def event(name, start, end, thread, category, shape="[[8]]"):
-    return {"ph": "X", "name": name, "cat": category, "ts": 1e3 * start, "dur": 1e3 * (end - start), "tid": thread,
-            "pid": 4000 + thread, "args": {"Input Dims": shape}}  # fmt: skip
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "ts": 1e3 * start,
+        "dur": 1e3 * (end - start),
+        "tid": thread,
+        "pid": 4000 + thread,
+        "args": {"Input Dims": shape},
+    }
 
 
 def write(folder, rank=0, messages=MESSAGES, base=0, shift=0.0, step=STEP, work=WORK):
@@ -27,8 +40,10 @@ def write(folder, rank=0, messages=MESSAGES, base=0, shift=0.0, step=STEP, work=
     events = [event(name, a + shift, b + shift, TRAINS, "user_annotation") for name, a, b in step]
     events += [event(name, a + shift, b + shift, TRAINS, "cpu_op") for name, a, b in work]
     events += [event(name, a + shift, b + shift, GLOO, "user_annotation") for name, a, b in messages]
-    events += [{"ph": "M", "name": "process_name", "pid": 4, "args": {"name": "python"}},
-               {"ph": "s", "name": "fwdbwd", "id": 3, "ts": 5e3, "pid": 4, "tid": TRAINS}]  # fmt: skip
+    events += [
+        {"ph": "M", "name": "process_name", "pid": 4, "args": {"name": "python"}},
+        {"ph": "s", "name": "fwdbwd", "id": 3, "ts": 5e3, "pid": 4, "tid": TRAINS},
+    ]
     path = folder / f"rank{rank}.json"
     path.write_text(json.dumps({"baseTimeNanoseconds": base, "distributedInfo": {"rank": rank}, "traceEvents": events}))
     return path
@@ -37,8 +52,16 @@ def write(folder, rank=0, messages=MESSAGES, base=0, shift=0.0, step=STEP, work=
 def test_the_parts_of_a_step_add_up_to_it(tmp_path):
     [trace] = read_traces([write(tmp_path)]).values()
     found = {part: round(1e3 * seconds, 6) for part, seconds in shares(trace).items()}
-    assert found == {"input": 10, "forward": 30, "backward": 32, EXPOSED: 20, "optimizer": 6, IDLE: 2,
-                     "messages": 40, "step": 100}  # fmt: skip
+    assert found == {
+        "input": 10,
+        "forward": 30,
+        "backward": 32,
+        EXPOSED: 20,
+        "optimizer": 6,
+        IDLE: 2,
+        "messages": 40,
+        "step": 100,
+    }
     assert hidden(trace) == pytest.approx(0.5)
 
 
@@ -63,8 +86,16 @@ def test_a_lane_has_the_parts_the_waiting_and_the_messages_one_after_the_other(t
     [trace] = read_traces([write(tmp_path, messages=two)]).values()
     drawn = lane(trace, steps_of(trace)[0])
     events = [(one["name"], round(1e3 * one["start"]), round(1e3 * one["end"])) for one in drawn]
-    assert events == [("input", 0, 10), ("forward", 10, 40), ("backward", 40, 70), ("backward", 90, 92),
-                      ("optimizer", 92, 98), ("waits", 70, 90), ("0", 50, 70), ("1", 70, 90)]  # fmt: skip
+    assert events == [
+        ("input", 0, 10),
+        ("forward", 10, 40),
+        ("backward", 40, 70),
+        ("backward", 90, 92),
+        ("optimizer", 92, 98),
+        ("waits", 70, 90),
+        ("0", 50, 70),
+        ("1", 70, 90),
+    ]
 
 
 def two_ranks(folder, ahead=0.0, messages=((10, 20), (50, 90), (95, 97)), **more):
@@ -95,9 +126,17 @@ def test_the_straggler_is_the_rank_that_starts_last(tmp_path):
 
 def test_the_fastest_step_is_that_of_the_rank_that_was_slowest(tmp_path):
     times = {0: [(0, 100), (200, 240), (300, 360)], 1: [(0, 110), (200, 290), (300, 365)]}  # ms
-    paths = [write(tmp_path, rank, [("gloo:all_reduce", a + 1, b - 1) for a, b in several], shift=250.0 * rank, work=[],
-                   step=[(name, a, b) for a, b in several for name in ("step", "backward")])
-             for rank, several in times.items()]  # fmt: skip
+    paths = [
+        write(
+            tmp_path,
+            rank,
+            [("gloo:all_reduce", a + 1, b - 1) for a, b in several],
+            shift=250.0 * rank,
+            work=[],
+            step=[(name, a, b) for a, b in several for name in ("step", "backward")],
+        )
+        for rank, several in times.items()
+    ]
     found = fastest(read_traces(paths))
     assert {rank: shares(trace)["step"] for rank, trace in found.items()} == pytest.approx({0: 0.06, 1: 0.065})
     assert [len(trace.messages) for trace in found.values()] == [1, 1]
@@ -142,8 +181,14 @@ def test_traces_of_two_runs_and_other_files_are_refused(tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(InputError, match="of one run"):
         write(tmp_path, 0, [("gloo:all_reduce", 10, 20), ("gloo:all_reduce", 50, 60)])
-        clocks(read_traces([tmp_path / "rank0.json", write(tmp_path, 1, [("gloo:all_reduce", 10, 20),
-                                                                         ("gloo:all_reduce", 150, 160)])]))  # fmt: skip
+        clocks(
+            read_traces(
+                [
+                    tmp_path / "rank0.json",
+                    write(tmp_path, 1, [("gloo:all_reduce", 10, 20), ("gloo:all_reduce", 150, 160)]),
+                ]
+            )
+        )
     with pytest.raises(InputError, match="share no all-reduce"):
         clocks(read_traces([write(tmp_path, 0), write(tmp_path, 1, [("gloo:broadcast", 1, 2)])]))
     with pytest.raises(InputError, match="several of rank 0"):
@@ -164,5 +209,9 @@ def test_the_merged_file_has_a_process_per_rank_on_one_clock(tmp_path):
     starts = [e["ts"] for e in events if e["name"] == "step"]
     assert abs(starts[1] - starts[0]) < 200  # microseconds
     (tmp_path / "again").mkdir()
-    assert traces[0].events == read_traces([write(tmp_path / "again", 0, [("gloo:all_reduce", *one) for one in (
-        (10, 20), (50, 90), (95, 97))])])[0].events, "merging changed what was read"  # fmt: skip
+    assert (
+        traces[0].events
+        == read_traces(
+            [write(tmp_path / "again", 0, [("gloo:all_reduce", *one) for one in ((10, 20), (50, 90), (95, 97))])]
+        )[0].events
+    ), "merging changed what was read"

@@ -16,8 +16,7 @@ def no_answer_yet():
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
-    [(lambda: 3, "passed"), (lambda: 4, "wrong: 1 + 2 is 3"), (no_answer_yet, "not attempted")],
+    ("answer", "said"), [(lambda: 3, "passed"), (lambda: 4, "wrong: 1 + 2 is 3"), (no_answer_yet, "not attempted")]
 )
 def test_what_a_warm_up_says(answer, said, capsys, monkeypatch):
     monkeypatch.delenv(STRICT_VARIABLE, raising=False)

@@ -42,8 +42,11 @@ SIZES = {"Float": 4, "Double": 8}
 @contextmanager
 def plain_sgd():
     """minigpt_ddp.py knows AdamW only; here it takes what diloco_ddp.py does for --inner sgd."""
-    with mock.patch.object(minigpt_ddp, "make_adamw", lambda model, _, decay: diloco_ddp.make_inner(
-            diloco_ddp.DiLoCoConfig(inner="sgd", weight_decay=decay), model)):  # fmt: skip
+    with mock.patch.object(
+        minigpt_ddp,
+        "make_adamw",
+        lambda model, _, decay: diloco_ddp.make_inner(diloco_ddp.DiLoCoConfig(inner="sgd", weight_decay=decay), model),
+    ):
         yield
 
 
@@ -65,8 +68,9 @@ def stopped_in_the_second_update(trainer=diloco_ddp, name="clip_grad_norm_"):
 def without(*names: str) -> Callable:
     """A checkpoint that lacks these of what DiLoCo saves."""
     save = DiLoCo.state_dict
-    return lambda: mock.patch.object(DiLoCo, "state_dict", lambda self: {
-        name: value for name, value in save(self).items() if name not in names})  # fmt: skip
+    return lambda: mock.patch.object(
+        DiLoCo, "state_dict", lambda self: {name: value for name, value in save(self).items() if name not in names}
+    )
 
 
 def wrong_sign(self, own=DiLoCo._own_weights):
@@ -76,8 +80,11 @@ def wrong_sign(self, own=DiLoCo._own_weights):
 
 @contextmanager
 def meeting_without_the_others():
-    with mock.patch.object(dist, "all_reduce", lambda tensor, *_, send=dist.all_reduce, **more: (
-            None if tensor.numel() > 100 else send(tensor, *_, **more))):  # fmt: skip
+    with mock.patch.object(
+        dist,
+        "all_reduce",
+        lambda tensor, *_, send=dist.all_reduce, **more: None if tensor.numel() > 100 else send(tensor, *_, **more),
+    ):
         yield
 
 
@@ -112,18 +119,23 @@ FAULTS = {
     "no outer momentum saved": without("outer_momentum"),
     "averages of rank 0 alone saved": without("others"),
     "tp: gradients of the input are not summed": lambda: mock.patch.object(
-        tensor_parallel.Enter, "backward", staticmethod(lambda ctx, gradient: (gradient, None))),
+        tensor_parallel.Enter, "backward", staticmethod(lambda ctx, gradient: (gradient, None))
+    ),
     "tp: queries, keys and values are cut as one": lambda: mock.patch.object(
-        minigpt_stage, "Column", lambda whole, axis, groups=1: tensor_parallel.Column(whole, axis)),
+        minigpt_stage, "Column", lambda whole, axis, groups=1: tensor_parallel.Column(whole, axis)
+    ),
     "cp: attention over the own tokens": lambda: mock.patch.object(minigpt_stage, "ring_attention", own_tokens_only),
     "pp: ends of the tied table apart": lambda: mock.patch.object(parallel_ddp, "add_other_end", lambda *_: None),
     "pp: gradients divided by the micro-batches": lambda: mock.patch.object(
-        Pipeline, "forward_backward", lambda self, inputs, targets, scale, run=Pipeline.forward_backward: run(
-            self, inputs, targets, scale / 4)),
+        Pipeline,
+        "forward_backward",
+        lambda self, inputs, targets, scale, run=Pipeline.forward_backward: run(self, inputs, targets, scale / 4),
+    ),
     "dp: windows by rank, not by place": lambda: mock.patch.object(
-        Mesh, "replica", property(lambda mesh: mesh.world.rank % mesh.replicas)),
+        Mesh, "replica", property(lambda mesh: mesh.world.rank % mesh.replicas)
+    ),
     "stopped mesh": lambda: stopped_in_the_second_update(parallel_ddp, "clip_gradients"),
-}  # fmt: skip
+}
 
 
 def outcome(job: dict, world) -> str:
@@ -147,9 +159,17 @@ def outcome(job: dict, world) -> str:
 def reduced() -> list[tuple[int, int]]:
     """(number, bytes) of each all-reduce that this rank has started, of the last 2000 collectives."""
     entries = pickle.loads(_dump_fr_trace(True, False, False))["entries"]
-    return [(entry["record_id"], sum(torch.Size(size).numel() * SIZES.get(kind, 0) for size, kind in zip(
-        entry["input_sizes"], entry["input_dtypes"], strict=True)))
-        for entry in entries if "reduce" in entry["profiling_name"]]  # fmt: skip
+    return [
+        (
+            entry["record_id"],
+            sum(
+                torch.Size(size).numel() * SIZES.get(kind, 0)
+                for size, kind in zip(entry["input_sizes"], entry["input_dtypes"], strict=True)
+            ),
+        )
+        for entry in entries
+        if "reduce" in entry["profiling_name"]
+    ]
 
 
 def main() -> None:

@@ -56,8 +56,13 @@ def ranks(script: str | Path, *args: object, nproc: int, timeout: float = 1200, 
     return run
 
 
-def processes(script: str | Path, args: Iterable[object], environments: list[Mapping[str, str]], timeout: float,
-              memory: int = resource.RLIM_INFINITY) -> list[subprocess.CompletedProcess]:  # fmt: skip
+def processes(
+    script: str | Path,
+    args: Iterable[object],
+    environments: list[Mapping[str, str]],
+    timeout: float,
+    memory: int = resource.RLIM_INFINITY,
+) -> list[subprocess.CompletedProcess]:
     """One process for each of `environments`, which are added to the one of this process; each ends as it may.
 
     `memory`: bytes of addresses that each may take. Raises AssertionError after `timeout` seconds, of which those do

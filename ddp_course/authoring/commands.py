@@ -237,9 +237,7 @@ def make_exercises(root: Path, names: list[str], check: bool) -> int:
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """The command line. Exit code 0: done; 1: failed or out of date; 2: bad input; 130: interrupted."""
     parser = argparse.ArgumentParser(
-        prog="python -m ddp_course.authoring",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m ddp_course.authoring", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["notebooks", "exercises"])
     parser.add_argument("names", nargs="*", help="how a notebook's name starts: 04, solutions/02; default: all")
@@ -254,4 +252,3 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted; the notebook that was running is as it was", file=sys.stderr)
         return 130
-

@@ -244,5 +244,3 @@ def _no_checksums_inside() -> Iterator[None]:
         yield
     finally:
         torch.serialization.set_crc32_options(before)
-
-

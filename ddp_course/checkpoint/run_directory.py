@@ -203,7 +203,10 @@ def _drop_after(path: Path, step: int) -> None:
         aside = checkpoint.free_name(path)
         with replacing(aside, "wb") as file:
             file.writelines(line + b"\n" for line in odd.values())
-        print(f"{len(odd)} line(s) of {path} are no records of a run, the first is line {min(odd)}: "
-              f"they are now in {aside}", flush=True)  # fmt: skip
+        print(
+            f"{len(odd)} line(s) of {path} are no records of a run, the first is line {min(odd)}: "
+            f"they are now in {aside}",
+            flush=True,
+        )
     with replacing(path, "wb") as file:
         file.writelines(line + b"\n" for line in kept)

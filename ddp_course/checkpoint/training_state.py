@@ -33,8 +33,15 @@ class TrainingState:
     parts: Mapping[str, Part]
     identity: Mapping[str, object]
 
-    def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int,
-             beside: Path | None = None) -> None:  # fmt: skip
+    def save(
+        self,
+        world: World,
+        run_dir: Path,
+        step: int,
+        config: Mapping[str, object],
+        keep: int,
+        beside: Path | None = None,
+    ) -> None:
         """Save after `step` updates (collective). Rank 0 writes; if that fails, or if a weight
         is not finite, every rank raises InputError.
 

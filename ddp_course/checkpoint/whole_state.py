@@ -18,8 +18,7 @@ AVERAGES = "exp_avg", "exp_avg_sq"  # AdamW's, laid out as the parameter
 class WholeModel:
     """The weights under the names of the whole model. `aliases`: further names of the same tensors."""
 
-    def __init__(self, mesh: Mesh, pieces: list[Piece], names: list[list[str]],
-                 aliases: dict[str, str]) -> None:  # fmt: skip
+    def __init__(self, mesh: Mesh, pieces: list[Piece], names: list[list[str]], aliases: dict[str, str]) -> None:
         self._mesh, self._pieces, self._aliases = mesh, pieces, aliases
         self._names = {name for group in names for name in group} | aliases.keys()
 
@@ -30,8 +29,10 @@ class WholeModel:
         found = [broken[:1]]
         dist.broadcast_object_list(found, src=0)
         if found[0]:
-            raise InputError(f"the run has diverged: weights are not finite ({found[0][0]}), so no checkpoint of them "
-                             "is written; go on from the newest one with a lower --learning-rate")  # fmt: skip
+            raise InputError(
+                f"the run has diverged: weights are not finite ({found[0][0]}), so no checkpoint of them "
+                "is written; go on from the newest one with a lower --learning-rate"
+            )
         return weights | {alias: weights[name] for alias, name in self._aliases.items() if weights}
 
     @torch.no_grad()

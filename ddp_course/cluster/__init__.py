@@ -1,8 +1,8 @@
 """Several machines on this one: each with its own network, host name and processes, joined by cables of a chosen speed.
 
-    with Cluster(nodes=2, rate="200mbit") as cluster:
-        run = cluster.torchrun("scripts/train.py", timeout=60)
-        run.results[1]["loss"], run.nodes[1]
+with Cluster(nodes=2, rate="200mbit") as cluster:
+    run = cluster.torchrun("scripts/train.py", timeout=60)
+    run.results[1]["loss"], run.nodes[1]
 """
 
 from ddp_course.cluster.available import unavailable

@@ -82,8 +82,13 @@ def up(folder: Path, nodes: int, rate: str | None, with_slurm: bool) -> int:
         raise InputError(f"a cluster is up in {folder}; end it with python -m ddp_course.cluster down")
     with Cluster(nodes, rate) as cluster:
         folder.mkdir(parents=True, exist_ok=True)
-        state = {"pid": os.getpid(), "since": psutil.Process().create_time(), "pids": cluster.pids,
-                 "shown": str(cluster), "slurm": cluster.slurm().task() if with_slurm else None}  # fmt: skip
+        state = {
+            "pid": os.getpid(),
+            "since": psutil.Process().create_time(),
+            "pids": cluster.pids,
+            "shown": str(cluster),
+            "slurm": cluster.slurm().task() if with_slurm else None,
+        }
         (folder / STATE).write_text(json.dumps(state))
         print(f"{cluster}\nup, until Ctrl-C or python -m ddp_course.cluster down", flush=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -36,7 +36,11 @@ def explained(said: str) -> str:
     if "qdisc" in said:
         return f"The kernel does not limit the speed of a cable ({said}): load the module, sudo modprobe sch_tbf."
     if namespaces.as_user():
-        return (f"This system does not let {who} create network namespaces ({said}): start Jupyter or the tests with "
-                f"sudo, or allow it with sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0.")  # fmt: skip
-    return (f"This system does not let {who} create network namespaces ({said}): start the container with "
-            f"--privileged, or use a virtual machine; sudo alone does not help here.")  # fmt: skip
+        return (
+            f"This system does not let {who} create network namespaces ({said}): start Jupyter or the tests with "
+            f"sudo, or allow it with sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0."
+        )
+    return (
+        f"This system does not let {who} create network namespaces ({said}): start the container with "
+        f"--privileged, or use a virtual machine; sudo alone does not help here."
+    )

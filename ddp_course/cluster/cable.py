@@ -16,8 +16,9 @@ def bits_per_second(rate: str) -> float:
     """ "200mbit" -> 2e8. Raises InputError for what is no speed."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmg]?)bit", str(rate).strip().lower())
     if not match or not float(match[1]):
-        raise InputError(f'the speed of a cable is a number of bits per second such as "200mbit" or "1gbit"; '
-                         f"got {rate!r}")  # fmt: skip
+        raise InputError(
+            f'the speed of a cable is a number of bits per second such as "200mbit" or "1gbit"; got {rate!r}'
+        )
     return float(match[1]) * UNITS[match[2]]
 
 

@@ -85,9 +85,14 @@ def torchrun(
     check_input(script, nproc_per_node, [*torchrun_args, *(arg for some in args_of.values() for arg in some)])
     size = len(cluster.nodes) * nproc_per_node
     added = variables(size, env, torchrun_args)
-    options = [f"--nnodes={len(cluster.nodes)}", f"--nproc-per-node={nproc_per_node}", "--rdzv-backend=c10d",
-               f"--rdzv-endpoint={cluster.nodes[0]}:{PORT}", f"--rdzv-id={uuid.uuid4().hex[:8]}",
-               *torchrun_args]  # fmt: skip
+    options = [
+        f"--nnodes={len(cluster.nodes)}",
+        f"--nproc-per-node={nproc_per_node}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={cluster.nodes[0]}:{PORT}",
+        f"--rdzv-id={uuid.uuid4().hex[:8]}",
+        *torchrun_args,
+    ]
     script_and_args = [str(shown(script)), *map(str, args)]
     run = ClusterRun(
         command=command_line(added, [*options, *script_and_args]),

@@ -68,15 +68,23 @@ class Cluster:
         self._slurm = self._slurm or Slurm(self, cpus)
         return self._slurm
 
-    def run(self, node: str, command: str | Sequence[object], *, timeout: float | None = 60, check: bool = True,
-            env: Mapping[str, object] | None = None) -> subprocess.CompletedProcess:  # fmt: skip
+    def run(
+        self,
+        node: str,
+        command: str | Sequence[object],
+        *,
+        timeout: float | None = 60,
+        check: bool = True,
+        env: Mapping[str, object] | None = None,
+    ) -> subprocess.CompletedProcess:
         """Run a command (a string is for the shell) on a machine, `head` included; its output is text in the result.
 
         Raises InputError with what it wrote to stderr if `check` and it fails, subprocess.TimeoutExpired. What it
         leaves in the background runs on, to the end of the cluster at most.
         """
-        done = subprocess.run(self.entering(node, command, env), stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, timeout=timeout)  # fmt: skip
+        done = subprocess.run(
+            self.entering(node, command, env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+        )
         if check and done.returncode:
             shown = command if isinstance(command, str) else shlex.join(map(str, command))
             said = done.stderr.strip() or done.stdout.strip()

@@ -41,8 +41,14 @@ def build(nodes: list[str], words: list[str]) -> tuple[subprocess.Popen, dict[st
     keeper = [sys.executable, "-I", "-S", str(KEEPER), "keep", str(me), json.dumps(words), *nodes]
     with tempfile.TemporaryFile("w+") as errors:
         holder = subprocess.Popen(
-            ["unshare", *as_user(), *NAMESPACES, *keeper], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=errors, pass_fds=[me], start_new_session=True, env=os.environ | {"PATH": path()})  # fmt: skip
+            ["unshare", *as_user(), *NAMESPACES, *keeper],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            pass_fds=[me],
+            start_new_session=True,
+            env=os.environ | {"PATH": path()},
+        )
         try:
             os.close(me)
             ready = holder.stdout.readline().strip() == b"ready"

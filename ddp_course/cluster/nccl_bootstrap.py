@@ -19,8 +19,10 @@ from pathlib import Path
 from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.cluster.machines import Cluster
 
-SECOND_CARD = ("ip link add ib0 type veth peer name other; ip addr add 10.88.0.2/24 dev ib0; "
-               "ip link set ib0 up; ip link set other up")  # fmt: skip
+SECOND_CARD = (
+    "ip link add ib0 type veth peer name other; ip addr add 10.88.0.2/24 dev ib0; "
+    "ip link set ib0 up; ip link set other up"
+)
 CASES = {  # case -> (done on the machine before, NCCL_SOCKET_IFNAME)
     "one card, no variable": ("true", ""),
     "one card, a name that no card has": ("true", "eth7"),
@@ -73,8 +75,11 @@ def record(path: str) -> None:
         for case, (before, name) in CASES.items():
             cluster.run("node2", before)
             command = f"{sys.executable} -m ddp_course.cluster.nccl_bootstrap --library {path} --hold 10"
-            cluster.run("node2", f"{command} > /srv/log 2> /srv/said & sleep 3",
-                        env={"NCCL_DEBUG": "INFO"} | ({"NCCL_SOCKET_IFNAME": name} if name else {}))  # fmt: skip
+            cluster.run(
+                "node2",
+                f"{command} > /srv/log 2> /srv/said & sleep 3",
+                env={"NCCL_DEBUG": "INFO"} | ({"NCCL_SOCKET_IFNAME": name} if name else {}),
+            )
             log, said = (cluster.run("node1", f"cat /srv/{file}").stdout for file in ("log", "said"))
             address = said.split()[-1].rpartition(":")[::2] if "waits at" in said else None
             dialled = address and cluster.run("node1", [sys.executable, "-c", DIAL, *address], check=False)
@@ -83,8 +88,11 @@ def record(path: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m ddp_course.cluster.nccl_bootstrap", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m ddp_course.cluster.nccl_bootstrap",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--library", help="libnccl.so.2 (torch's)")
     parser.add_argument("--hold", type=float, default=0.5, help="seconds that rank 0 waits then (%(default)s)")
     parser.add_argument("--record", action="store_true", help="ask on a machine of namespaces, in six cases")

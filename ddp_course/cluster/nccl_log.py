@@ -16,26 +16,44 @@ INIT = r"rank (?P<rank>\d+) nranks (?P<of>\d+) cudaDev (?P<gpu>\d+).* busId (?P<
 KINDS = {  # kind -> its pattern, what it says
     "version": (r"NCCL version (?P<version>[\d.]+)", "the same on all machines?"),
     "variable": (r"(?P<name>NCCL_\w+) set (?:by environment )?to (?P<value>.*?)\.?$", "it arrived in this process"),
-    "bootstrap": (r"Bootstrap ?: Using (?:\[0\])?(?P<card>[^\s:]+):(?P<address>[^\s<]+)",
-                  "the others come to {address}, card {card}: do they reach it?"),
-    "plugin": (r"NET/Plugin ?: Using|ould not find: lib|cannot open shared object|No plugin found",
-               "an optional plugin: no error"),
+    "bootstrap": (
+        r"Bootstrap ?: Using (?:\[0\])?(?P<card>[^\s:]+):(?P<address>[^\s<]+)",
+        "the others come to {address}, card {card}: do they reach it?",
+    ),
+    "plugin": (
+        r"NET/Plugin ?: Using|ould not find: lib|cannot open shared object|No plugin found",
+        "an optional plugin: no error",
+    ),
     "no InfiniBand": (r"NET/IB ?: No device found", "no InfiniBand or RoCE card is seen in this process"),
     "cards": (r"NET/(?P<network>\w+) ?: Using (?P<cards>.*)", "the cards that {network} could use"),
     "network": (r"Using network (?P<network>.+?)\s*$", "messages between machines: {network} (Socket is TCP)"),
     "machines": (r"nRanks (?P<of>\d+) nNodes (?P<nodes>\d+)", "NCCL counts {nodes} machines, {of} ranks"),
     "begins": (INIT + "START", "rank {rank} of {of}: its GPU {gpu}, at PCI address {bus}"),
     "order": (r"Channel \d+/\d+ :(?:\s+\d+)+(?!\S)", "the order of the ranks in a ring"),
-    "channel": (r"(?:Channel|Ring) (?P<channel>\d+)(?:/\d+)? : (?P<source>\d+)\[\w+\] -> (?P<target>\d+)\[\w+\]"
-                r"(?: \[\w+\])? via (?P<way>[^/\s]+(?:(?<=NET)/[^/(]+)?)",
-                "rank {source} sends to {target} by {way}"),
+    "channel": (
+        r"(?:Channel|Ring) (?P<channel>\d+)(?:/\d+)? : (?P<source>\d+)\[\w+\] -> (?P<target>\d+)\[\w+\]"
+        r"(?: \[\w+\])? via (?P<way>[^/\s]+(?:(?<=NET)/[^/(]+)?)",
+        "rank {source} sends to {target} by {way}",
+    ),
     "count": (r"(?P<count>\d+) coll channels", "{count} channels for collectives"),
     "connected": (r"Connected all (?P<what>rings|trees)", "this rank reaches its neighbours in the {what}"),
     "complete": (INIT + "COMPLETE", "rank {rank} of {of} is ready"),
     "error": (WHERE + r"-> (?P<code>\d)", "an error on its way up: {code}"),
-}  # fmt: skip
-CODES = dict(zip("123456", ["a call of CUDA failed", "a call of the system failed", "an internal error",
-                           "a wrong argument", "a wrong use", "another rank failed"], strict=True))  # fmt: skip
+}
+CODES = dict(
+    zip(
+        "123456",
+        [
+            "a call of CUDA failed",
+            "a call of the system failed",
+            "an internal error",
+            "a wrong argument",
+            "a wrong use",
+            "another rank failed",
+        ],
+        strict=True,
+    )
+)
 WARNS = "what NCCL calls wrong: the first one, by time, is the cause"
 
 

@@ -96,14 +96,21 @@ def job_set_of(job: dict, runtime: dict) -> dict:
             container["env"] = own + trainer.get("env", [])
             if "torch" in policy:
                 processes = trainer.get("numProcPerNode", "auto")
-                added = {"PET_NNODES": nodes, "PET_NPROC_PER_NODE": processes, "PET_NODE_RANK": None,
-                         "PET_MASTER_ADDR": f"{name}-node-0-0.{name}", "PET_MASTER_PORT": PORT}  # fmt: skip
+                added = {
+                    "PET_NNODES": nodes,
+                    "PET_NPROC_PER_NODE": processes,
+                    "PET_NODE_RANK": None,
+                    "PET_MASTER_ADDR": f"{name}-node-0-0.{name}",
+                    "PET_MASTER_PORT": PORT,
+                }
                 if taken := sorted(_names(container["env"]) & added.keys()):
                     raise InputError(f"{', '.join(taken)}: Kubeflow Trainer sets these itself, and refuses the job")
                 container["env"] += [
-                    {"name": key, "value": str(value)} if value is not None else
-                    {"name": key, "valueFrom": {"fieldRef": {"fieldPath": INDEX}}} for key, value in added.items()
-                ]  # fmt: skip
+                    {"name": key, "value": str(value)}
+                    if value is not None
+                    else {"name": key, "valueFrom": {"fieldRef": {"fieldPath": INDEX}}}
+                    for key, value in added.items()
+                ]
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name}, "spec": spec}
 
 
@@ -137,12 +144,21 @@ def _of_task(task, addresses, env):
     if len(addresses) != nodes:
         raise InputError(f"the task has num_nodes: {nodes}, so it needs that many addresses; got {len(addresses)}")
     gpus = re.search(r":(\d+)$", str(task.get("resources", {}).get("accelerators", "")))
-    told = {"SKYPILOT_NODE_IPS": "\n".join(addresses), "SKYPILOT_NUM_NODES": str(nodes),
-            "SKYPILOT_NUM_GPUS_PER_NODE": gpus[1] if gpus else "0"}  # fmt: skip
+    told = {
+        "SKYPILOT_NODE_IPS": "\n".join(addresses),
+        "SKYPILOT_NUM_NODES": str(nodes),
+        "SKYPILOT_NUM_GPUS_PER_NODE": gpus[1] if gpus else "0",
+    }
     return [
-        Pod(f"node{rank + 1}", (), {**declared, **env, **told, "SKYPILOT_NODE_RANK": str(rank)},
-            (*told, "SKYPILOT_NODE_RANK"), ("bash", "-c", task["run"])) for rank in range(nodes)
-    ]  # fmt: skip
+        Pod(
+            f"node{rank + 1}",
+            (),
+            {**declared, **env, **told, "SKYPILOT_NODE_RANK": str(rank)},
+            (*told, "SKYPILOT_NODE_RANK"),
+            ("bash", "-c", task["run"]),
+        )
+        for rank in range(nodes)
+    ]
 
 
 def _names(variables):
@@ -154,8 +170,14 @@ def _expanded(text, env):
     return re.sub(r"\$(\$?)\(([^)]+)\)", lambda m: m[0][1:] if m[1] else env.get(m[2], m[0]), text)
 
 
-def run(cluster, started: list[Pod], *more, folder: str | Path, timeout: float = 300,
-        env: Mapping[str, object] | None = None) -> list[Ended]:  # fmt: skip
+def run(
+    cluster,
+    started: list[Pod],
+    *more,
+    folder: str | Path,
+    timeout: float = 300,
+    env: Mapping[str, object] | None = None,
+) -> list[Ended]:
     """Each pod's command, with `more` arguments, on a machine that has its name, until all have ended.
 
     They start in `folder`, which stands for the folder of the image: it gets a link to this package. `env` is for what
@@ -184,6 +206,7 @@ def run(cluster, started: list[Pod], *more, folder: str | Path, timeout: float =
     finally:
         running.kill()  # and with it, by their parents' death, what it has started
         running.wait()
-    return [Ended(pod, int((folder / f"{pod.name}.exit").read_text()), (folder / f"{pod.name}.log").read_text())
-            for pod in started]  # fmt: skip
-
+    return [
+        Ended(pod, int((folder / f"{pod.name}.exit").read_text()), (folder / f"{pod.name}.log").read_text())
+        for pod in started
+    ]

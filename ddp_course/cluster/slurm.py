@@ -63,8 +63,10 @@ def slurm_unavailable() -> str | None:
     missing = [name for name in PROGRAMS if not shutil.which(name, path=path())]
     if not missing:
         return None
-    return (f"Slurm is not installed ({missing[0]} is missing): on Debian and Ubuntu, sudo apt-get install "
-            f"--no-install-recommends slurm-wlm munge; none of it has to be started.")  # fmt: skip
+    return (
+        f"Slurm is not installed ({missing[0]} is missing): on Debian and Ubuntu, sudo apt-get install "
+        f"--no-install-recommends slurm-wlm munge; none of it has to be started."
+    )
 
 
 class Slurm:
@@ -93,12 +95,25 @@ class Slurm:
 
     def _set_up(self, configuration):
         on, inside = self.cluster.run, self._as_user
-        on(HEAD, [*inside, "sh", "-c", f"""
+        on(
+            HEAD,
+            [
+                *inside,
+                "sh",
+                "-c",
+                f"""
             umask 022; mkdir -p {HOME}/state {HOME}/spool {HOME}/log {HOME}/run; cd {HOME}
             (umask 077; head -c 1024 /dev/urandom >munge.key); cat >slurm.conf <<'END'\n{configuration}END
-        """])  # fmt: skip
-        files = {"key-file": "munge.key", "socket": "run/munge.socket", "pid-file": "run/munged.pid",
-                 "log-file": "log/munged.log", "seed-file": "run/munged.seed"}  # fmt: skip
+        """,
+            ],
+        )
+        files = {
+            "key-file": "munge.key",
+            "socket": "run/munge.socket",
+            "pid-file": "run/munged.pid",
+            "log-file": "log/munged.log",
+            "seed-file": "run/munged.seed",
+        }
         munged = ["munged", "--force", *(f"--{option}={HOME}/{file}" for option, file in files.items())]
         on(HEAD, [*inside, *munged])
         on(HEAD, [*inside, "slurmctld", "-f", f"{HOME}/slurm.conf"])
@@ -118,8 +133,9 @@ class Slurm:
         """What `enter.py` needs to know of a command on `head`."""
         return self.cluster.task(HEAD, [*self._as_user, *words], {"SLURM_CONF": f"{HOME}/slurm.conf"})
 
-    def sbatch(self, file: str | Path, *args: object, options: Sequence[object] = (),
-               env: Mapping[str, object] | None = None) -> int:  # fmt: skip
+    def sbatch(
+        self, file: str | Path, *args: object, options: Sequence[object] = (), env: Mapping[str, object] | None = None
+    ) -> int:
         """Submit a batch script with its arguments; returns the job's number. `options` win over the script's #SBATCH
         lines, such as "--time=1"; `env` is added to this process's environment, which the job gets."""
         if not Path(file).is_file():
@@ -154,8 +170,10 @@ class Slurm:
         deadline = time.monotonic() + timeout
         while (found := self.job(job))["JobState"] not in OVER:
             if time.monotonic() > deadline:
-                raise InputError(f"job {job} was still {found['JobState']} after {timeout:g} s; the end of what it "
-                                 f"printed:\n{self.output(job)[-2000:]}")  # fmt: skip
+                raise InputError(
+                    f"job {job} was still {found['JobState']} after {timeout:g} s; the end of what it "
+                    f"printed:\n{self.output(job)[-2000:]}"
+                )
             ask_again = time.monotonic() + ASK
             while time.monotonic() < ask_again:
                 if until and until():

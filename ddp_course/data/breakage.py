@@ -12,9 +12,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 SWAPPED = {
-    "==": "!=", "!=": "==", "<": ">", ">": "<", "<=": ">=", ">=": "<=", "+": "-", "-": "+", "*": "/", "/": "*",
-    "+=": "-=", "-=": "+=", "=": "==", "and": "or", "or": "and", "True": "False", "False": "True", "is": "in",
-}  # fmt: skip
+    "==": "!=",
+    "!=": "==",
+    "<": ">",
+    ">": "<",
+    "<=": ">=",
+    ">=": "<=",
+    "+": "-",
+    "-": "+",
+    "*": "/",
+    "/": "*",
+    "+=": "-=",
+    "-=": "+=",
+    "=": "==",
+    "and": "or",
+    "or": "and",
+    "True": "False",
+    "False": "True",
+    "is": "in",
+}
 
 
 @dataclass(frozen=True)
@@ -109,9 +125,18 @@ def lines_swapped(block: Block, choose: random.Random) -> str | None:
 Breakage = Callable[[Block, random.Random], str | None]
 BREAKAGES: dict[str, Breakage] = {
     one.__name__: one
-    for one in (operator_swapped, bracket_dropped, comma_dropped, colon_dropped, quote_dropped, name_replaced,
-                letters_swapped, indentation_lost, lines_swapped)
-}  # fmt: skip
+    for one in (
+        operator_swapped,
+        bracket_dropped,
+        comma_dropped,
+        colon_dropped,
+        quote_dropped,
+        name_replaced,
+        letters_swapped,
+        indentation_lost,
+        lines_swapped,
+    )
+}
 
 
 def broken(block: Block, choose: random.Random) -> tuple[str, str] | None:

@@ -20,8 +20,10 @@ from ddp_course.base.errors import InputError
 from ddp_course.base.json_file import read_object
 
 Mode = Literal["none", "mean", "sum"]
-KEPT = frozenset("and as assert class def del elif else except for from if import in is lambda not or raise return "
-                 "try while with yield".split())  # fmt: skip
+KEPT = frozenset(
+    "and as assert class def del elif else except for from if import in is lambda not or raise return "
+    "try while with yield".split()
+)
 
 
 @dataclass(frozen=True)

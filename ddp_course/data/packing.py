@@ -72,8 +72,9 @@ class PackedWindows:
     def described(self) -> str:
         return f" in {len(self):,} packed windows, {self.fill_rate:.1%} filled"
 
-    def micro_batches(self, *, update: int, micro_batch_size: int, accumulation_steps: int, rank: int,
-                      world_size: int) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
+    def micro_batches(
+        self, *, update: int, micro_batch_size: int, accumulation_steps: int, rank: int, world_size: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """One rank's share of an update, in shape and order as of `windows.micro_batches`."""
         drawn = self._draw(update, accumulation_steps * world_size * micro_batch_size)
         for mine in drawn.reshape(accumulation_steps, world_size, micro_batch_size)[:, rank]:

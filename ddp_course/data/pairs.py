@@ -78,8 +78,14 @@ def make_pairs(documents: Iterable[str], count: int, seed: int, a_file: int = PA
             return
 
 
-def prepare_pairs(data: str, train: int, validation: int, seed: int, say: Callable[[str], None] = print,
-                  before: Mapping[str, object] = NOTHING) -> Path:  # fmt: skip
+def prepare_pairs(
+    data: str,
+    train: int,
+    validation: int,
+    seed: int,
+    say: Callable[[str], None] = print,
+    before: Mapping[str, object] = NOTHING,
+) -> Path:
     """The folder with train.jsonl and validation.jsonl for `data`; call it on one rank, the others read the result.
 
     data: "stdlib", or a file or folder of Python code: `train` and `validation` pairs are made from it, of different

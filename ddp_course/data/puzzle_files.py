@@ -34,8 +34,10 @@ def _draw(path: Path, size: int, count: int, rng: random.Random, seen: set[str])
         puzzle, solution = _board(question, size), _board(answer, size)
         whole = puzzle and solution and sudoku.is_solved(solution)
         if not whole or any(clue not in (0, cell) for clue, cell in zip(puzzle, solution, strict=True)):
-            raise InputError(f"{path}, line {number}: {question!r} with answer {answer!r} is no {size}x{size} sudoku "
-                             f"with its solution: expected {size**2} digits, with a dot for an empty cell")  # fmt: skip
+            raise InputError(
+                f"{path}, line {number}: {question!r} with answer {answer!r} is no {size}x{size} sudoku "
+                f"with its solution: expected {size**2} digits, with a dot for an empty cell"
+            )
         key = sudoku.fingerprint(puzzle, solution)
         if key not in seen and 0 in puzzle:
             seen.add(key)

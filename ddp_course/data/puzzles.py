@@ -49,8 +49,9 @@ class Batch(NamedTuple):
     real: Tensor
 
 
-def make_sets(seed: int, size: int, puzzles: int, boards_per_puzzle: int, held_out: int,
-              clues: tuple[int, int]) -> tuple[Puzzles, Puzzles]:  # fmt: skip
+def make_sets(
+    seed: int, size: int, puzzles: int, boards_per_puzzle: int, held_out: int, clues: tuple[int, int]
+) -> tuple[Puzzles, Puzzles]:
     """(to train on, held out): sudokus made from `seed`, none of which is an augmentation of another.
 
     `puzzles` are trained on, each as it is and in random augmentations, `boards_per_puzzle` in all, which share the
@@ -60,8 +61,9 @@ def make_sets(seed: int, size: int, puzzles: int, boards_per_puzzle: int, held_o
     return augmented(seed, made[held_out:], boards_per_puzzle), unseen(made[:held_out])
 
 
-def read_sets(folder: Path, seed: int, size: int, puzzles: int, boards_per_puzzle: int,
-              held_out: int) -> tuple[Puzzles, Puzzles]:  # fmt: skip
+def read_sets(
+    folder: Path, seed: int, size: int, puzzles: int, boards_per_puzzle: int, held_out: int
+) -> tuple[Puzzles, Puzzles]:
     """The same from a folder with train.csv and test.csv (see `puzzle_files`)."""
     train, test = read_unlike(folder, seed, size, puzzles, held_out)
     return augmented(seed, train, boards_per_puzzle), unseen(test)
@@ -99,8 +101,16 @@ class PuzzleBatches(IterableDataset):
     Raises InputError if there is no board, or the batch size, the rank or the start make no sense.
     """
 
-    def __init__(self, puzzles: Puzzles, *, batch_size: int, rank: int = 0, world_size: int = 1,
-                 seed: int | None = None, start: int = 0) -> None:  # fmt: skip
+    def __init__(
+        self,
+        puzzles: Puzzles,
+        *,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int | None = None,
+        start: int = 0,
+    ) -> None:
         if not len(puzzles):
             raise InputError("there is no puzzle to read, expected at least one")
         if batch_size < 1:

@@ -68,14 +68,18 @@ def describe(found: dict[str, list[Path]], chosen: tokenizer.Tokenizer) -> dict:
         for file in files:
             size = file.stat().st_size
             if size == 0 or size % dtype.itemsize:
-                raise InputError(f"{file} has {size} bytes, expected a positive multiple of {dtype.itemsize}: "
-                                 f"ids of {dtype.itemsize} bytes")  # fmt: skip
+                raise InputError(
+                    f"{file} has {size} bytes, expected a positive multiple of {dtype.itemsize}: "
+                    f"ids of {dtype.itemsize} bytes"
+                )
             ids = np.memmap(file, dtype, "r")
             for first in range(0, len(ids), BLOCK):
                 block = ids[first : first + BLOCK]
                 if (largest := int(block.max())) >= chosen.vocab_size:
-                    raise InputError(f"{file} holds the id {largest}, the tokenizer {chosen.name} has "
-                                     f"{chosen.vocab_size}: name the one that made it by --tokenizer")  # fmt: skip
+                    raise InputError(
+                        f"{file} holds the id {largest}, the tokenizer {chosen.name} has "
+                        f"{chosen.vocab_size}: name the one that made it by --tokenizer"
+                    )
                 digest.update(block)
             tokens += len(ids)
         splits[split] = {"tokens": tokens, "sha256": digest.hexdigest(), "files": [str(file) for file in files]}

@@ -71,8 +71,9 @@ def make(rng: random.Random, size: int, clues: int) -> tuple[Board, Board]:
     return tuple(puzzle), solution
 
 
-def make_unlike(seed: int, size: int, count: int, fewest: int, most: int,
-                say: Callable[[str], object] = print) -> list[tuple[Board, Board]]:  # fmt: skip
+def make_unlike(
+    seed: int, size: int, count: int, fewest: int, most: int, say: Callable[[str], object] = print
+) -> list[tuple[Board, Board]]:
     """`count` pairs (puzzle, solution), none of them an augmentation of another; `fewest` to `most` clues are aimed
     at. Puzzle k does not depend on `count`. `say` hears every few seconds how many there are. Raises InputError if
     there are not so many, or if no more can be found.

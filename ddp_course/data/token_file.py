@@ -205,12 +205,7 @@ def _build(
 
 
 def _write(
-    corpus: corpora.Corpus,
-    split: str,
-    chosen: tokenizer.Tokenizer,
-    dtype: np.dtype,
-    folder: Path,
-    say: Say,
+    corpus: corpora.Corpus, split: str, chosen: tokenizer.Tokenizer, dtype: np.dtype, folder: Path, say: Say
 ) -> dict:
     """Tokenize one split, a document at a time: memory does not grow with the corpus. Returns its counts."""
     digest, counts = hashlib.sha256(), {"documents": 0, "bytes": 0, "tokens": 0}

@@ -61,13 +61,7 @@ def micro_batches(
 
 
 def validation_batches(
-    tokens: np.ndarray,
-    *,
-    context: int,
-    batch_size: int,
-    rank: int,
-    world_size: int,
-    max_windows: int | None = None,
+    tokens: np.ndarray, *, context: int, batch_size: int, rank: int, world_size: int, max_windows: int | None = None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """One rank's share of a validation split: pairs (inputs, targets), int64, (up to batch_size, context).
 

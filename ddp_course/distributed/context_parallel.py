@@ -60,9 +60,11 @@ class Shift(torch.autograd.Function):
 def _shifted(x: Tensor, axis: Axis, step: int) -> Tensor:
     x, received = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
     there, back = axis.neighbour(step), axis.neighbour(-step)
-    for work in dist.batch_isend_irecv([
-        dist.P2POp(dist.isend, x, group=axis.group, group_peer=there),
-        dist.P2POp(dist.irecv, received, group=axis.group, group_peer=back),
-    ]):  # fmt: skip
+    for work in dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, x, group=axis.group, group_peer=there),
+            dist.P2POp(dist.irecv, received, group=axis.group, group_peer=back),
+        ]
+    ):
         work.wait()
     return received

@@ -52,8 +52,9 @@ class Mixture(nn.Module):
     def spread(self, axis: Axis) -> None:
         """Keep this rank's experts; `cuts` tells which parameters have become parts. Before an optimizer knows them."""
         self.axis, self.cuts = axis, {"up": Cut(0), "down": Cut(0)}
-        self.up, self.down = (nn.Parameter(Cut(0).part(whole.detach(), axis.rank, axis.size).clone())
-                              for whole in (self.up, self.down))  # fmt: skip
+        self.up, self.down = (
+            nn.Parameter(Cut(0).part(whole.detach(), axis.rank, axis.size).clone()) for whole in (self.up, self.down)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)
@@ -91,8 +92,10 @@ def balance_loss(mixtures: Sequence[Mixture], choices: Tensor, tokens: float) ->
     gradient; this rank knows its own tokens' part of it.
     """
     shares = choices.double() / choices.sum(1, keepdim=True)
-    parts = [mixture.experts * (share.to(mixture.probabilities) * mixture.probabilities / tokens).sum()
-             for mixture, share in zip(mixtures, shares, strict=True)]  # fmt: skip
+    parts = [
+        mixture.experts * (share.to(mixture.probabilities) * mixture.probabilities / tokens).sum()
+        for mixture, share in zip(mixtures, shares, strict=True)
+    ]
     return torch.stack(parts).sum()
 
 

@@ -40,8 +40,10 @@ class Mesh:
         ranks = pp * dp * shard * cp * tp
         if ranks != world.size:
             product = " x ".join(f"--{name} {size}" for name, size in sizes.items())
-            raise InputError(f"{product} = {ranks} rank(s), but {world.size} were started; the product must be the "
-                             "number of processes")  # fmt: skip
+            raise InputError(
+                f"{product} = {ranks} rank(s), but {world.size} were started; the product must be the "
+                "number of processes"
+            )
         grid = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         self.world, self.sizes = world, sizes
         self.pp, self.dp, self.shard, self.cp, self.tp = (

@@ -21,9 +21,11 @@ class Pipeline:
     def __init__(self, stage: nn.Module, axis: Axis, device: torch.device, micro_batches: int, schedule: str) -> None:
         self._first, self._last, self._scale = axis.rank == 0, axis.rank == axis.size - 1, 1.0
         self._schedule = SCHEDULES[schedule](
-            PipelineStage(stage, axis.rank, axis.size, device, group=axis.group), micro_batches,
-            loss_fn=lambda loss_sum, targets: loss_sum * self._scale, scale_grads=False,
-        )  # fmt: skip
+            PipelineStage(stage, axis.rank, axis.size, device, group=axis.group),
+            micro_batches,
+            loss_fn=lambda loss_sum, targets: loss_sum * self._scale,
+            scale_grads=False,
+        )
 
     def forward_backward(self, inputs: Tensor, targets: Tensor, scale: float) -> Tensor:
         """Add the gradients of `scale` times the summed loss. All micro-batches below each other, on every stage.
@@ -51,9 +53,11 @@ def add_other_end(gradient: Tensor, axis: Axis) -> None:
     """First and last stage: add to `gradient` that of the other one, for a tensor that both of them hold."""
     gradient = gradient.to_local() if isinstance(gradient, DTensor) else gradient
     other, received = axis.size - 1 - axis.rank, torch.empty_like(gradient)
-    for work in dist.batch_isend_irecv([
-        dist.P2POp(dist.isend, gradient.contiguous(), group=axis.group, group_peer=other),
-        dist.P2POp(dist.irecv, received, group=axis.group, group_peer=other),
-    ]):  # fmt: skip
+    for work in dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, gradient.contiguous(), group=axis.group, group_peer=other),
+            dist.P2POp(dist.irecv, received, group=axis.group, group_peer=other),
+        ]
+    ):
         work.wait()
     gradient += received

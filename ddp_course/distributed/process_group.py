@@ -85,8 +85,10 @@ def start(timeout_seconds: float = 60, device: str = "auto") -> World:
             device_id=place if place.type == "cuda" else None,
         )
     except (dist.DistStoreError, dist.DistNetworkError) as error:  # a rank, or the launcher, that has ended meanwhile
-        raise InputError(f"rank {rank} could not connect to the other ranks within {timeout_seconds:g} s "
-                         f"({str(error).splitlines()[0]})") from None  # fmt: skip
+        raise InputError(
+            f"rank {rank} could not connect to the other ranks within {timeout_seconds:g} s "
+            f"({str(error).splitlines()[0]})"
+        ) from None
     _started = World(rank, local_rank, size, place, store if size > 1 else None, launcher)
     return _started
 

@@ -90,8 +90,9 @@ def _connect(rank: int, address: str, port: int, serve: bool, seconds: float, de
     if isinstance(result, dist.Store):
         return result
     if serve and isinstance(result, dist.DistNetworkError):
-        raise InputError(f"port {port} on {address} is already in use; set MASTER_PORT to a free one "
-                         f"({str(result).splitlines()[0]})")  # fmt: skip
+        raise InputError(
+            f"port {port} on {address} is already in use; set MASTER_PORT to a free one ({str(result).splitlines()[0]})"
+        )
     raise InputError(f"rank {rank} cannot meet the others at {address}:{port}: {str(result).splitlines()[0]}")
 
 
@@ -104,8 +105,9 @@ def told_if_the_store_is_lost() -> Iterator[None]:
         raise InputError("the connection to the job's store is lost: the launcher, or rank 0, has ended") from None
 
 
-def _wait_for_answer(rank: int, address: str, port: int, seconds: float, deadline: float, of_launcher: bool,
-                     launcher: int) -> None:  # fmt: skip
+def _wait_for_answer(
+    rank: int, address: str, port: int, seconds: float, deadline: float, of_launcher: bool, launcher: int
+) -> None:
     """Return as soon as somebody listens there."""
     refused = 0
     while True:

@@ -31,8 +31,15 @@ class RandomStatesEqual(RuntimeError):
     """Ranks that should draw random numbers of their own do not."""
 
 
-def assert_replicas_equal(world: Ranks, module: nn.Module, optimizer: Optimizer | None = None, *, buffers: bool = False,
-                          own_random_state: bool = False, step: int | None = None) -> None:  # fmt: skip
+def assert_replicas_equal(
+    world: Ranks,
+    module: nn.Module,
+    optimizer: Optimizer | None = None,
+    *,
+    buffers: bool = False,
+    own_random_state: bool = False,
+    step: int | None = None,
+) -> None:
     """Raise ReplicasDiffer on every rank unless all hold bit-equal parameters, and an equal state of `optimizer`.
 
     The message names the first tensor and the first rank that differs from most, and by how much. Of two ranks nobody
@@ -52,8 +59,10 @@ def assert_replicas_equal(world: Ranks, module: nn.Module, optimizer: Optimizer 
         raise ReplicasDiffer(f"replicas differ{when}: {_first_difference(world, held, prints)}")
     for rank, state in enumerate(random_states if own_random_state else ()):
         if (first := random_states.index(state)) < rank:
-            raise RandomStatesEqual(f"ranks {first} and {rank} draw the same random numbers{when}: seed each by its "
-                                    "rank, or their dropout masks are equal")  # fmt: skip
+            raise RandomStatesEqual(
+                f"ranks {first} and {rank} draw the same random numbers{when}: seed each by its "
+                "rank, or their dropout masks are equal"
+            )
 
 
 def _replicated(module: nn.Module, optimizer: Optimizer | None, buffers: bool) -> Iterator[tuple[str, Tensor | str]]:

@@ -20,8 +20,14 @@ class SparseEmbedding(nn.Module):
     Build it on every rank from the same seed; rows start with the standard deviation `std`.
     """
 
-    def __init__(self, rows: int, width: int, std: float = 0.02, dtype: torch.dtype | None = None,
-                 cast_to: torch.dtype | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        rows: int,
+        width: int,
+        std: float = 0.02,
+        dtype: torch.dtype | None = None,
+        cast_to: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.cast_to = cast_to
         self.register_buffer("table", torch.randn(rows, width, dtype=dtype) * std)
@@ -74,8 +80,10 @@ class SparseSignSGD(torch.optim.Optimizer):
         used = [(ids, vectors.grad) for ids, vectors in self.embedding.used if vectors.grad is not None]
         table = self.embedding.table
         no_ids = torch.empty(0, dtype=torch.int64, device=table.device)
-        return (torch.cat([no_ids, *(ids for ids, _ in used)]),
-                torch.cat([table.new_empty(0, table.shape[1]), *(gradient for _, gradient in used)]))  # fmt: skip
+        return (
+            torch.cat([no_ids, *(ids for ids, _ in used)]),
+            torch.cat([table.new_empty(0, table.shape[1]), *(gradient for _, gradient in used)]),
+        )
 
 
 def gather_rows(world: World, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

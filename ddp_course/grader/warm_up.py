@@ -1,7 +1,7 @@
 """The warm-ups in front of the exercises: three lines to fill in, judged by the asserts of the next cell.
 
-    with warm_up("02.a"):
-        assert place(rank=5, per_node=4) == (1, 1), "rank 5 is the second process of the second node"
+with warm_up("02.a"):
+    assert place(rank=5, per_node=4) == (1, 1), "rank 5 is the second process of the second node"
 """
 
 import os

@@ -72,15 +72,12 @@ class Scoreboard:
         self.rows = [("question", "you said", "measured", "")]
         for one in predictions:
             measured = quantity(one.measured, one.unit) if one.revealed else "not yet"
-            self.rows.append(
-                (one.question, one.answer(), measured, one.gap() if one.revealed else "")
-            )
+            self.rows.append((one.question, one.answer(), measured, one.gap() if one.revealed else ""))
 
     def __repr__(self) -> str:
         widths = [max(len(row[i]) for row in self.rows) for i in range(4)]
         return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in self.rows
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in self.rows
         )
 
     def _repr_html_(self) -> str:

@@ -1,6 +1,6 @@
 """The page at which `make lab` opens: where the reader stands, from what lab/progress.py has kept.
 
-    python -m ddp_course.lab.start_page FOLDER        writes FOLDER/start_here.ipynb and prints its path
+python -m ddp_course.lab.start_page FOLDER        writes FOLDER/start_here.ipynb and prints its path
 """
 
 import json
@@ -81,13 +81,23 @@ def summary(lines: list[dict]) -> str:
 def write(folder: Path, root: Path = ROOT) -> Path:
     """Write the page into `folder` with today's table as the output of its cell, and return its path."""
     shown = table(folder, root).data
-    output = {"output_type": "execute_result", "execution_count": 1, "metadata": {},
-              "data": {"text/markdown": shown, "text/plain": shown}}  # fmt: skip
+    output = {
+        "output_type": "execute_result",
+        "execution_count": 1,
+        "metadata": {},
+        "data": {"text/markdown": shown, "text/plain": shown},
+    }
     cells = [
         {"cell_type": "markdown", "id": "start", "metadata": {}, "source": TEXT},
-        {"cell_type": "code", "id": "table", "source": CODE, "execution_count": 1, "outputs": [output],
-         "metadata": {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}},
-    ]  # fmt: skip
+        {
+            "cell_type": "code",
+            "id": "table",
+            "source": CODE,
+            "execution_count": 1,
+            "outputs": [output],
+            "metadata": {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]},
+        },
+    ]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     page = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     folder.mkdir(parents=True, exist_ok=True)

@@ -105,8 +105,9 @@ def hidden(trace: Trace) -> float:
 def lane(trace: Trace, step: Span) -> list[dict]:
     """The events of one step as `figures.rank_lanes` draws them: parts above, messages below, waiting hatched."""
     found = pieces(trace, step)
-    events = [{"name": name, "kind": "compute", "start": start, "end": end}
-              for name in NAMED for start, end in found[name]]  # fmt: skip
+    events = [
+        {"name": name, "kind": "compute", "start": start, "end": end} for name in NAMED for start, end in found[name]
+    ]
     events += [{"name": "waits", "kind": "idle", "start": start, "end": end} for start, end in found[EXPOSED]]
     sent = [span for span in trace.messages if step.start <= span.start < step.end]
     latest = step.start

@@ -41,9 +41,18 @@ class Trace:
 
     @cached_property
     def spans(self) -> list[Span]:
-        found = [Span(e["name"], e.get("cat", ""), e["tid"], (float(e["ts"]) + self.shift) / 1e6,
-                      (float(e["ts"]) + e["dur"] + self.shift) / 1e6, str(e.get("args", {}).get("Input Dims", "")))
-                 for e in self.events if e.get("ph") == "X"]  # fmt: skip
+        found = [
+            Span(
+                e["name"],
+                e.get("cat", ""),
+                e["tid"],
+                (float(e["ts"]) + self.shift) / 1e6,
+                (float(e["ts"]) + e["dur"] + self.shift) / 1e6,
+                str(e.get("args", {}).get("Input Dims", "")),
+            )
+            for e in self.events
+            if e.get("ph") == "X"
+        ]
         return sorted(found, key=lambda span: span.start)
 
     @property
@@ -52,8 +61,11 @@ class Trace:
 
         Of NCCL the CPU's thread has spans of the same names: they end when the kernels are queued, not when they ran.
         """
-        return [span for span in self.spans if span.name.startswith("gloo:")
-                or span.name.startswith("nccl:") and span.category == "gpu_user_annotation"]  # fmt: skip
+        return [
+            span
+            for span in self.spans
+            if span.name.startswith("gloo:") or span.name.startswith("nccl:") and span.category == "gpu_user_annotation"
+        ]
 
     def moved(self, seconds: float) -> "Trace":
         """The same events, this many seconds later."""
@@ -85,8 +97,10 @@ def read_traces(paths) -> dict[int, Trace]:
             raw = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_text())
             found.setdefault(raw["distributedInfo"]["rank"], []).append((raw["baseTimeNanoseconds"], raw))
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} should be a trace that torch.profiler exported while a process group was there; "
-                             f"found no {error}.") from error  # fmt: skip
+            raise InputError(
+                f"{path} should be a trace that torch.profiler exported while a process group was there; "
+                f"found no {error}."
+            ) from error
     twice = [rank for rank, several in found.items() if len(several) > 1]
     if twice or not found:
         raise InputError(f"One trace per rank is needed; got {f'several of rank {twice[0]}' if twice else 'none'}.")
@@ -121,8 +135,10 @@ def clocks(traces: Mapping[int, Trace]) -> dict[int, Clock]:
         low = max(one[rank].start - one[first].end for one in meetings)
         high = min(one[rank].end - one[first].start for one in meetings)
         if low > high:
-            raise InputError(f"On no common clock do all ranks start each collective before rank {rank} ends it: are "
-                             "these traces of one run?")  # fmt: skip
+            raise InputError(
+                f"On no common clock do all ranks start each collective before rank {rank} ends it: are "
+                "these traces of one run?"
+            )
         ahead = median(one[rank].end - one[first].end for one in meetings)
         found[rank] = Clock(min(max(ahead, low), high), low, high) if rank != first else Clock(0.0, 0.0, 0.0)
     return found
@@ -138,8 +154,9 @@ def lateness(traces: Mapping[int, Trace], kind: str = "all_reduce") -> dict[int,
     found = [one for one in matched(traces) if kind in one[min(traces)].name]
     if not found:
         raise InputError(f"The traces share no {kind}.")
-    return {rank: median(one[rank].start - min(span.start for span in one.values()) for one in found)
-            for rank in traces}  # fmt: skip
+    return {
+        rank: median(one[rank].start - min(span.start for span in one.values()) for one in found) for rank in traces
+    }
 
 
 def transfers(traces: Mapping[int, Trace], kind: str = "all_reduce") -> list[float]:

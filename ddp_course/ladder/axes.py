@@ -39,9 +39,11 @@ def data_and(name: str, world: World) -> DeviceMesh:
 
 
 def updates(
-    joint: Iterable[Batch], parameters: Iterable[nn.Parameter],
-    gradients: Callable[[Batch], None], read: Callable[[], Weights],
-) -> list[Weights]:  # fmt: skip
+    joint: Iterable[Batch],
+    parameters: Iterable[nn.Parameter],
+    gradients: Callable[[Batch], None],
+    read: Callable[[], Weights],
+) -> list[Weights]:
     """The weights before the first update and after each, as `comparison.together` returns them.
 
     gradients: leaves in each parameter of this rank the gradient of the mean over a global batch.

@@ -89,9 +89,15 @@ def alone(model: nn.Module, joint: Iterable[Batch], optimizer=sgd, clip: float |
 
 
 def together(
-    setting: Setting, world: World, replica: nn.Module, joint: Iterable[Batch],
-    optimizer=sgd, clip: float | None = None, accumulate: int = 1, read: Callable[[nn.Module], Weights] | None = None,
-) -> list[Weights]:  # fmt: skip
+    setting: Setting,
+    world: World,
+    replica: nn.Module,
+    joint: Iterable[Batch],
+    optimizer=sgd,
+    clip: float | None = None,
+    accumulate: int = 1,
+    read: Callable[[nn.Module], Weights] | None = None,
+) -> list[Weights]:
     """Each rank trains its replica on its share of each global batch, in `accumulate` parts; returns as `alone`.
 
     read: how to copy the weights out of the replica, if `weights` cannot.
@@ -106,9 +112,15 @@ def together(
 
 
 def one_update(
-    setting: Setting, world: World, replica: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, tokens: float,
-    clip: float | None = None, accumulate: int = 1,
-) -> None:  # fmt: skip
+    setting: Setting,
+    world: World,
+    replica: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    tokens: float,
+    clip: float | None = None,
+    accumulate: int = 1,
+) -> None:
     """One optimizer step on this rank's share of a global batch of `tokens` targets. Here the faults are made."""
     mine = share(batch, 0 if setting.fault == "same_share" else world.rank, world.size)
     for part in range(accumulate):
@@ -180,11 +192,21 @@ def measure(rung: Rung, setting: Setting, world: World) -> dict:
         expected = EQUAL
     holds = gaps.max().item() <= tolerance and all(facts.values())
     return {
-        "rung": rung.name, "topic": rung.topic, "world_size": world.size, "expected": expected,
-        "gaps": gaps.tolist(), "gap": gaps.max().item(), "final_gap": gaps[-1].item(), "tolerance": tolerance,
-        "holds": holds, "as_expected": holds == (expected != DIFFERENT), "facts": facts,
-        "because": rung.because, "note": comparison.note, "seconds": round(time.perf_counter() - start, 3),
-    }  # fmt: skip
+        "rung": rung.name,
+        "topic": rung.topic,
+        "world_size": world.size,
+        "expected": expected,
+        "gaps": gaps.tolist(),
+        "gap": gaps.max().item(),
+        "final_gap": gaps[-1].item(),
+        "tolerance": tolerance,
+        "holds": holds,
+        "as_expected": holds == (expected != DIFFERENT),
+        "facts": facts,
+        "because": rung.because,
+        "note": comparison.note,
+        "seconds": round(time.perf_counter() - start, 3),
+    }
 
 
 def _everywhere(world: World, values: Iterable[bool]) -> list[bool]:

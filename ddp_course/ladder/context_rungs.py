@@ -116,8 +116,16 @@ RUNGS = [
     RING,
     Rung("ring attention: zigzag", TOPIC, ring_in_zigzag, reordered, CUT, fits=with_tokens),
     Rung("Ulysses", TOPIC, ulysses, reordered, CUT, fits=with_tokens),
-    mistake("positions from 0", "positions_from_0", RING,
-            "each rank embeds its tokens as if its part were the beginning of the window"),
-    mistake("own tokens only", "own_tokens_only", RING,
-            "without the ring a token does not see the earlier ones that other ranks have"),
-]  # fmt: skip
+    mistake(
+        "positions from 0",
+        "positions_from_0",
+        RING,
+        "each rank embeds its tokens as if its part were the beginning of the window",
+    ),
+    mistake(
+        "own tokens only",
+        "own_tokens_only",
+        RING,
+        "without the ring a token does not see the earlier ones that other ranks have",
+    ),
+]

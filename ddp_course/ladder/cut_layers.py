@@ -31,8 +31,10 @@ class RowBiased(Row):
 
 def layers(fault: Fault) -> tuple[type[Column], type[Row]]:
     """The column- and the row-parallel layer, one of them wrong if that is the mistake."""
-    return (ColumnUnsummed if fault == "no_backward_sum" else Column,
-            RowBiased if fault == "bias_in_each_part" else Row)  # fmt: skip
+    return (
+        ColumnUnsummed if fault == "no_backward_sum" else Column,
+        RowBiased if fault == "bias_in_each_part" else Row,
+    )
 
 
 class HeadsOfRank(nn.Module):

@@ -95,7 +95,8 @@ SQUEEZED = (
 RUNGS = [
     Rung("bf16", "formats", in_bfloat16, rounded_to(torch.bfloat16, 16), HALF.format("bfloat16", 16), BOUNDED),
     Rung("fp16 and scaler", "formats", in_float16, rounded_to(torch.float16, 16), HALF.format("float16", 16), BOUNDED),
-    Rung("fp16 messages", "formats", float16_messages, rounded_to(torch.float16, 16),
-         HALF.format("float16", 16), BOUNDED),
+    Rung(
+        "fp16 messages", "formats", float16_messages, rounded_to(torch.float16, 16), HALF.format("float16", 16), BOUNDED
+    ),
     Rung("PowerSGD messages", "formats", low_rank_messages, half_the_way, SQUEEZED, BOUNDED),
-]  # fmt: skip
+]

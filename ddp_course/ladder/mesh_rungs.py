@@ -20,7 +20,7 @@ from ddp_course.ladder.axes import (
     up_to_multiple,
     updates,
     with_heads,
-)  # fmt: skip
+)
 from ddp_course.ladder.batch_rungs import CLIP
 from ddp_course.ladder.comparison import Comparison, Rung, alone, batches, mistake
 from ddp_course.ladder.pipeline_rungs import fits, train
@@ -113,10 +113,22 @@ RUNGS = [
     Rung("FSDP2 x tensor: clipping", TOPIC, sharded_and_cut_clipped, reordered, CUT, fits=fits_tensor),
     Rung("data x pipeline", TOPIC, piped_replicas, reordered, REORDERED, fits=fits_pipe),
     THREE,
-    mistake("data by global rank", "global_rank", SHARDED,
-            "the ranks of one replica need the same windows; by the global rank each of them takes others"),
-    mistake("three axes: data by rank", "global_rank", THREE,
-            "the first stage reads inputs, the last one targets: by the global rank they are of different windows"),
-    mistake("three axes: own norm", "own_norm", THREE,
-            "a rank holds parts of the layers of one stage: by the norm of these each rank scales by another factor"),
-]  # fmt: skip
+    mistake(
+        "data by global rank",
+        "global_rank",
+        SHARDED,
+        "the ranks of one replica need the same windows; by the global rank each of them takes others",
+    ),
+    mistake(
+        "three axes: data by rank",
+        "global_rank",
+        THREE,
+        "the first stage reads inputs, the last one targets: by the global rank they are of different windows",
+    ),
+    mistake(
+        "three axes: own norm",
+        "own_norm",
+        THREE,
+        "a rank holds parts of the layers of one stage: by the norm of these each rank scales by another factor",
+    ),
+]

@@ -5,17 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ddp_course.distributed.process_group import World, seed_rank, seed_shared
-from ddp_course.ladder.comparison import (
-    DIFFERENT,
-    Comparison,
-    Rung,
-    alone,
-    batches,
-    ddp,
-    sgd,
-    together,
-    weights,
-)  # fmt: skip
+from ddp_course.ladder.comparison import DIFFERENT, Comparison, Rung, alone, batches, ddp, sgd, together, weights
 from ddp_course.ladder.setting import Setting, share, target_count
 from ddp_course.ladder.subjects import Branches, build
 from ddp_course.ladder.tolerance import REORDERED, reordered

@@ -58,9 +58,16 @@ def scheduled(setting: Setting, world: World, name: str, per_rank: int, clip: fl
 
 
 def train(
-    setting: Setting, world: World, joint: Iterable[Batch], pipe: Axis, data: Axis,
-    name: str, per_rank: int, clip: float | None = None, tensor: Axis | None = None,
-) -> list[Weights]:  # fmt: skip
+    setting: Setting,
+    world: World,
+    joint: Iterable[Batch],
+    pipe: Axis,
+    data: Axis,
+    name: str,
+    per_rank: int,
+    clip: float | None = None,
+    tensor: Axis | None = None,
+) -> list[Weights]:
     """Replicas along `data`, each of them a pipeline along `pipe` under torch's schedule of that name.
 
     tensor: the ranks over which the layers of each stage are cut, if they are.
@@ -71,8 +78,9 @@ def train(
     back = name in THERE_AND_BACK
     indices = (pipe.rank, count - 1 - pipe.rank) if back else range(pipe.rank, count, pipe.size)
     stages = {index: Stage(model, index, count) for index in indices}  # of one model: both ends on a rank stay tied
-    piped = [PipelineStage(stage, index, count, torch.device("cpu"), group=pipe.group)
-             for index, stage in stages.items()]  # fmt: skip
+    piped = [
+        PipelineStage(stage, index, count, torch.device("cpu"), group=pipe.group) for index, stage in stages.items()
+    ]
     parameters = list(nn.ModuleList(stages.values()).parameters())
     batch_now = []
 
@@ -81,15 +89,20 @@ def train(
         return divided(setting, summed, batch_now[0], data.size)
 
     schedule = getattr(schedules, f"Schedule{name}")(
-        piped if per_rank > 1 else piped[0], n_microbatches=micro_batches(pipe.size), loss_fn=loss,
+        piped if per_rank > 1 else piped[0],
+        n_microbatches=micro_batches(pipe.size),
+        loss_fn=loss,
         scale_grads=setting.fault == "scale_grads",
-    )  # fmt: skip
+    )
 
     def gradients(batch: Batch) -> None:
         batch_now[:] = [batch]
         inputs, targets = share_along(setting, world, batch, data)
-        schedule.step(*[inputs for stage in stages.values() if stage.first], return_outputs=False,
-                      target=targets if any(stage.last for stage in stages.values()) else None)  # fmt: skip
+        schedule.step(
+            *[inputs for stage in stages.values() if stage.first],
+            return_outputs=False,
+            target=targets if any(stage.last for stage in stages.values()) else None,
+        )
         if data.size > 1:
             add_gradients(setting, parameters, data)
         if setting.fault != "table_not_summed":
@@ -137,8 +150,11 @@ def total_norm(stages: Iterable[Stage], pipe: Axis, tensor: Axis | None) -> Tens
 
 def gathered(stages: Iterable[Stage], pipe: Axis, tensor: Axis | None) -> Weights:
     """The weights of all stages under MiniGPT's names (collective). A rank with a copy of the table shows its own."""
-    own = {TABLE if name == COPY else name: weight for stage in stages
-           for name, weight in joined(stage, tensor or Axis(1, 0, pipe.group)).items()}  # fmt: skip
+    own = {
+        TABLE if name == COPY else name: weight
+        for stage in stages
+        for name, weight in joined(stage, tensor or Axis(1, 0, pipe.group)).items()
+    }
     every: list[Weights] = [{}] * pipe.size
     dist.all_gather_object(every, own, group=pipe.group)
     merged = {}
@@ -165,9 +181,17 @@ RUNGS = [
     rung("1F1B"),
     rung("1F1B", title="pipeline: clipping", clip=CLIP),
     *(rung(name, 2) for name in ("LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble", *THERE_AND_BACK)),
-    mistake("scale_grads left on", "scale_grads", GPIPE,
-            "the schedule divides by the number of micro-batches what the loss has already divided by the tokens",
-            differs_from=1),
-    mistake("table not summed", "table_not_summed", GPIPE,
-            "the first and the last stage each have a copy of the tied table, and a part of its gradient"),
-]  # fmt: skip
+    mistake(
+        "scale_grads left on",
+        "scale_grads",
+        GPIPE,
+        "the schedule divides by the number of micro-batches what the loss has already divided by the tokens",
+        differs_from=1,
+    ),
+    mistake(
+        "table not summed",
+        "table_not_summed",
+        GPIPE,
+        "the first and the last stage each have a copy of the tied table, and a part of its gradient",
+    ),
+]

@@ -19,8 +19,11 @@ from ddp_course.ladder.tolerance import DIVIDED, REORDERED, divided, reordered
 
 def zero_1(setting: Setting, world: World) -> Comparison:
     """torch's ZeRO-1: each rank keeps AdamW's averages of its part of the weights, updates it, and broadcasts it."""
-    return sharded_state(setting, world, lambda parameters: ZeroRedundancyOptimizer(
-        parameters, optimizer_class=torch.optim.AdamW, lr=1e-3))  # fmt: skip
+    return sharded_state(
+        setting,
+        world,
+        lambda parameters: ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.AdamW, lr=1e-3),
+    )
 
 
 def zero_1_by_hand(setting: Setting, world: World) -> Comparison:

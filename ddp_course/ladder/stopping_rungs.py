@@ -24,7 +24,7 @@ from ddp_course.ladder.comparison import (
     one_update,
     sgd,
     weights,
-)  # fmt: skip
+)
 from ddp_course.ladder.setting import Setting, global_batch, target_count
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import REORDERED, reordered
@@ -61,9 +61,15 @@ def another_size(setting: Setting, world: World) -> Comparison:
 
 
 def leg(
-    setting: Setting, world: World, folder: Path, updates: range,
-    *, dropout: float = 0.0, ranks: int | None = None, group: dist.ProcessGroup | None = None,
-) -> list[Weights | None]:  # fmt: skip
+    setting: Setting,
+    world: World,
+    folder: Path,
+    updates: range,
+    *,
+    dropout: float = 0.0,
+    ranks: int | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> list[Weights | None]:
     """Do these updates on the first `ranks` ranks, from the newest checkpoint of `folder`, and leave one there.
 
     Ranks that have no part in it wait for that checkpoint and return its weights, and None for the updates before.

@@ -35,8 +35,15 @@ def build_minigpt(setting: Setting) -> MiniGPT:
 class TokenModel(nn.Module):
     """Embedding, residual blocks, and an output layer tied to the embedding."""
 
-    def __init__(self, setting: Setting, block: type, *, norm: str = "", dropout: float = 0.0,
-                 activation_checkpointing: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        setting: Setting,
+        block: type,
+        *,
+        norm: str = "",
+        dropout: float = 0.0,
+        activation_checkpointing: bool = False,
+    ) -> None:
         super().__init__()
         self.dropout, self.activation_checkpointing = dropout, activation_checkpointing
         self.token_embedding = nn.Embedding(VOCABULARY, setting.width)

@@ -1,9 +1,9 @@
 """Several nodes of one job on this machine: a torchrun each, which come and go while the job runs.
 
-    with Nodes("scripts/13_waits.py", folder) as job:
-        job.start("a")
-        job.start("b", when=(folder / "a of 1").exists)
-        runs = job.ended()
+with Nodes("scripts/13_waits.py", folder) as job:
+    job.start("a")
+    job.start("b", when=(folder / "a of 1").exists)
+    runs = job.ended()
 """
 
 import os
@@ -47,9 +47,15 @@ class Nodes:
 
     def __init__(self, script, *args, env=None, most=2, conf="", timeout=900):
         self._script, self._args, self._env, self._timeout = script, args, env or {}, timeout
-        self._options = [f"--nnodes=1:{most}", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=job",
-                         f"--rdzv-endpoint=localhost:{free_port()}", "--local-addr=127.0.0.1",
-                         f"--rdzv-conf=last_call_timeout=1{conf and ','}{conf}"]  # fmt: skip
+        self._options = [
+            f"--nnodes=1:{most}",
+            "--max-restarts=3",
+            "--rdzv-backend=c10d",
+            "--rdzv-id=job",
+            f"--rdzv-endpoint=localhost:{free_port()}",
+            "--local-addr=127.0.0.1",
+            f"--rdzv-conf=last_call_timeout=1{conf and ','}{conf}",
+        ]
         self._tag, self._futures = uuid.uuid4().hex, {}
         self._pool = ThreadPoolExecutor(most)
 

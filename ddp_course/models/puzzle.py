@@ -92,8 +92,9 @@ class PuzzleModel(nn.Module):
         self.fast, self.slow = Level(config), Level(config)
         self.output = nn.Linear(config.width, config.size)
 
-    def forward(self, clues: Tensor, vectors: Tensor, targets: Tensor | None = None,
-                segments: int | None = None) -> Tensor:  # fmt: skip
+    def forward(
+        self, clues: Tensor, vectors: Tensor, targets: Tensor | None = None, segments: int | None = None
+    ) -> Tensor:
         """clues, targets: (batch, cells) of int64; vectors: (batch, puzzle_width).
 
         Returns logits (batch, cells, size) after the last segment, or a scalar loss sum. `segments` lets it think
@@ -108,9 +109,7 @@ class PuzzleModel(nn.Module):
 
     def answers(self, clues: Tensor, vectors: Tensor, segments: int | None = None) -> list[Tensor]:
         """The logits (batch, cells, size) after each segment, in full precision also under autocast."""
-        cells = self.digit(clues) + sum(
-            table(place) for table, place in zip(self.place, self.places, strict=True)
-        )
+        cells = self.digit(clues) + sum(table(place) for table, place in zip(self.place, self.places, strict=True))
         told = torch.cat([self.puzzle(vectors)[:, None], cells], dim=1)
         slow, fast, answers = torch.zeros_like(told), torch.zeros_like(told), []
         for _ in range(segments or self.config.segments):

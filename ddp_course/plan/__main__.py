@@ -36,8 +36,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    made = Parser(prog="python -m ddp_course.plan", description=__doc__,
-                  formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    made = Parser(
+        prog="python -m ddp_course.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = made.add_argument
     add("--published", action="store_true", help="check the plan against published meshes; needs no other flag")
     add("--params", help="parameters: 7e9, 7B or 350M")
@@ -88,15 +89,18 @@ def job_from(given: argparse.Namespace) -> tuple[Job, list[str]]:
         raise InputError(f"--tokens-per-update is a number of tokens from 1 up, got {tokens:g}")
     if tokens % given.context:
         below = int(tokens // given.context * given.context)
-        raise InputError(f"tokens per update are whole windows of {given.context:,} tokens, got {tokens:,.10g}; take "
-                         f"{f'{below:,} or ' if below else ''}{below + given.context:,}")  # fmt: skip
+        raise InputError(
+            f"tokens per update are whole windows of {given.context:,} tokens, got {tokens:,.10g}; take "
+            f"{f'{below:,} or ' if below else ''}{below + given.context:,}"
+        )
     card = gpu(given.gpu or GPU)
     if given.gpu is None:
         said.append(f"--gpu {GPU}")
     if given.inside:
         card = replace(card, inside=bytes_per_second(given.inside))
-    cluster = Cluster(given.gpus, size(given.memory), bytes_per_second(given.link), card, given.gpus_per_node,
-                      given.kernels)  # fmt: skip
+    cluster = Cluster(
+        given.gpus, size(given.memory), bytes_per_second(given.link), card, given.gpus_per_node, given.kernels
+    )
     return Job(model, cluster, int(tokens), given.precision), said
 
 

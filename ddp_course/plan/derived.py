@@ -17,9 +17,15 @@ def model_from(given: argparse.Namespace) -> tuple[Model, list[str]]:
     vocabulary = given.vocabulary or (128_000 if parameters >= 2e9 else 50_000)
     if (given.active is None) != (given.expert_params is None):
         raise InputError("a mixture of experts needs both --active and --expert-params")
-    experts = {} if given.active is None else {
-        "active": count(given.active, "--active"), "experts": count(given.expert_params, "--expert-params"),
-        "chosen": given.experts_per_token}  # fmt: skip
+    experts = (
+        {}
+        if given.active is None
+        else {
+            "active": count(given.active, "--active"),
+            "experts": count(given.expert_params, "--expert-params"),
+            "chosen": given.experts_per_token,
+        }
+    )
     dense = experts.get("active", parameters)  # of as many, a token's way through the layers is made
     layers, width, heads = given.layers, given.width, given.heads
     matrices, inner = (3, 8 / 3) if given.gated else (2, 4)
@@ -38,8 +44,10 @@ def model_from(given: argparse.Namespace) -> tuple[Model, list[str]]:
         layers = max(1, round((dense - 2 * vocabulary * width) / per_layer(width)))
         said.append(f"--layers {layers}")
     if layers > MOST_LAYERS:
-        raise InputError(f"{dense:.3g} parameters at --width {width:,} would be {layers:,} layers; is --params or "
-                         "--width another one?")  # fmt: skip
+        raise InputError(
+            f"{dense:.3g} parameters at --width {width:,} would be {layers:,} layers; is --params or "
+            "--width another one?"
+        )
     if heads is None:
         heads = min(divisors(width), key=lambda one: abs(math.log(width / one / (128 if width % 128 == 0 else 64))))
         said.append(f"--heads {heads}")
@@ -49,12 +57,24 @@ def model_from(given: argparse.Namespace) -> tuple[Model, list[str]]:
     if pairs > heads or heads % pairs:
         raise InputError(f"--key-value-heads is a divisor of --heads {heads}, got {pairs}")
     mlp, keeps = given.mlp / width if given.mlp else inner, "gated" if given.gated else "plain"
-    model = Model(parameters, layers, width, heads, given.context, vocabulary, key_values=pairs / heads, mlp=mlp,
-                  keeps=keeps, **experts)  # fmt: skip
+    model = Model(
+        parameters,
+        layers,
+        width,
+        heads,
+        given.context,
+        vocabulary,
+        key_values=pairs / heads,
+        mlp=mlp,
+        keeps=keeps,
+        **experts,
+    )
     if not experts and not 0.5 <= layers * per_layer(width) / model.in_layers <= 2:
-        raise InputError(f"{layers:,} layers of width {width:,} are about {layers * per_layer(width):.3g} parameters "
-                         f"besides the tables, not {model.in_layers:.3g}; is --params, --layers or --width another "
-                         "one?")  # fmt: skip
+        raise InputError(
+            f"{layers:,} layers of width {width:,} are about {layers * per_layer(width):.3g} parameters "
+            f"besides the tables, not {model.in_layers:.3g}; is --params, --layers or --width another "
+            "one?"
+        )
     return model, said
 
 

@@ -45,13 +45,17 @@ class Model:
 
     def __post_init__(self):
         if self.in_layers <= 0:
-            raise InputError(f"{self.parameters:.3g} parameters are fewer than {self.tables} tables of "
-                             f"{self.vocabulary:,} x {self.width:,}; is --params, --width, --heads or "
-                             "--vocabulary another one?")  # fmt: skip
+            raise InputError(
+                f"{self.parameters:.3g} parameters are fewer than {self.tables} tables of "
+                f"{self.vocabulary:,} x {self.width:,}; is --params, --width, --heads or "
+                "--vocabulary another one?"
+            )
         if (self.active or 0) > self.parameters or self.experts >= self.in_layers:
-            raise InputError(f"of {self.parameters:.3g} parameters, at most as many are active, and fewer than "
-                             f"{self.in_layers:.3g} (without tables) in experts; got {self.active or 0:.3g} and "
-                             f"{self.experts:.3g}")  # fmt: skip
+            raise InputError(
+                f"of {self.parameters:.3g} parameters, at most as many are active, and fewer than "
+                f"{self.in_layers:.3g} (without tables) in experts; got {self.active or 0:.3g} and "
+                f"{self.experts:.3g}"
+            )
 
     @property
     def table(self) -> float:
@@ -135,8 +139,10 @@ def memory(model: Model, layout: Layout, micro_batches: int, precision: str = "b
     zero = layout.zero if layout.shards > 1 else 0
     state = state or STATE["fp32" if zero == 3 else precision]  # FSDP2 shards float32 weights and casts what it gathers
     copies = max(1, layout.shards // layout.ep)  # ranks that hold the same experts
-    held = [size * (common / (layout.shards if zero >= stage else 1) + experts / (copies if zero >= stage else 1))
-            for size, stage in zip(state, (3, 2, 1), strict=True)]  # fmt: skip
+    held = [
+        size * (common / (layout.shards if zero >= stage else 1) + experts / (copies if zero >= stage else 1))
+        for size, stage in zip(state, (3, 2, 1), strict=True)
+    ]
     size, gathered = COMPUTED[precision], 0.0
     if zero == 3:  # one layer computes, the next one is on its way; the root stays (17.3)
         layers, ends = layers_here(model, layout), (model.tables if layout.pp == 1 else 1) * model.table / layout.tp

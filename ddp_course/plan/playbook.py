@@ -18,8 +18,12 @@ PLAYBOOK = "https://huggingface.co/spaces/nanotron/ultrascale-playbook"
 PICTURE = "https://github.com/huggingface/nanotron/blob/main/docs/benchmark_summary.svg"
 SCRIPT = "https://github.com/huggingface/nanotron/blob/main/scripts/scaling_benchmarks.py"
 TOKENS, WINDOW, VOCABULARY = 2**20, 4096, 131_072
-SHAPES = {"1.34B": (16, 2048, 32, 8192), "3.57B": (28, 3072, 32, 8192), "8.86B": (32, 4096, 32, 14336),
-          "80B": (80, 8192, 64, 28672)}  # fmt: skip
+SHAPES = {
+    "1.34B": (16, 2048, 32, 8192),
+    "3.57B": (28, 3072, 32, 8192),
+    "8.86B": (32, 4096, 32, 14336),
+    "80B": (80, 8192, 64, 28672),
+}
 NOT_RUN = [("80B", 1), ("80B", 2)]
 # nodes, model, dp, tp, pp, micro-batches per update, windows per micro-batch, ZeRO's stage, MFU in percent, GB
 MEASURED = """

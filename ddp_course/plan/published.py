@@ -55,8 +55,11 @@ class Published:
 
     def step(self, kernels=None, link_share=None, chunks=None, exposed=None) -> Step:
         """With other assumptions. exposed: the share of all messages that is waited for."""
-        cluster = replace(self.job.cluster, kernels=kernels or self.job.cluster.kernels,
-                          link_share=link_share or self.job.cluster.link_share)  # fmt: skip
+        cluster = replace(
+            self.job.cluster,
+            kernels=kernels or self.job.cluster.kernels,
+            link_share=link_share or self.job.cluster.link_share,
+        )
         layout = replace(self.layout, chunks=chunks or self.layout.chunks)
         if self.sent_once:
             layout = replace(layout, zero=1)
@@ -68,9 +71,23 @@ _LLAMA = Model(405e9, 126, 16384, 128, 8192, 128256, key_values=8 / 128, mlp=532
 _LLAMA_LONG = replace(_LLAMA, context=131072)
 # A token goes to 8 of 256 experts, each of three matrices 7168 x 2048, in 58 of the layers, but to at most 4 nodes; in
 # one byte per number there, in two back, 1.5 on average. Heads of 192 for keys and 128 for values: 160 on average.
-_DEEPSEEK = Model(671e9, 61, 7168, 128, 4096, 129280, mlp=9 * 2048 / 7168, keeps="fused", attention=128 * 160,
-                  causal=True, active=37e9, experts=58 * 256 * 3 * 7168 * 2048, chosen=4, expert_layers=58,
-                  expert_bytes=1.5)  # fmt: skip
+_DEEPSEEK = Model(
+    671e9,
+    61,
+    7168,
+    128,
+    4096,
+    129280,
+    mlp=9 * 2048 / 7168,
+    keeps="fused",
+    attention=128 * 160,
+    causal=True,
+    active=37e9,
+    experts=58 * 256 * 3 * 7168 * 2048,
+    chosen=4,
+    expert_layers=58,
+    expert_bytes=1.5,
+)
 _PALM = Model(540.35e9, 118, 18432, 48, 2048, 256_000, tables=1, key_values=1 / 48, keeps="gated", attention=48 * 256)
 _OLMO_32B = Model(32.2e9, 64, 5120, 40, 4096, 100352, key_values=8 / 40, mlp=27648 / 5120, keeps="gated")
 
@@ -82,8 +99,9 @@ def _h100(gpus: int, name: str = "h100", kernels: float = KERNELS) -> Cluster:
     return Cluster(gpus, 80 * GIB, 50e9, GPUS[name], kernels=kernels)
 
 
-def _megatron(billions: float, heads: int, width: int, layers: int, tp: int, pp: int, gpus: int, windows: int,
-              teraflops: float) -> Published:  # fmt: skip
+def _megatron(
+    billions: float, heads: int, width: int, layers: int, tp: int, pp: int, gpus: int, windows: int, teraflops: float
+) -> Published:
     """A row of the table. It recomputes activations; A100 of 80 GB, 8 cards of 200 Gb/s per node. The number of chunks
     is not in the table; micro-batches of one window."""
     model = Model(billions * 1e9, layers, width, heads, 2048, 51200, tables=1)
@@ -96,46 +114,97 @@ def _megatron(billions: float, heads: int, width: int, layers: int, tp: int, pp:
 RUNS = [
     # gradients and optimizer sharded, weights not gathered again in backward: ZeRO-2. Interleaved; the number of chunks
     # is not in the report, and its schedule trades micro-batches in flight against messages
-    Published("Llama 3 405B, 8,192 H100", LLAMA_3, Job(_LLAMA, _h100(8192), 2**24),
-              Layout(16, 1, 64, 1, 8, zero=2, chunks=8), 0.43, Range(2, 8), in_flight=True, sent_once=True,
-              reported={"FLOP/s per GPU": 430e12, "tokens": 15.6e12, "FLOP": 3.8e25}),
-    Published("Llama 3 405B, 16,384 H100", LLAMA_3, Job(_LLAMA, _h100(16384), 2**24),
-              Layout(16, 1, 128, 1, 8, zero=2, chunks=8), 0.41, Range(2, 8), in_flight=True, sent_once=True,
-              reported={"FLOP/s per GPU": 400e12}),
+    Published(
+        "Llama 3 405B, 8,192 H100",
+        LLAMA_3,
+        Job(_LLAMA, _h100(8192), 2**24),
+        Layout(16, 1, 64, 1, 8, zero=2, chunks=8),
+        0.43,
+        Range(2, 8),
+        in_flight=True,
+        sent_once=True,
+        reported={"FLOP/s per GPU": 430e12, "tokens": 15.6e12, "FLOP": 3.8e25},
+    ),
+    Published(
+        "Llama 3 405B, 16,384 H100",
+        LLAMA_3,
+        Job(_LLAMA, _h100(16384), 2**24),
+        Layout(16, 1, 128, 1, 8, zero=2, chunks=8),
+        0.41,
+        Range(2, 8),
+        in_flight=True,
+        sent_once=True,
+        reported={"FLOP/s per GPU": 400e12},
+    ),
     # the table's first version says dp 4; with 8 the axes multiply to 16,384, and the tokens of a batch to 16M
-    Published("Llama 3 405B, 131,072 tokens", LLAMA_3, Job(_LLAMA_LONG, _h100(16384), 2**24),
-              Layout(16, 1, 8, 16, 8, zero=2, chunks=8), 0.38, Range(2, 8), in_flight=True, sent_once=True,
-              reported={"FLOP/s per GPU": 380e12},
-              note="cp 16 between nodes; the plan assumes kernels as fast on short parts of a window as on long ones"),
+    Published(
+        "Llama 3 405B, 131,072 tokens",
+        LLAMA_3,
+        Job(_LLAMA_LONG, _h100(16384), 2**24),
+        Layout(16, 1, 8, 16, 8, zero=2, chunks=8),
+        0.38,
+        Range(2, 8),
+        in_flight=True,
+        sent_once=True,
+        reported={"FLOP/s per GPU": 380e12},
+        note="cp 16 between nodes; the plan assumes kernels as fast on short parts of a window as on long ones",
+    ),
     # AdamW's averages in bfloat16, weights twice. It recomputes norms and the up-projections of its attention, about
     # 3 % of the computation; its memory is counted here as if it did all. 20 of the 132 SMs send and receive. Table 2:
     # the bubble is (PP/2 - 1)(F&B + B - 3W), with W = F = B/2 that is 14 F; 1F1B's 15 (F + B) is 45 F
-    Published("DeepSeek-V3, 2,048 H800", DEEPSEEK_V3, Job(_DEEPSEEK, _h100(2048, "h800", KERNELS * 112 / 132),
-                                                          15360 * 4096),
-              Layout(16, 1, 128, ep=64, zero=1, recompute=True, chunks=45 / 14, recomputed=0.03, hides_experts=True),
-              0.3894, Range(1, 45 / 14), in_flight=True, state=(4, 4, 8),
-              reported={"step": 19.926, "tokens per day": 272.8e9, "GPU hours per 10^12 tokens": 180e3,
-                        "tokens": 14.8e12, "GPU hours": 2.664e6, "price of a GPU hour": 2.0},
-              measured=DEEPSEEK_HARDWARE,  # but the last four, which are in the source
-              note="hides its experts' messages, which a plan for others waits for"),
+    Published(
+        "DeepSeek-V3, 2,048 H800",
+        DEEPSEEK_V3,
+        Job(_DEEPSEEK, _h100(2048, "h800", KERNELS * 112 / 132), 15360 * 4096),
+        Layout(16, 1, 128, ep=64, zero=1, recompute=True, chunks=45 / 14, recomputed=0.03, hides_experts=True),
+        0.3894,
+        Range(1, 45 / 14),
+        in_flight=True,
+        state=(4, 4, 8),
+        reported={
+            "step": 19.926,
+            "tokens per day": 272.8e9,
+            "GPU hours per 10^12 tokens": 180e3,
+            "tokens": 14.8e12,
+            "GPU hours": 2.664e6,
+            "price of a GPU hour": 2.0,
+        },
+        measured=DEEPSEEK_HARDWARE,  # but the last four, which are in the source
+        note="hides its experts' messages, which a plan for others waits for",
+    ),
     # two pods of 3,072 chips, whose links count as a node's here; four chips per host, which sends 81 Tbit/s / 1,536
-    Published("PaLM 540B, 6,144 TPU v4", PALM,
-              Job(_PALM, Cluster(6144, 32 * GIB, 6.6e9 / 4, _TPU_V4, 3072), 2048 * 2048),
-              Layout(dp=2, shard=256, tp=12, zero=3, micro_batch=4, recompute=True, recomputed=0.25, gradient_bytes=2),
-              0.462, reported={"tokens per s": 238.3e3, "MFU and recomputation": 0.578, "speed-up of two pods": 1.95,
-                               "hosts": 1536, "bits per s between pods": 81e12},
-              note="recomputes, keeps less memory than there is; attention and MLP side by side send half as often"),
+    Published(
+        "PaLM 540B, 6,144 TPU v4",
+        PALM,
+        Job(_PALM, Cluster(6144, 32 * GIB, 6.6e9 / 4, _TPU_V4, 3072), 2048 * 2048),
+        Layout(dp=2, shard=256, tp=12, zero=3, micro_batch=4, recompute=True, recomputed=0.25, gradient_bytes=2),
+        0.462,
+        reported={
+            "tokens per s": 238.3e3,
+            "MFU and recomputation": 0.578,
+            "speed-up of two pods": 1.95,
+            "hosts": 1536,
+            "bits per s between pods": 81e12,
+        },
+        note="recomputes, keeps less memory than there is; attention and MLP side by side send half as often",
+    ),
     # The script leaves the number of GPUs open: 64 ranks share, the rest are replicas; micro-batches of four windows.
     # MFU: of Ai2's announcement, read in a report on it; of how many GPUs, is open
-    Published("OLMo 2 32B, 512 H100", OLMO_2_32B, Job(_OLMO_32B, _h100(512), 2048 * 4096),
-              Layout(dp=8, shard=64, micro_batch=4, recompute=True), 0.38, reported={"tokens per s per GPU": 1800},
-              measured=OLMO_2_BLOG,
-              note="recomputes each block, a third more computation; one window at a time would fit without"),
+    Published(
+        "OLMo 2 32B, 512 H100",
+        OLMO_2_32B,
+        Job(_OLMO_32B, _h100(512), 2048 * 4096),
+        Layout(dp=8, shard=64, micro_batch=4, recompute=True),
+        0.38,
+        reported={"tokens per s per GPU": 1800},
+        measured=OLMO_2_BLOG,
+        note="recomputes each block, a third more computation; one window at a time would fit without",
+    ),
     _megatron(1.7, 24, 2304, 24, 1, 1, 32, 512, 137),
     _megatron(18.4, 48, 6144, 40, 8, 1, 256, 1024, 135),
     _megatron(145.6, 96, 12288, 80, 8, 8, 1536, 2304, 148),
     _megatron(1008, 160, 25600, 128, 8, 64, 3072, 3072, 163),
-]  # fmt: skip
+]
 
 
 def run(name: str) -> Published:
@@ -147,5 +216,10 @@ def compared(run: Published) -> dict[str, object]:
     """The published mesh and the plan's best: memory, MFU by the formulas, MFU as reported."""
     seen, found = run.plan(), search(run.job)
     best = found.fits[0] if found.fits else None
-    return {"run": run, "seen": seen, "best": best, "fits": seen.memory.total <= run.job.limit,
-            "slower": seen.step.total / best.step.total - 1 if best else None}  # fmt: skip
+    return {
+        "run": run,
+        "seen": seen,
+        "best": best,
+        "fits": seen.memory.total <= run.job.limit,
+        "slower": seen.step.total / best.step.total - 1 if best else None,
+    }

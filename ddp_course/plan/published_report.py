@@ -11,9 +11,19 @@ def published_report() -> str:
     for note in dict.fromkeys(run.note for run in runs if run.note):
         lines.append(f"  {'; '.join(run.name for run in runs if run.note == note)}: {note}")
     lines += ["", *sorted({source for run in runs for source in (run.source, run.measured) if source})]
-    lines += ["", f"The best of several thousand configurations that were measured: {len(playbook.RUNS)} of the "
-              "Ultra-Scale Playbook", "", *_measured(), "", DIFFERS, "", playbook.PLAYBOOK, playbook.PICTURE,
-              playbook.SCRIPT]  # fmt: skip
+    lines += [
+        "",
+        f"The best of several thousand configurations that were measured: {len(playbook.RUNS)} of the "
+        "Ultra-Scale Playbook",
+        "",
+        *_measured(),
+        "",
+        DIFFERS,
+        "",
+        playbook.PLAYBOOK,
+        playbook.PICTURE,
+        playbook.SCRIPT,
+    ]
     return "\n".join(lines)
 
 
@@ -28,26 +38,34 @@ were tried there (no cp, ZeRO-2, ZeRO-3 or checkpointing). What differs:
 
 
 def _runs(runs) -> list[str]:
-    lines = [f"{'published':30} {'mesh':22} {'held':>8} {'fits':>5} {'MFU':>5} {'reported':>9} {'over best':>10}  "
-             "the plan's best"]  # fmt: skip
+    lines = [
+        f"{'published':30} {'mesh':22} {'held':>8} {'fits':>5} {'MFU':>5} {'reported':>9} {'over best':>10}  "
+        "the plan's best"
+    ]
     for run in runs:
         found = published.compared(run)
         seen = found["seen"]
-        lines.append(f"{run.name:30} {name(seen):22} {with_prefix(seen.memory.total, 'B'):>8} "
-                     f"{'yes' if found['fits'] else 'no':>5} {seen.step.mfu:>5.0%} {run.mfu:>9.0%} "
-                     f"{found['slower']:>10.0%}  {name(found['best'])}")  # fmt: skip
+        lines.append(
+            f"{run.name:30} {name(seen):22} {with_prefix(seen.memory.total, 'B'):>8} "
+            f"{'yes' if found['fits'] else 'no':>5} {seen.step.mfu:>5.0%} {run.mfu:>9.0%} "
+            f"{found['slower']:>10.0%}  {name(found['best'])}"
+        )
     return lines
 
 
 def _measured() -> list[str]:
-    lines = [f"{'model on GPUs':18} {'mesh':21} {'held':>8} {'measured':>9} {'fits':>5} {'MFU':>5} {'measured':>9} "
-             f"{'over best':>10}  the plan's best"]  # fmt: skip
+    lines = [
+        f"{'model on GPUs':18} {'mesh':21} {'held':>8} {'measured':>9} {'fits':>5} {'MFU':>5} {'measured':>9} "
+        f"{'over best':>10}  the plan's best"
+    ]
     for one in playbook.RUNS:
         seen, best = one.run.plan(), playbook.best(one.size, one.nodes).fits[0]
         over = "refused" if seen.refused else f"{seen.step.total / best.step.total - 1:.0%}"
-        lines.append(f"{one.run.name:18} {name(seen):21} {with_prefix(seen.memory.total, 'B'):>8} "
-                     f"{with_prefix(one.held, 'B'):>9} {'yes' if seen.memory.total <= one.run.job.limit else 'no':>5} "
-                     f"{seen.step.mfu:>5.0%} {one.run.mfu:>9.0%} {over:>10}  {name(best)}")  # fmt: skip
+        lines.append(
+            f"{one.run.name:18} {name(seen):21} {with_prefix(seen.memory.total, 'B'):>8} "
+            f"{with_prefix(one.held, 'B'):>9} {'yes' if seen.memory.total <= one.run.job.limit else 'no':>5} "
+            f"{seen.step.mfu:>5.0%} {one.run.mfu:>9.0%} {over:>10}  {name(best)}"
+        )
     for size, nodes in playbook.NOT_RUN:
         fits = "yes" if playbook.best(size, nodes).fits else "no"
         lines.append(f"{f'{size} on {8 * nodes} H100':18} {'not run':21} {'':>8} {'':>9} {fits:>5}")

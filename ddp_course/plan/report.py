@@ -19,8 +19,11 @@ here."""
 def name(plan: Plan) -> str:
     """The axes with more than one rank."""
     layout = plan.layout
-    axes = " ".join(f"{axis} {getattr(layout, axis)}" for axis in ("pp", "dp", "shard", "cp", "tp", "ep")
-                    if getattr(layout, axis) > 1)  # fmt: skip
+    axes = " ".join(
+        f"{axis} {getattr(layout, axis)}"
+        for axis in ("pp", "dp", "shard", "cp", "tp", "ep")
+        if getattr(layout, axis) > 1
+    )
     return axes or "one GPU"
 
 
@@ -36,9 +39,11 @@ def way(plan: Plan) -> str:
 def report(job: Job, said: list[str], found: Found) -> str:
     model, cluster = job.model, job.cluster
     cards = f"{cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)}"
-    lines = [f"{model.parameters / 1e9:.4g} billion parameters, {model.layers} layers, {model.width:,} wide, "
-             f"{model.heads} heads, windows of {model.context:,} tokens, {job.tokens:,} tokens per update; "
-             f"{cards}, {USABLE:.0%} of the memory usable: {with_prefix(job.limit, 'B')}"]  # fmt: skip
+    lines = [
+        f"{model.parameters / 1e9:.4g} billion parameters, {model.layers} layers, {model.width:,} wide, "
+        f"{model.heads} heads, windows of {model.context:,} tokens, {job.tokens:,} tokens per update; "
+        f"{cards}, {USABLE:.0%} of the memory usable: {with_prefix(job.limit, 'B')}"
+    ]
     if said:
         lines.append(f"derived or assumed, give them if yours differ: {' '.join(said)}")
     if found.fits:
@@ -60,14 +65,18 @@ def report(job: Job, said: list[str], found: Found) -> str:
 def _nothing(job: Job, found: Found) -> list[str]:
     """Why, and what would help."""
     if not found.nearest:
-        return [f"None of {found.tried:,} meshes can run, for the reasons below. Try another number of GPUs or "
-                "--tokens-per-update."]  # fmt: skip
+        return [
+            f"None of {found.tried:,} meshes can run, for the reasons below. Try another number of GPUs or "
+            "--tokens-per-update."
+        ]
     plan, held = found.nearest, found.nearest.memory
     lasting = held.weights + held.gradients + held.optimizer
     helps = "More GPUs or more memory" if lasting > job.limit else "More GPUs, more memory or a shorter window"
-    return [f"None of {found.tried} meshes fits.",
-            f"The smallest is {name(plan)} ({way(plan)}): {with_prefix(held.total, 'B')}, {_largest(plan)}. "
-            f"{helps}{enough(job)}."]  # fmt: skip
+    return [
+        f"None of {found.tried} meshes fits.",
+        f"The smallest is {name(plan)} ({way(plan)}): {with_prefix(held.total, 'B')}, {_largest(plan)}. "
+        f"{helps}{enough(job)}.",
+    ]
 
 
 def enough(job: Job) -> str:
@@ -87,23 +96,30 @@ def _table(plans: list[Plan]) -> list[str]:
         step = plan.step
         idle = step.bubble / (1 + step.bubble)
         held = with_prefix(plan.memory.total, "B")
-        lines.append(f"{name(plan):28} {held:>8} {_seconds(step.computing):>10} {idle:>7.1%} "
-                     f"{_seconds(step.waiting):>8} {_seconds(step.total):>8} {step.mfu:>5.0%}  "
-                     f"{way(plan)}")  # fmt: skip
+        lines.append(
+            f"{name(plan):28} {held:>8} {_seconds(step.computing):>10} {idle:>7.1%} "
+            f"{_seconds(step.waiting):>8} {_seconds(step.total):>8} {step.mfu:>5.0%}  "
+            f"{way(plan)}"
+        )
     return lines
 
 
 def _details(plan: Plan) -> list[str]:
     held = {"weights": "17", "gradients": "17", "optimizer": "17", "gathered": "17.3", "activations": "7b, 22, 23, 24"}
     lines = ["  held on a GPU:"]
-    lines += [f"    {part:12} {with_prefix(getattr(plan.memory, part), 'B'):>9}  [{notebook}]"
-              for part, notebook in held.items() if getattr(plan.memory, part)]  # fmt: skip
+    lines += [
+        f"    {part:12} {with_prefix(getattr(plan.memory, part), 'B'):>9}  [{notebook}]"
+        for part, notebook in held.items()
+        if getattr(plan.memory, part)
+    ]
     lines += ["  sent by a GPU per update:"] if plan.step.sent else []
     behind = {"waited": "waited for", "all": "behind the computation", "last": "behind the last backward pass"}
     for one in plan.step.sent:
         link = f"the links {one.link} a node" if one.link == "inside" else "the network"
-        lines.append(f"    {one.axis:12} {with_prefix(one.bytes, 'B'):>9}  [{FROM[one.axis]}] over {link}, "
-                     f"{_seconds(one.seconds)}, {behind[one.how]}")  # fmt: skip
+        lines.append(
+            f"    {one.axis:12} {with_prefix(one.bytes, 'B'):>9}  [{FROM[one.axis]}] over {link}, "
+            f"{_seconds(one.seconds)}, {behind[one.how]}"
+        )
     if plan.layout.pp > 1:
         lines.append(f"  bubble: {plan.step.bubble / (1 + plan.step.bubble):.1%} of the computing [23]")
     lines.append(f"  the optimizer's step: {_seconds(plan.step.updating)} [15]")

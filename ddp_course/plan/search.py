@@ -71,8 +71,13 @@ def evaluate(job: Job, layout: Layout, refuse: bool = True) -> Plan:
     if reason and refuse:
         return Plan(layout, reason)
     count = micro_batches(job.model, layout, job.tokens)
-    return Plan(layout, reason, count, memory(job.model, layout, count, job.precision),
-                step(job.model, layout, job.cluster, job.tokens, job.precision))  # fmt: skip
+    return Plan(
+        layout,
+        reason,
+        count,
+        memory(job.model, layout, count, job.precision),
+        step(job.model, layout, job.cluster, job.tokens, job.precision),
+    )
 
 
 def cannot(job: Job, layout: Layout) -> str:
@@ -150,10 +155,13 @@ def simple(job: Job) -> dict[str, Layout]:
     found = {"dp alone (DDP)": Layout(dp=gpus), "shard alone (FSDP)": Layout(shard=gpus)}
     if gpus == node:
         return {**found, "tp alone": Layout(tp=node), "pp alone": Layout(pp=node)}
-    return {**found, "shard in a node, dp between (HSDP)": Layout(shard=node, dp=gpus // node),
-            "tp in a node, dp between": Layout(tp=node, dp=gpus // node),
-            "tp in a node, shard between": Layout(tp=node, shard=gpus // node),
-            "tp in a node, pp between": Layout(tp=node, pp=gpus // node)}  # fmt: skip
+    return {
+        **found,
+        "shard in a node, dp between (HSDP)": Layout(shard=node, dp=gpus // node),
+        "tp in a node, dp between": Layout(tp=node, dp=gpus // node),
+        "tp in a node, shard between": Layout(tp=node, shard=gpus // node),
+        "tp in a node, pp between": Layout(tp=node, pp=gpus // node),
+    }
 
 
 def best_way(job: Job, layout: Layout) -> Plan:
@@ -163,8 +171,9 @@ def best_way(job: Job, layout: Layout) -> Plan:
     if not possible:
         return plans[0]
     fitting = [plan for plan in possible if plan.memory.total <= job.limit]
-    return min(fitting, key=lambda plan: plan.step.total) if fitting else min(
-        possible, key=lambda plan: plan.memory.total)  # fmt: skip
+    return (
+        min(fitting, key=lambda plan: plan.step.total) if fitting else min(possible, key=lambda plan: plan.memory.total)
+    )
 
 
 def divisors(number: int) -> list[int]:

@@ -36,8 +36,10 @@ class Cluster:
             raise InputError(f"GPUs and GPUs per node are at least 1, got {self.gpus} and {self.per_node}")
         if self.gpus > self.per_node and self.gpus % self.per_node:
             below = self.gpus // self.per_node * self.per_node
-            raise InputError(f"{self.gpus} GPUs do not fill nodes of {self.per_node}; take {below} or "
-                             f"{below + self.per_node}, or another --gpus-per-node")  # fmt: skip
+            raise InputError(
+                f"{self.gpus} GPUs do not fill nodes of {self.per_node}; take {below} or "
+                f"{below + self.per_node}, or another --gpus-per-node"
+            )
         if not 0 < self.kernels <= 1:
             raise InputError(f"--kernels is a share of the peak above 0 and at most 1, got {self.kernels:g}")
 
@@ -57,8 +59,10 @@ def micro_batches(model: Model, layout: Layout, tokens: float) -> int:
     """Per update and pipeline. Raises InputError if the windows do not divide."""
     windows, data = round(tokens / model.context), layout.dp * layout.shard * layout.micro_batch
     if not windows or windows % data:
-        raise InputError(f"{windows} windows per update do not divide into {layout.dp * layout.shard} data ranks with "
-                         f"micro-batches of {layout.micro_batch}")  # fmt: skip
+        raise InputError(
+            f"{windows} windows per update do not divide into {layout.dp * layout.shard} data ranks with "
+            f"micro-batches of {layout.micro_batch}"
+        )
     return windows // data
 
 
@@ -83,19 +87,36 @@ def traffic(model: Model, layout: Layout, cluster: Cluster, tokens: float, preci
         return (ranks - 1) / ranks
 
     add("tp", layout.tp, 1, passes * 4 * layers * 2 * ring(layout.tp) * vectors, passes * 4 * layers * count)
-    add("cp", layout.cp, layout.tp, passes * 4 * (layout.cp - 1) * layers * vectors * model.key_values / layout.tp,
-        passes * 2 * (layout.cp - 1) * layers * count)  # fmt: skip
+    add(
+        "cp",
+        layout.cp,
+        layout.tp,
+        passes * 4 * (layout.cp - 1) * layers * vectors * model.key_values / layout.tp,
+        passes * 2 * (layout.cp - 1) * layers * count,
+    )
     mixed = layers * (model.expert_layers or model.layers) / model.layers  # there and back, forward and backward
     numbers = vectors * (model.expert_bytes or size) / size
-    add("ep", layout.ep, layout.tp, passes * 4 * model.chosen * mixed * numbers * ring(layout.ep),
-        passes * 4 * mixed * count, "all" if layout.hides_experts else "waited")  # fmt: skip
+    add(
+        "ep",
+        layout.ep,
+        layout.tp,
+        passes * 4 * model.chosen * mixed * numbers * ring(layout.ep),
+        passes * 4 * mixed * count,
+        "all" if layout.hides_experts else "waited",
+    )
     zero, shards = layout.zero if layout.shards > 1 else 0, layout.shards
     copies = max(1, shards // layout.ep)
     scattered = {0: 0, 1: 1, 2: count, 3: count}[zero]
     gathered = {0: 0, 1: 1, 2: 1, 3: 2 * count}[zero]
     part = ring(shards) * common + ring(copies) * experts
-    add("shard", shards, layout.tp, part * (scattered * layout.gradient_bytes + gathered * size),
-        layers * (scattered + gathered), "last" if zero == 1 else "all")  # fmt: skip
+    add(
+        "shard",
+        shards,
+        layout.tp,
+        part * (scattered * layout.gradient_bytes + gathered * size),
+        layers * (scattered + gathered),
+        "last" if zero == 1 else "all",
+    )
     own, replicas = common / shards + experts / copies, layout.dp * (layout.cp if shards == 1 else 1)
     add("dp", replicas, layout.tp * shards, 2 * ring(replicas) * layout.gradient_bytes * own, layers, "last")
     add("pp", layout.pp, layout.gpus // layout.pp, 2 * layout.chunks * vectors, 2 * layout.chunks * count, "all")
@@ -141,8 +162,11 @@ def step(model: Model, layout: Layout, cluster: Cluster, tokens: float, precisio
     parts = {how: sum(one.seconds for one in sent if one.how == how) for how in ("waited", "all", "last")}
     idle = bubble(layout, count)
     if exposed is None:
-        waiting = (parts["waited"] * (1 + idle) + max(0.0, parts["all"] - computing)
-                   + max(0.0, parts["last"] - 2 / 3 * computing / count))  # fmt: skip
+        waiting = (
+            parts["waited"] * (1 + idle)
+            + max(0.0, parts["all"] - computing)
+            + max(0.0, parts["last"] - 2 / 3 * computing / count)
+        )
     else:
         waiting = exposed * sum(parts.values())
     common, experts = stage_parameters(model, layout)

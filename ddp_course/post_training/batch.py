@@ -64,19 +64,27 @@ def describe(batch: Batch, distinct: int, world: World) -> dict[str, float]:
     moved = log_probs - mean_over_tokens(batch.reference, batch.counted)
     kl = kl_estimate(batch.old, batch.reference)
     sums = {
-        "sequences": len(batch.tokens), "tokens": batch.counted.sum(), "reward": batch.rewards.sum(),
-        "distinct": distinct, "kl": kl.where(batch.counted, 0).sum(),
+        "sequences": len(batch.tokens),
+        "tokens": batch.counted.sum(),
+        "reward": batch.rewards.sum(),
+        "distinct": distinct,
+        "kl": kl.where(batch.counted, 0).sum(),
         "entropy": batch.entropy.where(batch.counted, 0).sum(),
-    }  # fmt: skip
+    }
     for side, chosen in (("better", batch.better > 0), ("worse", batch.better < 0)):
         of_side = {"count": chosen, "r": batch.rewards, "lp": log_probs, "kl": moved}
         sums |= {f"{side} {name}": values.where(chosen, 0).sum() for name, values in of_side.items()}
     total = dict(zip(sums, sum_over_ranks(world, *sums.values()), strict=True))
     sequences, tokens = total["sequences"], max(1, total["tokens"])
     described = {
-        "sequences": sequences, "tokens": tokens, "reward": total["reward"] / sequences, "length": tokens / sequences,
-        "distinct": total["distinct"] / sequences, "kl": total["kl"] / tokens, "entropy": total["entropy"] / tokens,
-    }  # fmt: skip
+        "sequences": sequences,
+        "tokens": tokens,
+        "reward": total["reward"] / sequences,
+        "length": tokens / sequences,
+        "distinct": total["distinct"] / sequences,
+        "kl": total["kl"] / tokens,
+        "entropy": total["entropy"] / tokens,
+    }
     both = total["better count"] and total["worse count"]
     for name in ("r", "lp", "kl"):
         better, worse = (total[f"{side} {name}"] / max(1, total[f"{side} count"]) for side in ("better", "worse"))

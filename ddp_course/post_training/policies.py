@@ -1,8 +1,8 @@
 """The policy that GRPO trains: a MiniGPT, or a causal language model of Hugging Face transformers or nanochat.
 
-    runs/mine, minigpt:runs/mine     a checkpoint of minigpt_ddp or grpo_ddp, or the newest of a run directory
-    hf:FOLDER or hf:OWNER/NAME       Hugging Face transformers; at its end the run writes such a folder itself
-    nanochat:SOURCE[/TAG[/STEP]]     what nanochat's own loader finds: base, mid, sft or rl
+runs/mine, minigpt:runs/mine     a checkpoint of minigpt_ddp or grpo_ddp, or the newest of a run directory
+hf:FOLDER or hf:OWNER/NAME       Hugging Face transformers; at its end the run writes such a folder itself
+nanochat:SOURCE[/TAG[/STEP]]     what nanochat's own loader finds: base, mid, sft or rl
 """
 
 import os
@@ -56,8 +56,10 @@ class ForeignModel(nn.Module):
         unused = [name for name, parameter in self.named_parameters() if parameter.grad is None]
         self.zero_grad(set_to_none=True)
         if unused:
-            raise InputError(f"cannot train {self.config.policy}: {len(unused)} of its parameters get no gradient from "
-                             f"a text, which DDP needs; the first is {unused[0]}")  # fmt: skip
+            raise InputError(
+                f"cannot train {self.config.policy}: {len(unused)} of its parameters get no gradient from "
+                f"a text, which DDP needs; the first is {unused[0]}"
+            )
 
 
 class Words(Protocol):

@@ -24,8 +24,15 @@ class RewardModel(nn.Module):
     enough the end of its completion. An empty completion is judged by the last token of its prompt.
     """
 
-    def __init__(self, backbone: Backbone, head: RewardHead, *, max_tokens: int, micro_batch_size: int = 32,
-                 precision: str = "float32") -> None:  # fmt: skip
+    def __init__(
+        self,
+        backbone: Backbone,
+        head: RewardHead,
+        *,
+        max_tokens: int,
+        micro_batch_size: int = 32,
+        precision: str = "float32",
+    ) -> None:
         super().__init__()
         if not 2 <= max_tokens <= backbone.model.context:
             raise InputError(
@@ -114,6 +121,4 @@ def _from_state(path: Path, state: dict, backbone: str) -> RewardModel:
         )
     head = RewardHead(feature_count(base.model.width), config["head_width"])
     head.load_state_dict(state["head"])
-    return RewardModel(
-        base, head.float(), max_tokens=config["max_tokens"], micro_batch_size=config["micro_batch_size"]
-    )
+    return RewardModel(base, head.float(), max_tokens=config["max_tokens"], micro_batch_size=config["micro_batch_size"])

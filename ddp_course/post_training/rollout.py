@@ -57,8 +57,9 @@ class Players:
         """What the models read of a prompt, in tokens: its end, as far as there is room. Never empty."""
         return [*self.begin, *self.tokenizer.encode(prompt)[-self.room :]] or [self.tokenizer.end_of_text]
 
-    def sample(self, model: MiniGPT | ForeignModel, prompts: Sequence[Sequence[int]],
-               seed: int | None = None) -> list[list[int]]:  # fmt: skip
+    def sample(
+        self, model: MiniGPT | ForeignModel, prompts: Sequence[Sequence[int]], seed: int | None = None
+    ) -> list[list[int]]:
         """A completion for each prompt, in tokens, drawn by the rank's own generator or by one made from `seed`.
 
         A MiniGPT keeps keys and values; another library's model is asked for its logits of the whole text each time,
@@ -135,8 +136,13 @@ def cut_off(players: Players, prompts: Sequence[str], real: Sequence[str]) -> li
     ]
 
 
-def _batch(players: Players, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], rewards: Tensor,
-           advantages: Tensor) -> Batch:  # fmt: skip
+def _batch(
+    players: Players,
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    rewards: Tensor,
+    advantages: Tensor,
+) -> Batch:
     tokens, counted = padded(prompts, completions, players.device)
     old, entropy = players.log_probabilities(players.policy, tokens)
     reference, _ = players.log_probabilities(players.reference, tokens)

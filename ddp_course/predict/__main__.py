@@ -21,11 +21,14 @@ from ddp_course.training.standard_output import StandardOutput
 
 HOW = {  # range: its name in a sentence, how to measure it, the flag that takes the result
     "mfu": ("the time of a micro-batch", "time forward and backward on one GPU", "--micro-batch-seconds"),
-    "link_share": ("the bandwidth of an all-reduce", "nccl-tests' all_reduce_perf, busbw over the link's speed",
-                   "--link-share"),
+    "link_share": (
+        "the bandwidth of an all-reduce",
+        "nccl-tests' all_reduce_perf, busbw over the link's speed",
+        "--link-share",
+    ),
     "latency": ("the latency of a message", "half the time of an 8-byte all-reduce of two nodes", "--latency-us"),
     "spread": ("the spread of a GPU's step", "standard deviation over mean of 100 steps on one GPU", "--spread"),
-}  # fmt: skip
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,20 +77,36 @@ def job_from(given: argparse.Namespace) -> Job:
     if given.latency_us is not None:
         micro = number_or_range(given.latency_us, "--latency-us")
         ranges["latency"] = Range(micro.low / 1e6, micro.high / 1e6)
-    job = Job(shape(given.model), card, given.gpus, bytes_per_second(given.link), ranges, given.gpus_per_node,
-              given.cards_per_node, given.micro_batch, given.accumulation, given.context, given.global_batch,
-              given.bucket_mib, given.gradient_bytes)  # fmt: skip
+    job = Job(
+        shape(given.model),
+        card,
+        given.gpus,
+        bytes_per_second(given.link),
+        ranges,
+        given.gpus_per_node,
+        given.cards_per_node,
+        given.micro_batch,
+        given.accumulation,
+        given.context,
+        given.global_batch,
+        given.bucket_mib,
+        given.gradient_bytes,
+    )
     if given.cards_per_node is not None and not 1 <= given.cards_per_node <= given.gpus_per_node:
-        raise InputError(f"a node with {given.gpus_per_node} GPUs has 1 to {given.gpus_per_node} network cards, got "
-                         f"{given.cards_per_node}")  # fmt: skip
+        raise InputError(
+            f"a node with {given.gpus_per_node} GPUs has 1 to {given.gpus_per_node} network cards, got "
+            f"{given.cards_per_node}"
+        )
     if given.micro_batch_seconds is not None:
         if given.mfu is not None:
             raise InputError("--mfu and --micro-batch-seconds say the same twice; give one of them")
         flops = job.micro_batch * job.tokens_per_window * job.shape.flops_per_token(job.tokens_per_window)
         share = flops / card.flops / _positive(given.micro_batch_seconds, "--micro-batch-seconds")
         if share > 1:
-            raise InputError(f"a micro-batch in {given.micro_batch_seconds:g} s would be {share:.0%} of the GPU's "
-                             f"peak; is --gpu, --micro-batch or --context another one?")  # fmt: skip
+            raise InputError(
+                f"a micro-batch in {given.micro_batch_seconds:g} s would be {share:.0%} of the GPU's "
+                f"peak; is --gpu, --micro-batch or --context another one?"
+            )
         job = replace(job, ranges={**ranges, "mfu": Range(share, share)})
     return job
 
@@ -97,14 +116,20 @@ def report(job: Job, tokens: float | None = None, price: float | None = None) ->
     counts = [2**power for power in range(1, 30) if 2**power < job.gpus and _fits(job, 2**power)][-6:]
     found = [answer(job.on(count) if job.global_batch is None else replace(job, gpus=count)) for count in counts]
     last = answer(job)
-    lines = [f"{format_number(job.shape.parameters)} parameters, {format_number(job.on(job.gpus).tokens())} tokens per "
-             f"update, {'strong' if job.global_batch else 'weak'} scaling; median and 90 % interval", "",
-             f"{'GPUs':>6}  {'ms per step':>24}  {'tokens/s':>30}  {'speed-up':>20}  {'efficiency':>18}"]  # fmt: skip
+    lines = [
+        f"{format_number(job.shape.parameters)} parameters, {format_number(job.on(job.gpus).tokens())} tokens per "
+        f"update, {'strong' if job.global_batch else 'weak'} scaling; median and 90 % interval",
+        "",
+        f"{'GPUs':>6}  {'ms per step':>24}  {'tokens/s':>30}  {'speed-up':>20}  {'efficiency':>18}",
+    ]
     lines += [_row(one) for one in [*found, last]]
     if job.bytes_needed > job.gpu.memory:
-        lines += ["", f"Note: weights, gradients and AdamW take {with_prefix(job.bytes_needed, 'B')} per GPU, which "
-                      f"has {with_prefix(job.gpu.memory, 'B')}: DDP does not fit, shard it (notebook 17); "
-                      "python -m ddp_course.plan says which meshes fit."]  # fmt: skip
+        lines += [
+            "",
+            f"Note: weights, gradients and AdamW take {with_prefix(job.bytes_needed, 'B')} per GPU, which "
+            f"has {with_prefix(job.gpu.memory, 'B')}: DDP does not fit, shard it (notebook 17); "
+            "python -m ddp_course.plan says which meshes fit.",
+        ]
     if tokens:
         days = [tokens / rate / 86400 for rate in (last.tokens_per_s.high, last.tokens_per_s.low)]
         lines += ["", f"{tokens:.3g} tokens: {format_number(days[0])} to {format_number(days[1])} days"]
@@ -119,8 +144,10 @@ def report(job: Job, tokens: float | None = None, price: float | None = None) ->
             lines.append(f"To be surer of the {target}: nothing is left to measure; run it.")
             continue
         what, how, flag = HOW[best]
-        lines.append(f"To be surer of the {target}: measure {what} ({how}), give it as {flag}; the interval becomes "
-                     f"{worth[best][target]:.0%} narrower.")  # fmt: skip
+        lines.append(
+            f"To be surer of the {target}: measure {what} ({how}), give it as {flag}; the interval becomes "
+            f"{worth[best][target]:.0%} narrower."
+        )
     return "\n".join(lines)
 
 

@@ -46,12 +46,16 @@ class Job:
 
     def __post_init__(self):
         if self.gpus < 1 or self.per_node < 1 or self.micro_batch < 1 or self.accumulation < 1:
-            raise InputError(f"GPUs, GPUs per node, micro-batch and accumulation are at least 1, got {self.gpus}, "
-                             f"{self.per_node}, {self.micro_batch} and {self.accumulation}")  # fmt: skip
+            raise InputError(
+                f"GPUs, GPUs per node, micro-batch and accumulation are at least 1, got {self.gpus}, "
+                f"{self.per_node}, {self.micro_batch} and {self.accumulation}"
+            )
         if self.gpus > self.per_node and self.gpus % self.per_node:
             below = self.gpus // self.per_node * self.per_node
-            raise InputError(f"{self.gpus} GPUs do not fill nodes of {self.per_node}; take {below} or "
-                             f"{below + self.per_node}, or another --gpus-per-node")  # fmt: skip
+            raise InputError(
+                f"{self.gpus} GPUs do not fill nodes of {self.per_node}; take {below} or "
+                f"{below + self.per_node}, or another --gpus-per-node"
+            )
         if self.bucket_mib is not None and not self.bucket_mib > 0:
             raise InputError(f"a bucket's limit is above 0 MiB, got {self.bucket_mib:g}")
         if self.context is not None and self.context < 1:
@@ -73,8 +77,10 @@ class Job:
             return job
         each, rest = divmod(self.global_batch, gpus)
         if rest or not each or each % min(each, self.micro_batch):
-            raise InputError(f"a global batch of {self.global_batch} windows does not divide into {gpus} GPUs with "
-                             f"micro-batches of {self.micro_batch}")  # fmt: skip
+            raise InputError(
+                f"a global batch of {self.global_batch} windows does not divide into {gpus} GPUs with "
+                f"micro-batches of {self.micro_batch}"
+            )
         micro_batch = min(each, self.micro_batch)
         return replace(job, micro_batch=micro_batch, accumulation=each // micro_batch)
 
@@ -95,8 +101,13 @@ class Job:
         def reduce(size: float) -> float:
             return all_reduce.pipelined(size, nodes, in_node, inside, between, min(self.rails or in_node, in_node))
 
-        step = simulate(compute, _gradients(self.shape, self.gradient_bytes), reduce,
-                        bucket_mib=self._bucket_mib(), accumulation=self.accumulation)  # fmt: skip
+        step = simulate(
+            compute,
+            _gradients(self.shape, self.gradient_bytes),
+            reduce,
+            bucket_mib=self._bucket_mib(),
+            accumulation=self.accumulation,
+        )
         return step.seconds
 
     def _bucket_mib(self) -> float | None:
@@ -133,8 +144,9 @@ def answer(job: Job, draws: int = DRAWS) -> Answer:
         steps.append(seconds)
         rates.append(job.tokens() / seconds)
         gains.append(rates[-1] * alone.seconds(known) / alone.tokens())
-    return Answer(job.gpus, _interval(steps), _interval(rates), _interval(gains),
-                  _interval([gain / job.gpus for gain in gains]))  # fmt: skip
+    return Answer(
+        job.gpus, _interval(steps), _interval(rates), _interval(gains), _interval([gain / job.gpus for gain in gains])
+    )
 
 
 def worth_measuring(job: Job, draws: int = DRAWS) -> dict[str, dict[str, float]]:

@@ -28,9 +28,9 @@ class Machine:
         low, high = next(((a, b) for a, b in zip(known, known[1:], strict=False) if processes < b), known[-2:])
         share = (processes - low) / (high - low)
         ends = self.measured[low], self.measured[high]
-        return Compute(*(
-            max(0.0, getattr(ends[0], phase) * (1 - share) + getattr(ends[1], phase) * share) for phase in PHASES
-        ))  # fmt: skip
+        return Compute(
+            *(max(0.0, getattr(ends[0], phase) * (1 - share) + getattr(ends[1], phase) * share) for phase in PHASES)
+        )
 
     def slowdown(self, processes: int) -> float:
         """Seconds of forward and backward with so many processes, over those of one alone."""
@@ -51,9 +51,11 @@ def machine(records: Sequence[Mapping]) -> Machine:
     if not records:
         raise InputError("no measurement of computation was given; one record per repeat and rank is needed")
     numbers = sorted({record["processes"] for record in records})
-    return Machine({
-        number: Compute(*(
-            usual([record[phase] for record in records if record["processes"] == number]) for phase in PHASES
-        ))
-        for number in numbers
-    })  # fmt: skip
+    return Machine(
+        {
+            number: Compute(
+                *(usual([record[phase] for record in records if record["processes"] == number]) for phase in PHASES)
+            )
+            for number in numbers
+        }
+    )

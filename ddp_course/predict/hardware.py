@@ -68,7 +68,7 @@ def gpu(name: str) -> GPU:
 
 
 def number_or_range(text: str, what: str, most: float = float("inf")) -> Range:
-    """"0.4" (measured) or "0.3-0.5"."""
+    """ "0.4" (measured) or "0.3-0.5"."""
     try:
         ends = [float(part) for part in text.split("-")] if not text.lower().count("e-") else [float(text)]
         found = Range(ends[0], ends[-1])

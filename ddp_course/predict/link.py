@@ -28,8 +28,10 @@ class Link:
 
     def __post_init__(self):
         if not (self.alpha >= 0 and 0 < self.beta < float("inf")):
-            raise InputError(f"a link needs a latency from 0 s up and a bandwidth above 0 B/s, got {self.alpha} s and "
-                             f"{self.beta} B/s")  # fmt: skip
+            raise InputError(
+                f"a link needs a latency from 0 s up and a bandwidth above 0 B/s, got {self.alpha} s and "
+                f"{self.beta} B/s"
+            )
 
 
 def bytes_per_second(text: str) -> float:
@@ -52,8 +54,10 @@ def fit(seconds: Mapping[int, Sequence[float]], ranks: int, draws: int = 200) ->
     small = {size: times for size, times in seconds.items() if size <= SMALL}
     large = {size: times for size, times in seconds.items() if size >= LARGE}
     if not small or not large:
-        raise InputError(f"a fit needs messages of at most {SMALL:,} bytes for α and of at least {LARGE:,} for β, got "
-                         f"{sorted(seconds)}")  # fmt: skip
+        raise InputError(
+            f"a fit needs messages of at most {SMALL:,} bytes for α and of at least {LARGE:,} for β, got "
+            f"{sorted(seconds)}"
+        )
     messages, chance = 2 * (ranks - 1), random.Random(0)
 
     def once(pick) -> tuple[float, float]:
@@ -71,9 +75,16 @@ def fit_all_sizes(seconds: Mapping[int, Sequence[float]], ranks: int) -> Link:
     """Both numbers at once, from all sizes: least squares of the relative errors. Kept to show what it gets wrong."""
     rows = [(statistics.median(times), size) for size, times in seconds.items()]
     # minimise the sum of ((a + b size) / t - 1)^2: two normal equations
-    one, x, xx, t, tx = (sum(f(time, size) for time, size in rows) for f in (
-        lambda t, s: 1 / t**2, lambda t, s: s / t**2, lambda t, s: s * s / t**2, lambda t, s: 1 / t,
-        lambda t, s: s / t))  # fmt: skip
+    one, x, xx, t, tx = (
+        sum(f(time, size) for time, size in rows)
+        for f in (
+            lambda t, s: 1 / t**2,
+            lambda t, s: s / t**2,
+            lambda t, s: s * s / t**2,
+            lambda t, s: 1 / t,
+            lambda t, s: s / t,
+        )
+    )
     slope = (one * tx - x * t) / (one * xx - x * x)
     start = (t - slope * x) / one
     messages = 2 * (ranks - 1)

@@ -92,10 +92,14 @@ def shape(name: str) -> Shape:
     except ValueError:
         wanted = 0.0
     if not 1e5 <= wanted < 1e13:
-        raise InputError(f"no model {name!r}; there are {', '.join(SHAPES)}, or give a number of parameters from 0.1M "
-                         f"up, such as 350M or 1.3B")  # fmt: skip
+        raise InputError(
+            f"no model {name!r}; there are {', '.join(SHAPES)}, or give a number of parameters from 0.1M "
+            f"up, such as 350M or 1.3B"
+        )
     # GPT-2's layers are about 64 times as wide as there are layers
     vocabulary = 50304 if wanted > 5e7 else 4096 if wanted > 2e6 else 256
-    found = min((Shape(layers, 64 * layers, vocabulary, 1024) for layers in range(1, 400)),
-                key=lambda one: abs(one.parameters - wanted))  # fmt: skip
+    found = min(
+        (Shape(layers, 64 * layers, vocabulary, 1024) for layers in range(1, 400)),
+        key=lambda one: abs(one.parameters - wanted),
+    )
     return found

@@ -1,8 +1,8 @@
 """From a corpus to a post-trained model in one command: tokenizer, pre-training, reward model, GRPO, and a report.
 
-    python -m ddp_course.speedrun                                        # two processes without GPUs, else one a GPU
-    python -m ddp_course.speedrun --run-dir runs/mine --nproc 4         # again after a stop: it goes on
-    python -m ddp_course.speedrun --backbone hf:path/to/model           # from a model that is pre-trained already
+python -m ddp_course.speedrun                                        # two processes without GPUs, else one a GPU
+python -m ddp_course.speedrun --run-dir runs/mine --nproc 4         # again after a stop: it goes on
+python -m ddp_course.speedrun --backbone hf:path/to/model           # from a model that is pre-trained already
 """
 
 import argparse
@@ -33,12 +33,17 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--nproc", type=int, help="processes; a GPU each, or two without GPUs, if not given")
     parser.add_argument("--data", default="stdlib", help="stdlib, or a file or folder of Python code")
     parser.add_argument("--seed", type=int, default=1, help="of all stages")
-    parser.add_argument("--backbone", default="", help="a pre-trained model, instead of a tokenizer and pre-training: "
-                        "a run directory or checkpoint of ours, hf:FOLDER_OR_NAME, or nanochat:SOURCE")  # fmt: skip
+    parser.add_argument(
+        "--backbone",
+        default="",
+        help="a pre-trained model, instead of a tokenizer and pre-training: "
+        "a run directory or checkpoint of ours, hf:FOLDER_OR_NAME, or nanochat:SOURCE",
+    )
     try:
         given = parser.parse_args(arguments)
-        record = speedrun(given.run_dir, given.preset, nproc=given.nproc, data=given.data, seed=given.seed,
-                          backbone=given.backbone)  # fmt: skip
+        record = speedrun(
+            given.run_dir, given.preset, nproc=given.nproc, data=given.data, seed=given.seed, backbone=given.backbone
+        )
         if all(stage["finished"] for stage in record["stages"].values()):
             print(f"\nreport: {write_report(given.run_dir)}")
         else:
@@ -48,8 +53,9 @@ def main(arguments: Iterable[str] | None = None) -> int:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
         return 2
     except RunFailed:
-        print(f"error: a stage failed, see above; with --run-dir {given.run_dir} it goes on from there",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"error: a stage failed, see above; with --run-dir {given.run_dir} it goes on from there", file=sys.stderr
+        )
         return 1
     except KeyboardInterrupt:
         print(f"\ninterrupted; the same command with --run-dir {given.run_dir} goes on", file=sys.stderr)

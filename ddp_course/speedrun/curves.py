@@ -54,8 +54,9 @@ def draw_reward(records: Records):
     then = "its best and last" if best == last else f"its best, {found[last]:.1%} at step {last}"
     figure, axes = new_figure(
         f"Reward model: {found[best]:.1%} of the held-out pairs at step {best}, {then}; the backbone's likelihood "
-        f"alone {baseline:.1%}", 3.0,
-    )  # fmt: skip
+        f"alone {baseline:.1%}",
+        3.0,
+    )
     draw_shares(axes, found, last_of(records, "val_pairs"), "with the head, 95 % interval")
     axes.plot(best, found[best], "*", markersize=15, color=RANK_COLOURS[1], zorder=5, label="kept as the best")
     axes.axhline(baseline, color=MUTED, linestyle="--", label="likelihood alone, no training")
@@ -71,8 +72,10 @@ def draw_grpo(records: Records):
     last = max(reward)
     figure, (left, right) = new_figure(
         f"GRPO: the judge's reward {reward[0]:.2f} to {reward[last]:.2f}, real code {real:.2f}; "
-        f"what parses {parse_rate[0]:.1%} to {parse_rate[last]:.1%}, real code {real_rate:.1%}", 3.0, ncols=2,
-    )  # fmt: skip
+        f"what parses {parse_rate[0]:.1%} to {parse_rate[last]:.1%}, real code {real_rate:.1%}",
+        3.0,
+        ncols=2,
+    )
     left.plot(list(reward), list(reward.values()), marker="o", color=POLICY, label="policy")
     draw_shares(right, parse_rate, last_of(records, "val_prompts"), "policy, 95 % interval")
     for axes, level, shown in (
@@ -90,5 +93,12 @@ def draw_shares(axes, shares: dict[int, float], count: float, label: str, colour
     """Shares of `count` trials over the steps, each with the interval that holds the true one in 95 of 100 cases."""
     intervals = [wilson_interval(share * count, count) for share in shares.values()]
     reach = [[share - low, high - share] for share, (low, high) in zip(shares.values(), intervals, strict=True)]
-    axes.errorbar(list(shares), list(shares.values()), list(zip(*reach, strict=True)), color=colour, marker="o",
-                  capsize=3, label=label)  # fmt: skip
+    axes.errorbar(
+        list(shares),
+        list(shares.values()),
+        list(zip(*reach, strict=True)),
+        color=colour,
+        marker="o",
+        capsize=3,
+        label=label,
+    )

@@ -70,12 +70,19 @@ def stage_table(run_dir: Path, record: dict, metrics: dict[str, Records]) -> str
     written = sum(values(metrics["grpo"], "tokens").values())
     rows = [] if record.get("backbone") else rows_before_the_reward(run_dir, record, metrics["pretrain"])
     rows += [
-        ("reward", f"{compared:,} pairs",
-         first_to_last("held-out pair accuracy", values(metrics["reward"], "val_accuracy"))),
-        ("grpo", f"{written:,.0f} sampled tokens",
-         first_to_last("mean reward on held-out prompts", values(metrics["grpo"], "val_reward")) + "; "
-         + first_to_last("share that parses", values(metrics["grpo"], "val_parses"))),
-    ]  # fmt: skip
+        (
+            "reward",
+            f"{compared:,} pairs",
+            first_to_last("held-out pair accuracy", values(metrics["reward"], "val_accuracy")),
+        ),
+        (
+            "grpo",
+            f"{written:,.0f} sampled tokens",
+            first_to_last("mean reward on held-out prompts", values(metrics["grpo"], "val_reward"))
+            + "; "
+            + first_to_last("share that parses", values(metrics["grpo"], "val_parses")),
+        ),
+    ]
     lines = ["| stage | seconds | what went through it | what came of it |", "|---|---|---|---|"]
     for name, through, result in rows:
         lines.append(f"| {name} | {record['stages'][name]['seconds']:.0f} | {through} | {result} |")
@@ -108,10 +115,14 @@ def of_the_policy(records: Records) -> str:
         f"On held-out prompts the judge's mean reward went from {first:.2f} to {last:.2f}; real code after the same "
         f"prompts gets {real:.2f}. The judge does not see whether a text parses: {rate[min(rate)]:.1%} did before and "
         f"{rate[max(rate)]:.1%} after, of the real code, cut off as short, {real_rate:.1%}. "
-        + ("**The judge is being hacked**: it pays more for what the policy writes than for real code, and less of it "
-           "parses." if hacked else "That does not show a hacked judge: for that, the reward has to rise above that of "
-           "real code, and less has to parse than before and than of real code.")
-    )  # fmt: skip
+        + (
+            "**The judge is being hacked**: it pays more for what the policy writes than for real code, and less of it "
+            "parses."
+            if hacked
+            else "That does not show a hacked judge: for that, the reward has to rise above that of "
+            "real code, and less has to parse than before and than of real code."
+        )
+    )
 
 
 def rows_before_the_reward(run_dir: Path, record: dict, metrics: Records) -> list[tuple[str, str, str]]:
@@ -120,10 +131,13 @@ def rows_before_the_reward(run_dir: Path, record: dict, metrics: Records) -> lis
     tokens = open_tokens(prepare(record["data"], chosen["tokenizer"], chosen["vocab_size"]))
     read = product_of_settings(run_dir / "pretrain", "steps", "tokens_per_update")
     return [
-        ("tokenizer", f"{len(tokens.train) + len(tokens.val):,} tokens",
-         f"{tokens.tokenizer.vocab_size:,} in the vocabulary"),
+        (
+            "tokenizer",
+            f"{len(tokens.train) + len(tokens.val):,} tokens",
+            f"{tokens.tokenizer.vocab_size:,} in the vocabulary",
+        ),
         ("pretrain", f"{read:,} tokens", first_to_last("validation loss", values(metrics, "val_loss"))),
-    ]  # fmt: skip
+    ]
 
 
 def product_of_settings(run_dir: Path, *names: str) -> int:

@@ -50,7 +50,7 @@ PRESETS = {
         "reward": {"preset": "gpus", "steps": 1000, "validate_every": 100, "checkpoint_every": 250},
         "grpo": {"preset": "gpus", "steps": 500, "validate_every": 50, "checkpoint_every": 100},
     },
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,16 @@ def stages(run_dir: Path, preset: str, data: str = "stdlib", seed: int = 1, back
     return found
 
 
-def speedrun(run_dir: str | Path, preset: str = "laptop", *, nproc: int | None = None, data: str = "stdlib",
-             seed: int = 1, stop_after: str = "", backbone: str = "") -> dict:  # fmt: skip
+def speedrun(
+    run_dir: str | Path,
+    preset: str = "laptop",
+    *,
+    nproc: int | None = None,
+    data: str = "stdlib",
+    seed: int = 1,
+    stop_after: str = "",
+    backbone: str = "",
+) -> dict:
     """Run what is left of the speedrun in `run_dir`; returns its record, which also lies there as speedrun.json.
 
     The record has the choices ("preset", "data", "seed", "backbone"), the processes of the last launch ("nproc") and,
@@ -157,12 +165,16 @@ def open_record(run_dir: Path, choices: Mapping[str, object]) -> dict:
         for name, stage in record["stages"].items():
             odd = not isinstance(stage, dict) or type(stage.get("finished")) is not bool
             if odd or type(stage.get("seconds")) is not float:
-                raise InputError(f"{path} does not say how many seconds the stage {name!r} took and whether it is "
-                                 "finished; give another --run-dir")  # fmt: skip
+                raise InputError(
+                    f"{path} does not say how many seconds the stage {name!r} took and whether it is "
+                    "finished; give another --run-dir"
+                )
         for name, ours in choices.items():
             if (theirs := record.get(name, "")) != ours:  # without a backbone, older records do not name one
-                raise InputError(f"{run_dir} holds a speedrun with {name} {theirs!r}, not {ours!r}; "
-                                 f"give the same one to go on, or another --run-dir")  # fmt: skip
+                raise InputError(
+                    f"{run_dir} holds a speedrun with {name} {theirs!r}, not {ours!r}; "
+                    f"give the same one to go on, or another --run-dir"
+                )
         return record
     try:
         run_dir.mkdir(parents=True, exist_ok=True)

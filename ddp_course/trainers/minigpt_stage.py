@@ -31,9 +31,14 @@ def check_cuts(sizes: Sizes, mesh: Mesh) -> None:
     for what, size, parts, by, reason in (
         ("--heads", sizes.heads, mesh.tp.size, f"--tp {mesh.tp.size}", "each rank computes as many whole heads"),
         ("--layers", sizes.layers, mesh.pp.size, f"--pp {mesh.pp.size}", "all stages have the same number of layers"),
-        ("--context", sizes.context, ends * mesh.cp.size, f"2 x --cp {mesh.cp.size}",
-         "each rank takes a part from the front of a window and one of the same length from its end"),
-    ):  # fmt: skip
+        (
+            "--context",
+            sizes.context,
+            ends * mesh.cp.size,
+            f"2 x --cp {mesh.cp.size}",
+            "each rank takes a part from the front of a window and one of the same length from its end",
+        ),
+    ):
         if size % parts:
             raise InputError(f"{what} {size} is not a multiple of {by}: {reason}")
 

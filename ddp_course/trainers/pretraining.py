@@ -83,9 +83,11 @@ def micro_steps_per_update(config: PretrainingSettings, shares: int, called: str
     steps, rest = divmod(config.tokens_per_update, together)
     if rest:
         nearest = " or ".join(f"{n * together:,}" for n in (steps, steps + 1) if n)
-        raise InputError(f"--tokens-per-update {config.tokens_per_update:,} is not a multiple of "
-                         f"{called or f'{shares} rank(s)'} x {config.micro_batch_size} windows x {config.context} "
-                         f"tokens = {together:,}; nearest that are: {nearest}")  # fmt: skip
+        raise InputError(
+            f"--tokens-per-update {config.tokens_per_update:,} is not a multiple of "
+            f"{called or f'{shares} rank(s)'} x {config.micro_batch_size} windows x {config.context} "
+            f"tokens = {together:,}; nearest that are: {nearest}"
+        )
     return steps
 
 
@@ -96,8 +98,9 @@ def open_text(
 
     before: the settings of the run that goes on, if one does. Raises InputError for a text shorter than a window.
     """
-    tokens = open_tokens(from_rank_0(world, lambda: prepare(
-        config.data, config.tokenizer, config.vocab_size, before=before)))  # fmt: skip
+    tokens = open_tokens(
+        from_rank_0(world, lambda: prepare(config.data, config.tokenizer, config.vocab_size, before=before))
+    )
     assert_same_value(world, "the token file", tokens.fingerprint)
     of_run = tokens.train, tokens.tokenizer.end_of_text, config.context, config.seed, config.tokens_per_update
     return tokens, PackedWindows(*of_run) if config.pack else StreamWindows(*of_run)
@@ -105,9 +108,15 @@ def open_text(
 
 def shape_of(config: PretrainingSettings, tokens: Tokens) -> MiniGPTConfig:
     """Of the model to train."""
-    return MiniGPTConfig(vocab_size=tokens.tokenizer.vocab_size, context=config.context, layers=config.layers,
-                         heads=config.heads, width=config.width, dropout=config.dropout,
-                         activation_checkpointing=config.activation_checkpointing)  # fmt: skip
+    return MiniGPTConfig(
+        vocab_size=tokens.tokenizer.vocab_size,
+        context=config.context,
+        layers=config.layers,
+        heads=config.heads,
+        width=config.width,
+        dropout=config.dropout,
+        activation_checkpointing=config.activation_checkpointing,
+    )
 
 
 def identity_of(config: PretrainingSettings, tokens: Tokens) -> dict[str, object]:
@@ -128,9 +137,11 @@ def begin(
 
 def say_results(world: World, progress: Progress, run_directory: RunDirectory) -> None:
     """The last lines of a run that came to its end."""
-    world.say(f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
-              f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s\nrun directory: "
-              f"{run_directory.path}")  # fmt: skip
+    world.say(
+        f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
+        f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s\nrun directory: "
+        f"{run_directory.path}"
+    )
 
 
 def even_validation_batches(
@@ -144,8 +155,14 @@ def even_validation_batches(
     context = config.context
     windows = -(-(len(tokens.val) - 1) // context)
     most = -(-min(windows, config.validation_windows or windows) // shares)  # windows of a share
-    batches = validation_batches(tokens.val, context=context, batch_size=rows, rank=share, world_size=shares,
-                                 max_windows=config.validation_windows)  # fmt: skip
+    batches = validation_batches(
+        tokens.val,
+        context=context,
+        batch_size=rows,
+        rank=share,
+        world_size=shares,
+        max_windows=config.validation_windows,
+    )
     for _ in range(-(-most // rows)):
         inputs = torch.zeros(rows, context, dtype=torch.int64)
         targets = torch.full_like(inputs, IGNORED)

@@ -58,8 +58,11 @@ def run(main: Callable[[Config], int | None], presets: Mapping[str, Config], on_
             torchrun.put_into_report(sentence)
             _speak_and_leave(f"error: {sentence}; choose smaller sizes", FAILURE)
         if any(words in str(error) for words in PEER_GONE):
-            _speak_and_leave(f"error: rank {_rank()} ends: it has lost the connection to another rank, which has ended "
-                             f"({str(error).splitlines()[0]})", FAILURE)  # fmt: skip
+            _speak_and_leave(
+                f"error: rank {_rank()} ends: it has lost the connection to another rank, which has ended "
+                f"({str(error).splitlines()[0]})",
+                FAILURE,
+            )
         if isinstance(error, OSError) and error.filename and error.errno in UNUSABLE_PATH:  # not a socket's
             sentence = f"cannot use the path {str(error.filename)[:80]!r}: {error.strerror}"
             torchrun.put_into_report(sentence)
@@ -119,8 +122,10 @@ def parse_on_rank_0(presets: Mapping[str, Config], arguments: list[str] | None =
     world = process_group.start(seconds, device) if makes_sense else process_group.start()
     config = from_rank_0(world, lambda: parse(presets, arguments))
     if (config.device, config.timeout_seconds) != (device, seconds):
-        raise InputError("--device and --timeout-seconds must stand on the command line, not in a file of settings: "
-                         "each rank needs them before it can hear from rank 0")  # fmt: skip
+        raise InputError(
+            "--device and --timeout-seconds must stand on the command line, not in a file of settings: "
+            "each rank needs them before it can hear from rank 0"
+        )
     return config
 
 
@@ -129,8 +134,10 @@ def _flags(arguments: Iterable[str], preset: object) -> Iterator[str]:
     for word in arguments:
         key, equals, value = word.partition("=")
         if key in ("--local-rank", "--local_rank"):
-            raise InputError("--local-rank comes from torch.distributed.launch, which is deprecated; start the job "
-                             "with torchrun --nproc-per-node=N, which gives each process its rank")  # fmt: skip
+            raise InputError(
+                "--local-rank comes from torch.distributed.launch, which is deprecated; start the job "
+                "with torchrun --nproc-per-node=N, which gives each process its rank"
+            )
         if word.startswith("@"):
             yield from _flags(_lines(word[1:]), preset)
         elif not equals or not hasattr(preset, key):

@@ -21,8 +21,9 @@ class DiLoCo:
     (collective). A checkpoint is of a meeting, when the model's weights are the common ones.
     """
 
-    def __init__(self, world: World, model: nn.Module, inner: torch.optim.Optimizer, lr: float,
-                 momentum: float) -> None:  # fmt: skip
+    def __init__(
+        self, world: World, model: nn.Module, inner: torch.optim.Optimizer, lr: float, momentum: float
+    ) -> None:
         self._world, self._inner, self._local = world, inner, list(model.parameters())
         self._common = nn.Parameter(self._own_weights())
         dist.broadcast(self._common.detach(), src=0)
@@ -70,11 +71,14 @@ class DiLoCo:
         """After the model's. From a checkpoint of one optimizer all begin with its averages, and without momentum."""
         inner, others = state.get("kind", "AdamW"), state.get("others", [state] * (self._world.size - 1))
         if inner != type(self._inner).__name__:
-            raise InputError(f"cannot resume: the checkpoint's workers used {inner}, --inner has chosen "
-                             f"{type(self._inner).__name__}")  # fmt: skip
+            raise InputError(
+                f"cannot resume: the checkpoint's workers used {inner}, --inner has chosen {type(self._inner).__name__}"
+            )
         if len(others) + 1 != self._world.size:
-            raise InputError(f"cannot resume: the checkpoint is of {len(others) + 1} worker(s), this run has "
-                             f"{self._world.size}; each has averages of its own")  # fmt: skip
+            raise InputError(
+                f"cannot resume: the checkpoint is of {len(others) + 1} worker(s), this run has "
+                f"{self._world.size}; each has averages of its own"
+            )
         own = [state.get("own", state), *others][self._world.rank]
         with keep_settings(self._inner):
             self._inner.load_state_dict({name: own[name] for name in ("state", "param_groups")})
@@ -88,6 +92,8 @@ class DiLoCo:
 
 def _on_cpu(state: dict) -> dict:
     """An optimizer's state that any rank can read, whatever device it comes from."""
-    of_parameters = {number: {name: value.cpu() if isinstance(value, Tensor) else value for name, value in one.items()}
-                     for number, one in state["state"].items()}  # fmt: skip
+    of_parameters = {
+        number: {name: value.cpu() if isinstance(value, Tensor) else value for name, value in one.items()}
+        for number, one in state["state"].items()
+    }
     return {"state": of_parameters, "param_groups": state["param_groups"]}

@@ -37,8 +37,10 @@ class LossWatch:
         ranks = [str(rank) for rank, flag in enumerate(flags) if flag.item()]
         who = f"on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}" if ranks else "in the sum over the ranks"
         if self._world.is_main:
-            self._world.warn(f"the loss of step {step} is {loss}, {who} ({self._in_a_row} in a row; "
-                             f"--max-nonfinite-steps {self._most} end the run)")  # fmt: skip
+            self._world.warn(
+                f"the loss of step {step} is {loss}, {who} ({self._in_a_row} in a row; "
+                f"--max-nonfinite-steps {self._most} end the run)"
+            )
         if self._in_a_row >= self._most:
             raise InputError(
                 f"the run has diverged: the loss of step {step} is {loss}, {who}, as in the {self._in_a_row} steps up "

@@ -10,8 +10,11 @@ from ddp_course.distributed.process_group import World
 from ddp_course.distributed.rendezvous import from_environment
 
 OUT_OF_MEMORY = (
-    "can't allocate memory", "out of memory", "Storage size calculation overflowed", "multiplication overflow",
-)  # fmt: skip
+    "can't allocate memory",
+    "out of memory",
+    "Storage size calculation overflowed",
+    "multiplication overflow",
+)
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX in glibc's malloc.h
 
@@ -42,8 +45,10 @@ def require_memory(world: World, what: str, need: int) -> None:
         processes = from_environment("LOCAL_WORLD_SIZE", 1, least=1)
         free, where = psutil.virtual_memory().available // processes, f"each of {processes} here has"
     if need > free:
-        raise InputError(f"{what} needs at least {need / 2**30:,.1f} GiB of memory, {where} {free / 2**30:,.1f} GiB "
-                         "left; choose smaller sizes")  # fmt: skip
+        raise InputError(
+            f"{what} needs at least {need / 2**30:,.1f} GiB of memory, {where} {free / 2**30:,.1f} GiB "
+            "left; choose smaller sizes"
+        )
 
 
 def training_bytes(parameters: int, dtype: torch.dtype) -> int:

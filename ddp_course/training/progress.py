@@ -26,8 +26,17 @@ class Progress:
     Speed and seconds count training alone: whatever runs under `paused` stops the clock.
     """
 
-    def __init__(self, run: RunDirectory, config: RunSettings, *, first_step: int, per_update: int, unit: str,
-                 shown: Sequence[str] = ("loss",), peak: float | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        run: RunDirectory,
+        config: RunSettings,
+        *,
+        first_step: int,
+        per_update: int,
+        unit: str,
+        shown: Sequence[str] = ("loss",),
+        peak: float | None = None,
+    ) -> None:
         self._run, self._last_step = run, config.steps
         self._per_update, self._unit, self._log_every, self._shown = per_update, unit, config.log_every, shown
         self.first: dict[str, float] = {}

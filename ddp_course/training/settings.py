@@ -68,10 +68,19 @@ class RunSettings:
         check_ranges(
             self,
             at_least_1=("steps", "log_every", "max_nonfinite_steps"),
-            at_least_0=("learning_rate", "final_learning_rate", "warmup_steps", "weight_decay", "gradient_clip", "seed",
-                        "validate_every", "checkpoint_every", "keep_checkpoints"),
+            at_least_0=(
+                "learning_rate",
+                "final_learning_rate",
+                "warmup_steps",
+                "weight_decay",
+                "gradient_clip",
+                "seed",
+                "validate_every",
+                "checkpoint_every",
+                "keep_checkpoints",
+            ),
             above_0=("max_seconds",),
-        )  # fmt: skip
+        )
         if not 0 <= self.exit_code_when_stopped <= 255:
             raise ValueError(f"--exit-code-when-stopped must be from 0 to 255, not {self.exit_code_when_stopped}")
         for tracker in ("tensorboard", "wandb"):  # each is the name of its package, and never a silent nothing

@@ -60,8 +60,14 @@ class WeightsAndBiases:
             own_id.write_text(uuid.uuid4().hex[:12])
         project = os.environ.get("WANDB_PROJECT", "ddp-course")
         try:
-            self._run = wandb.init(project=project, name=run.path.name, id=own_id.read_text(), resume="allow",
-                                   dir=run.path, config=asdict(config))  # fmt: skip
+            self._run = wandb.init(
+                project=project,
+                name=run.path.name,
+                id=own_id.read_text(),
+                resume="allow",
+                dir=run.path,
+                config=asdict(config),
+            )
         except wandb.Error as error:  # no account, no network
             raise InputError(f"--wandb: {error}; to send the metrics later, set WANDB_MODE=offline") from None
 

@@ -43,8 +43,10 @@ def differences(histories: Mapping[int, History], members: Mapping[str, tuple[in
     for group in groups:
         seen = [rank for rank, one in histories.items() if group in one.collectives or group == "0"]
         ranks = [rank for rank in members.get(group, seen) if rank in histories]
-        lists = _from_a_common_start({rank: histories[rank].collectives.get(group, ()) for rank in ranks},
-                                     all(histories[rank].whole for rank in ranks))  # fmt: skip
+        lists = _from_a_common_start(
+            {rank: histories[rank].collectives.get(group, ()) for rank in ranks},
+            all(histories[rank].whole for rank in ranks),
+        )
         if len(lists) > 1 and (one := _first(group, lists)):
             found.append(one)
     return found

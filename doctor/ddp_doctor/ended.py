@@ -7,16 +7,7 @@ from ddp_doctor import words
 from ddp_doctor.launch.first_failure import STOPPED
 from ddp_doctor.parted import parted
 from ddp_doctor.seen import Job, Rank
-from ddp_doctor.verdict import (
-    CURES,
-    Verdict,
-    error_at,
-    innermost,
-    last_line,
-    only_lost_contact,
-    shortened,
-    stands,
-)
+from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, last_line, only_lost_contact, shortened, stands
 
 SIZE_TEXT = "Received data size doesn't match expected size"
 MODELS_TEXT = re.compile(
@@ -128,8 +119,9 @@ def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
         blamed = _unused(causes) or {rank: ""}
         several = "; ".join(f"rank {each} left out {text}" for each, text in blamed.items() if text)
         headline = f"parameters got no gradient in the step before: {several or 'their numbers stand in the error'}"
-        return Verdict("unused", tuple(blamed), f"{headline}; DDP says so one step late, {error_at(frame)}", frame,
-                       CURES["unused"])  # fmt: skip
+        return Verdict(
+            "unused", tuple(blamed), f"{headline}; DDP says so one step late, {error_at(frame)}", frame, CURES["unused"]
+        )
     if "marked as ready twice" in error.text or "mark a variable ready only once" in error.text:
         kind = "ready twice"
     if len(same) == len(job.ranks) and len(same) > 1:
@@ -165,9 +157,10 @@ def _barrier_says(job: Job, texts) -> Verdict | None:
 def _came_to_init_alone(job: Job) -> Verdict | None:
     """Some lost contact, or patience, inside init_process_group, and others never were there."""
     there = tuple(
-        rank for rank, one in job.ranks.items()
+        rank
+        for rank, one in job.ranks.items()
         if one.error and one.error.symptom and any(each.function == "init_process_group" for each in one.error.stack)
-    )  # fmt: skip
+    )
     others = tuple(rank for rank in job.ranks if rank not in there)
     if not there or not others or any(one.met for one in job.ranks.values()):
         return None

@@ -103,8 +103,11 @@ def _port(host: str, address: str, port: int) -> Seen:
 def _listener(port: int) -> str | None:
     """The program that listens at `port`, unless it is torchrun."""
     try:
-        found = [one.pid for one in psutil.net_connections("tcp")
-                 if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid]  # fmt: skip
+        found = [
+            one.pid
+            for one in psutil.net_connections("tcp")
+            if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid
+        ]
         program, *rest = psutil.Process(found[0]).cmdline() if found else [""]
     except psutil.Error:
         return None
@@ -152,7 +155,4 @@ def _nccl_takes(chosen: str, name: str) -> bool:
     return fits != chosen.startswith("^")
 
 
-_VARIABLES = {
-    "GLOO_SOCKET_IFNAME": lambda chosen, name: name in chosen.split(","),
-    "NCCL_SOCKET_IFNAME": _nccl_takes,
-}
+_VARIABLES = {"GLOO_SOCKET_IFNAME": lambda chosen, name: name in chosen.split(","), "NCCL_SOCKET_IFNAME": _nccl_takes}

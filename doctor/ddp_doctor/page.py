@@ -44,13 +44,13 @@ def as_json(job: Job, verdict: Verdict) -> dict:
                 "exit_code": one.exit_code,
                 "last_collective": _last(one),
                 "stack": [[frame.file, frame.line, frame.function] for frame in one.stack],
-                "first_error": one.error and {"text": one.error.text, "time": one.error.when,
-                                              "symptom": one.error.symptom},
+                "first_error": one.error
+                and {"text": one.error.text, "time": one.error.when, "symptom": one.error.symptom},
                 "notes": [*one.notes, *([one.stack_problem] if one.stack_problem else [])],
             }
             for rank, one in job.ranks.items()
         },
-    }  # fmt: skip
+    }
 
 
 def _how_it_ended(job: Job) -> str:

@@ -67,9 +67,10 @@ def _unlike(job: Job, found: Difference) -> Verdict:
 
 def _changed(job: Job, ranks, one) -> bool:
     earlier = [
-        each for each in job.ranks[ranks[0]].history.collectives.get(one.group, ())
+        each
+        for each in job.ranks[ranks[0]].history.collectives.get(one.group, ())
         if each.lines == one.lines and each.number < one.number
-    ]  # fmt: skip
+    ]
     return bool(earlier) and earlier[-1].sizes != one.sizes
 
 

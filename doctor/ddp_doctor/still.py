@@ -27,8 +27,10 @@ def never_met(job: Job) -> Verdict | None:
         sentence = f"{words.ranks(others)} never called init_process_group, which {started}; "
         sentence += f"{words.ranks(others[:1])} {stands(job.ranks[others[0]])}"
         return Verdict("init", others, sentence, innermost(first.own), CURES["init"])
-    asked = {name: [one.variables.get(f"init_process_group.{name}") for one in waiting.values()]
-             for name in ("world_size", "rank")}  # fmt: skip
+    asked = {
+        name: [one.variables.get(f"init_process_group.{name}") for one in waiting.values()]
+        for name in ("world_size", "rank")
+    }
     sizes = {int(one) for one in asked["world_size"] if one and one.isdigit()} - {job.world_size}
     own = [int(one) for one in asked["rank"] if one and one.isdigit()]
     sentence = f"the ranks never met: {words.ranks(waiting)} {words.verb(waiting, 'waits', 'wait')} in "
@@ -82,8 +84,9 @@ def _all_wait(waiting: dict[int, Rank]) -> Verdict:
         return Verdict("missing", elsewhere, sentence, innermost(one.own), CURES["missing"])
     text = ", ".join(
         f"{words.ranks(ranks)} in {_call(waiting[ranks[0]])} {words.at(waiting[ranks[0]].own)}"
-        f"{words.condition(waiting[ranks[0]].own)}" for ranks in groups
-    )  # fmt: skip
+        f"{words.condition(waiting[ranks[0]].own)}"
+        for ranks in groups
+    )
     return Verdict("all wait", tuple(waiting), f"every rank waits for another: {text}", innermost(first.own))
 
 

@@ -6,8 +6,18 @@ import re
 from ddp_doctor import source_lines
 from ddp_doctor.history import LIBRARIES, Collective, Frame
 
-DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
-          "Int": "int32", "Short": "int16", "Byte": "uint8", "Char": "int8", "Bool": "bool"}  # fmt: skip
+DTYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Short": "int16",
+    "Byte": "uint8",
+    "Char": "int8",
+    "Bool": "bool",
+}
 
 
 def ranks(which) -> str:

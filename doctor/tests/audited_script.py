@@ -1,6 +1,6 @@
 """What a rank of `doctor check` is, for tests/warm.py: the audit begins, then the script runs.
 
-    audited_script.py FOLDER SCRIPT ARGUMENTS
+audited_script.py FOLDER SCRIPT ARGUMENTS
 """
 
 import os

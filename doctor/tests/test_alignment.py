@@ -105,7 +105,7 @@ def test_a_rank_that_has_left_the_loop_of_a_function_missed_what_the_loop_still_
 
 @pytest.mark.parametrize(
     "ranks", [["8 8", "8 8"], ["", ""], ["8 4 8 4 8", "8 10 8 10 8"], ["8 8 4", "8 8 10"], ["8 4 4", "8 10 10"]]
-)  # fmt: skip
+)
 def test_the_same_collectives_from_other_lines_are_no_difference(script, ranks):
     assert not differences({rank: history(script, text) for rank, text in enumerate(ranks)}, {})
 

@@ -65,9 +65,11 @@ def test_a_job_that_hangs_now(tmp_path):
 
 @pytest.mark.parametrize(
     ("message", "says"),
-    [("Error: Permission Denied: Try running again with elevated permissions", "may not read process 7"),
-     ("Error: Failed to find python version", "could not read process 7: Error: Failed to find python version")],
-)  # fmt: skip
+    [
+        ("Error: Permission Denied: Try running again with elevated permissions", "may not read process 7"),
+        ("Error: Failed to find python version", "could not read process 7: Error: Failed to find python version"),
+    ],
+)
 def test_a_process_that_py_spy_may_not_read_is_said_in_a_sentence(tmp_path, monkeypatch, message, says):
     refuses = tmp_path / "py-spy"
     refuses.write_text(f"#!/bin/sh\necho '{message}' >&2\nexit 1\n")

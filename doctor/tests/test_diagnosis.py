@@ -56,8 +56,13 @@ def dead(code, **facts):
         ("hang", [rank(call="init_process_group"), rank(call=None)], "init", (1,), "never called init_process_group"),
         ("now", [rank(), rank("computing", call=None)], "running", (), "at work"),
         ("hang", [rank(), rank(call="get_rank", line=20)], "missing", (1,), "never answered all-reduce"),
-        ("now", [{"state": "waiting", "stack": BACKWARD}, rank(call="barrier", line=14)], "all wait", (0, 1),
-         "rank 0 in backward at"),
+        (
+            "now",
+            [{"state": "waiting", "stack": BACKWARD}, rank(call="barrier", line=14)],
+            "all wait",
+            (0, 1),
+            "rank 0 in backward at",
+        ),
         ("now", [rank("computing", call=None)] * 2, "running", (), "at work"),
         ("well", [dead(0), dead(0)], "well", (), "ended well"),
         ("failed", [dead(75), dead(75)], "stopped", (), "asked to stop"),
@@ -68,20 +73,40 @@ def dead(code, **facts):
         ("failed", [victim(), dead(-9)], "killed", (1,), "SIGKILL"),
         ("failed", [victim(), dead(-11)], "killed", (1,), "SIGSEGV"),
         ("failed", [dead(0), dead(-6)], "aborted", (1,), "SIGABRT"),
-        ("failed", [dead(0), dead(-6, last_lines=["terminate called without an active exception"])], "at exit", (1,),
-         "the work was done"),
-        ("failed", [dead(1, error=error(MODELS.format(0, 4, 1, 6))), dead(1, error=error(MODELS.format(1, 6, 0, 4)))],
-         "models", (1,), "rank 0 has 4 parameters, rank 1 has 6"),
+        (
+            "failed",
+            [dead(0), dead(-6, last_lines=["terminate called without an active exception"])],
+            "at exit",
+            (1,),
+            "the work was done",
+        ),
+        (
+            "failed",
+            [dead(1, error=error(MODELS.format(0, 4, 1, 6))), dead(1, error=error(MODELS.format(1, 6, 0, 4)))],
+            "models",
+            (1,),
+            "rank 0 has 4 parameters, rank 1 has 6",
+        ),
         ("failed", [victim(), dead(1, error=error(UNUSED))], "unused", (1,), "rank 1 left out parameters 2 3"),
         ("failed", [dead(1, error=error("port: 29777, ... address already in use")), dead(-15)], "port", (0,), "29777"),
         ("failed", [dead(-6, error=error(SIZE)), victim()], "unlike", (0,), "8 bytes came, 4 were expected"),
-        ("failed", [dead(1, error=error("wait timeout after 3 ms", True, "init_process_group")), dead(-15)], "init",
-         (1,), "never came to init_process_group"),
-        ("failed", [dead(1, error=error("Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms", True)), dead(-15)],
-         "missing", (1, 2), "never came to monitored_barrier"),
+        (
+            "failed",
+            [dead(1, error=error("wait timeout after 3 ms", True, "init_process_group")), dead(-15)],
+            "init",
+            (1,),
+            "never came to init_process_group",
+        ),
+        (
+            "failed",
+            [dead(1, error=error("Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms", True)), dead(-15)],
+            "missing",
+            (1, 2),
+            "never came to monitored_barrier",
+        ),
         ("failed", [dead(None), dead(None)], "launcher", (), "torchrun failed before"),
     ],
-)  # fmt: skip
+)
 def test_verdict(ended, ranks, kind, blamed, says):
     job = Job({number: Rank(number, 100 + number, **facts) for number, facts in enumerate(ranks)}, len(ranks), ended)
     verdict = diagnose(job)
@@ -92,8 +117,10 @@ def test_verdict(ended, ranks, kind, blamed, says):
 
 
 def test_ranks_that_were_given_one_number_or_another_world_size():
-    for variables, says in (({"rank": "0", "world_size": "2"}, "rank=0 on 2 of them"),
-                            ({"rank": "-1", "world_size": "4"}, "world_size=4, while 2 ranks")):  # fmt: skip
+    for variables, says in (
+        ({"rank": "0", "world_size": "2"}, "rank=0 on 2 of them"),
+        ({"rank": "-1", "world_size": "4"}, "world_size=4, while 2 ranks"),
+    ):
         variables = {f"init_process_group.{name}": text for name, text in variables.items()}
         waits = {one: Rank(one, **rank(call="init_process_group", variables=variables)) for one in range(2)}
         verdict = diagnose(Job(waits, 2, "hang"))

@@ -45,9 +45,15 @@ def of_nccl(dump: bytes, done=1) -> dict:
 def entry(recorded, number, name="nccl:all_reduce", sizes=((1024, 1024),), p2p=0):
     one = of_nccl(recorded[0])["entries"][0]
     return one | {
-        "record_id": number - 1, "op_id": number, "profiling_name": name, "collective_seq_id": number,
-        "p2p_seq_id": p2p, "is_p2p": bool(p2p), "input_sizes": sizes, "output_sizes": sizes,
-    }  # fmt: skip
+        "record_id": number - 1,
+        "op_id": number,
+        "profiling_name": name,
+        "collective_seq_id": number,
+        "p2p_seq_id": p2p,
+        "is_p2p": bool(p2p),
+        "input_sizes": sizes,
+        "output_sizes": sizes,
+    }
 
 
 def test_torchs_reader_takes_the_dumps_and_sees_the_same_collectives(recorded, tmp_path, monkeypatch, caplog):

@@ -59,9 +59,13 @@ def test_the_command_ends_non_zero_keeps_the_users_sitecustomize_and_writes_json
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["run", "no_such.py"], "no script 'no_such.py'"), (["run", "--nproc", "0", __file__], "--nproc"),
-     (["attach", "1"], "neither torchrun nor a rank"), (["attach", "99999999"], "no process 99999999")],
-)  # fmt: skip
+    [
+        (["run", "no_such.py"], "no script 'no_such.py'"),
+        (["run", "--nproc", "0", __file__], "--nproc"),
+        (["attach", "1"], "neither torchrun nor a rank"),
+        (["attach", "99999999"], "no process 99999999"),
+    ],
+)
 def test_what_cannot_be_done_is_said_in_one_line(arguments, message, capsys):
     assert main(arguments) == 2
     error = capsys.readouterr().err

@@ -62,8 +62,9 @@ def all_verdicts(start: str, every: bool = True) -> dict[str, dict[str, Verdict]
     """
     chosen = {
         question: answers(question) if every else [one.name for one in one_for_each_check(question) + routes(question)]
-        for question in names() if question.startswith(start)
-    }  # fmt: skip
+        for question in names()
+        if question.startswith(start)
+    }
     return graded({question: {name: text_of(question, name) for name in named} for question, named in chosen.items()})
 
 

@@ -37,7 +37,7 @@ def test_places_are_changed_one_after_the_other():
         ("y = x + 1", "begins with ' ', '-', '+' or is '@@', not 'y = x + 1'"),
         ("", "changes nothing"),
     ],
-)  # fmt: skip
+)
 def test_an_edit_that_does_not_fit_exactly_once_is_refused(edit, said):
     with pytest.raises(InputError) as refused:
         edited(BASE, edit)

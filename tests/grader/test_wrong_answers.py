@@ -16,8 +16,11 @@ from .edited import answer_cells, mistakes, routes
 from .kill_matrix import INTRODUCTION, MATRIX, all_verdicts, one_for_each_check, table
 
 EVERY = os.environ.get("DDP_COURSE_EVERY_CASE", "0") != "0"
-WRONG = [pytest.param(question, one, id=f"{question}-{one.name}") for question in names()
-         for one in (mistakes(question) if EVERY else one_for_each_check(question))]  # fmt: skip
+WRONG = [
+    pytest.param(question, one, id=f"{question}-{one.name}")
+    for question in names()
+    for one in (mistakes(question) if EVERY else one_for_each_check(question))
+]
 RIGHT = [pytest.param(question, one, id=f"{question}-{one.name}") for question in names() for one in routes(question)]
 LEAST = 5  # wrong answers to a question
 

@@ -16,5 +16,17 @@ from ddp_course.lab.figures.started import collectives_started
 from ddp_course.lab.figures.style import rank_colour
 from ddp_course.lab.figures.timeline import rank_lanes
 
-__all__ = ["animation", "bars", "choices", "collective", "collectives_started", "lives", "loss_curves", "rank_colour",
-           "rank_lanes", "read_metrics", "roofline", "stacked_bars"]  # fmt: skip
+__all__ = [
+    "animation",
+    "bars",
+    "choices",
+    "collective",
+    "collectives_started",
+    "lives",
+    "loss_curves",
+    "rank_colour",
+    "rank_lanes",
+    "read_metrics",
+    "roofline",
+    "stacked_bars",
+]

@@ -77,8 +77,16 @@ def ladder(records: list[dict], title: str | None = None):
             marker, face, size = LOOKS[sizes.index(record["world_size"]) % len(LOOKS)]
             apart = record["gap"] > record["tolerance"]
             place = min(max(record["gap"], nothing), right / 3) if record["gap"] else nothing
-            axes.plot(place, row, marker, markersize=size, markerfacecolor=BROKEN if apart else face,
-                      markeredgecolor=BROKEN if apart else DARK, markeredgewidth=0.9, zorder=5)  # fmt: skip
+            axes.plot(
+                place,
+                row,
+                marker,
+                markersize=size,
+                markerfacecolor=BROKEN if apart else face,
+                markeredgecolor=BROKEN if apart else DARK,
+                markeredgewidth=0.9,
+                zorder=5,
+            )
         if row == 0 or topic != rungs[row - 1][1]:
             axes.axhline(row - 0.5, color="#BDBDBD", linewidth=0.7)
             axes.text(1.01, row, topic, transform=axes.get_yaxis_transform(), va="center", color=MUTED, fontsize=8.5)
@@ -101,5 +109,13 @@ def _legend(axes, sizes: list[int]) -> None:
         name = f"{size} process{'es' * (size > 1)}"
         marks += axes.plot([], [], marker, markersize=points, markerfacecolor=face, markeredgecolor=DARK, label=name)
     marks += axes.plot([], [], "|", markersize=10, markeredgewidth=2.2, color=DARK, label="tolerance")
-    axes.legend(handles=marks, ncols=len(marks), loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False,
-                fontsize=8.5, handletextpad=0.2, columnspacing=1.4)  # fmt: skip
+    axes.legend(
+        handles=marks,
+        ncols=len(marks),
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        frameon=False,
+        fontsize=8.5,
+        handletextpad=0.2,
+        columnspacing=1.4,
+    )

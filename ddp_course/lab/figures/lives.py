@@ -8,8 +8,13 @@ from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.style import DARK, NEUTRAL, PALE, RANK_COLOURS, new_figure
 
 COLOURS = {"start": PALE, "load": NEUTRAL, "step": RANK_COLOURS[0], "again": RANK_COLOURS[1], "save": DARK}
-WORDS = {"start": "Python, torch, rendezvous", "load": "loading", "step": "steps", "again": "steps again",
-         "save": "saving"}  # fmt: skip
+WORDS = {
+    "start": "Python, torch, rendezvous",
+    "load": "loading",
+    "step": "steps",
+    "again": "steps again",
+    "save": "saving",
+}
 MARKED = ("killed", "SIGTERM")
 
 
@@ -40,21 +45,37 @@ def lives(events: list[dict], title: str):
                 state = None
             if what in MARKED:
                 axes.plot([begin] * 2, [row - 0.35, row + 0.35], color=RANK_COLOURS[5], linewidth=2)
-                axes.annotate(what, (begin, row - 0.35), xytext=(0, 2), textcoords="offset points", ha="center",
-                              va="bottom", fontsize=8)  # fmt: skip
+                axes.annotate(
+                    what,
+                    (begin, row - 0.35),
+                    xytext=(0, 2),
+                    textcoords="offset points",
+                    ha="center",
+                    va="bottom",
+                    fontsize=8,
+                )
             # An error leaves no word: what follows is the start of another process.
             if state and following and (following["what"] != "start"):
                 shown.add(state)
-                axes.broken_barh([(begin, following["time"] - event["time"])], (row - 0.35, 0.7),
-                                 facecolor=COLOURS[state], **_edge(state))  # fmt: skip
+                axes.broken_barh(
+                    [(begin, following["time"] - event["time"])],
+                    (row - 0.35, 0.7),
+                    facecolor=COLOURS[state],
+                    **_edge(state),
+                )
     axes.set_yticks(range(len(lanes)), [f"rank {lane}" if lane.isdigit() else f"node {lane}" for lane in lanes])
     axes.set_ylim(len(lanes) - 0.5, -0.75)
     axes.tick_params(axis="y", length=0)
     axes.spines.left.set_visible(False)
     axes.set_xlabel("seconds since the first process", loc="left")
     states = [state for state in COLOURS if state in shown]
-    figure.legend([Patch(facecolor=COLOURS[state], **_edge(state)) for state in states],
-                  [WORDS[state] for state in states], ncols=5, loc="outside lower left", fontsize=8)  # fmt: skip
+    figure.legend(
+        [Patch(facecolor=COLOURS[state], **_edge(state)) for state in states],
+        [WORDS[state] for state in states],
+        ncols=5,
+        loc="outside lower left",
+        fontsize=8,
+    )
     return figure
 
 

@@ -56,5 +56,12 @@ def _cell(axes, sample, row, ranks, samples):
         axes.add_patch(Rectangle(place, 0.94, height, facecolor=colour, **white))
         if samples <= NUMBERS and len(ranks) <= 3:
             size = 9 if len(ranks) == 1 and samples <= TICKS else 7
-            axes.text(sample + 0.5, bottom + height / 2, rank, color=ink_on(colour), fontsize=size, ha="center",
-                      va="center_baseline")  # fmt: skip
+            axes.text(
+                sample + 0.5,
+                bottom + height / 2,
+                rank,
+                color=ink_on(colour),
+                fontsize=size,
+                ha="center",
+                va="center_baseline",
+            )

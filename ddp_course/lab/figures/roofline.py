@@ -72,9 +72,16 @@ def _label_points(axes, points: dict, roof, taken: list) -> None:
             near = (0.0 if place[2] == "left" else 1.0, 0.5)  # the end of the text where its leader starts
             leader = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.8, "relpos": near, "shrinkA": 0}
             label = axes.annotate(
-                text, (x, y), place[:2], textcoords="offset points", ha=place[2], va="center", color=DARK,
-                parse_math=False, arrowprops=leader,
-            )  # fmt: skip
+                text,
+                (x, y),
+                place[:2],
+                textcoords="offset points",
+                ha=place[2],
+                va="center",
+                color=DARK,
+                parse_math=False,
+                arrowprops=leader,
+            )
             label.update_positions(axes.figure.canvas.get_renderer())
             box = Text.get_window_extent(label).padded(2)  # of the text, without its leader
             (left, top), (right, bottom) = to_data.transform([(box.x0, box.y1), (box.x1, box.y0)])

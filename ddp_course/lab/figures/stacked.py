@@ -29,8 +29,9 @@ def stacked_bars(rows: dict, title: str, unit: str):
     left = [0.0] * len(rows)
     for part, colour in zip(parts, COLOURS, strict=False):
         values = [row[part] for row in rows.values()]
-        axes.barh(range(len(rows)), values, left=left, height=0.66, color=colour, label=part, edgecolor="white",
-                  linewidth=0.7)  # fmt: skip
+        axes.barh(
+            range(len(rows)), values, left=left, height=0.66, color=colour, label=part, edgecolor="white", linewidth=0.7
+        )
         left = [start + value for start, value in zip(left, values, strict=True)]
     axes.set_yticks(range(len(rows)), [textwrap.fill(str(name), 26) for name in rows], parse_math=False)
     axes.set_ylim(len(rows) - 0.5, -0.5), axes.set_xlim(0, 1.02 * max(left) or 1)
@@ -51,6 +52,13 @@ def _label_parts(figure, axes, rows: dict, parts: list[str]) -> None:
         for part, colour in zip(parts, COLOURS, strict=False):
             text = f"{values[part]:.3g}"
             if text_width(figure, text, LABEL) + 6 <= values[part] / pixel:
-                axes.text(left + values[part] / 2, row, text, ha="center", va="center_baseline", fontsize=LABEL,
-                          color=ink_on(colour))  # fmt: skip
+                axes.text(
+                    left + values[part] / 2,
+                    row,
+                    text,
+                    ha="center",
+                    va="center_baseline",
+                    fontsize=LABEL,
+                    color=ink_on(colour),
+                )
             left += values[part]

@@ -71,9 +71,13 @@ def rank_lanes(lanes: dict, title: str):
 
     counts = [len(ranks) for ranks in groups.values()]
     figure, grid = new_figure(
-        title, 0.65 + LANE * sum(counts) + 0.3 * len(groups),
-        nrows=len(groups), sharex=True, squeeze=False, gridspec_kw={"height_ratios": counts},
-    )  # fmt: skip
+        title,
+        0.65 + LANE * sum(counts) + 0.3 * len(groups),
+        nrows=len(groups),
+        sharex=True,
+        squeeze=False,
+        gridspec_kw={"height_ratios": counts},
+    )
     panels = list(grid[:, 0])
     panels[-1].set_xlim(0, max(latest * scale, 1e-9))
     panels[-1].set_xlabel(f"{unit} since the first event", loc="left")
@@ -115,9 +119,15 @@ def _draw_lane(figure, axes, row: int, rank: int, events: list[dict], scale: flo
                 ink = MUTED if kind == "idle" else ink_on(colour)
                 back = {"facecolor": PALE, "edgecolor": "none", "pad": 1} if kind == "idle" else None
                 axes.text(
-                    start + width / 2, row + top + height / 2, event["name"],
-                    ha="center", va="center_baseline", fontsize=LABEL, color=ink, bbox=back,
-                )  # fmt: skip
+                    start + width / 2,
+                    row + top + height / 2,
+                    event["name"],
+                    ha="center",
+                    va="center_baseline",
+                    fontsize=LABEL,
+                    color=ink,
+                    bbox=back,
+                )
 
 
 def _legend(figure, groups: dict) -> None:

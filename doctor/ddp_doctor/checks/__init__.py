@@ -6,13 +6,23 @@ from ddp_doctor.checks.finding import Finding
 
 FAILED = "this check itself failed"
 ALL = {
-    "replicas": replicas.replicas, "averaged": gradients.averaged, "once": gradients.once_per_update,
-    "unused": replicas.unused, "buffers": replicas.buffers,
-    "samples": samples.apart, "reshuffled": samples.reshuffled, "dropout": samples.dropout,
-    "validation": validation.validation, "metrics": validation.metrics,
-    "writers": files.one_writer, "atomic": files.atomic, "loadable": files.loadable,
-    "exit": job.clean_exit, "timeout": job.timeout, "threads": job.threads,
-}  # fmt: skip
+    "replicas": replicas.replicas,
+    "averaged": gradients.averaged,
+    "once": gradients.once_per_update,
+    "unused": replicas.unused,
+    "buffers": replicas.buffers,
+    "samples": samples.apart,
+    "reshuffled": samples.reshuffled,
+    "dropout": samples.dropout,
+    "validation": validation.validation,
+    "metrics": validation.metrics,
+    "writers": files.one_writer,
+    "atomic": files.atomic,
+    "loadable": files.loadable,
+    "exit": job.clean_exit,
+    "timeout": job.timeout,
+    "threads": job.threads,
+}
 
 
 def findings(seen: Seen) -> list[Finding]:

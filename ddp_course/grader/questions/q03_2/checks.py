@@ -94,12 +94,7 @@ def what_nobody_used_stays_none(records):
     return "a parameter that nobody used, or that is frozen, keeps None"
 
 
-CHECKS = [
-    names_what_is_missing,
-    looking_changes_nothing,
-    no_two_parameters_are_mixed,
-    what_nobody_used_stays_none,
-]
+CHECKS = [names_what_is_missing, looking_changes_nothing, no_two_parameters_are_mixed, what_nobody_used_stays_none]
 
 
 def expected(case):

@@ -30,8 +30,14 @@ def draws(world, *, together=(), reader=None):
     for rank in range(world):
         own = torch.Generator().manual_seed(min(together) if rank in together else 1000 + rank)
         mine = list(range(rank, SAMPLES, world)) if reader is None else reader(rank)
-        made.append({"weights": torch.arange(6.0), "samples": mine, "dropout": torch.rand(32, generator=own) < 0.5,
-                     "noise": torch.randn(6, generator=own)})  # fmt: skip
+        made.append(
+            {
+                "weights": torch.arange(6.0),
+                "samples": mine,
+                "dropout": torch.rand(32, generator=own) < 0.5,
+                "noise": torch.randn(6, generator=own),
+            }
+        )
     return made
 
 
@@ -77,9 +83,21 @@ SETTINGS = [(1, 0), (1, 1), (2, 0), (1, 0)]  # (seed, epoch); the last asks for 
 
 # (seed, epoch, rank) of 12 ranks, all played by one: written side by side or with a digit each, they meet; and where a
 # seed is worth 100 epochs, or fewer, seed 1 comes to the first epoch of seed 2.
-FAR = [(1, 0, 0), (1, 0, 10), (1, 1, 0), (1, 1, 1), (1, 1, 11), (1, 10, 0), (1, 11, 0), (1, 11, 1), (2, 0, 0),
-       (11, 1, 0), (11, 1, 1), *((1, epoch, 0) for epoch in range(2, 101)),
-       *((1, 0, rank) for rank in range(12))]  # fmt: skip
+FAR = [
+    (1, 0, 0),
+    (1, 0, 10),
+    (1, 1, 0),
+    (1, 1, 1),
+    (1, 1, 11),
+    (1, 10, 0),
+    (1, 11, 0),
+    (1, 11, 1),
+    (2, 0, 0),
+    (11, 1, 0),
+    (11, 1, 1),
+    *((1, epoch, 0) for epoch in range(2, 101)),
+    *((1, 0, rank) for rank in range(12)),
+]
 
 
 def draw_job(world):

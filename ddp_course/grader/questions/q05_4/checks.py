@@ -40,8 +40,9 @@ ALONE = call("1 rank, 2 workers; then epoch 1 without workers", stage(1, 2), sta
 WHOLE = call("2 ranks, no workers, two epochs", stage(2, 0), stage(2, 0))
 STOPPED = call("2 ranks stop after 3 batches, and go on with 2 workers each", stage(2, 0, 3), stage(2, 2))
 AGAIN = call("2 ranks with 1 worker stop after 2 and after 5 batches", stage(2, 1, 2), stage(2, 0, 3), stage(2, 0))
-OTHER = call("2 ranks stop after 5 batches, 4 go on for one, 3 go on to the end",
-             stage(2, 2, 5), stage(4, 0, 1), stage(3, 1))  # fmt: skip
+OTHER = call(
+    "2 ranks stop after 5 batches, 4 go on for one, 3 go on to the end", stage(2, 2, 5), stage(4, 0, 1), stage(3, 1)
+)
 # 3 ranks share the last 4 of its 64 samples: parts of 2, 2 and 0 would leave one without a batch.
 NEIGHBOUR = call("2 ranks, the next seed, two epochs", stage(2, 0), stage(2, 0), seed=SEED + 1)
 # Seed 20 in epoch 10 and seed 201 in epoch 0 have the same digits.

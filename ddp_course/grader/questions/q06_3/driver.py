@@ -56,9 +56,7 @@ class Mean:
 
 
 def loss_sum(module, inputs, targets):
-    return F.cross_entropy(
-        module(inputs).flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-    )  # fmt: skip
+    return F.cross_entropy(module(inputs).flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 def exact(place, mine, everyones):

@@ -37,15 +37,21 @@ def job(world, *settings):
 
 LONG_AND_SHORT = [40, 2, 3, 25, 2, 31, 5, 2, 17, 9, 2]
 JOBS = [
-    job(2, ("11 texts of 2 to 40 tokens", LONG_AND_SHORT, 2, True),
-           ("one text for two ranks", [6], 4, True),
-           ("a model in evaluation mode", LONG_AND_SHORT, 4, False),
-           ("eight texts of one length", [9] * 8, 2, True)),
-    job(4, ("11 texts of 2 to 40 tokens", LONG_AND_SHORT, 3, True),
-           ("5 texts, so rank 0 has two", [20, 2, 6, 3, 11], 8, True),
-           ("12 texts", [5, 2, 33] * 4, 1, True)),
+    job(
+        2,
+        ("11 texts of 2 to 40 tokens", LONG_AND_SHORT, 2, True),
+        ("one text for two ranks", [6], 4, True),
+        ("a model in evaluation mode", LONG_AND_SHORT, 4, False),
+        ("eight texts of one length", [9] * 8, 2, True),
+    ),
+    job(
+        4,
+        ("11 texts of 2 to 40 tokens", LONG_AND_SHORT, 3, True),
+        ("5 texts, so rank 0 has two", [20, 2, 6, 3, 11], 8, True),
+        ("12 texts", [5, 2, 33] * 4, 1, True),
+    ),
     job(1, ("11 texts of 2 to 40 tokens", LONG_AND_SHORT, 4, True)),
-]  # fmt: skip
+]
 
 
 def all_ranks_have_one_dict(records):

@@ -7,8 +7,14 @@ from torch import nn
 from ddp_course.data.windows import IGNORED
 
 VOCABULARY = 16
-PARTS = ("the model", "its dropout", "its frozen part", "its block", "the dropout in its block",
-         "the frozen part of its block")  # fmt: skip
+PARTS = (
+    "the model",
+    "its dropout",
+    "its frozen part",
+    "its block",
+    "the dropout in its block",
+    "the frozen part of its block",
+)
 
 
 def drive(evaluate, lengths, batch_size, training):

@@ -117,8 +117,11 @@ def the_learning_rate_is_one(records):
             for step, (mine, wanted) in enumerate(zip(rates, right, strict=True)):
                 if not math.isclose(number(mine), wanted, rel_tol=1e-12, abs_tol=1e-15):
                     start, pace = CLOCKS[case.given][rank]
-                    like = OWN_CLOCK if math.isclose(
-                        number(mine), 0.1 * (1 - (start + step * pace) / limit), rel_tol=1e-6) else ""  # fmt: skip
+                    like = (
+                        OWN_CLOCK
+                        if math.isclose(number(mine), 0.1 * (1 - (start + step * pace) / limit), rel_tol=1e-6)
+                        else ""
+                    )
                     like = SEVEN_DIGITS if math.isclose(number(mine), wanted, rel_tol=1e-6) else like
                     raise Wrong(
                         f"{case.where}in step {step} rank {rank} used the learning rate {number(mine)!r}{like}; by "

@@ -226,11 +226,13 @@ def the_detector_tells_runs_apart(records):
             raise Wrong(
                 f"{case.given}: {DETECTOR} returned {result!r}, not {right!r} ({curves})",
                 "the order of the list: the smallest world size comes first"
-                if isinstance(result, list) and sorted(result, key=str) == sorted(right, key=str) else
-                "what it overlooks: a NaN compares as unequal to everything, zip ends with the shorter list, and an "
-                "absolute limit means nothing for a tiny loss" if missed else
-                "what it takes for a difference: sums in another order differ in their last digits, relative to size",
-            )  # fmt: skip
+                if isinstance(result, list) and sorted(result, key=str) == sorted(right, key=str)
+                else "what it overlooks: a NaN compares as unequal to everything, zip ends with the shorter list, and "
+                "an absolute limit means nothing for a tiny loss"
+                if missed
+                else "what it takes for a difference: sums in another order differ in their last digits, relative to "
+                "size",
+            )
     return f"{DETECTOR} tells the curves of both versions apart, and lets rounding pass, in {len(CURVES)} cases"
 
 

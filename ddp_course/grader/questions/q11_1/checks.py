@@ -37,40 +37,77 @@ MADE_UP = [
     ("all ended well", [rank(STEP, END, exit_code=0), rank(STEP, END, exit_code=0)]),
     ("no rank started anything", [rank(exit_code=0), rank(exit_code=0)]),
     ("one rank, which ended well", [rank(STEP, exit_code=0)]),
-    ("a metric on rank 0 only, which timed out", [
-        rank(STEP, STEP, METRIC, error=(9.5, 15, TIMED_OUT)), rank(STEP, STEP, exit_code=-15)]),
+    (
+        "a metric on rank 0 only, which timed out",
+        [rank(STEP, STEP, METRIC, error=(9.5, 15, TIMED_OUT)), rank(STEP, STEP, exit_code=-15)],
+    ),
     ("a metric on rank 1 only", [rank(STEP, exit_code=-15), rank(STEP, METRIC, error=(8.0, 15, TIMED_OUT))]),
-    ("a metric on ranks 0 and 2", [
-        rank(STEP, METRIC, error=(6.0, 15, TIMED_OUT)), rank(STEP, exit_code=-15),
-        rank(STEP, METRIC, error=(6.0, 15, TIMED_OUT))]),
-    ("two of three left early", [
-        rank(STEP, exit_code=0), rank(STEP, STEP, error=(4.1, 12, CLOSED)), rank(STEP, exit_code=0)]),
+    (
+        "a metric on ranks 0 and 2",
+        [
+            rank(STEP, METRIC, error=(6.0, 15, TIMED_OUT)),
+            rank(STEP, exit_code=-15),
+            rank(STEP, METRIC, error=(6.0, 15, TIMED_OUT)),
+        ],
+    ),
+    (
+        "two of three left early",
+        [rank(STEP, exit_code=0), rank(STEP, STEP, error=(4.1, 12, CLOSED)), rank(STEP, exit_code=0)],
+    ),
     ("rank 1 was killed", [rank(STEP, STEP, error=(3.2, 12, RESET)), rank(STEP, exit_code=-9)]),
     ("rank 0 left with exit code 0", [rank(STEP, exit_code=0), rank(STEP, STEP, error=(3.3, 12, CLOSED))]),
-    ("rank 1 raised, in no line of the script, and rank 0 lost contact", [
-        rank(STEP, STEP, error=(5.2, 12, CLOSED)), rank(STEP, error=(5.1, None, "MemoryError"))]),
-    ("rank 0 lost contact first, by its clock; rank 1 raised, and its exit code is 0", [
-        rank(STEP, STEP, error=(5.0, 12, CLOSED)),
-        rank(STEP, error=(5.1, 11, "ValueError: a label of -1"), exit_code=0)]),
-    ("two ranks raised, rank 2 first, after 0.0 seconds", [
-        rank(STEP, error=(7.4, 13, "KeyError: 'loss'")), rank(STEP, STEP, error=(7.5, 12, RESET)),
-        rank(STEP, error=(0.0, 11, "OSError: No space left on device"))]),
-    ("an error of the user's own about a closed file", [
-        rank(STEP, STEP, error=(2.2, 12, CLOSED)), rank(STEP, error=(2.1, 19, "ValueError: I/O on closed file"))]),
-    ("the last batch is smaller on rank 1", [
-        rank(STEP, STEP, error=(2.0, 12, CLOSED)), rank(STEP, HALF, exit_code=-6)]),
-    ("rank 0 is in a barrier, ranks 1 and 2 in a step", [
-        rank(STEP, END, error=(5.0, 17, TIMED_OUT)), rank(STEP, STEP, error=(5.0, 12, TIMED_OUT)),
-        rank(STEP, STEP_4, error=(5.0, 14, PAIR))]),
-    ("the same collective from two lines is the same", [
-        rank(STEP, STEP_4, END, error=(5.0, 17, TIMED_OUT)), rank(STEP_4, STEP, exit_code=-15)]),
-    ("they part twice, and the first time counts", [
-        rank(STEP, METRIC, STEP, END, error=(5.0, 17, TIMED_OUT)), rank(STEP, STEP, STEP, STEP, exit_code=-15)]),
-    ("they part, and later rank 1 is short", [
-        rank(STEP, HALF, STEP, error=(5.0, 12, PAIR)), rank(STEP, STEP, exit_code=-15)]),
-    ("rank 2 lacks what 0 and 1 do not agree about", [
-        rank(STEP, HALF, error=(5.0, 12, PAIR)), rank(STEP, STEP_4, exit_code=-15), rank(STEP, exit_code=0)]),
-]  # fmt: skip
+    (
+        "rank 1 raised, in no line of the script, and rank 0 lost contact",
+        [rank(STEP, STEP, error=(5.2, 12, CLOSED)), rank(STEP, error=(5.1, None, "MemoryError"))],
+    ),
+    (
+        "rank 0 lost contact first, by its clock; rank 1 raised, and its exit code is 0",
+        [
+            rank(STEP, STEP, error=(5.0, 12, CLOSED)),
+            rank(STEP, error=(5.1, 11, "ValueError: a label of -1"), exit_code=0),
+        ],
+    ),
+    (
+        "two ranks raised, rank 2 first, after 0.0 seconds",
+        [
+            rank(STEP, error=(7.4, 13, "KeyError: 'loss'")),
+            rank(STEP, STEP, error=(7.5, 12, RESET)),
+            rank(STEP, error=(0.0, 11, "OSError: No space left on device")),
+        ],
+    ),
+    (
+        "an error of the user's own about a closed file",
+        [rank(STEP, STEP, error=(2.2, 12, CLOSED)), rank(STEP, error=(2.1, 19, "ValueError: I/O on closed file"))],
+    ),
+    (
+        "the last batch is smaller on rank 1",
+        [rank(STEP, STEP, error=(2.0, 12, CLOSED)), rank(STEP, HALF, exit_code=-6)],
+    ),
+    (
+        "rank 0 is in a barrier, ranks 1 and 2 in a step",
+        [
+            rank(STEP, END, error=(5.0, 17, TIMED_OUT)),
+            rank(STEP, STEP, error=(5.0, 12, TIMED_OUT)),
+            rank(STEP, STEP_4, error=(5.0, 14, PAIR)),
+        ],
+    ),
+    (
+        "the same collective from two lines is the same",
+        [rank(STEP, STEP_4, END, error=(5.0, 17, TIMED_OUT)), rank(STEP_4, STEP, exit_code=-15)],
+    ),
+    (
+        "they part twice, and the first time counts",
+        [rank(STEP, METRIC, STEP, END, error=(5.0, 17, TIMED_OUT)), rank(STEP, STEP, STEP, STEP, exit_code=-15)],
+    ),
+    (
+        "they part, and later rank 1 is short",
+        [rank(STEP, HALF, STEP, error=(5.0, 12, PAIR)), rank(STEP, STEP, exit_code=-15)],
+    ),
+    (
+        "rank 2 lacks what 0 and 1 do not agree about",
+        [rank(STEP, HALF, error=(5.0, 12, PAIR)), rank(STEP, STEP_4, exit_code=-15), rank(STEP, exit_code=0)],
+    ),
+]
 JOBS = [Job(1, function=FUNCTION, calls=tuple(Call([(made,)], given) for given, made in MADE_UP))]
 
 
@@ -117,5 +154,8 @@ def look_at(result, right):
         }[right["what"]]
     if result["ranks"] != right["ranks"]:
         return "what the seconds say" if right["what"] == "error" else "all ranks that lack it, or are unlike rank 0"
-    return {"error": "the line of that error", "missing": "the line in which the others started it, of the lowest rank",
-            "unlike": "the line of the lowest rank that is unlike rank 0"}[right["what"]]  # fmt: skip
+    return {
+        "error": "the line of that error",
+        "missing": "the line in which the others started it, of the lowest rank",
+        "unlike": "the line of the lowest rank that is unlike rank 0",
+    }[right["what"]]

@@ -35,8 +35,12 @@ def run(steps, ranks, *faults):
 def _entry(step, rank, ranks):
     first = (step * ranks + rank) * BATCH
     equal = {what: _print(what, step) for what in KINDS[3:]}
-    return {"samples": [7 * number % 997 for number in range(first, first + BATCH)], "random": _print(step, rank),
-            "collectives": [["all_reduce", [16, 8]], ["all_reduce", [16]]], **equal}  # fmt: skip
+    return {
+        "samples": [7 * number % 997 for number in range(first, first + BATCH)],
+        "random": _print(step, rank),
+        "collectives": [["all_reduce", [16, 8]], ["all_reduce", [16]]],
+        **equal,
+    }
 
 
 def _print(*what):
@@ -77,46 +81,93 @@ SOUND = {
     "one rank, which reads a sample twice": run(3, 1, put("samples", 1, 0, [5, 5, 9])),
     "no step was made": [],
     "samples return in the next epoch": run(
-        4, 3, *(copied("samples", 3, rank, 2 - rank, of_step=0) for rank in range(3))),
+        4, 3, *(copied("samples", 3, rank, 2 - rank, of_step=0) for rank in range(3))
+    ),
     "a random state returns on another rank, steps later": run(4, 3, copied("random", 3, 2, 0, of_step=0)),
-}  # fmt: skip
+}
 WRONG = {  # what is right: (step, what, ranks)
     "a flipped bit in a weight of rank 2": (run(6, 4, odd("parameters", [2], range(3, 6))), 3, "parameters", [2]),
     "a flipped bit in the momentum of rank 3": (
-        run(6, 4, odd("optimizer", [3], range(2, 6)), odd("parameters", [3], range(3, 6))), 2, "optimizer", [3]),
+        run(6, 4, odd("optimizer", [3], range(2, 6)), odd("parameters", [3], range(3, 6))),
+        2,
+        "optimizer",
+        [3],
+    ),
     "rank 0 is the one": (run(5, 4, odd("parameters", [0], range(1, 5))), 1, "parameters", [0]),
     "two of five, each in its own way": (
-        run(4, 5, odd("optimizer", [1, 4], range(2, 4), apart=True)), 2, "optimizer", [1, 4]),
+        run(4, 5, odd("optimizer", [1, 4], range(2, 4), apart=True)),
+        2,
+        "optimizer",
+        [1, 4],
+    ),
     "two of five, alike": (run(4, 5, odd("gradient", [0, 3], range(1, 4))), 1, "gradient", [0, 3]),
     "two of four against two": (run(4, 4, odd("parameters", [1, 2], range(2, 4))), 2, "parameters", []),
     "two agree, and two more are each alone": (
-        run(4, 4, odd("parameters", [1, 2], [3], apart=True)), 3, "parameters", []),
-    "no all-reduce took place": (
-        run(4, 4, odd("gradient", [0, 1, 2, 3], range(1, 4), apart=True)), 1, "gradient", []),
+        run(4, 4, odd("parameters", [1, 2], [3], apart=True)),
+        3,
+        "parameters",
+        [],
+    ),
+    "no all-reduce took place": (run(4, 4, odd("gradient", [0, 1, 2, 3], range(1, 4), apart=True)), 1, "gradient", []),
     "apart for one step, and then equal again": (run(6, 3, odd("parameters", [1], [2])), 2, "parameters", [1]),
     "rank 2 reads one sample of rank 0": (run(5, 4, copied("samples", 1, 2, 0, places=1)), 1, "samples", [2]),
     "all read the same samples": (
-        run(3, 3, *(copied("samples", step, rank, 0) for step in range(3) for rank in (1, 2))), 0, "samples", [1, 2]),
+        run(3, 3, *(copied("samples", step, rank, 0) for step in range(3) for rank in (1, 2))),
+        0,
+        "samples",
+        [1, 2],
+    ),
     "rank 3 reads what rank 1 reads, the other way round": (
-        run(4, 4, copied("samples", 2, 3, 1), lambda report: report[2][3]["samples"].reverse()), 2, "samples", [3]),
+        run(4, 4, copied("samples", 2, 3, 1), lambda report: report[2][3]["samples"].reverse()),
+        2,
+        "samples",
+        [3],
+    ),
     "all ranks have the same dropout masks": (
-        run(4, 3, *(copied("random", step, rank, 0) for step in range(4) for rank in (1, 2))), 0, "random", [1, 2]),
+        run(4, 3, *(copied("random", step, rank, 0) for step in range(4) for rank in (1, 2))),
+        0,
+        "random",
+        [1, 2],
+    ),
     "rank 3 takes over the random state of rank 1": (run(6, 4, copied("random", 4, 3, 1)), 4, "random", [3]),
     "rank 1 reduces in another order": (
-        run(5, 4, put("collectives", 2, 1, REORDERED), odd("gradient", [1], range(2, 5))), 2, "collectives", [1]),
+        run(5, 4, put("collectives", 2, 1, REORDERED), odd("gradient", [1], range(2, 5))),
+        2,
+        "collectives",
+        [1],
+    ),
     "rank 0 leaves out an all-reduce": (run(5, 3, put("collectives", 3, 0, REORDERED[:1])), 3, "collectives", [0]),
     "rank 2 gathers instead": (
-        run(4, 3, put("collectives", 1, 2, [["all_gather", [16, 8]], ["all_reduce", [16]]])), 1, "collectives", [2]),
+        run(4, 3, put("collectives", 1, 2, [["all_gather", [16, 8]], ["all_reduce", [16]]])),
+        1,
+        "collectives",
+        [2],
+    ),
     "one of two ranks reduces 17 numbers where 16 are right": (
-        run(3, 2, put("collectives", 1, 1, [REORDERED[1], ["all_reduce", [17]]])), 1, "collectives", []),
+        run(3, 2, put("collectives", 1, 1, [REORDERED[1], ["all_reduce", [17]]])),
+        1,
+        "collectives",
+        [],
+    ),
     "the cause stands before the symptoms of the same step": (
         run(5, 4, copied("samples", 2, 1, 0), odd("gradient", [1, 3], [2]), odd("parameters", [3], range(2, 5))),
-        2, "samples", [1]),
+        2,
+        "samples",
+        [1],
+    ),
     "random states and weights in the same step": (
-        run(4, 3, copied("random", 1, 1, 0), odd("parameters", [2], range(1, 4))), 1, "random", [1]),
+        run(4, 3, copied("random", 1, 1, 0), odd("parameters", [2], range(1, 4))),
+        1,
+        "random",
+        [1],
+    ),
     "two faults, and the first in time counts": (
-        run(6, 4, copied("samples", 4, 2, 0), odd("parameters", [3], range(2, 6))), 2, "parameters", [3]),
-}  # fmt: skip
+        run(6, 4, copied("samples", 4, 2, 0), odd("parameters", [3], range(2, 6))),
+        2,
+        "parameters",
+        [3],
+    ),
+}
 REPORTS = SOUND | {given: report for given, (report, *_) in WRONG.items()}
 JOBS = [Job(1, FUNCTION, tuple(Call([(report,)], given) for given, report in REPORTS.items()))]
 

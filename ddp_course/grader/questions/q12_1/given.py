@@ -43,12 +43,16 @@ def train(flip):
             target = momentum if flip[2] == "optimizer" else parameters
             target[0].data.view(torch.int32)[0, 0] ^= 1 << 23
         losses.append(loss.item())
-        record.append({
-            "samples": samples.tolist(), "random": randomness,
-            "collectives": [["all_reduce", list(parameter.shape)] for parameter in parameters],
-            "gradient": fingerprint(parameter.grad for parameter in parameters),
-            "optimizer": fingerprint(momentum), "parameters": fingerprint(parameters),
-        })  # fmt: skip
+        record.append(
+            {
+                "samples": samples.tolist(),
+                "random": randomness,
+                "collectives": [["all_reduce", list(parameter.shape)] for parameter in parameters],
+                "gradient": fingerprint(parameter.grad for parameter in parameters),
+                "optimizer": fingerprint(momentum),
+                "parameters": fingerprint(parameters),
+            }
+        )
     return losses, record
 
 

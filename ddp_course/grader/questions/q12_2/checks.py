@@ -30,11 +30,16 @@ PARTS = {  # of the state, by a word in the name of the change
     "is a tensor": "the optimizer's settings: print() and repr() show four digits of a tensor",
     "running_mean": "buffers: whose they are, and not what they are called",
     "buffer": "buffers, also those outside the state_dict",
-    "zero": "bits: 0.0 and -0.0 are equal as numbers", "NaN": "bits: each number at its place",
-    "momentum": "the optimizer's state", "second moment": "the optimizer's state", "updates": "the optimizer's state",
-    "learning rate": "the optimizer's settings, in every param_group", "frozen": "all parameters, also frozen ones",
-    "places": "the order: which number stands where", "sum": "a sum hides what cancels",
-}  # fmt: skip
+    "zero": "bits: 0.0 and -0.0 are equal as numbers",
+    "NaN": "bits: each number at its place",
+    "momentum": "the optimizer's state",
+    "second moment": "the optimizer's state",
+    "updates": "the optimizer's state",
+    "learning rate": "the optimizer's settings, in every param_group",
+    "frozen": "all parameters, also frozen ones",
+    "places": "the order: which number stands where",
+    "sum": "a sum hides what cancels",
+}
 CHANGED = (
     "the last bit of one weight",
     "the last bit of a weight in bfloat16",
@@ -64,17 +69,26 @@ def given(what, ranks):
 
 FOUR = [(what, [(3 * number + 1) % 4], [(3 * number + 1) % 4]) for number, what in enumerate(CHANGED)]
 FOUR += [("the last bit of one weight", [0, 3], [0, 1, 2, 3])]
-THREE = [("the last bit of one weight", [0], [0]), ("the last bit of the momentum", [2], [2]),
-         ("a buffer that is called running_mean", [0, 1], [2]),
-         ("a weight on one rank and the momentum on another", [1, 2], [0, 1, 2])]  # fmt: skip
+THREE = [
+    ("the last bit of one weight", [0], [0]),
+    ("the last bit of the momentum", [2], [2]),
+    ("a buffer that is called running_mean", [0, 1], [2]),
+    ("a weight on one rank and the momentum on another", [1, 2], [0, 1, 2]),
+]
 TWO = [("the last bit of one weight", [1], [0, 1])]
 EQUAL = [(what, [], []) for what in SOUND]
 DONE = {4: EQUAL + FOUR, 3: EQUAL + THREE, 2: EQUAL + TWO, 1: EQUAL}  # (what, the ranks it is done on, those to name)
 JOBS = [
-    Job(world, FUNCTION, tuple(Call([(what, on)] * world, given(what, on)) for what, on, _ in done), seconds=8.0,
-        driver=DRIVER, loads=("torch._dynamo",))
+    Job(
+        world,
+        FUNCTION,
+        tuple(Call([(what, on)] * world, given(what, on)) for what, on, _ in done),
+        seconds=8.0,
+        driver=DRIVER,
+        loads=("torch._dynamo",),
+    )
     for world, done in DONE.items()
-]  # fmt: skip
+]
 TO_NAME = {(world, given(what, on)): (what, named) for world, done in DONE.items() for what, on, named in done}
 
 

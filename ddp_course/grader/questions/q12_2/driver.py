@@ -51,9 +51,10 @@ def trained(steps, momentum):
     """The same model and optimizer on every rank."""
     torch.manual_seed(7)
     model = Model()
-    groups = [{"params": [*model.first.parameters(), *model.second.parameters()]},
-              {"params": [model.turned, model.coarse, model.scalar, *model.norm.parameters()],
-               "lr": 0.002}]  # fmt: skip
+    groups = [
+        {"params": [*model.first.parameters(), *model.second.parameters()]},
+        {"params": [model.turned, model.coarse, model.scalar, *model.norm.parameters()], "lr": 0.002},
+    ]
     optimizer = torch.optim.AdamW(groups, lr=0.001) if momentum else torch.optim.SGD(groups, lr=0.001)
     for _ in range(steps):
         loss = model(torch.randn(8, 24))

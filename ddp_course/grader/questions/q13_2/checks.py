@@ -33,14 +33,16 @@ RUNS = {  # the steps at which the attempts end; after each, what happened to wh
     "rank 1 had not written its newest": ([10], [{1: LOST_9}], [0, 6]),
     "both are torn, each at another step": ([13], [{0: [(12, "torn")], 1: [(3, "torn"), *TORN_9]}], [0, 6]),
     "rank 1's last two are torn, an older one of rank 0 is": (
-        [13], [{1: [(12, "torn"), (9, "lost")], 0: [(6, "torn")]}], [0, 3]),
-    "rank 0 has the newest alone, and rank 1 one that rank 0 lacks": (
-        [13], [{0: TORN_9, 1: [(12, "lost")]}], [0, 6]),
+        [13],
+        [{1: [(12, "torn"), (9, "lost")], 0: [(6, "torn")]}],
+        [0, 3],
+    ),
+    "rank 0 has the newest alone, and rank 1 one that rank 0 lacks": ([13], [{0: TORN_9, 1: [(12, "lost")]}], [0, 6]),
     "a new machine takes over rank 1": ([11], [{1: [(3, "lost"), (6, "lost"), (9, "lost")]}], [0, 0]),
     "all of rank 0's are torn": ([11], [{0: ALL_TORN}], [0, 0]),
     "stopped twice": ([8, 11], [{}, {1: TORN_9}], [0, 6, 6]),
     "stopped after the last checkpoint": ([13], [{}], [0, 12]),
-}  # fmt: skip
+}
 
 
 def job(world):
@@ -68,8 +70,9 @@ def all_go_on_from_one_step(records):
                         look = "the first attempt makes all steps"
                     raise Wrong(
                         f"{case.where}rank {rank} made the steps {shown(found)} in attempt {attempt}, not "
-                        f"{shown(wanted)}", look,
-                    )  # fmt: skip
+                        f"{shown(wanted)}",
+                        look,
+                    )
     return f"after {len(RUNS) - 1} kinds of stop, all ranks go on from the newest step that all have whole"
 
 

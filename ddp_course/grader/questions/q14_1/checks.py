@@ -37,8 +37,10 @@ def traces(given, world=4, steps=9, more=None, once=None, link=2.0, ahead=None, 
         found[rank].append({"ph": "X", "cat": category, "name": name, "pid": rank, "tid": thread, **times})
 
     for step in range(steps):
-        own = [{part: ms + (more or {}).get((rank, part), 0) + luck.uniform(0, 0.1) for part, ms in PARTS.items()}
-               for rank in range(world)]  # fmt: skip
+        own = [
+            {part: ms + (more or {}).get((rank, part), 0) + luck.uniform(0, 0.1) for part, ms in PARTS.items()}
+            for rank in range(world)
+        ]
         for rank in range(world):
             own[rank]["input"] += (once or {}).get((rank, step), 0)
         ready = [begins[rank] + sum(own[rank].values()) for rank in range(world)]
@@ -117,7 +119,7 @@ SLOW = {
         ("slow input, eight ranks", "input", {"world": 8, "steps": 5}),
         ("slow forward, beside a rank with a longer input", "forward", {"beside": {"input": 10.0, "backward": -10.0}}),
     )
-}  # fmt: skip
+}
 RUNS = SOUND | {given: made for given, (made, _) in SLOW.items()}
 JOBS = [Job(1, FUNCTION, tuple(Call([(made,)], given) for given, made in RUNS.items()))]
 

@@ -65,11 +65,14 @@ STEPS = {  # events, seconds of communication, seconds of them exposed
     STREAMS: ([compute(0, 4), compute(2, 6, 13), message(3, 9)], 6.0, 3.0),
     GROUPS: ([compute(0, 2), message(1, 5), message(3, 6, 24)], 5.0, 4.0),
     "groups and streams": (
-        [message(1, 5), message(2, 7, 24), compute(0, 3), compute(2, 4, 13), compute(6, 6.5)], 6.0, 2.5),
+        [message(1, 5), message(2, 7, 24), compute(0, 3), compute(2, 4, 13), compute(6, 6.5)],
+        6.0,
+        2.5,
+    ),
     "a long operation ends after a later one": ([compute(0, 9), compute(1, 2, 13), message(3, 10)], 7.0, 1.0),
     "events in no order": ([message(6, 8), compute(3, 7), message(2, 4), compute(0, 1)], 4.0, 2.0),
     **{f"many events, {seed}": by_ticks(seed) for seed in range(1, 7)},
-}  # fmt: skip
+}
 JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], given) for given, (events, *_) in STEPS.items()))]
 LOOK = {
     NESTED: "the profiler notes an operation and those that it calls: their time is there once",

@@ -66,8 +66,11 @@ def no_slower_than_the_default(records):
     for case, taken, default, _ in seconds(records):
         if taken > default * (1 + 1e-9):
             look = "every message pays the latency; a message that waits for all gradients hides nothing"
-            raise Wrong(f"{case.given}: a step takes {said(taken)} with {len(case.results[0])} buckets, and "
-                        f"{said(default)} with the default", look)  # fmt: skip
+            raise Wrong(
+                f"{case.given}: a step takes {said(taken)} with {len(case.results[0])} buckets, and "
+                f"{said(default)} with the default",
+                look,
+            )
     return f"no slower than the default for {len(MODELS)} models and cables"
 
 
@@ -77,8 +80,11 @@ def as_fast_as_can_be(records):
     for case, taken, default, best in seconds(records):
         if taken > WITHIN * best:
             look = "where is the link idle while gradients are ready, and where does it pay latency for nothing?"
-            raise Wrong(f"{case.given}: a step takes {said(taken)} with {len(case.results[0])} buckets; "
-                        f"{said(best)} are possible", look)  # fmt: skip
+            raise Wrong(
+                f"{case.given}: a step takes {said(taken)} with {len(case.results[0])} buckets; "
+                f"{said(best)} are possible",
+                look,
+            )
         gained.append(1 - taken / default)
     return f"up to {max(gained):.0%} shorter steps than with the default, and no plan is faster by 0.5 %"
 

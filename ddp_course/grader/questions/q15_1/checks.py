@@ -90,8 +90,14 @@ def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, 
     made, speed, many = [Gradient(*one) for one in gradients], bits_per_second / 8, 2 * (ranks - 1)
     backward = accumulation * compute.backward
 
-    def step(message=lambda size: many * (latency + size / ranks / speed), limit=bucket_cap_mb, batches=accumulation,
-             made=made, compute=compute, **how):  # fmt: skip
+    def step(
+        message=lambda size: many * (latency + size / ranks / speed),
+        limit=bucket_cap_mb,
+        batches=accumulation,
+        made=made,
+        compute=compute,
+        **how,
+    ):
         return simulate(compute, made, message, bucket_mib=limit, accumulation=batches, **how).seconds
 
     right, sent = step(), [one.bytes for one in buckets(made, bucket_cap_mb)]
@@ -105,29 +111,59 @@ def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, 
         Mistake("the number of milliseconds", 1e3 * right, "the unit: seconds"),
         Mistake("the step without the optimizer", right - optimizer, "what comes after the last message"),
         Mistake("a step of one micro-batch", step(batches=1), "accumulation: what is computed for each micro-batch"),
-        Mistake("a step whose messages all wait for backward", step(overlap=False),
-                "when a message may leave: backward goes on while it travels"),
-        Mistake("the longer one of computation and messages", around + max(backward, on_the_cable),
-                "the last bucket, which is complete when backward ends, and the first: what hides them?"),
+        Mistake(
+            "a step whose messages all wait for backward",
+            step(overlap=False),
+            "when a message may leave: backward goes on while it travels",
+        ),
+        Mistake(
+            "the longer one of computation and messages",
+            around + max(backward, on_the_cable),
+            "the last bucket, which is complete when backward ends, and the first: what hides them?",
+        ),
         Mistake("a step in which every micro-batch sends", step(no_sync=False), "the micro-batches under no_sync"),
-        Mistake("a cable eight times as fast", step(lambda size: many * (latency + size / ranks / bits_per_second)),
-                "the unit of the cable's speed: 8 bits are a byte"),
-        Mistake("a cable eight times as slow", step(lambda size: many * (latency + size / ranks / speed * 8)),
-                "the unit of the cable's speed: 8 bits are a byte"),
-        Mistake("a step that pays the latency once per bucket",
-                step(lambda size: latency + many * size / ranks / speed), "how many messages a ring sends per bucket"),
-        Mistake("a step that pays no latency", step(lambda size: many * size / ranks / speed),
-                "what each message costs before its first byte"),
-        Mistake("a step whose buckets cross the cable once, whole", step(lambda size: many * latency + size / speed),
-                "how many messages a ring sends per bucket, and how large each of them is"),
+        Mistake(
+            "a cable eight times as fast",
+            step(lambda size: many * (latency + size / ranks / bits_per_second)),
+            "the unit of the cable's speed: 8 bits are a byte",
+        ),
+        Mistake(
+            "a cable eight times as slow",
+            step(lambda size: many * (latency + size / ranks / speed * 8)),
+            "the unit of the cable's speed: 8 bits are a byte",
+        ),
+        Mistake(
+            "a step that pays the latency once per bucket",
+            step(lambda size: latency + many * size / ranks / speed),
+            "how many messages a ring sends per bucket",
+        ),
+        Mistake(
+            "a step that pays no latency",
+            step(lambda size: many * size / ranks / speed),
+            "what each message costs before its first byte",
+        ),
+        Mistake(
+            "a step whose buckets cross the cable once, whole",
+            step(lambda size: many * latency + size / speed),
+            "how many messages a ring sends per bucket, and how large each of them is",
+        ),
         Mistake("a step with one bucket for everything", step(limit=1e9), "what is in a bucket, and when it is full"),
-        Mistake("a step in which each gradient is sent by itself", step(limit=1e-9), "what is in a bucket, and when it "
-                "is full"),
-        Mistake("a step whose buckets close too soon", step(limit=bucket_cap_mb and bucket_cap_mb * 1e6 / MIB),
-                "which gradient closes a bucket, and the unit of its limit"),
-        Mistake("a step whose backward begins at the other end", step(made=made[::-1]),
-                "the order of gradients: the list begins with the first that backward makes"),
-    ]  # fmt: skip
+        Mistake(
+            "a step in which each gradient is sent by itself",
+            step(limit=1e-9),
+            "what is in a bucket, and when it is full",
+        ),
+        Mistake(
+            "a step whose buckets close too soon",
+            step(limit=bucket_cap_mb and bucket_cap_mb * 1e6 / MIB),
+            "which gradient closes a bucket, and the unit of its limit",
+        ),
+        Mistake(
+            "a step whose backward begins at the other end",
+            step(made=made[::-1]),
+            "the order of gradients: the list begins with the first that backward makes",
+        ),
+    ]
 
 
 def otherwise(name):

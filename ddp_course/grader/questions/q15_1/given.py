@@ -24,26 +24,38 @@ KIB, MIB = 2**10, 2**20
 COMMON = {"forward": 0.02, "optimizer": 0.01, "bucket_cap_mb": 0.25, "accumulation": 1, "ranks": 2, "latency": 0.0}
 # gradients: (bytes, seconds that backward takes for it), in backward's order
 CASES = {
-    "one machine": COMMON | {
-        "gradients": [(64 * KIB, 0.02)] * 3, "forward": 0.03, "optimizer": 0.08, "accumulation": 2, "ranks": 1,
-        "latency": 0.05, "bits_per_second": 1e9},
-    "cable and computation equally busy": COMMON | {
-        "gradients": [(256 * KIB, 0.025)] * 8, "latency": 0.0025, "bits_per_second": 8 * 12.8 * MIB},
-    "a slow cable, 8 machines": COMMON | {
-        "gradients": [(256 * KIB, 0.005)] * 8, "bucket_cap_mb": 0.5, "ranks": 8, "bits_per_second": 8 * 15 * MIB},
-    "a long way, 4 machines": COMMON | {
-        "gradients": [(125 * KIB, 0.003)] * 18, "ranks": 4, "latency": 0.005, "bits_per_second": 8 * 150 * MIB},
-    "a large gradient comes last": COMMON | {
-        "gradients": [(48 * KIB, 0.02)] * 5 + [(1024 * KIB, 0.01)], "bucket_cap_mb": 0.04,
-        "bits_per_second": 8 * 10 * MIB},
-    "one bucket": COMMON | {
-        "gradients": [(512 * KIB, 0.02)] * 4, "bucket_cap_mb": 25, "bits_per_second": 8 * 20 * MIB},
-    "3 micro-batches": COMMON | {
-        "gradients": [(256 * KIB, 0.015)] * 4, "forward": 0.03, "accumulation": 3, "bits_per_second": 8 * 6 * MIB},
-    "the default buckets": COMMON | {
-        "gradients": [(1 * MIB, 0.02), (24 * MIB, 0.02), (1 * MIB, 0.16)], "bucket_cap_mb": None,
-        "bits_per_second": 8 * 140 * MIB},
-}  # fmt: skip
+    "one machine": COMMON
+    | {
+        "gradients": [(64 * KIB, 0.02)] * 3,
+        "forward": 0.03,
+        "optimizer": 0.08,
+        "accumulation": 2,
+        "ranks": 1,
+        "latency": 0.05,
+        "bits_per_second": 1e9,
+    },
+    "cable and computation equally busy": COMMON
+    | {"gradients": [(256 * KIB, 0.025)] * 8, "latency": 0.0025, "bits_per_second": 8 * 12.8 * MIB},
+    "a slow cable, 8 machines": COMMON
+    | {"gradients": [(256 * KIB, 0.005)] * 8, "bucket_cap_mb": 0.5, "ranks": 8, "bits_per_second": 8 * 15 * MIB},
+    "a long way, 4 machines": COMMON
+    | {"gradients": [(125 * KIB, 0.003)] * 18, "ranks": 4, "latency": 0.005, "bits_per_second": 8 * 150 * MIB},
+    "a large gradient comes last": COMMON
+    | {
+        "gradients": [(48 * KIB, 0.02)] * 5 + [(1024 * KIB, 0.01)],
+        "bucket_cap_mb": 0.04,
+        "bits_per_second": 8 * 10 * MIB,
+    },
+    "one bucket": COMMON | {"gradients": [(512 * KIB, 0.02)] * 4, "bucket_cap_mb": 25, "bits_per_second": 8 * 20 * MIB},
+    "3 micro-batches": COMMON
+    | {"gradients": [(256 * KIB, 0.015)] * 4, "forward": 0.03, "accumulation": 3, "bits_per_second": 8 * 6 * MIB},
+    "the default buckets": COMMON
+    | {
+        "gradients": [(1 * MIB, 0.02), (24 * MIB, 0.02), (1 * MIB, 0.16)],
+        "bucket_cap_mb": None,
+        "bits_per_second": 8 * 140 * MIB,
+    },
+}
 CERTAIN = 0.03  # a case is repeated until its seconds are known to 3 %,
 SLOWED = [1, 1, 1, 2, 2, 4, 4]  # on a busy machine with all sleeps longer: what is lost weighs less then
 

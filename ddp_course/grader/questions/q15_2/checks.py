@@ -33,8 +33,10 @@ def gradients(layers, width, vocabulary=0):
 def even(sizes, backward):
     """{name: seconds until it is ready}, in backward's order, each taking its share of the bytes."""
     order, whole = list(reversed(sizes)), sum(sizes.values())
-    return {name: backward * so_far / whole for name, so_far in
-            zip(order, accumulate(sizes[name] for name in order), strict=True)}  # fmt: skip
+    return {
+        name: backward * so_far / whole
+        for name, so_far in zip(order, accumulate(sizes[name] for name in order), strict=True)
+    }
 
 
 def late(sizes, backward, begin, end):
@@ -45,13 +47,17 @@ def late(sizes, backward, begin, end):
 SMALL, WIDE, DEEP = gradients(4, 384), gradients(3, 768, 4000), gradients(12, 256)
 CABLES = {  # sizes, seconds until ready by rank, latency, bytes per second
     "both ranks alike, and parameters in another order than their use": (
-        {name: SMALL[name] for name in sorted(SMALL)}, [even(SMALL, 0.1)] * 2, 0.001, 300e6),
+        {name: SMALL[name] for name in sorted(SMALL)},
+        [even(SMALL, 0.1)] * 2,
+        0.001,
+        300e6,
+    ),
     "a quick cable": (WIDE, [even(WIDE, 0.1), late(WIDE, 0.1, 0.003, 0.003)], 0.0005, 1e9),
     "a long way": (DEEP, [even(DEEP, 0.03), late(DEEP, 0.03, 0.001, 0.001)], 0.06, 10e9),
     "rank 1 begins late": (DEEP, [even(DEEP, 0.1), late(DEEP, 0.1, 0.09, 0.0)], 0.015, 2e9),
     "rank 0 begins late, and rank 1 ends last": (DEEP, [late(DEEP, 0.1, 0.09, -0.001), even(DEEP, 0.1)], 0.015, 2e9),
     "rank 1 computes slowly": (SMALL, [even(SMALL, 0.02), late(SMALL, 0.02, 0.0, 0.08)], 0.005, 300e6),
-}  # fmt: skip
+}
 
 
 def shuffled(times, seed):
@@ -75,13 +81,17 @@ def each_gradient_is_in_one_bucket(records):
         names = case.args[0][0]
         for rank, found in enumerate(case.results):
             if not isinstance(found, list) or not all(isinstance(bucket, list) and bucket for bucket in found):
-                raise Wrong(f"{case.given}: {FUNCTION} returned {shown(found)} on rank {rank}",
-                            "the return value: a list of buckets, each a list of names")  # fmt: skip
+                raise Wrong(
+                    f"{case.given}: {FUNCTION} returned {shown(found)} on rank {rank}",
+                    "the return value: a list of buckets, each a list of names",
+                )
             there = [name for bucket in found for name in bucket]
             for name in [*names, *there]:
                 if there.count(name) != 1 or name not in names:
-                    raise Wrong(f"{case.given}: {name!r} stands in the plan {there.count(name)} times on rank {rank}",
-                                "where a bucket is closed, and what is in the last one")  # fmt: skip
+                    raise Wrong(
+                        f"{case.given}: {name!r} stands in the plan {there.count(name)} times on rank {rank}",
+                        "where a bucket is closed, and what is in the last one",
+                    )
     return "each gradient is in one bucket"
 
 
@@ -97,8 +107,11 @@ def buckets_follow_backward(records):
                 look = "the order by time: a model may use its parameters in another order than it holds them"
                 if there == list(case.args[rank][0]):
                     look = "sizes is in the order of forward; backward goes the other way"
-                raise Wrong(f"{case.given}: gradient {at} of rank {rank}'s plan is {there[at]!r}; backward makes "
-                            f"{right[at]!r} there", look)  # fmt: skip
+                raise Wrong(
+                    f"{case.given}: gradient {at} of rank {rank}'s plan is {there[at]!r}; backward makes "
+                    f"{right[at]!r} there",
+                    look,
+                )
     return "the buckets are in backward's order"
 
 
@@ -108,8 +121,11 @@ def all_ranks_agree(records):
         one, other = case.results
         if one != other:
             bucket = next(n for n in range(len(one)) if one[n : n + 1] != other[n : n + 1])
-            raise Wrong(f"{case.given}: bucket {bucket} holds {size(one, bucket)} on rank 0 and {size(other, bucket)} "
-                        "on rank 1", "what each rank plans from: its own times, or what both know?")  # fmt: skip
+            raise Wrong(
+                f"{case.given}: bucket {bucket} holds {size(one, bucket)} on rank 0 and {size(other, bucket)} "
+                "on rank 1",
+                "what each rank plans from: its own times, or what both know?",
+            )
     return "both ranks plan the same buckets"
 
 
@@ -121,9 +137,11 @@ def a_tenth_faster_than_the_default(records):
         last, plan = slowest(ready), case.results[0]
         taken, usual = seconds(plan, sizes, last, *cable), seconds(default(sizes, last), sizes, last, *cable)
         if taken > FASTER * usual:
-            raise Wrong(f"{case.given}: the last message is over after {1e3 * taken:.0f} ms with {len(plan)} "
-                        f"bucket{'s' * (len(plan) > 1)}, after {1e3 * usual:.0f} ms with the default",
-                        advice(plan, sizes, last, *cable))  # fmt: skip
+            raise Wrong(
+                f"{case.given}: the last message is over after {1e3 * taken:.0f} ms with {len(plan)} "
+                f"bucket{'s' * (len(plan) > 1)}, after {1e3 * usual:.0f} ms with the default",
+                advice(plan, sizes, last, *cable),
+            )
         gained.append(1 - taken / usual)
     return f"{min(gained):.0%} to {max(gained):.0%} faster than the default on {len(CABLES)} cables"
 

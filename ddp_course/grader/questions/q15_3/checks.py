@@ -89,10 +89,16 @@ def the_bandwidth_is_right(records):
     worst = 0.0
     for case, (_, found), right in fits(records):
         if abs(found / right[1] - 1) > WITHIN:
-            words, look = recognised(found, bandwidth_mistakes(*case.args[0], right[1]),
-                                     "the sizes from 256 KiB up, and their typical times", rel_tol=0.02)  # fmt: skip
-            raise Wrong(f"{case.given}: {FUNCTION} found {found / 1e6:.4g} MB/s, the cable has {right[1] / 1e6:.4g}"
-                        f"{words}", look)  # fmt: skip
+            words, look = recognised(
+                found,
+                bandwidth_mistakes(*case.args[0], right[1]),
+                "the sizes from 256 KiB up, and their typical times",
+                rel_tol=0.02,
+            )
+            raise Wrong(
+                f"{case.given}: {FUNCTION} found {found / 1e6:.4g} MB/s, the cable has {right[1] / 1e6:.4g}{words}",
+                look,
+            )
         worst = max(worst, abs(found / right[1] - 1))
     return f"the bandwidth of {len(CABLES)} cables is found, with errors of at most {worst:.1%}"
 
@@ -102,10 +108,14 @@ def the_latency_is_right(records):
     worst = 0.0
     for case, (found, _), right in fits(records):
         if abs(found / right[0] - 1) > WITHIN:
-            words, look = recognised(found, latency_mistakes(*case.args[0]),
-                                     "the smallest size, and its typical time", rel_tol=0.02)  # fmt: skip
-            raise Wrong(f"{case.given}: {FUNCTION} found {1e6 * found:.4g} µs per message, the cable has "
-                        f"{1e6 * right[0]:.4g}{words}", look)  # fmt: skip
+            words, look = recognised(
+                found, latency_mistakes(*case.args[0]), "the smallest size, and its typical time", rel_tol=0.02
+            )
+            raise Wrong(
+                f"{case.given}: {FUNCTION} found {1e6 * found:.4g} µs per message, the cable has "
+                f"{1e6 * right[0]:.4g}{words}",
+                look,
+            )
         worst = max(worst, abs(found / right[0] - 1))
     return f"the latency of {len(CABLES)} cables is found, with errors of at most {worst:.1%}"
 
@@ -128,13 +138,16 @@ def bandwidth_mistakes(seconds, ranks, speed):
         return share * (high - low) / (pick(seconds[high]) - pick(seconds[low]))
 
     return [
-        Mistake("as if the latency were bytes", share * high / statistics.median(seconds[high]),
-                "what a large all-reduce pays besides its bytes"),
+        Mistake(
+            "as if the latency were bytes",
+            share * high / statistics.median(seconds[high]),
+            "what a large all-reduce pays besides its bytes",
+        ),
         Mistake("in bits", 8 * speed, "the unit: bytes per second"),
         Mistake("as if each rank sent all bytes once", speed / share, "how many bytes a rank sends in a ring"),
         Mistake("from the mean of the times", slope(statistics.mean), others),
         Mistake("from the shortest times", slope(min), others),
-    ]  # fmt: skip
+    ]
 
 
 def latency_mistakes(seconds, ranks):

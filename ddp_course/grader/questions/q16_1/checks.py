@@ -18,14 +18,22 @@ HINTS = [
     'srun kills its tasks when it is sent SIGTERM; `scancel --signal=TERM "$SLURM_JOB_ID.0"` asks them. A trap ends '
     "the `wait` that it interrupts, so wait again, as long as srun is there. RUN has to be the same in all attempts.",
     "#SBATCH --requeue, --open-mode=append and --signal=B:TERM@120; RUN=runs/$SLURM_JOB_ID; trap 'scancel "
-    "--signal=TERM \"$SLURM_JOB_ID.0\"' TERM; srun ... &; while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done; "
+    '--signal=TERM "$SLURM_JOB_ID.0"\' TERM; srun ... &; while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done; '
     "if code is 143, the trap came last: wait $! once more for srun's own; then requeue if it is 75, and exit with it.",
-]  # fmt: skip
+]
 FUNCTION = "batch_script"
 LIMITS, DONE, BUG = "two time limits", "done in time", "a task with a bug"
 RUNS = {LIMITS: ["limit", "limit", "done"], DONE: ["done"], BUG: ["bug"]}
-JOBS = [Job(1, FUNCTION, tuple(Call([(ends,)], given) for given, ends in RUNS.items()), seconds=50.0, patience=40.0,
-            driver=DRIVER)]  # fmt: skip
+JOBS = [
+    Job(
+        1,
+        FUNCTION,
+        tuple(Call([(ends,)], given) for given, ends in RUNS.items()),
+        seconds=50.0,
+        patience=40.0,
+        driver=DRIVER,
+    )
+]
 
 
 def the_tasks_are_asked_before_the_limit(records):
@@ -72,8 +80,9 @@ def both_tasks_save(records):
                 look = f"#SBATCH --signal=...@seconds: a save takes {SAVE} s, and KillWait is only {KILL_WAIT} s"
                 raise Wrong(
                     f"attempt {number}: SIGTERM came {one['notice']} s before the time limit; the tasks were killed "
-                    "while saving", look,
-                )  # fmt: skip
+                    "while saving",
+                    look,
+                )
             raise Wrong(f"attempt {number}: {len(one['saved'])} of 2 tasks saved", "what ends a task that is saving")
     return f"both have saved when the attempt ends, {SAVE} s later"
 
@@ -102,8 +111,9 @@ def each_attempt_goes_on_where_it_was(records):
                     look = "RUN: one folder for all attempts, which all machines see; and `train` has to resume from it"
                     raise Wrong(
                         f"attempt {number}: task {task} began at step {step}, in {folder}; saved was step "
-                        f"{number * STEPS_PER_ATTEMPT}", look,
-                    )  # fmt: skip
+                        f"{number * STEPS_PER_ATTEMPT}",
+                        look,
+                    )
     return "each attempt goes on where the last one stopped"
 
 

@@ -93,9 +93,14 @@ class Attempt:
         append = self.options.get("--open-mode", "") in ("append", "a")
         with open(self.folder / "output", "ab" if append else "wb") as output:
             self.shell = subprocess.Popen(
-                ["bash", str(self.folder / "slurm_script")], cwd=self.folder / "shared", env=self.environment(),
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
+                ["bash", str(self.folder / "slurm_script")],
+                cwd=self.folder / "shared",
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
         (self.folder / "shell").write_text(str(self.shell.pid))
         try:
             self.play(end)

@@ -56,9 +56,10 @@ def wrong_machines(machines):
     """{machine: the address it publishes, or None} of those that the others cannot reach."""
     found = {machine: published(facts) for machine, facts in machines.items()}
     return {
-        machine: address for machine, address in found.items()
+        machine: address
+        for machine, address in found.items()
         if not address or not any(ipaddress.ip_address(address) in network for network in shared(machines))
-    }  # fmt: skip
+    }
 
 
 def cluster(given, world, special, prefix=24, second="all"):
@@ -77,28 +78,46 @@ def cluster(given, world, special, prefix=24, second="all"):
     machines = {}
     for number in range(world):
         wrong = special.get(number, "")
-        lines = [("lo", "UNKNOWN", "127.0.0.1/8"),
-                 (f"{cards[number]}@if{4 + number}", "UP", f"{first[number]}/{prefix}"),
-                 ("docker0", luck.choice(["UP", "DOWN"]) if "Docker" not in given else "UP",
-                  f"172.17.0.{2 if wrong == 'bridge' else 1}/16")]
+        lines = [
+            ("lo", "UNKNOWN", "127.0.0.1/8"),
+            (f"{cards[number]}@if{4 + number}", "UP", f"{first[number]}/{prefix}"),
+            (
+                "docker0",
+                luck.choice(["UP", "DOWN"]) if "Docker" not in given else "UP",
+                f"172.17.0.{2 if wrong == 'bridge' else 1}/16",
+            ),
+        ]
         if second == "all" or number in second:
             lines.append(("ib0", "DOWN" if wrong == "down" else "UP", f"{others[number]}/24"))
         lines = [lines[0], *luck.sample(lines[1:], len(lines) - 1), ("eth9", "UP", "")]
         if wrong == "spare card":  # in the same network, and down
             lines.insert(1, ("eth8", "DOWN", f"10.{base}.{third}.{200 + number}/{prefix}"))
         known = dict(zip(names, first, strict=True))
-        known[names[number]] = {"loopback": "127.0.1.1", "second": others[number], "bridge": "172.17.0.2",
-                                "rescued": "127.0.1.1", "spare card": "127.0.1.1",
-                                "stale": f"10.{base}.99.99"}.get(wrong, first[number])
+        known[names[number]] = {
+            "loopback": "127.0.1.1",
+            "second": others[number],
+            "bridge": "172.17.0.2",
+            "rescued": "127.0.1.1",
+            "spare card": "127.0.1.1",
+            "stale": f"10.{base}.99.99",
+        }.get(wrong, first[number])
         if wrong == "unknown":
             del known[names[number]]
         machines[chr(ord("a") + number)] = {
             "hostname": names[0 if wrong == "clone" else number],
             "hosts": "127.0.0.1 localhost\n" + "".join(f"{ip} {one}.example.org {one}\n" for one, ip in known.items()),
             "ip": "".join(f"{one:<16} {state:<14} {address}".rstrip() + "\n" for one, state, address in lines),
-            VARIABLE: {"rescued": cards[number], "card of another": cards[number - 1], "docker": "docker0", "lo": "lo",
-                       "no address": "eth9", "ib0": "ib0", "empty": "", "own": cards[number]}.get(wrong),
-        }  # fmt: skip
+            VARIABLE: {
+                "rescued": cards[number],
+                "card of another": cards[number - 1],
+                "docker": "docker0",
+                "lo": "lo",
+                "no address": "eth9",
+                "ib0": "ib0",
+                "empty": "",
+                "own": cards[number],
+            }.get(wrong),
+        }
     return machines
 
 
@@ -130,7 +149,7 @@ DRAWN = {
     "a spare card that is down": (3, {1: "spare card"}),
     "two are wrong": (4, {0: "loopback", 3: "docker"}),
     "all are wrong": (2, {0: "loopback", 1: "loopback"}),
-}  # fmt: skip
+}
 RECORDS = json.loads(RECORDED.read_text())
 RUNS = {
     f"recorded, {given}": {
@@ -158,11 +177,15 @@ def no_machine_is_blamed_without_cause(records):
                     look = "an empty variable is none"
                 elif given_prefix(case.given) != 24:
                     look = "the number after / says how much of an address is its network"
-                elif any(state == "DOWN" and one.network in shared(machines)
-                         for facts in machines.values() for state, one in interfaces(facts).values()):  # fmt: skip
+                elif any(
+                    state == "DOWN" and one.network in shared(machines)
+                    for facts in machines.values()
+                    for state, one in interfaces(facts).values()
+                ):
                     look = "which interfaces count: those that are UP"
-                raise Wrong(f"{case.given}: {FUNCTION} named {machine}, which publishes {address}, and all reach that",
-                            look)  # fmt: skip
+                raise Wrong(
+                    f"{case.given}: {FUNCTION} named {machine}, which publishes {address}, and all reach that", look
+                )
     return f"nobody is blamed in {sum(not wrong_machines(machines) for machines in RUNS.values())} sound clusters"
 
 

@@ -35,7 +35,7 @@ RUNS = {  # the machine of each rank, which of them have the file, whose first d
     "three ranks on two machines": ([0, 1, 1], [], [], False),
     "three ranks on two machines, the other way": ([0, 0, 1], [], [], False),
     "three ranks, and the download fails on machine 1": ([0, 1, 1], [], [1], False),
-}  # fmt: skip
+}
 
 
 def job(world):

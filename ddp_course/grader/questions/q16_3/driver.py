@@ -9,10 +9,12 @@ import torch.distributed as dist
 PART, PARTS = b"part of a data set" * 4096, 4
 SIZE = PARTS * len(PART)
 ERRORS = [  # of the download on each machine: what it raises is its own affair
-    RuntimeError(f"the connection broke off after {SIZE // 2} of {SIZE} bytes, with the last word of the server: "
-                 "No space left on device"),
+    RuntimeError(
+        f"the connection broke off after {SIZE // 2} of {SIZE} bytes, with the last word of the server: "
+        "No space left on device"
+    ),
     OSError(28, "No space left on device"),
-]  # fmt: skip
+]
 
 
 def drive(prepare, number, machines, there, fails, shared):

@@ -24,8 +24,14 @@ CLOSE = 1e-9
 
 def job(world):
     calls = (Call([(list(range(world)),)] * world, APART), Call([([5] * world,)] * world, ALIKE))
-    return Job(world, FUNCTION, calls, seconds=12.0, driver=DRIVER,
-               loads=("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"))  # fmt: skip
+    return Job(
+        world,
+        FUNCTION,
+        calls,
+        seconds=12.0,
+        driver=DRIVER,
+        loads=("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"),
+    )
 
 
 JOBS = [job(world) for world in (2, 3)]

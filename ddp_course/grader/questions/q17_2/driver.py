@@ -55,10 +55,15 @@ def drive(prepare, seeds):
         after.append(gaps(model, one))
     end = whole(model)
     return {
-        "beginning": beginning, "after": after, "held": held, "share": share, "others": max(others),
+        "beginning": beginning,
+        "after": after,
+        "held": held,
+        "share": share,
+        "others": max(others),
         "moved": any(not torch.equal(start[name], end[name]) for name, _ in one.named_parameters()),
-        "sharded": sum(local(p) is not p for p in model.parameters()), "parameters": len(list(one.parameters())),
-    }  # fmt: skip
+        "sharded": sum(local(p) is not p for p in model.parameters()),
+        "parameters": len(list(one.parameters())),
+    }
 
 
 def new_model(seed):

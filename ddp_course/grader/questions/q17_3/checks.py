@@ -31,8 +31,12 @@ CLOSE = 1e-9
 
 def job(world, kinds):
     calls = tuple(Call([(kind,)] * world, KINDS[kind]) for kind in kinds)
-    loads = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor",
-             "torch.distributed.checkpoint.state_dict")  # fmt: skip
+    loads = (
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+        "torch.distributed.tensor",
+        "torch.distributed.checkpoint.state_dict",
+    )
     return Job(world, FUNCTION, calls, seconds=15.0, driver=DRIVER, loads=loads)
 
 

@@ -57,9 +57,10 @@ def drive(load, kind):
     load(model, optimizer, checkpoint if rank == 0 else None)
     found = {
         "weights": gaps(model, one),
-        "settings": settings(optimizer), "right settings": settings(one_optimizer),
+        "settings": settings(optimizer),
+        "right settings": settings(one_optimizer),
         "state": states(model, optimizer, one, one_optimizer),
-    }  # fmt: skip
+    }
     for step in range(BEFORE, BEFORE + AFTER):
         update(one, one_optimizer, batch(step))
         update(model, optimizer, batch(step)[rank::world])

@@ -98,12 +98,7 @@ def a_rank_scores_its_own_pairs(records):
     return "a rank scores its own pairs only, and its gradient travels once"
 
 
-CHECKS = [
-    the_loss_is_exact,
-    the_gradient_is_exact,
-    the_ranks_agree_to_the_last_bit,
-    a_rank_scores_its_own_pairs,
-]
+CHECKS = [the_loss_is_exact, the_gradient_is_exact, the_ranks_agree_to_the_last_bit, a_rank_scores_its_own_pairs]
 
 
 def likeness(loss, case):

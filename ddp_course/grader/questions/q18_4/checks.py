@@ -41,10 +41,7 @@ def own(world, *files):
 # What the detector is handed counts its calls, in a tensor of each rank.
 COUNTED = tuple(Call([(what, torch.zeros(1)) for _ in range(3)], what) for what in driver.VERSIONS)
 DETECT = [Job(3, DETECTOR, COUNTED, seconds=4.0, driver=DRIVER)]
-LOAD = [
-    own(2, *driver.FILES),
-    own(3, "rank 0 alone has the file", "nobody has the file"),
-]
+LOAD = [own(2, *driver.FILES), own(3, "rank 0 alone has the file", "nobody has the file")]
 JOBS = [*DETECT, *LOAD]
 
 

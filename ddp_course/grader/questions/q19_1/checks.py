@@ -99,8 +99,9 @@ def the_run_is_that_of_one_process(records):
                         look = LITTLE
                     raise Wrong(
                         f"{told(case)}beta after update {update} is {beta:.13g} on rank {rank}; one process has "
-                        f"{right:.13g}", look,
-                    )  # fmt: skip
+                        f"{right:.13g}",
+                        look,
+                    )
             gap = (found - logits).abs().max().item() if torch.is_tensor(found) else math.nan
             if not gap < CLOSE:
                 look = "what the advantages are made of: mean and spread of whose rewards?"

@@ -38,11 +38,7 @@ def job(world, *whats):
 
 
 ON_TWO = tuple(driver.CASES)[:-2]
-JOBS = [
-    job(2, *ON_TWO, EVALUATES, CANCELS, ROUNDS, LARGE),
-    job(3, "three ranks"),
-    job(4, "four ranks", LARGE),
-]
+JOBS = [job(2, *ON_TWO, EVALUATES, CANCELS, ROUNDS, LARGE), job(3, "three ranks"), job(4, "four ranks", LARGE)]
 
 
 def it_returns_the_rows(records):

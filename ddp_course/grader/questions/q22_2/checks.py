@@ -22,7 +22,7 @@ HINTS = [
     "squares = sum(p.grad.square().sum() for p in parameters if p.cut and p.grad is not None); "
     "dist.all_reduce(squares); squares += the same of those not cut; norm = squares.sqrt(); "
     "if norm > max_norm: every gradient *= max_norm / norm.",
-]  # fmt: skip
+]
 FUNCTION = "clip"
 DRIVER = Path(__file__).with_name("driver.py")
 NORM, CLOSE = 1e-9, 1e-6  # of a norm; of a gradient: torch divides by the norm + 1e-6

@@ -32,8 +32,10 @@ def each_piece_of_work_once(records):
             stages = range(rank, ranks * per_rank, ranks)
             right = Counter(
                 (kind, stage, number)
-                for kind in ("forward", "backward") for stage in stages for number in range(micro_batches)
-            )  # fmt: skip
+                for kind in ("forward", "backward")
+                for stage in stages
+                for number in range(micro_batches)
+            )
             found = Counter(work)
             if found != right:
                 wrong = next(iter([*(found - right), *(right - found)]))
@@ -89,12 +91,7 @@ def nobody_idles_longer_than_the_formula(records):
     return "the bubble is that of the formula"
 
 
-CHECKS = [
-    each_piece_of_work_once,
-    no_rank_waits_forever,
-    little_is_held,
-    nobody_idles_longer_than_the_formula,
-]
+CHECKS = [each_piece_of_work_once, no_rank_waits_forever, little_is_held, nobody_idles_longer_than_the_formula]
 
 
 def times(count):

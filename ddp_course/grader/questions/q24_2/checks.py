@@ -105,9 +105,10 @@ def the_gradients_are_those_of_one_process(records):
                 if not gap < CLOSE:
                     parts = f"one part in {case.world} of it"
                     words, look = recognised(
-                        mine, [Mistake(parts, right / case.world, "the sum of the ranks' parts, or their mean?")],
+                        mine,
+                        [Mistake(parts, right / case.world, "the sum of the ranks' parts, or their mean?")],
                         "what backward starts from on each rank, and what then becomes of the ranks' gradients",
-                    )  # fmt: skip
+                    )
                     raise Wrong(
                         f"{case.where}the gradient of {name} on rank {rank} is {gap:.1e} away from one process{words}",
                         look,
@@ -157,8 +158,10 @@ def likely(case, rank):
     late_counts = [targets.ne(PAD).sum() for targets in cut_first]
     means = "weigh by the targets that a rank has, or add up before you divide"
     shifted = "a token's target is the next one of the window, which another rank may have: shift first, then cut"
-    means_of = [Mistake("the mean of the ranks' means", mean_of_means(sums, counts), means),
-                Mistake("the mean over this rank's targets", float(sums[rank] / counts[rank]), means)]  # fmt: skip
+    means_of = [
+        Mistake("the mean of the ranks' means", mean_of_means(sums, counts), means),
+        Mistake("the mean over this rank's targets", float(sums[rank] / counts[rank]), means),
+    ]
     rolled = windows_of(case.given).roll(-1, 1)
     around = float(target_losses(case, rolled).sum() / rolled.ne(PAD).sum())
     of_tokens = float(sum(sums) / targets_of(case).numel())
@@ -170,7 +173,7 @@ def likely(case, rank):
         Mistake("with the first token as the target of the last", around, "the last token of a window has none"),
         Mistake("this rank's part of it", float(sums[rank] / sum(counts)), "the loss returned: it is not added up"),
         Mistake("the sum over the number of all tokens", of_tokens, "PAD is no target: count the others"),
-    ]  # fmt: skip
+    ]
 
 
 def mean_of_means(sums, counts):

@@ -22,10 +22,12 @@ def drive(backward, given):
     F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD).backward()
     loss = backward(model, windows.clone())
     return {
-        "loss": loss, "calls": model.calls, "logits": logits.detach(),
+        "loss": loss,
+        "calls": model.calls,
+        "logits": logits.detach(),
         "right": {name: parameter.grad for name, parameter in one.named_parameters()},
         "mine": {name: parameter.grad for name, parameter in model.named_parameters()},
-    }  # fmt: skip
+    }
 
 
 def windows_of(given):

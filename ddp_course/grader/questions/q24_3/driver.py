@@ -30,11 +30,13 @@ def drive(mixture, given):
     experts = {number: Expert(number) for number in range(len(home)) if home[number] == rank}
     y = mixture(x, chosen, weights, dict(reversed(experts.items())), list(home))  # in no order of the numbers
     result = {
-        "output": gap(y, right[rank]), "y": y, "likely": likely(batches[rank], every),
+        "output": gap(y, right[rank]),
+        "y": y,
+        "likely": likely(batches[rank], every),
         "tracked": torch.is_tensor(y) and y.requires_grad,
         "handed": {number: expert.calls for number, expert in experts.items()},
         "chosen by": {number: choosers(number, batches) for number in experts},
-    }  # fmt: skip
+    }
     fit = torch.tensor(int(result["tracked"] and result["output"] < INFINITE))
     dist.all_reduce(fit, op=dist.ReduceOp.MIN)
     if fit:  # on all ranks, or one would wait for another that has nothing to go back through

@@ -127,8 +127,12 @@ def little_is_sent(records):
     most = 0
     for case in cases(records):
         for rank, operations in enumerate(case.operations):
-            sizes = [min(K, gradient.numel()) for update in range(UPDATES)
-                     for gradient in gradients(case.given, update, rank).values() if gradient is not None]  # fmt: skip
+            sizes = [
+                min(K, gradient.numel())
+                for update in range(UPDATES)
+                for gradient in gradients(case.given, update, rank).values()
+                if gradient is not None
+            ]
             sent = sum(one.bytes for one in operations if one.op != "recv")
             most = max(most, sent)
             if sent > 16 * sum(sizes):

@@ -29,8 +29,10 @@ def gradients(given, update, rank):
     generator = torch.Generator().manual_seed(100 * (0 if given == TIES else rank) + update)
     drawn = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()}
     if given == ZEROS:
-        drawn = {name: gradient.where(torch.arange(gradient.numel()).view(gradient.shape) % 11 == update, 0)
-                 for name, gradient in drawn.items()}  # fmt: skip
+        drawn = {
+            name: gradient.where(torch.arange(gradient.numel()).view(gradient.shape) % 11 == update, 0)
+            for name, gradient in drawn.items()
+        }
     if given == TIES:
         drawn = {name: gradient.round() for name, gradient in drawn.items()}
     missing = WITHOUT if given == SOME else ()

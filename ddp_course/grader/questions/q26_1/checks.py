@@ -21,13 +21,16 @@ FUNCTION = "groups"
 DRIVER = Path(__file__).with_name("driver.py")
 ALL = [("tp",), ("dp",), ("dp", "tp")]
 RUNS = {  # by number of ranks: sizes of the mesh, what is asked for
-    4: [({"dp": 2, "tp": 2}, ALL),
+    4: [
+        ({"dp": 2, "tp": 2}, ALL),
         ({"pp": 2, "dp": 1, "tp": 2}, [("pp",), ("dp",), ("tp",), ("tp", "dp"), ("pp", "tp")]),
-        ({"dp": 2, "tp": 1, "pp": 2}, [("pp",), ("dp",), ("pp", "dp")]), ({"dp": 4, "tp": 1}, ALL),
-        ({"pp": 2, "dp": 2, "tp": 1}, [("pp", "tp"), ("pp",)])],  # two axes with another one between them
+        ({"dp": 2, "tp": 1, "pp": 2}, [("pp",), ("dp",), ("pp", "dp")]),
+        ({"dp": 4, "tp": 1}, ALL),
+        ({"pp": 2, "dp": 2, "tp": 1}, [("pp", "tp"), ("pp",)]),
+    ],  # two axes with another one between them
     2: [({"dp": 1, "tp": 2}, ALL), ({"dp": 2, "tp": 1}, ALL), ({"dp": 2, "tp": 2}, ALL), ({"dp": 1, "tp": 1}, ALL)],
     1: [({"dp": 1, "tp": 1}, ALL)],
-}  # fmt: skip
+}
 
 
 def named(sizes):
@@ -123,8 +126,11 @@ def line_of(sizes, axes, rank, last_first=False):
 
 def look(records):
     """Where to look, by what all groups of all ranks have in common."""
-    found = [(sizes, axes, rank, ranks) for _, rank, sizes, over, result in results(records)
-             for axes, ranks in zip(over, result.get("ranks", ()), strict=False)]  # fmt: skip
+    found = [
+        (sizes, axes, rank, ranks)
+        for _, rank, sizes, over, result in results(records)
+        for axes, ranks in zip(over, result.get("ranks", ()), strict=False)
+    ]
     if all(ranks == line_of(sizes, axes, rank, last_first=True) for sizes, axes, rank, ranks in found):
         return "which axis counts fastest: it is the last one"
     if all(ranks == line_of(sizes, set(sizes) - set(axes), rank) for sizes, axes, rank, ranks in found):

@@ -40,8 +40,12 @@ def answers(group, ranks):
     masks = [torch.zeros_like(mask) for _ in range(dist.get_world_size())]
     dist.all_gather(masks, mask)
     masks = [one.item() for one in masks]
-    if any(masks[other] != masks[rank] for rank in range(len(masks)) for other in range(len(masks))
-           if masks[rank] >> other & 1) or not all(masks[rank] >> rank & 1 for rank in range(len(masks))):  # fmt: skip
+    if any(
+        masks[other] != masks[rank]
+        for rank in range(len(masks))
+        for other in range(len(masks))
+        if masks[rank] >> other & 1
+    ) or not all(masks[rank] >> rank & 1 for rank in range(len(masks))):
         return None
     parts = [torch.zeros((), dtype=torch.int64) for _ in ranks]
     dist.all_gather(parts, torch.tensor(dist.get_rank()), group=group)

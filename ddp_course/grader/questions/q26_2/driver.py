@@ -28,8 +28,16 @@ def drive(build, *meshes):
             data.read = []
             loss = training.update()
             right = update_of_one(one, optimizer, update)
-            found.append({"mesh": [dp, tp], "windows": data.read, "loss": loss, "right": right,
-                          "gap": model.gap(one), "numbers": sum(p.numel() for p in model.parameters())})  # fmt: skip
+            found.append(
+                {
+                    "mesh": [dp, tp],
+                    "windows": data.read,
+                    "loss": loss,
+                    "right": right,
+                    "gap": model.gap(one),
+                    "numbers": sum(p.numel() for p in model.parameters()),
+                }
+            )
         state = training.state_dict()
     return found
 
@@ -38,8 +46,10 @@ def new_mesh(dp, tp):
     """Axes dp and tp over all ranks, tp the last one, each with size, rank and group."""
     rank, grid = dist.get_rank(), torch.arange(dp * tp).view(dp, tp)
     groups = [[dist.new_group(line) for line in lines.tolist()] for lines in (grid.T, grid)]
-    return SimpleNamespace(dp=SimpleNamespace(size=dp, rank=rank // tp, group=groups[0][rank % tp]),
-                           tp=SimpleNamespace(size=tp, rank=rank % tp, group=groups[1][rank // tp]))  # fmt: skip
+    return SimpleNamespace(
+        dp=SimpleNamespace(size=dp, rank=rank // tp, group=groups[0][rank % tp]),
+        tp=SimpleNamespace(size=tp, rank=rank % tp, group=groups[1][rank // tp]),
+    )
 
 
 def update_of_one(one, optimizer, update):
@@ -100,7 +110,9 @@ class Model(nn.Module):
 
     def gap(self, whole):
         """The largest distance of this rank's weights to its part of the whole ones, and of which."""
-        gaps = {name: (parameter - self.part(name, whole.get_parameter(name))).abs().max().item()
-                for name, parameter in self.named_parameters()}  # fmt: skip
+        gaps = {
+            name: (parameter - self.part(name, whole.get_parameter(name))).abs().max().item()
+            for name, parameter in self.named_parameters()
+        }
         worst = max(gaps, key=lambda name: gaps[name] if gaps[name] == gaps[name] else float("inf"))
         return [worst, gaps[worst]]

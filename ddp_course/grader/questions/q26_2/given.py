@@ -119,8 +119,10 @@ def main():
     dist.init_process_group("gloo")
     dp, tp = map(int, sys.argv[1:])
     grid = init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
-    axes = {name: SimpleNamespace(size=size, rank=grid.get_local_rank(name), group=grid.get_group(name))
-            for name, size in {"dp": dp, "tp": tp}.items()}  # fmt: skip
+    axes = {
+        name: SimpleNamespace(size=size, rank=grid.get_local_rank(name), group=grid.get_group(name))
+        for name, size in {"dp": dp, "tp": tp}.items()
+    }
     train(SimpleNamespace(**axes))
     dist.destroy_process_group()
 
