@@ -136,7 +136,7 @@ def test_what_needs_what_is_followed():
     assert {"rustbpe", "tiktoken", "tensorboard", "pytest", "torch"} <= {r.name for r in asked_for("dev")}
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md", "LICENSE"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"])
 def test_file_a_visitor_expects(name):
     assert (ROOT / name).is_file(), f"{name} is missing"
 
@@ -144,6 +144,10 @@ def test_file_a_visitor_expects(name):
 def test_readme_starts_with_the_two_commands():
     top = "\n".join(text_of("README.md").splitlines()[:40])
     assert "make train" in top and "make test" in top
+
+
+def test_the_picture_of_the_readme_is_the_figure_of_notebook_04():
+    assert (ROOT / "docs" / "one_loss_curve.png").read_bytes() == authoring.readme_picture(), "run: make notebooks ARGS=04"
 
 
 def test_license_is_the_one_pyproject_names():

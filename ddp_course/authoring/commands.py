@@ -10,6 +10,7 @@ nothing and names the files that are out of date.
 """
 
 import argparse
+import base64
 import re
 import sys
 import time
@@ -148,6 +149,14 @@ def measured_text(course: dict) -> str:
     return f"**about {max(5, 5 * round(course['seconds'] / 5))} s** on {course['machine']}"
 
 
+def readme_picture(root: Path = ROOT) -> bytes:
+    """The figure of notebook 04 that README.md shows, as a PNG: one and two processes with DDP, one loss curve."""
+    notebook = read_notebook(root / "notebooks" / "04_ddp.ipynb")
+    figures = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    [figure] = [data for data in figures if "draw one loss curve" in data.get("text/plain", "") and "image/png" in data]
+    return base64.b64decode(figure["image/png"])
+
+
 def exercise_text(solution: Path) -> str:
     """The exercise notebook that belongs to a solution notebook, byte for byte as it has to stand on disk.
 
@@ -212,6 +221,8 @@ def make_notebooks(root: Path, names: list[str], check: bool) -> int:
         try:
             seconds = refresh_notebook(path, root, progress)
             print(f"\r{name}  ran in {seconds:.1f} s", flush=True)
+            if name == "notebooks/04_ddp.ipynb":
+                (root / "docs" / "one_loss_curve.png").write_bytes(readme_picture(root))
             if path.parent.name == "solutions":  # the exercise repeats the solution's header box
                 make_exercises(root, [path.stem], check=False)
         except NotebookFailed as failure:
