@@ -136,7 +136,9 @@ def test_what_needs_what_is_followed():
     assert {"rustbpe", "tiktoken", "tensorboard", "pytest", "torch"} <= {r.name for r in asked_for("dev")}
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"]
+)
 def test_file_a_visitor_expects(name):
     assert (ROOT / name).is_file(), f"{name} is missing"
 
@@ -147,7 +149,9 @@ def test_readme_starts_with_the_two_commands():
 
 
 def test_the_picture_of_the_readme_is_the_figure_of_notebook_04():
-    assert (ROOT / "docs" / "one_loss_curve.png").read_bytes() == authoring.readme_picture(), "run: make notebooks ARGS=04"
+    assert (ROOT / "docs" / "one_loss_curve.png").read_bytes() == authoring.readme_picture(), (
+        "run: make notebooks ARGS=04"
+    )
 
 
 def test_license_is_the_one_pyproject_names():
