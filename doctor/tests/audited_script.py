@@ -1,4 +1,4 @@
-"""What a rank of `doctor check` is, for tests/warm.py: the audit begins, then the script runs.
+"""What a rank of `doctor check` is, forked by forked_ranks.py: the audit begins, then the script runs.
 
 audited_script.py FOLDER SCRIPT ARGUMENTS
 """

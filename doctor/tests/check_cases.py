@@ -28,8 +28,7 @@ from ddp_doctor.checks import FAILED, findings
 from ddp_doctor.checks.finding import Finding
 from ddp_doctor.checks.resume import resume
 from ddp_doctor.set_back import set_back, take_copies
-
-from tests import warm
+from forked_ranks import run_ranks
 
 CORES = 2  # of the machine that the scripts were written for
 TO_KNOW = {"timeout", "metrics"}  # notes that a sound script may get
@@ -85,7 +84,7 @@ def examine(one: Case) -> list[Finding]:
 
 def _audited(one: Case, audits: Path, out: Path) -> Seen:
     audits.mkdir()
-    warm.ranks(FOLDER / "audited_script.py", audits, one.path, *[out] * (one.runs - 1), nproc=2)
+    run_ranks(FOLDER / "audited_script.py", audits, one.path, *[out] * (one.runs - 1), nproc=2)
     return Seen(audited.read(audits), cores=CORES)
 
 

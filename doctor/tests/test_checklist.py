@@ -15,8 +15,7 @@ from ddp_doctor.audited import Seen
 from ddp_doctor.check import Checked, checklist
 from ddp_doctor.checks import findings
 from ddp_doctor.checks.finding import CATALOGUE, TITLES
-
-from tests import warm
+from forked_ranks import run_ranks
 
 SILENT, SOUND, HEALTHY = cases("silent"), cases("sound"), cases("healthy")
 HEALTHY_IN_SUITE = ["accumulates", "by_hand", "checkpoint_and_metric", "ddp", "join", "messages_and_groups"]
@@ -61,8 +60,8 @@ def test_an_audited_run_computes_the_same_bits(tmp_path):
     script, folder = tmp_path / "script.py", tmp_path / "audits"
     script.write_text(SHUFFLES_AND_DROPS)
     folder.mkdir()
-    plain = warm.ranks(script, 7, nproc=2)
-    assert warm.ranks(FOLDER / "audited_script.py", folder, script, 7, nproc=2).lines == plain.lines
+    plain = run_ranks(script, 7, nproc=2)
+    assert run_ranks(FOLDER / "audited_script.py", folder, script, 7, nproc=2).lines == plain.lines
     events = audited.read(folder)[0].events
     assert {"update", "batch", "dropout", "clip", "call"} <= {one["event"] for one in events}
     assert not [one for one in events if one["event"] == "audit failed"]

@@ -11,11 +11,10 @@ import pytest
 from ddp_doctor import history
 from ddp_doctor.alignment import differences
 from ddp_doctor.errors import InputError
+from forked_ranks import run_ranks
 from torch.distributed.flight_recorder import fr_trace as torchfrtrace
 from torch.distributed.flight_recorder.components.loader import read_dump
 from torch.distributed.flight_recorder.components.types import Op
-
-from tests import warm
 
 FOLDER = Path(ddp_doctor.__file__).parent
 RECORDED = Path(__file__).with_name("recorded_script.py")
@@ -25,7 +24,7 @@ RECORDED = Path(__file__).with_name("recorded_script.py")
 def recorded(tmp_path_factory):
     """torch's own dumps of two ranks, as bytes: gloo and NCCL have one recorder, FlightRecorder.hpp."""
     folder = tmp_path_factory.mktemp("recorded")
-    warm.ranks(RECORDED, folder, nproc=2)
+    run_ranks(RECORDED, folder, nproc=2)
     return [(folder / str(rank)).read_bytes() for rank in range(2)]
 
 
