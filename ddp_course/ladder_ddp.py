@@ -148,9 +148,9 @@ def _make_file(out: str) -> Path | None:
     if not out:
         return None
     with _told_in_one_line(out):
+        Path(out).parent.mkdir(parents=True, exist_ok=True)  # before it is judged: nowhere/../out depends on nowhere
         if os.path.isfile(out) and os.path.getsize(out) and not _holds_records(out):
             raise InputError(f"--out {out} is there already and holds no records of the ladder; give another file")
-        Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text("")
     return Path(out)
 

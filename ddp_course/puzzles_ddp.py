@@ -137,7 +137,7 @@ class PuzzleConfig(RunSettings):
             ),
             at_least_0=("embedding_learning_rate", "embedding_weight_decay"),
         )
-        if set(self.run_name) & set("/\\"):
+        if self.run_name in (".", "..") or set(self.run_name) & set("/\\"):
             raise ValueError(f"--run-name must be a name, not a path like {self.run_name!r}; that is for --run-dir")
         if self.width % self.heads:
             raise ValueError(f"--width {self.width} does not divide into --heads {self.heads} of equal size")

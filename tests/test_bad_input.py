@@ -97,7 +97,7 @@ CASES = {
         "holds a run of reward_ddp, not one of minigpt_ddp",
         files={"run/config.json": b'{"run_dir": "", "resume": "", "world_size": 1, "script": "reward_ddp"}'},
     ),
-    "a path that no disk takes": Case("--run-dir {tmp}/" + 300 * "x", "cannot read the folder"),
+    "a path that no disk takes": Case("--run-dir {tmp}/" + 300 * "x", "cannot write into the run directory"),
     "a checkpoint at such a path": Case("--resume {tmp}/" + 300 * "x", "there is no such checkpoint folder"),
 }
 if sys.platform == "linux":

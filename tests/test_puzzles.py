@@ -353,6 +353,7 @@ BAD = {
     "heads": (["heads=3"], "--width 64 does not divide into --heads 3"),
     "negative": (["embedding_learning_rate=-1"], "--embedding-learning-rate must be at least 0, not -1.0"),
     "a path for a name": (["run_name=../x"], "--run-name must be a name, not a path"),
+    "the folder above for a name": (["run_name=.."], "--run-name must be a name, not a path"),
     "missing file": (["@{tmp}/missing.txt"], "cannot read the settings in {tmp}/missing.txt: No such file"),
     "a folder": (["@{tmp}"], "cannot read the settings in {tmp}: Is a directory"),
     "a bad line": (["@{tmp}/bad.txt"], "'steps: 3' in {tmp}/bad.txt is no setting; write key=value"),

@@ -140,6 +140,30 @@ def test_a_folder_of_somebody_else_is_refused_and_left_as_it_was(world, tmp_path
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    "spelled", ["nowhere/..", "link", "link/", "run/", "run/nowhere/..", "../{name}/run", "nowhere/../link"]
+)
+def test_a_folder_of_somebody_else_is_refused_however_it_is_spelled(world, tmp_path, spelled):
+    """`nowhere/..` is no path until `nowhere` is made, and then it is the folder that holds it."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to("run")
+    for folder in (tmp_path, tmp_path / "run"):
+        (folder / "config.json").write_text('{"mine": 1}\n')
+    before = snapshot(tmp_path)
+    with pytest.raises(InputError, match="is neither empty nor a run of this course"):
+        open_run(world, spelled.format(name=tmp_path.name), "no", "minigpt")
+    assert snapshot(tmp_path) == before
+
+
+def test_files_that_come_while_a_run_prepares_are_not_overwritten(world, tmp_path):
+    """The folder is empty when it is opened; tokens are made before the first file is written into it."""
+    run_directory, _ = open_run(world, "run", "no", "minigpt")
+    (tmp_path / "run" / "config.json").write_text('{"mine": 1}\n')
+    with pytest.raises(InputError, match="run is neither empty nor a run of this course"):
+        run_directory.begin(0, json.loads(OURS))
+    assert (tmp_path / "run" / "config.json").read_text() == '{"mine": 1}\n'
+
+
 def test_a_checkpoint_outside_of_a_run_does_not_make_its_surroundings_one(world, tmp_path):
     """`--resume PATH` goes on in the folder that holds checkpoints/PATH; a copy elsewhere has none."""
     checkpoint.save(tmp_path / "run", 1, {"step": 1})

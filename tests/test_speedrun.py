@@ -157,6 +157,15 @@ def test_another_runs_choices_are_refused(tmp_path, capsys):
     assert main(["--preset", "tiny", "--run-dir", str(tmp_path / "speedrun.json")]) == 2  # a file, not a folder
 
 
+@pytest.mark.parametrize("name", ["speedrun.json", "report.md"])
+@pytest.mark.parametrize("spelled", [".", "nowhere/.."])
+def test_files_of_somebody_else_are_not_overwritten(tmp_path, monkeypatch, capsys, name, spelled):
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text('{"mine": 1}')
+    assert main(["--preset", "tiny", "--run-dir", spelled]) == 2
+    assert "give another --run-dir" in capsys.readouterr().err and Path(name).read_text() == '{"mine": 1}'
+
+
 def test_a_stage_that_fails_is_an_error_and_not_finished(tmp_path, capsys):
     text = tmp_path / "short.txt"
     text.write_text("one line\n" * 4)

@@ -52,6 +52,7 @@ class RunDirectory:
 
     def _begin(self, step: int, settings: dict) -> dict:
         with _told_in_one_line(self.path):
+            run_folder.look_at(self.path)  # again: others may have written there while the data was prepared
             checkpoint.set_aside_later_than(self.path, step)
             with replacing(self.path / CONFIG) as file:
                 file.write(json.dumps(settings, indent=2) + "\n")
@@ -108,13 +109,16 @@ def _decide(requested: str, resume: str, kind: str, held: list[int]) -> tuple[st
     if source and not requested and not run_folder.is_run(home):
         raise InputError(f"{source} does not lie in a run's folder checkpoints/; give --run-dir, a folder to write to")
     path = Path(requested) if requested else home or _begun_by(job, kind) or _fresh_folder(kind)
+    with _told_in_one_line(f"into the run directory {path}"):
+        path.mkdir(parents=True, exist_ok=True)  # before it is judged: nowhere/.. depends on nowhere
     folder = run_folder.look_at(path)
     if folder.script not in ("", f"{kind}_ddp"):
         raise InputError(f"{path} holds a run of {folder.script}, not one of {kind}_ddp; give another folder")
     restarted = job is not None and folder.settings.get("job") == job
     if folder.holds_steps and not restarted and resume != "auto" and (home is None or home != path.absolute()):
         raise InputError(f"{path} already holds a run; give another one, or set resume to auto to go on with it")
-    held.append(_hold(_writable(path)))
+    _check_writable(path)
+    held.append(_hold(path))
     found = source
     if resume == "auto" or restarted:
         found = checkpoint.newest_valid(path) or source
@@ -172,19 +176,16 @@ def _hold(path: Path) -> int:
 def _told_in_one_line(where: object) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        raise InputError(f"cannot write {where}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise InputError(f"cannot write {where}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _writable(path: str | Path) -> Path:
-    """The folder, made if need be; proves that a file can be written there before an hour is spent on it."""
-    path = Path(path)
+def _check_writable(path: Path) -> None:
+    """Prove that a file can be written there before an hour is spent on it."""
     with _told_in_one_line(f"into the run directory {path}"):
-        path.mkdir(parents=True, exist_ok=True)
         probe = path / f".write_test.{os.getpid()}"
         probe.write_bytes(b"0" * 4096)
         probe.unlink()
-    return path
 
 
 def _drop_after(path: Path, step: int) -> None:

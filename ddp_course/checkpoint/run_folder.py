@@ -28,7 +28,7 @@ class RunFolder:
 
 
 def look_at(path: Path) -> RunFolder:
-    """What is in the folder, if it is there at all.
+    """What is in the folder.
 
     Raises InputError for a folder that is neither empty nor a run of ours, and for settings that cannot be read.
     """
@@ -36,10 +36,8 @@ def look_at(path: Path) -> RunFolder:
         names = sorted(
             name for name in os.listdir(path) if not name.startswith(".write_test.") and not is_left_by_a_kill(name)
         )
-    except (FileNotFoundError, NotADirectoryError):  # to be made; whoever writes there will be told why it cannot be
-        return RunFolder()
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read the folder {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise InputError(f"cannot read the folder {str(path)!r}: {error.strerror}") from None
     saved = has_checkpoints(path)
     settings = {}
     if CONFIG in names:

@@ -158,6 +158,10 @@ def finished(run_dir: Path, name: str, preset: str) -> bool:
 def open_record(run_dir: Path, choices: Mapping[str, object]) -> dict:
     """The record of the speedrun in this folder, or a new one. Raises InputError if its choices were others."""
     path = run_dir / RECORD
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)  # before it is judged: nowhere/.. depends on nowhere
+    except OSError as error:
+        raise InputError(f"cannot write into {run_dir}: {error.strerror}") from None
     if path.exists():
         record = read_object(path)
         if not isinstance(record.get("stages"), dict):
@@ -176,9 +180,10 @@ def open_record(run_dir: Path, choices: Mapping[str, object]) -> dict:
                     f"give the same one to go on, or another --run-dir"
                 )
         return record
+    if (run_dir / REPORT).exists():
+        raise InputError(f"{run_dir / REPORT} belongs to no speedrun of this folder; give another --run-dir")
+    record = {**choices, "stages": {}}
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        record = {**choices, "stages": {}}
         write_record(run_dir, record)
     except OSError as error:
         raise InputError(f"cannot write into {run_dir}: {error.strerror}") from None
