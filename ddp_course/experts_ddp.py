@@ -22,7 +22,7 @@ from ddp_course.checkpoint.whole_state import WholeModel, WholeOptimizer, names_
 from ddp_course.distributed import process_group
 from ddp_course.distributed.expert_parallel import add_gradients
 from ddp_course.distributed.mesh import Mesh
-from ddp_course.distributed.pieces import assert_copies_equal, clip_gradients, pieces_of
+from ddp_course.distributed.parameter_shards import assert_copies_equal, clip_gradients, parameter_shards
 from ddp_course.distributed.sync import sum_over_ranks
 from ddp_course.models import minigpt
 from ddp_course.trainers.minigpt_experts import MixtureGPT, mixture_parameter_count
@@ -119,13 +119,13 @@ def train(config: ExpertsConfig) -> int:
     model = MixtureGPT(shape, config.experts, config.best).to(world.device, dtype)
     names = names_by_group(model)
     model.spread(mesh.tp)
-    optimizer = make_adamw(model, config.learning_rate, config.weight_decay)  # after the cut: it must know the pieces
-    pieces = pieces_of(model, mesh, {})
+    optimizer = make_adamw(model, config.learning_rate, config.weight_decay)  # after sharding
+    shards = parameter_shards(model, mesh, {})
     process_group.seed_rank(config.seed, world.rank)
     identity = {name: getattr(config, name) for name in ("experts", "best")} | identity_of(config, tokens)
     # MoE 3/7: a checkpoint holds all experts, so any number of ranks can go on from it.
     state = TrainingState(
-        {"model": WholeModel(mesh, pieces, names, TIED), "optimizer": WholeOptimizer(mesh, pieces, names, optimizer)},
+        {"model": WholeModel(mesh, shards, names, TIED), "optimizer": WholeOptimizer(mesh, shards, names, optimizer)},
         identity,
     )
     step = state.restore(world, checkpoint) if checkpoint else 0
@@ -143,7 +143,8 @@ def train(config: ExpertsConfig) -> int:
     )
     progress = Progress(run_directory, config, first_step=step, per_update=config.tokens_per_update, unit="tokens")
     stop_request, stopping = StopRequest(world, config), False
-    own, replicated = ([piece.parameter for piece in pieces if bool(piece.cut) == cut] for cut in (True, False))
+    own = [shard.parameter for shard in shards if shard.placement]
+    replicated = [shard.parameter for shard in shards if not shard.placement]
     while step < config.steps and not stopping:
         learning_rate = config.learning_rate_at(step)
         set_learning_rate(optimizer, learning_rate)
@@ -175,12 +176,12 @@ def train(config: ExpertsConfig) -> int:
         add_gradients(replicated, dist.group.WORLD)
         add_gradients(own, mesh.dp.group)
         # MoE 6/7: the norm of the whole gradient, with the experts of all ranks.
-        gradient_norm = clip_gradients(pieces, config.gradient_clip or math.inf)
+        gradient_norm = clip_gradients(shards, config.gradient_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad()
         step += 1
         if config.check_every and step % config.check_every == 0:
-            assert_copies_equal(world, pieces, step)
+            assert_copies_equal(world, shards, step)
 
         total, balance_total, ranks_asked = sum_over_ranks(world, loss_sum, balance_sum, stop_request.asked())
         stopping = ranks_asked > 0
@@ -202,7 +203,7 @@ def train(config: ExpertsConfig) -> int:
                 progress.validation(step, loss=validate(model, tokens, config, world))
     progress.close()
 
-    assert_copies_equal(world, pieces)
+    assert_copies_equal(world, shards)
     if stopping and step < config.steps:
         return stop_request.leave(step, run_directory.path)
     say_results(world, progress, run_directory)

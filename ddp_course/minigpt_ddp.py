@@ -139,7 +139,8 @@ def train(config: TrainConfig) -> int:
     # One rank prepares the token file and all map it: nobody reads a file that another is still writing.
     tokens = open_tokens(
         from_rank_0(
-            world, lambda: prepare(config.data, config.tokenizer, config.vocab_size, before=run_directory.before)
+            world,
+            lambda: prepare(config.data, config.tokenizer, config.vocab_size, resumed_settings=run_directory.before),
         )
     )
     assert_same_value(world, "the token file", tokens.fingerprint)

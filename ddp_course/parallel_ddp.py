@@ -24,7 +24,7 @@ from ddp_course.data.token_file import Tokens
 from ddp_course.data.windows import IGNORED
 from ddp_course.distributed import process_group
 from ddp_course.distributed.mesh import Mesh
-from ddp_course.distributed.pieces import assert_copies_equal, clip_gradients, pieces_of
+from ddp_course.distributed.parameter_shards import assert_copies_equal, clip_gradients, parameter_shards
 from ddp_course.distributed.pipeline import Pipeline, add_other_end
 from ddp_course.distributed.sync import sum_over_ranks
 from ddp_course.models import minigpt
@@ -129,14 +129,14 @@ def train(config: ParallelConfig) -> int:
     names = names_by_group(whole)
     stage = Stage(whole, mesh)
     del whole
-    optimizer = make_adamw(stage, config.learning_rate, config.weight_decay)  # after the cut: it must know the pieces
-    pieces = pieces_of(stage, mesh, TIED)
+    optimizer = make_adamw(stage, config.learning_rate, config.weight_decay)  # after sharding
+    shards = parameter_shards(stage, mesh, TIED)
     identity = identity_of(config, tokens)
     # MESH 3/7: a checkpoint holds whole tensors, so any other mesh can go on from it, and minigpt_ddp.py as well.
     state = TrainingState(
         {
-            "model": WholeModel(mesh, pieces, names, TIED),
-            "optimizer": WholeOptimizer(mesh, pieces, names, optimizer),
+            "model": WholeModel(mesh, shards, names, TIED),
+            "optimizer": WholeOptimizer(mesh, shards, names, optimizer),
             "scaler": torch.amp.GradScaler(world.device.type, enabled=False),
         },
         identity,
@@ -148,7 +148,7 @@ def train(config: ParallelConfig) -> int:
     settings = begin(world, run_directory, config, tokens, step)
 
     pipeline = Pipeline(stage, mesh.pp, world.device, accumulation_steps, config.schedule)
-    held = sum(piece.own.numel() for piece in pieces)
+    held = sum(shard.local.numel() for shard in shards)
     world.say(
         f"{parameter_count(shape):,} parameters, {held:,} of them on rank 0; {len(tokens.train):,} training "
         f"tokens{windows.described}; {config.precision} on {world.device}\nmesh: {mesh}; "
@@ -186,12 +186,12 @@ def train(config: ParallelConfig) -> int:
         if mesh.pp.size > 1 and (stage.first or stage.last):
             add_other_end(stage.table.grad, mesh.pp)
         # MESH 6/7: the norm of the whole gradient, of which each rank has pieces and some have copies.
-        gradient_norm = clip_gradients(pieces, config.gradient_clip or math.inf)
+        gradient_norm = clip_gradients(shards, config.gradient_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad()
         step += 1
         if config.check_every and step % config.check_every == 0:
-            assert_copies_equal(world, pieces, step)
+            assert_copies_equal(world, shards, step)
 
         # MESH 7/7: tp peers compute the same loss, and only last stages know one. It is counted once.
         counted = loss_sum if mesh.speaks_for_replica else 0.0
@@ -212,7 +212,7 @@ def train(config: ParallelConfig) -> int:
                 progress.validation(step, loss=validate(stage, pipeline, tokens, config, mesh))
     progress.close()
 
-    assert_copies_equal(world, pieces)
+    assert_copies_equal(world, shards)
     if stopping and step < config.steps:
         return stop_request.leave(step, run_directory.path)
     say_results(world, progress, run_directory)

@@ -145,7 +145,11 @@ def train(config: RewardConfig) -> int:
             world,
             lambda: str(
                 prepare_pairs(
-                    config.pairs, config.train_pairs, config.validation_pairs, config.seed, before=run_directory.before
+                    config.pairs,
+                    config.train_pairs,
+                    config.validation_pairs,
+                    config.seed,
+                    resumed_settings=run_directory.before,
                 )
             ),
         )

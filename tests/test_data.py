@@ -107,7 +107,7 @@ def test_a_copy_of_a_file_is_not_in_both_splits(tmp_path):
 
 
 def test_a_long_file_comes_in_pieces_cut_after_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "PIECE", 64)
+    monkeypatch.setattr(text_files, "CHUNK", 64)
     content = "".join(f"{'中' * (n % 60)}\r\n" for n in range(300))
     corpus = corpora.load(str(write_files(tmp_path / "one", {"a.txt": content}) / "a.txt"))
     train = list(corpus.documents("train"))
@@ -564,15 +564,22 @@ def test_damage_is_found_said_and_repaired(tmp_path, damage):
 def test_a_run_that_goes_on_reads_what_it_began_with(tmp_path):
     data = str(numbered_files(tmp_path / "many", 3))
     folder = token_file.prepare(data, "bytes", say=silent)
-    before, said = {"data": data, "tokenizer": "bytes", "vocab_size": None, "token_file": str(folder)}, []
+    resumed_settings, messages = {"data": data, "tokenizer": "bytes", "vocab_size": None, "token_file": str(folder)}, []
     numbered_files(tmp_path / "many", 5)
-    assert token_file.prepare(data, "bytes", say=said.append, before=before) == folder and not said
-    assert token_file.prepare(data, "bpe", 300, say=silent, before=before) != folder, "other tokens were asked for"
-    other = token_file.prepare(str(tmp_path / "many" / "000.txt"), "bytes", say=silent, before=before)
+    assert (
+        token_file.prepare(data, "bytes", say=messages.append, resumed_settings=resumed_settings) == folder
+        and not messages
+    )
+    assert token_file.prepare(data, "bpe", 300, say=silent, resumed_settings=resumed_settings) != folder, (
+        "other tokens were asked for"
+    )
+    other = token_file.prepare(
+        str(tmp_path / "many" / "000.txt"), "bytes", say=silent, resumed_settings=resumed_settings
+    )
     assert other != folder, "another corpus was asked for"
     flip_a_bit(folder / "train.bin")
-    assert token_file.prepare(data, "bytes", say=said.append, before=before) != folder
-    assert "the token files that this run began with are gone" in said[0]
+    assert token_file.prepare(data, "bytes", say=messages.append, resumed_settings=resumed_settings) != folder
+    assert "the token files that this run began with are gone" in messages[0]
 
 
 @pytest.mark.parametrize("meta", ["[" * 100_000, "7", '{"splits": 7, "dtype": "<u2"}', '{"dtype": "no", "splits": {}}'])
@@ -634,7 +641,7 @@ def test_what_killed_builds_left_behind_is_removed_after_a_day(tmp_path, cache):
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "PIECE", 1 << 16)
+    monkeypatch.setattr(text_files, "CHUNK", 1 << 16)
     write_files(tmp_path, {"long.txt": "".join(f"line {n}\n" for n in range(700_000))})
     size = (tmp_path / "long.txt").stat().st_size
     token_file.prepare(str(numbered_files(tmp_path / "first", 3)), "bytes", say=silent)  # imports and caches

@@ -42,7 +42,7 @@ def test_a_run_that_goes_on_needs_it_no_more(folder, code, tmp_path):
     asked = {"data": str(code), "tokenizer": str(folder), "vocab_size": None}
     first = prepare(str(code), str(folder), None, tmp_path)
     shutil.rmtree(folder)
-    assert prepare(str(code), str(folder), None, tmp_path, before=asked | {"token_file": str(first)}) == first
+    assert prepare(str(code), str(folder), None, tmp_path, resumed_settings=asked | {"token_file": str(first)}) == first
     with pytest.raises(InputError, match="no tokenizer .*: the names are bytes, bpe, rustbpe, or the folder of"):
         prepare(str(code), str(folder), None, tmp_path)
 

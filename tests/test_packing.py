@@ -8,7 +8,7 @@ from test_resume import copy_up_to
 from training_runs import checkpoint, largest_gap, metrics, train, train_alone, train_here
 
 from ddp_course.base.errors import InputError
-from ddp_course.data.packing import PackedWindows, best_fit, document_ends, pieces
+from ddp_course.data.packing import PackedWindows, best_fit, chunk_documents, document_ends
 from ddp_course.data.windows import IGNORED
 
 END, CONTEXT = 0, 16
@@ -43,7 +43,7 @@ def test_every_token_but_a_documents_first_is_a_target_once():
 
 def test_a_document_that_fits_stays_whole():
     lengths = np.array(RAGGED)
-    starts, sizes = pieces(np.cumsum(lengths), CONTEXT)
+    starts, sizes = chunk_documents(np.cumsum(lengths), CONTEXT)
     begins = np.cumsum(lengths) - lengths
     whole = (lengths > 1) & (lengths <= CONTEXT + 1)
     assert set(zip(begins[whole], lengths[whole], strict=True)) <= set(zip(starts, sizes, strict=True))

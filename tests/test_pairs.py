@@ -10,7 +10,7 @@ import torch
 
 from ddp_course.base.errors import InputError
 from ddp_course.data import density
-from ddp_course.data.breakage import BREAKAGES, blocks, broken
+from ddp_course.data.breakage import BREAKAGES, blocks, break_block
 from ddp_course.data.pairs import (
     TRAIN,
     VALIDATION,
@@ -78,13 +78,13 @@ def test_what_is_broken_no_longer_parses_where_it_should_not():
                 text = BREAKAGES[name](block, random.Random(seed))
                 if text is not None:
                     with pytest.raises(SyntaxError):
-                        ast.parse(SOURCE.replace(block.before + block.text, block.before + text))
+                        ast.parse(SOURCE.replace(block.preceding + block.text, block.preceding + text))
                     refused += 1
     assert refused > 50
 
 
 def test_breaking_is_a_function_of_the_seed():
-    once, again = ([broken(block, random.Random(3)) for block in of_source(5)] for _ in range(2))
+    once, again = ([break_block(block, random.Random(3)) for block in of_source(5)] for _ in range(2))
     assert once == again and {name for name, _ in once} <= set(BREAKAGES)
 
 
@@ -174,8 +174,8 @@ def test_pairs_of_an_update_depend_on_seed_and_update_alone():
 
 
 def test_documents_give_as_many_pairs_as_asked():
-    assert len(list(make_pairs([SOURCE] * 20, 30, 1, a_file=4))) == 30
-    assert len(list(make_pairs([SOURCE] * 2, 30, 1, a_file=4))) == 8
+    assert len(list(make_pairs([SOURCE] * 20, 30, 1, per_file=4))) == 30
+    assert len(list(make_pairs([SOURCE] * 2, 30, 1, per_file=4))) == 8
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metric
 from ddp_course import parallel_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.distributed.context_parallel import zigzag
-from ddp_course.distributed.tensor_parallel import Cut
+from ddp_course.distributed.tensor_parallel import Placement
 from ddp_course.training.command_line import parse
 
 AXES = "pp", "dp", "shard", "cp", "tp"
@@ -255,9 +255,9 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, one_process):
 
 @pytest.mark.parametrize("dim, groups", [(0, 1), (0, 3), (1, 1)])
 def test_parts_of_a_cut_join_to_the_whole(dim, groups):
-    whole, cut = torch.randn(24, 8), Cut(dim, groups)
-    parts = [cut.part(whole, rank, 4) for rank in range(4)]
-    assert torch.equal(cut.joined(parts), whole)
+    whole, placement = torch.randn(24, 8), Placement(dim, groups)
+    parts = [placement.shard(whole, rank, 4) for rank in range(4)]
+    assert torch.equal(placement.join(parts), whole)
     assert all(part.numel() == whole.numel() // 4 for part in parts)
 
 

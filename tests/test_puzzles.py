@@ -20,7 +20,7 @@ from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metric
 from ddp_course import puzzles_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.data import sudoku
-from ddp_course.data.puzzles import IGNORED, NOBODY, PuzzleBatches, Puzzles, make_sets, read_sets
+from ddp_course.data.puzzles import HELD_OUT_ID, IGNORED, PuzzleBatches, Puzzles, make_sets, read_sets
 from ddp_course.launcher import RunFailed, torchrun
 from ddp_course.models.puzzle import PuzzleModel, PuzzleModelConfig, halting_steps
 from ddp_course.puzzles_ddp import PRESETS
@@ -121,7 +121,7 @@ def test_no_augmentation_of_a_held_out_puzzle_is_trained_on():
     for number, print_ in zip(training.ids.tolist(), prints(training), strict=True):
         by_id.setdefault(number, set()).add(print_)
     assert sorted(by_id) == list(range(1, 41)) and all(len(one) == 1 for one in by_id.values())
-    assert set(held_out.ids.tolist()) == {NOBODY}
+    assert set(held_out.ids.tolist()) == {HELD_OUT_ID}
     assert (make_sets(5, 4, 10, 1, 20, (5, 9))[1].clues == held_out.clues).all()
 
 
@@ -434,7 +434,7 @@ def test_a_folder_of_puzzles_is_read_without_overlap(tmp_path):
         for puzzles in (training, held_out)
     ]
     assert len(prints[0]) == 20 and len(prints[1]) == 10 and not prints[0] & prints[1]
-    assert set(held_out.ids.tolist()) == {NOBODY}
+    assert set(held_out.ids.tolist()) == {HELD_OUT_ID}
     assert read_sets(folder, 1, 4, 20, 3, 10)[0].clues.tolist() == training.clues.tolist()
     assert read_sets(folder, 2, 4, 20, 3, 10)[0].clues.tolist() != training.clues.tolist()
 

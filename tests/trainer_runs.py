@@ -27,7 +27,7 @@ from training_runs import ROOT, one_process_group
 
 from ddp_course import diloco_ddp, experts_ddp, minigpt_ddp, parallel_ddp
 from ddp_course.base.errors import InputError
-from ddp_course.distributed import pieces, tensor_parallel
+from ddp_course.distributed import parameter_shards, tensor_parallel
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.pipeline import Pipeline
 from ddp_course.distributed.replica_check import ReplicasDiffer
@@ -112,7 +112,7 @@ FAULTS = {
     "experts averaged over the ranks": lambda: mock.patch.object(experts_ddp, "add_gradients", averaged),
     "gradients not added": lambda: mock.patch.object(experts_ddp, "add_gradients", lambda *_: None),
     "balance of the own choices": silent(experts_ddp),
-    "own norm": silent(pieces),
+    "own norm": silent(parameter_shards),
     "wrong sign": lambda: mock.patch.object(DiLoCo, "_own_weights", wrong_sign),
     "weights are not handed out": lambda: mock.patch.object(DiLoCo, "_take_over", lambda self: None),
     "no message": meeting_without_the_others,

@@ -1,7 +1,7 @@
-"""The state of a model that is spread over a mesh, as one process would hold it.
+"""The unsharded state of a model that is sharded over a mesh.
 
-So a checkpoint of any mesh can be read by any other one, and by a trainer of one process: rank 0 collects whole tensors
-to save, and every rank takes its pieces of whole tensors to go on. Rank 0 needs memory for all of them.
+A checkpoint of any mesh can be loaded on any other mesh, and by a trainer of one process: rank 0 gathers whole tensors
+to save, and every rank takes its shards of whole tensors to load. Rank 0 needs memory for all of them.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ddp_course.base.errors import InputError
 from ddp_course.distributed.mesh import Mesh
-from ddp_course.distributed.pieces import Piece
+from ddp_course.distributed.parameter_shards import ParameterShard
 
 AVERAGES = "exp_avg", "exp_avg_sq"  # AdamW's, laid out as the parameter
 
@@ -18,20 +18,22 @@ AVERAGES = "exp_avg", "exp_avg_sq"  # AdamW's, laid out as the parameter
 class WholeModel:
     """The weights under the names of the whole model. `aliases`: further names of the same tensors."""
 
-    def __init__(self, mesh: Mesh, pieces: list[Piece], names: list[list[str]], aliases: dict[str, str]) -> None:
-        self._mesh, self._pieces, self._aliases = mesh, pieces, aliases
+    def __init__(
+        self, mesh: Mesh, shards: list[ParameterShard], names: list[list[str]], aliases: dict[str, str]
+    ) -> None:
+        self._mesh, self._shards, self._aliases = mesh, shards, aliases
         self._names = {name for group in names for name in group} | aliases.keys()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """On rank 0 all weights, on the others none (collective). Raises InputError if one of them is not finite."""
-        weights = collect(self._mesh, {piece.name: piece.whole(piece.parameter) for piece in self._pieces})
+        """All weights on rank 0, none on the others (collective). Raises InputError if a weight is not finite."""
+        weights = collect(self._mesh, {shard.name: shard.gather(shard.parameter) for shard in self._shards})
         broken = [name for name, weight in weights.items() if not weight.isfinite().all()]
-        found = [broken[:1]]
-        dist.broadcast_object_list(found, src=0)
-        if found[0]:
+        first_broken = [broken[:1]]
+        dist.broadcast_object_list(first_broken, src=0)
+        if first_broken[0]:
             raise InputError(
-                f"the run has diverged: weights are not finite ({found[0][0]}), so no checkpoint of them "
-                "is written; go on from the newest one with a lower --learning-rate"
+                f"the run has diverged: weights are not finite ({first_broken[0][0]}), so no checkpoint of them "
+                "is written; resume from the newest one with a lower --learning-rate"
             )
         return weights | {alias: weights[name] for alias, name in self._aliases.items() if weights}
 
@@ -39,39 +41,41 @@ class WholeModel:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if odd := state.keys() ^ self._names:
             raise KeyError(f"{min(odd)} is on one side only")
-        for piece in self._pieces:
-            piece.parameter.copy_(piece.of_whole(state[piece.name]))
+        for shard in self._shards:
+            shard.parameter.copy_(shard.own_slice(state[shard.name]))
 
 
 class WholeOptimizer:
     """AdamW's state as that of an optimizer of the whole model, whose groups have the parameters `names`."""
 
-    def __init__(self, mesh: Mesh, pieces: list[Piece], names: list[list[str]], optimizer: torch.optim.AdamW) -> None:
-        self._mesh, self._pieces, self._groups, self._optimizer = mesh, pieces, names, optimizer
+    def __init__(
+        self, mesh: Mesh, shards: list[ParameterShard], names: list[list[str]], optimizer: torch.optim.AdamW
+    ) -> None:
+        self._mesh, self._shards, self._groups, self._optimizer = mesh, shards, names, optimizer
 
     def state_dict(self) -> dict:
-        """On rank 0 all of it, on the others nothing (collective)."""
-        mine = {}
-        for piece in self._pieces:
-            state = self._optimizer.state[piece.parameter]
-            mine[piece.name] = {name: piece.whole(state[name]) for name in AVERAGES} | {"step": state["step"]}
-        collected = collect(self._mesh, mine)
+        """The whole state on rank 0, an empty dict on the others (collective)."""
+        gathered = {}
+        for shard in self._shards:
+            state = self._optimizer.state[shard.parameter]
+            gathered[shard.name] = {name: shard.gather(state[name]) for name in AVERAGES} | {"step": state["step"]}
+        collected = collect(self._mesh, gathered)
         if not collected:
             return {}
         numbers, groups = {}, []
-        for names, own in zip(self._groups, self._optimizer.param_groups, strict=True):
-            in_group = {name: len(numbers) + place for place, name in enumerate(names)}
-            groups.append({k: v for k, v in own.items() if k != "params"} | {"params": list(in_group.values())})
+        for names, group in zip(self._groups, self._optimizer.param_groups, strict=True):
+            in_group = {name: len(numbers) + index for index, name in enumerate(names)}
+            groups.append({k: v for k, v in group.items() if k != "params"} | {"params": list(in_group.values())})
             numbers |= in_group
         return {"state": {number: collected[name] for name, number in numbers.items()}, "param_groups": groups}
 
     def load_state_dict(self, state: dict) -> None:
-        """Its settings stay those of today, as `training_state.keep_settings` has it."""
+        """Load the state, but not the settings of the groups (see `training_state.keep_settings`)."""
         names = [name for group in self._groups for name in group]
         whole = {name: state["state"][number] for number, name in enumerate(names)}
-        for piece in self._pieces:
-            averages = {name: piece.of_whole(whole[piece.name][name]) for name in AVERAGES}
-            self._optimizer.state[piece.parameter] = {"step": whole[piece.name]["step"].clone()} | averages
+        for shard in self._shards:
+            averages = {name: shard.own_slice(whole[shard.name][name]) for name in AVERAGES}
+            self._optimizer.state[shard.parameter] = {"step": whole[shard.name]["step"].clone()} | averages
 
 
 def names_by_group(whole: nn.Module) -> list[list[str]]:
@@ -80,10 +84,10 @@ def names_by_group(whole: nn.Module) -> list[list[str]]:
     return [[name for name, is_matrix in of_dimension if is_matrix == wanted] for wanted in (True, False)]
 
 
-def collect(mesh: Mesh, mine: dict) -> dict:
-    """What the stages hold, on rank 0; nothing on the others (collective)."""
-    speaks = mesh.world.rank % (mesh.world.size // mesh.pp.size) == 0  # at 0 on all axes but pp
-    everyones: list[dict] | None = [{} for _ in range(mesh.pp.size)] if mesh.world.is_main else None
-    if speaks:
-        dist.gather_object(mine, everyones, group=mesh.pp.group, group_dst=0)
-    return {name: value for one in everyones or () for name, value in one.items()}
+def collect(mesh: Mesh, entries: dict) -> dict:
+    """Merge the stages' entries on rank 0; an empty dict on the others (collective)."""
+    is_first_of_stage = mesh.world.rank % (mesh.world.size // mesh.pp.size) == 0  # at 0 on all axes but pp
+    entries_by_stage: list[dict] | None = [{} for _ in range(mesh.pp.size)] if mesh.world.is_main else None
+    if is_first_of_stage:
+        dist.gather_object(entries, entries_by_stage, group=mesh.pp.group, group_dst=0)
+    return {name: value for stage_entries in entries_by_stage or () for name, value in stage_entries.items()}

@@ -1,1 +1,1 @@
-"""What it is trained on: corpora, tokenizers, token files, windows and streams."""
+"""Training data: corpora, tokenizers, token files, windows and streams."""

@@ -1,7 +1,7 @@
-"""Break real Python code in known ways, so that of two versions it is certain which one is right.
+"""Break real Python code in known ways, so that the original is right and the broken version is wrong for certain.
 
-A breakage changes one place of a few lines: an operator, a bracket, a name... The place is found with Python's own
-tokenizer, so that nothing is changed inside a comment or a string, where it would not be an error.
+A breakage makes one change in a few lines: an operator, a bracket, a name... Python's own tokenizer finds what to
+change, so nothing is changed inside a comment or a string, where it would not be an error.
 """
 
 import io
@@ -45,87 +45,87 @@ class Word:
 
 @dataclass(frozen=True)
 class Block:
-    """Whole lines of a file with the words in them, and the whole lines before, which give them their meaning."""
+    """Whole lines of a file (`text`), the words in them, and the lines that precede them."""
 
-    before: str
+    preceding: str
     text: str
     words: tuple[Word, ...]
 
 
-def operator_swapped(block: Block, choose: random.Random) -> str | None:
+def operator_swapped(block: Block, rng: random.Random) -> str | None:
     """== becomes !=, + becomes -, `and` becomes `or`, and so on."""
-    word = _any([word for word in block.words if word.text in SWAPPED and word.kind != "string"], choose)
+    word = _choose([word for word in block.words if word.text in SWAPPED and word.kind != "string"], rng)
     return word and _replaced(block, word, SWAPPED[word.text])
 
 
-def bracket_dropped(block: Block, choose: random.Random) -> str | None:
+def bracket_dropped(block: Block, rng: random.Random) -> str | None:
     """One of ( ) [ ] { } is missing."""
-    word = _any([word for word in block.words if word.text in tuple("()[]{}")], choose)
+    word = _choose([word for word in block.words if word.text in tuple("()[]{}")], rng)
     return word and _replaced(block, word, "")
 
 
-def comma_dropped(block: Block, choose: random.Random) -> str | None:
+def comma_dropped(block: Block, rng: random.Random) -> str | None:
     """A comma is missing."""
-    word = _any([word for word in block.words if word.text == ","], choose)
+    word = _choose([word for word in block.words if word.text == ","], rng)
     return word and _replaced(block, word, "")
 
 
-def colon_dropped(block: Block, choose: random.Random) -> str | None:
+def colon_dropped(block: Block, rng: random.Random) -> str | None:
     """The colon at the end of a line is missing."""
     ends = [word for word in block.words if word.text == ":" and block.text[word.stop : word.stop + 1] == "\n"]
-    word = _any(ends, choose)
+    word = _choose(ends, rng)
     return word and _replaced(block, word, "")
 
 
-def quote_dropped(block: Block, choose: random.Random) -> str | None:
+def quote_dropped(block: Block, rng: random.Random) -> str | None:
     """A string does not end."""
-    word = _any([word for word in block.words if word.kind == "string"], choose)
+    word = _choose([word for word in block.words if word.kind == "string"], rng)
     return word and _replaced(block, word, word.text[:-1])
 
 
-def name_replaced(block: Block, choose: random.Random) -> str | None:
-    """A name is another one from the same place in the file."""
-    word = _any([word for word in block.words if word.kind == "name"], choose)
-    nearby = sorted({one for one in _names(block.before + block.text) if word and one != word.text})
-    return _replaced(block, word, choose.choice(nearby)) if word and nearby else None
+def name_replaced(block: Block, rng: random.Random) -> str | None:
+    """A name is replaced by another name from the same or the preceding lines."""
+    word = _choose([word for word in block.words if word.kind == "name"], rng)
+    nearby = sorted({name for name in _names(block.preceding + block.text) if word and name != word.text})
+    return _replaced(block, word, rng.choice(nearby)) if word and nearby else None
 
 
-def letters_swapped(block: Block, choose: random.Random) -> str | None:
-    """Two neighbouring letters of a name or keyword have changed places."""
+def letters_swapped(block: Block, rng: random.Random) -> str | None:
+    """Two neighbouring letters of a name or keyword are swapped."""
     words = [word for word in block.words if word.kind in ("name", "keyword")]
-    places = [(word, n) for word in words for n in range(len(word.text) - 1) if word.text[n] != word.text[n + 1]]
-    if not places:
+    positions = [(word, n) for word in words for n in range(len(word.text) - 1) if word.text[n] != word.text[n + 1]]
+    if not positions:
         return None
-    word, n = choose.choice(places)
+    word, n = rng.choice(positions)
     return _replaced(block, word, word.text[:n] + word.text[n + 1] + word.text[n] + word.text[n + 2 :])
 
 
-def indentation_lost(block: Block, choose: random.Random) -> str | None:
+def indentation_lost(block: Block, rng: random.Random) -> str | None:
     """A line begins up to four spaces too far to the left."""
     lines = block.text.splitlines(keepends=True)
     indented = [n for n, line in enumerate(lines) if line[0] == " " and line.strip()]
     if not indented:
         return None
-    n = choose.choice(indented)
+    n = rng.choice(indented)
     lines[n] = lines[n].removeprefix(" " * min(4, len(lines[n]) - len(lines[n].lstrip(" "))))
     return "".join(lines)
 
 
-def lines_swapped(block: Block, choose: random.Random) -> str | None:
-    """Two neighbouring lines have changed places."""
+def lines_swapped(block: Block, rng: random.Random) -> str | None:
+    """Two neighbouring lines are swapped."""
     lines = block.text.splitlines(keepends=True)
-    places = [n for n in range(len(lines) - 1) if lines[n] != lines[n + 1]]
-    if not places:
+    positions = [n for n in range(len(lines) - 1) if lines[n] != lines[n + 1]]
+    if not positions:
         return None
-    n = choose.choice(places)
+    n = rng.choice(positions)
     lines[n : n + 2] = lines[n + 1], lines[n]
     return "".join(lines)
 
 
 Breakage = Callable[[Block, random.Random], str | None]
 BREAKAGES: dict[str, Breakage] = {
-    one.__name__: one
-    for one in (
+    breakage.__name__: breakage
+    for breakage in (
         operator_swapped,
         bracket_dropped,
         comma_dropped,
@@ -139,51 +139,51 @@ BREAKAGES: dict[str, Breakage] = {
 }
 
 
-def broken(block: Block, choose: random.Random) -> tuple[str, str] | None:
-    """(name of the breakage, the broken text), each applicable breakage being equally likely; None if none is."""
-    for name in choose.sample(sorted(BREAKAGES), len(BREAKAGES)):
-        text = BREAKAGES[name](block, choose)
+def break_block(block: Block, rng: random.Random) -> tuple[str, str] | None:
+    """Break a block by a random breakage: (name of the breakage, broken text), or None if none of them applies."""
+    for name in rng.sample(sorted(BREAKAGES), len(BREAKAGES)):
+        text = BREAKAGES[name](block, rng)
         if text is not None and text != block.text and text.strip():
             return name, text
     return None
 
 
-def blocks(source: str, count: int, choose: random.Random, most_lines: int = 3, lines_before: int = 8) -> list[Block]:
-    """Up to `count` blocks of 1 to `most_lines` lines from anywhere in a file's code, each with the lines before it.
+def blocks(source: str, count: int, rng: random.Random, most_lines: int = 3, preceding_lines: int = 8) -> list[Block]:
+    """Choose up to `count` blocks of 1 to `most_lines` lines of a file's code, each with its preceding lines.
 
-    Lines of a docstring or of another text over several lines belong to no block. Source that is not Python, or is
-    of another version, or whose lines do not end in \\n alone, gives no blocks.
+    No block has a line of a docstring or of another string over several lines. Source that this Python cannot parse,
+    or whose lines do not end in \\n alone, gives no blocks.
     """
     try:
         words = dict(_words_by_line(source))
     except (SyntaxError, tokenize.TokenError):
         return []
     lines = [line + "\n" for line in source.split("\n")]
-    found = []
-    for first in choose.sample(sorted(words), len(words)):
-        length, last = choose.randint(1, most_lines), first  # numbers of lines, from 1
+    chosen = []
+    for first in rng.sample(sorted(words), len(words)):
+        length, last = rng.randint(1, most_lines), first  # numbers of lines, from 1
         while last - first + 1 < length and last + 1 in words:
             last += 1
-        before = "".join(lines[max(0, first - 1 - lines_before) : first - 1])
-        if before.strip() and sum(len(words[line]) for line in range(first, last + 1)) > 2:
-            found.append(_block(lines, words, first, last, before))
-        if len(found) == count:
+        preceding = "".join(lines[max(0, first - 1 - preceding_lines) : first - 1])
+        if preceding.strip() and sum(len(words[line]) for line in range(first, last + 1)) > 2:
+            chosen.append(_block(lines, words, first, last, preceding))
+        if len(chosen) == count:
             break
-    return found
+    return chosen
 
 
-def _block(lines: list[str], words: dict[int, list[Word]], first: int, last: int, before: str) -> Block:
+def _block(lines: list[str], words: dict[int, list[Word]], first: int, last: int, preceding: str) -> Block:
     moved, offset = [], 0
     for line in range(first, last + 1):
         moved += [Word(w.kind, w.text, w.start + offset, w.stop + offset) for w in words[line]]
         offset += len(lines[line - 1])
-    return Block(before, "".join(lines[first - 1 : last]), tuple(moved))
+    return Block(preceding, "".join(lines[first - 1 : last]), tuple(moved))
 
 
 def _words_by_line(source: str) -> Iterator[tuple[int, list[Word]]]:
-    """(line number, words) of the lines that hold code and no part of a text over several lines."""
+    """Yield (line number, words) for each line of code without a part of a string over several lines."""
     if "\r" in source:
-        return  # another end of lines than \n: their numbers would not be the tokenizer's
+        return  # the tokenizer counts lines that end in \r differently
     by_line: dict[int, list[Word]] = {}
     inside: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -207,8 +207,8 @@ def _names(text: str) -> set[str]:
     return {word for word in words if word.isidentifier() and not keyword.iskeyword(word)}
 
 
-def _any(words: list[Word], choose: random.Random) -> Word | None:
-    return choose.choice(words) if words else None
+def _choose(words: list[Word], rng: random.Random) -> Word | None:
+    return rng.choice(words) if words else None
 
 
 def _replaced(block: Block, word: Word, text: str) -> str:

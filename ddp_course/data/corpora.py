@@ -1,4 +1,4 @@
-"""Where training text comes from: the reader's own standard library, a pinned download, a file or a folder.
+"""Sources of training text: the reader's own standard library, a pinned download, a file or a folder.
 
 A corpus is lazy: loading one looks at names, sizes and times; text is read while `documents` is iterated.
 """
@@ -25,13 +25,13 @@ from ddp_course.data.text_files import (
     files_below,
     input_errors,
     line_start_near,
-    look_at,
-    look_inside,
-    pieces,
+    read_chunks,
+    readable_file,
+    text_file,
 )
 
 STDLIB = "stdlib"
-FEW_FILES = 20  # from this many files on, whole files are held out for validation; below, the end of each
+FEW_FILES = 20  # with at least this many files, every 20th is held out; with fewer, the last 5 % of each file
 LEFT_OUT = re.compile(r"_?tests?|test_.*|.*_tests?|site-packages|dist-packages|__pycache__")
 
 
@@ -68,7 +68,7 @@ class Corpus:
 
     @cached_property
     def text_files(self) -> tuple[TextFile, ...]:
-        """The files that hold text, each content once. Reads every file, 1 MB at a time.
+        """The files of text without duplicates. Reads every file, 1 MB at a time.
 
         A copy of a file is dropped because it could land in the other split, and validation text must not be
         training text. Raises InputError if a file cannot be read, or if the one file asked for is not text.
@@ -83,9 +83,9 @@ class Corpus:
         return tuple(first_with.values())
 
     def documents(self, split: str) -> Iterator[str]:
-        """The documents of "train" or "val", in a fixed order, read from disk one at a time.
+        """Yield the documents of "train" or "val", in a fixed order, read from disk one at a time.
 
-        From 20 text files on, every 20th file is validation. With fewer, the last 5 % of each file is, from
+        With 20 text files or more, every 20th file is validation text. With fewer, the last 5 % of each file is, from
         the start of a line (of a character, if no line starts near). A file above 2 MB is several documents.
         """
         if split not in ("train", "val"):
@@ -96,15 +96,15 @@ class Corpus:
                 cut = 0 if index % FEW_FILES == FEW_FILES - 1 else file.size
             else:
                 cut = line_start_near(file, 0.95)
-            yield from pieces(file, 0, cut) if split == "train" else pieces(file, cut, file.size)
+            yield from read_chunks(file, 0, cut) if split == "train" else read_chunks(file, cut, file.size)
 
 
 def load(data: str, cache: Path | None = None) -> Corpus:
-    """Find the corpus that `data` means: "stdlib", a name in DOWNLOADS, or else the path of a file or folder.
+    """Find the corpus named by `data`: "stdlib", a name in DOWNLOADS, or else the path of a file or folder.
 
-    A name always wins; for a folder that is called like one, write "./stdlib". Hidden files, files that are not
-    UTF-8 text, and the folders of runs, which change while they train, are left out of a folder. `cache` is where
-    downloads go (default: cache_folder()).
+    A name always wins; for a folder with the same name, write "./stdlib". Hidden files, files that are not UTF-8 text,
+    and the folders of runs, which change during training, are left out of a folder. `cache` is the folder for
+    downloads (default: cache_folder()).
     Raises InputError if there is no such corpus, or if it is empty, not text, unreadable or cannot be
     downloaded.
     """
@@ -119,7 +119,7 @@ def load(data: str, cache: Path | None = None) -> Corpus:
         return _with_text(STDLIB, root, files, salt=f"Python {platform.python_version()}")
     if data in DOWNLOADS:
         path = _downloaded(data, DOWNLOADS[data], cache or cache_folder())
-        return Corpus(data, DOWNLOADS[data].sha256, path, (look_at(path),))
+        return Corpus(data, DOWNLOADS[data].sha256, path, (text_file(path),))
     path = os.path.expanduser(data)
     if not data or not os.path.exists(path):
         names = ", ".join([STDLIB, *DOWNLOADS])
@@ -130,7 +130,7 @@ def load(data: str, cache: Path | None = None) -> Corpus:
         files = files_below(root, keep_folder=lambda path: not is_run(path))
     elif root.is_file():
         with input_errors(root):
-            files = tuple(file for file in [look_inside(root)] if file.size)
+            files = tuple(file for file in [readable_file(root)] if file.size)
     else:
         raise InputError(f"{root} is neither a file nor a folder: a corpus is read from files of text")
     return _with_text(root.name or "data", root, files)
@@ -163,11 +163,11 @@ def make_folder(path: Path) -> Path:
 
 
 def _with_text(name: str, root: Path, files: tuple[TextFile, ...], salt: str = "") -> Corpus:
-    """The corpus, after making sure that there is something in it."""
+    """Build the corpus. Raises InputError if it has no files, or no text in them."""
     if not files:
         raise InputError(f"{root} is empty: a corpus needs at least one file with text")
-    # The beginning of one file with text is enough here, so that a warm start stays cheap;
-    # `text_files` checks everything before it is used.
+    # Only the beginning of each file is read, up to the first with text, so that a warm start stays cheap;
+    # `text_files` checks every file before it is used.
     if all(digest_of_text(file.path, at_most=BLOCK) is None for file in files):
         if root.is_file():
             raise _not_text(root)
@@ -196,7 +196,7 @@ def _downloaded(name: str, download: Download, cache: Path) -> Path:
             while block := response.read(BLOCK):
                 digest.update(block)
                 file.write(block)
-            if digest.hexdigest() != download.sha256:  # only checked content ever bears the final name
+            if digest.hexdigest() != download.sha256:  # raised inside `replacing`: the final file is not written
                 raise InputError(
                     f"the download of {name} from {download.url} has the wrong checksum: "
                     f"expected {download.sha256}, found {digest.hexdigest()}"

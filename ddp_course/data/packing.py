@@ -1,9 +1,9 @@
-"""The windows that a training run reads: cut out of the stream of tokens anywhere, or packed with documents.
+"""Training windows: cut out of the stream of tokens at random positions, or packed with whole documents.
 
-A window that is cut out of the stream is always full, but nearly always begins in the middle of a document. Packed,
-documents stay whole wherever they fit, best fit first: Ding et al., "Fewer Truncations Improve Language Modeling"
-(2024). What stays empty is no target, so updates differ in how many targets they have, and a mean has to be divided by
-that number. As in the stream, a token can attend to an earlier document of its window.
+A window that is cut out of the stream is always full, but nearly always begins in the middle of a document. Packing
+keeps documents whole wherever they fit, by best-fit-decreasing: Ding et al., "Fewer Truncations Improve Language
+Modeling" (2024). Padding is no target, so the number of targets differs from step to step, and a mean loss has to be
+divided by that number. As in the stream, a token can attend to an earlier document of its window.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.data.shards import Shards
 from ddp_course.data.windows import IGNORED, micro_batches, window_starts
 
-BLOCK = 8_000_000  # tokens that are looked at together
+BLOCK = 8_000_000  # tokens that are searched at a time
 
 
 class StreamWindows:
@@ -25,7 +25,7 @@ class StreamWindows:
     described = ""
 
     def __init__(self, tokens: np.ndarray | Shards, end_of_text: int, context: int, seed: int, per_update: int) -> None:
-        """As PackedWindows; `end_of_text` is a token like others. Raises InputError for less text than a window."""
+        """Arguments as of PackedWindows. Raises InputError if the text is shorter than a window."""
         window_starts(seed, 0, 1, len(tokens), context)
         self._tokens, self._context, self._seed, self._per_update = tokens, context, seed, per_update
 
@@ -37,25 +37,25 @@ class StreamWindows:
         return self._per_update
 
     def logged(self, targets: int) -> dict[str, float]:
-        """What the metrics say of an update: nothing, for its windows are full."""
+        """Further metrics of a step: none, because all windows are full."""
         return {}
 
 
 class PackedWindows:
     """Windows that hold whole documents, and parts only of those that are longer than a window.
 
-    A document ends with `end_of_text`. One of more than context + 1 tokens is cut into pieces of that length, of which
-    each begins with the last token of the one before: so every token but a document's first is a target exactly once.
-    The pieces, the longest first, go into the window with the least room that is enough. `fill_rate`: the share of all
-    windows' places that have a target.
+    A document ends with `end_of_text`. A document of more than context + 1 tokens is cut into chunks of that length,
+    each of which begins with the last token of the previous chunk, so every token but a document's first is a target
+    exactly once. The longest chunks are placed first, each into the window with the least sufficient room.
+    `fill_rate`: the share of positions that have a target.
 
-    per_update: tokens that the global batch of an update has room for. Every rank packs for itself, and all pack alike.
+    per_update: capacity of the global batch of a step, in tokens. Every rank computes the same packing.
     Raises InputError if no document has two tokens.
     """
 
     def __init__(self, tokens: np.ndarray | Shards, end_of_text: int, context: int, seed: int, per_update: int) -> None:
         self._tokens, self._context, self._seed, self._per_update = tokens, context, seed, per_update
-        starts, lengths = pieces(document_ends(tokens, end_of_text), context)
+        starts, lengths = chunk_documents(document_ends(tokens, end_of_text), context)
         if not len(starts):
             raise InputError(f"--pack needs a document of 2 tokens or more, the corpus has {len(tokens)} tokens in all")
         window = best_fit(lengths, context + 1)
@@ -75,48 +75,49 @@ class PackedWindows:
     def micro_batches(
         self, *, update: int, micro_batch_size: int, accumulation_steps: int, rank: int, world_size: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """One rank's share of an update, in shape and order as of `windows.micro_batches`."""
+        """Yield one rank's micro-batches of a step, in shape and order like `windows.micro_batches`."""
         drawn = self._draw(update, accumulation_steps * world_size * micro_batch_size)
-        for mine in drawn.reshape(accumulation_steps, world_size, micro_batch_size)[:, rank]:
-            inputs, targets = zip(*map(self.window, mine.tolist()), strict=True)
+        for windows in drawn.reshape(accumulation_steps, world_size, micro_batch_size)[:, rank]:
+            inputs, targets = zip(*map(self.window, windows.tolist()), strict=True)
             yield torch.tensor(np.stack(inputs)), torch.tensor(np.stack(targets))
 
     def targets(self, update: int) -> int:
-        """Targets in the global batch of an update: the same number on all ranks, and nothing is sent for it."""
+        """The number of targets in a step's global batch. Every rank computes it without communication."""
         return int(self._targets[self._draw(update, self._per_update // self._context)].sum())
 
     def logged(self, targets: int) -> dict[str, float]:
-        """What the metrics say of an update: the share of its places that have a target."""
+        """Further metrics of a step: the share of its positions that have a target."""
         return {"fill_rate": targets / self._per_update}
 
     def window(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets, int64 of (context,). What is empty, and the end of a piece, has the target -100."""
-        block, targets, place = np.zeros(self._context + 1, np.int64), np.full(self._context + 1, IGNORED), 0
-        for piece in range(self._first[number], self._first[number + 1]):
-            start, length = self._starts[piece], self._lengths[piece]
-            block[place : place + length] = self._tokens[start : start + length]
-            targets[place : place + length - 1] = block[place + 1 : place + length]
-            place += length
+        """Inputs and targets of a window, int64 (context,). Padding and the end of a chunk have the target -100."""
+        block, targets, position = np.zeros(self._context + 1, np.int64), np.full(self._context + 1, IGNORED), 0
+        for chunk in range(self._first[number], self._first[number + 1]):
+            start, length = self._starts[chunk], self._lengths[chunk]
+            block[position : position + length] = self._tokens[start : start + length]
+            targets[position : position + length - 1] = block[position + 1 : position + length]
+            position += length
         return block[:-1], targets[:-1]
 
     def _draw(self, update: int, windows: int) -> np.ndarray:
-        """The windows of an update, as those of the stream are drawn: a function of (seed, update, place) alone."""
+        """The windows of a step, a pure function of (seed, update, position), like the windows of the stream."""
         return window_starts(self._seed, update, windows, len(self) + self._context, self._context)
 
 
 def document_ends(tokens: np.ndarray | Shards, end_of_text: int) -> np.ndarray:
-    """One past the last token of each document, int64. The last document may lack its end of text."""
-    found = [
+    """The index after the last token of each document, int64. The last document may lack its end of text."""
+    ends = [
         first + 1 + np.flatnonzero(np.asarray(tokens[first : first + BLOCK]) == end_of_text)
         for first in range(0, len(tokens), BLOCK)
     ]
-    return np.union1d(np.concatenate(found) if found else [], len(tokens)).astype(np.int64)
+    return np.union1d(np.concatenate(ends) if ends else [], len(tokens)).astype(np.int64)
 
 
-def pieces(ends: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
-    """(first token, length) of all pieces of documents, int64, in order. A piece has 2 to context + 1 tokens."""
+def chunk_documents(ends: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut documents into chunks of 2 to context + 1 tokens: (first token, length) of all chunks, int64, in order."""
     begins = np.concatenate([[0], ends[:-1]]).astype(np.int64)
-    counts = -(-(ends - begins - 1) // context)  # a piece has up to `context` targets; a document of one token none
+    targets = ends - begins - 1
+    counts = (targets + context - 1) // context  # chunks per document, rounded up; a document of one token has none
     document = np.repeat(np.arange(len(ends)), counts)
     number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
     starts = begins[document] + number * context
@@ -124,12 +125,12 @@ def pieces(ends: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def best_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:
-    """The window, counted from 0, that each piece goes into: the longest first, into the least room that is enough."""
+    """Choose a window (counted from 0) for each chunk: the longest first, into the least sufficient room."""
     with_room: list[list[int]] = [[] for _ in range(capacity + 1)]
     rooms, windows = 0, 0  # bit r of rooms: some window has room for r more tokens
     chosen = np.empty(len(lengths), np.int64)
-    for piece in np.argsort(-lengths, kind="stable").tolist():
-        length = int(lengths[piece])
+    for chunk in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[chunk])
         enough = rooms >> length
         if enough:
             room = length + (enough & -enough).bit_length() - 1
@@ -137,7 +138,7 @@ def best_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:
             rooms ^= (not with_room[room]) << room
         else:
             room, window, windows = capacity, windows, windows + 1
-        chosen[piece] = window
+        chosen[chunk] = window
         with_room[room - length].append(window)
         rooms |= 1 << (room - length)
     return chosen

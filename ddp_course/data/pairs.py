@@ -1,7 +1,7 @@
-"""Pairs to learn a preference from: a prompt, a completion that was chosen and one that was rejected.
+"""Preference pairs: a prompt, a chosen completion and a rejected completion.
 
-They come from a JSONL file, or are made from a corpus of Python code: chosen is what really stands there, rejected the
-same broken in a known way. Whole files are held out for validation. One object a line:
+They come from a JSONL file, or are made from a corpus of Python code: chosen is the original code, rejected the same
+code broken in a known way. Whole files are held out for validation. The format is one object per line:
 
     {"prompt": "def f(a, b):\\n", "chosen": "    return a + b\\n", "rejected": "    return a + b)\\n", "kind": "..."}
 """
@@ -17,23 +17,23 @@ from pathlib import Path
 from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError
 from ddp_course.base.json_file import parse
-from ddp_course.data.breakage import blocks, broken
+from ddp_course.data.breakage import blocks, break_block
 from ddp_course.data.corpora import FEW_FILES, STDLIB, Corpus, cache_folder, load, make_folder
 from ddp_course.data.python_code import is_code
 from ddp_course.data.text_files import input_errors
 from ddp_course.data.windows import window_starts
 
 TRAIN, VALIDATION = "train.jsonl", "validation.jsonl"
-PAIRS_A_FILE = 16  # at most, while there are files enough
-HELD_OUT = 20  # of a single JSONL file, the pairs of every 20th prompt validate
+PAIRS_PER_FILE = 16  # at most, while there are files enough
+HELD_OUT = 20  # every 20th prompt of a single JSONL file is held out for validation
 LONGEST_LINE = 16 << 20  # bytes
 NOTHING: Mapping[str, object] = {}
-VERSION = 3  # of what is made from a corpus; another one makes cached pairs stale
+VERSION = 3  # of the pairs made from a corpus: raising it makes cached pairs stale
 
 
 @dataclass(frozen=True)
 class Pair:
-    """`kind` says how the rejected one was made; it may be empty."""
+    """A preference pair. `kind` names the breakage that made the rejected completion; it may be empty."""
 
     prompt: str
     chosen: str
@@ -42,7 +42,7 @@ class Pair:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Read a JSONL file. Raises InputError, with the number of the line, for the first that is not a pair."""
+    """Read a JSONL file. Raises InputError, with the line number, for the first line that is not a pair."""
     pairs = []
     with input_errors(path), open(path, "rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
@@ -51,7 +51,7 @@ def read_pairs(path: Path) -> list[Pair]:
             except ValueError as error:
                 raise InputError(f"{path}, line {number}: {error}") from None
     if not pairs:
-        raise InputError(f"{path} is empty: expected one JSON object a line, with prompt, chosen and rejected")
+        raise InputError(f"{path} is empty: expected one JSON object per line, with prompt, chosen and rejected")
     return pairs
 
 
@@ -64,16 +64,16 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
-def make_pairs(documents: Iterable[str], count: int, seed: int, a_file: int = PAIRS_A_FILE) -> Iterator[Pair]:
-    """Pairs from Python sources: up to `a_file` of each document, `count` in all."""
+def make_pairs(documents: Iterable[str], count: int, seed: int, per_file: int = PAIRS_PER_FILE) -> Iterator[Pair]:
+    """Make pairs from Python sources: up to `per_file` of each document, `count` in all."""
     made = 0
     for number, source in enumerate(documents):
-        choose = random.Random(f"{seed} {number}")
-        for block in blocks(source, a_file, choose):
-            damage = broken(block, choose)
-            if damage and made < count:
+        rng = random.Random(f"{seed} {number}")
+        for block in blocks(source, per_file, rng):
+            breakage = break_block(block, rng)
+            if breakage and made < count:
                 made += 1
-                yield Pair(block.before, block.text, damage[1], damage[0])
+                yield Pair(block.preceding, block.text, breakage[1], breakage[0])
         if made == count:
             return
 
@@ -84,32 +84,35 @@ def prepare_pairs(
     validation: int,
     seed: int,
     say: Callable[[str], None] = print,
-    before: Mapping[str, object] = NOTHING,
+    resumed_settings: Mapping[str, object] = NOTHING,
 ) -> Path:
-    """The folder with train.jsonl and validation.jsonl for `data`; call it on one rank, the others read the result.
+    """Make or find train.jsonl and validation.jsonl for `data`, and return their folder. Call it on one rank.
 
-    data: "stdlib", or a file or folder of Python code: `train` and `validation` pairs are made from it, of different
-    files, and cached. Or a file of JSON lines: the pairs of every 20th prompt (by its hash, so that one prompt is never
-    on both sides) validate. Or a folder that holds train.jsonl and validation.jsonl already. Which of them a file is
-    its content decides, unless it is called .jsonl; one that is neither is an error.
-    `before`: the settings of a run that goes on, with the folder it has read as "pairs_folder"; while that is there, it
-    is what the run reads again.
+    data: "stdlib", or a file or folder of Python code: `train` and `validation` pairs are made from different files of
+    it, and cached. Or a JSONL file: every 20th prompt (by its hash, so that no prompt is in both splits) is held out
+    for validation. Or a folder that already holds train.jsonl and validation.jsonl. A file's content decides whether
+    it is code or JSONL, unless its name ends in .jsonl.
+    resumed_settings: the settings of the run that is resumed; if its "pairs_folder" still exists, it is used again.
     Raises InputError if there are no such pairs.
     """
-    asked = {"pairs": data, "train_pairs": train, "validation_pairs": validation, "seed": seed}
-    if {name: before.get(name) for name in asked} == asked and (read := before.get("pairs_folder")):
-        if _files_of(Path(str(read))) == {TRAIN, VALIDATION}:
-            return Path(str(read))
-        say(f"the pairs that this run began with are gone from {read}: reading {data} anew")
-    given = Path(os.path.expanduser(data))
-    there = _files_of(given)
-    if there == {TRAIN, VALIDATION}:
-        return given
-    if there:
-        [missing] = {TRAIN, VALIDATION} - there
-        raise InputError(f"{given} holds {min(there)} but no {missing}; pairs in a folder need both, or give the file")
-    if given.suffix == ".jsonl" or (os.path.isfile(given) and _looks_like_json(given)):
-        return _split(given)
+    requested = {"pairs": data, "train_pairs": train, "validation_pairs": validation, "seed": seed}
+    resumed = {name: resumed_settings.get(name) for name in requested}
+    if resumed == requested and "pairs_folder" in resumed_settings:
+        resumed_folder = Path(str(resumed_settings["pairs_folder"]))
+        if _files_of(resumed_folder) == {TRAIN, VALIDATION}:
+            return resumed_folder
+        say(f"the pairs that this run began with are gone from {resumed_folder}: reading {data} anew")
+    source = Path(os.path.expanduser(data))
+    present = _files_of(source)
+    if present == {TRAIN, VALIDATION}:
+        return source
+    if present:
+        [missing] = {TRAIN, VALIDATION} - present
+        raise InputError(
+            f"{source} holds {min(present)} but no {missing}; pairs in a folder need both, or give the file"
+        )
+    if source.suffix == ".jsonl" or (os.path.isfile(source) and _looks_like_json(source)):
+        return _split(source)
     corpus = load(data)
     if data != STDLIB:
         corpus = replace(corpus, files=tuple(file for file in corpus.files if is_code(file.path)))
@@ -118,8 +121,8 @@ def prepare_pairs(
                 f"no pairs can be made from {data}: it holds no Python code; give some, or a file of JSON lines, each "
                 f"with prompt, chosen and rejected"
             )
-    wanted = f"{VERSION} {corpus.fingerprint} {train} {validation} {seed}"
-    folder = cache_folder() / "pairs" / hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    identity = f"{VERSION} {corpus.fingerprint} {train} {validation} {seed}"
+    folder = cache_folder() / "pairs" / hashlib.sha256(identity.encode()).hexdigest()[:16]
     if not (folder / VALIDATION).exists():
         say(f"making {train:,} pairs to train on and {validation:,} to validate on from {corpus.name}")
         make_folder(folder)
@@ -134,7 +137,7 @@ def prepare_pairs(
 
 
 def fingerprint(folder: Path) -> str:
-    """16 hex digits that two folders of pairs share only if they hold the same."""
+    """A hash over the pairs of a folder, 16 hex digits."""
     digest = hashlib.sha256()
     for name in (TRAIN, VALIDATION):
         digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
@@ -142,35 +145,35 @@ def fingerprint(folder: Path) -> str:
 
 
 def pairs_of_update(seed: int, update: int, count: int, total: int) -> list[int]:
-    """Which of `total` pairs an update sees: a pure function of (seed, update), whatever the number of processes.
+    """Draw `count` of `total` pairs for a step: a pure function of (seed, update), for any number of processes.
 
-    They are drawn as the windows of pre-training are; a pair is a window without a second place to start at.
+    They are drawn like the windows of pre-training, with a context of 0 tokens.
     """
     return window_starts(seed, update, count, total, context=0).tolist()
 
 
 def _files_of(folder: Path) -> set[str]:
-    """Which of the two files of pairs lie in a folder."""
+    """The names of those of the two files that exist in a folder."""
     return {name for name in (TRAIN, VALIDATION) if os.path.isfile(folder / name)}
 
 
 def _looks_like_json(path: Path) -> bool:
-    """Whether the first thing in a file is an object or a list of JSON; as Python code it would begin otherwise."""
+    """Whether a file begins like an object or a list of JSON and is not Python code."""
     with input_errors(path), open(path, "rb") as file:
         return file.read(1 << 16).lstrip()[:1] in (b"{", b"[") and not is_code(path)
 
 
 def _pair(line: bytes) -> Pair:
-    """The pair on a line. Raises ValueError with what is wrong."""
+    """Parse one line of a JSONL file. Raises ValueError that says what is wrong."""
     if len(line) > LONGEST_LINE:
         raise ValueError(f"it has more than {LONGEST_LINE >> 20} MB, expected one pair")
-    found = parse(line)
-    if not isinstance(found, dict):
-        raise ValueError(f"expected a JSON object with prompt, chosen and rejected, found {type(found).__name__}")
+    record = parse(line)
+    if not isinstance(record, dict):
+        raise ValueError(f"expected a JSON object with prompt, chosen and rejected, found {type(record).__name__}")
     for name in ("prompt", "chosen", "rejected"):
-        if name not in found:
-            raise ValueError(f"{name!r} is missing; there is {', '.join(found) or 'nothing'}")
-    pair = Pair(**{name: found.get(name, "") for name in ("prompt", "chosen", "rejected", "kind")})
+        if name not in record:
+            raise ValueError(f"{name!r} is missing; there is {', '.join(record) or 'nothing'}")
+    pair = Pair(**{name: record.get(name, "") for name in ("prompt", "chosen", "rejected", "kind")})
     for name, text in asdict(pair).items():
         if not isinstance(text, str):
             raise ValueError(f"{name!r} should be a text, found {type(text).__name__}")
@@ -185,30 +188,30 @@ def _pair(line: bytes) -> Pair:
 
 
 def _spread(corpus: Corpus, split: str, count: int, seed: int, without: Iterable[Pair] = ()) -> list[Pair]:
-    """`count` pairs from files all over the corpus, without reading more of them closely than needed.
+    """Make `count` pairs from files all over the corpus, without parsing more files than needed.
 
-    None has the code of a pair in `without`: some files of Python's library are alike, line by line.
+    Pairs with the code of a pair in `without` are left out, because some files of Python's library share lines.
     """
     files = max(1, len(corpus.text_files) * (1 if split == "train" else 0.05))
-    share = 1.5 * count / (PAIRS_A_FILE * files)  # some files give fewer
-    if files < FEW_FILES:  # so few that chance could leave out all of them
+    share = 1.5 * count / (PAIRS_PER_FILE * files)  # 1.5: some files give fewer pairs
+    if files < FEW_FILES:  # a random choice among so few could leave out all of them
         share = 1.0
     chosen = (
         text
         for number, text in enumerate(corpus.documents(split))
         if random.Random(f"{seed} {split} {number}").random() < share
     )
-    a_file = max(PAIRS_A_FILE, round(1.5 * count / files))
-    taken = {(pair.prompt, pair.chosen) for pair in without}
-    pairs = list(make_pairs(chosen, 10 * count, seed, a_file))
+    per_file = max(PAIRS_PER_FILE, round(1.5 * count / files))
+    excluded = {(pair.prompt, pair.chosen) for pair in without}
+    pairs = list(make_pairs(chosen, 10 * count, seed, per_file))
     drawn = random.Random(seed).sample(pairs, min(count, len(pairs)))
     known = set(drawn)
     spare = [pair for pair in pairs if pair not in known]
-    return [pair for pair in drawn + spare if (pair.prompt, pair.chosen) not in taken][:count]
+    return [pair for pair in drawn + spare if (pair.prompt, pair.chosen) not in excluded][:count]
 
 
 def _split(path: Path) -> Path:
-    """The folder of a JSONL file's two parts, in the cache."""
+    """Split a JSONL file into training and validation pairs, in a folder of the cache."""
     pairs = read_pairs(path)
     held_out = [int(hashlib.md5(pair.prompt.encode()).hexdigest(), 16) % HELD_OUT == 0 for pair in pairs]
     if all(held_out) or not any(held_out):

@@ -22,25 +22,25 @@ def read_unlike(folder: Path, seed: int, size: int, train: int, test: int) -> tu
 
     Raises InputError for a file that is missing or holds too few, and for a line that is no sudoku of this size.
     """
-    rng, seen = random.Random(f"puzzles drawn with seed {seed}"), set()
-    return _draw(folder / TRAIN, size, train, rng, seen), _draw(folder / TEST, size, test, rng, seen)
+    rng, known = random.Random(f"puzzles drawn with seed {seed}"), set()
+    return _draw(folder / TRAIN, size, train, rng, known), _draw(folder / TEST, size, test, rng, known)
 
 
-def _draw(path: Path, size: int, count: int, rng: random.Random, seen: set[str]) -> list[Pair]:
+def _draw(path: Path, size: int, count: int, rng: random.Random, known: set[str]) -> list[Pair]:
     lines, drawn = list(_lines(path)), []
     for _, number, question, answer in sorted((rng.random(), *line) for line in lines):
         if len(drawn) == count:
             break
         puzzle, solution = _board(question, size), _board(answer, size)
-        whole = puzzle and solution and sudoku.is_solved(solution)
-        if not whole or any(clue not in (0, cell) for clue, cell in zip(puzzle, solution, strict=True)):
+        solved = puzzle and solution and sudoku.is_solved(solution)
+        if not solved or any(clue not in (0, cell) for clue, cell in zip(puzzle, solution, strict=True)):
             raise InputError(
                 f"{path}, line {number}: {question!r} with answer {answer!r} is no {size}x{size} sudoku "
                 f"with its solution: expected {size**2} digits, with a dot for an empty cell"
             )
         key = sudoku.fingerprint(puzzle, solution)
-        if key not in seen and 0 in puzzle:
-            seen.add(key)
+        if key not in known and 0 in puzzle:
+            known.add(key)
             drawn.append((puzzle, solution))
     if len(drawn) < count:
         raise InputError(f"{path} holds {len(drawn)} different puzzles, but {count} were asked for")
@@ -48,7 +48,7 @@ def _draw(path: Path, size: int, count: int, rng: random.Random, seen: set[str])
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str, str]]:
-    """(line, question, answer) of each line."""
+    """Yield (line number, question, answer) of each row."""
     with input_errors(path), open(path, encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         try:
@@ -62,7 +62,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _board(text: str, size: int) -> sudoku.Board | None:
-    """None if it is no board of this size."""
+    """Parse a board. Returns None if the text is no board of this size."""
     text = text.strip().replace(".", "0")
-    digits = tuple(int(one) for one in text) if text.isascii() and text.isdigit() else ()
+    digits = tuple(int(digit) for digit in text) if text.isascii() and text.isdigit() else ()
     return digits if len(digits) == size**2 and max(digits) <= size else None

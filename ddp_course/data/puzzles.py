@@ -1,10 +1,11 @@
-"""Which puzzles a rank reads: one shared order, sliced by rank. At any world size the global batch is the same.
+"""Batches of puzzles: one shared order, sliced by rank. The global batch does not depend on the world size.
 
-Each puzzle has an id, and its augmentations share it. Ids count from 1; a puzzle that is not trained on has id 0.
+Each puzzle has an id, which its augmentations share. Ids count from 1; held-out puzzles have id 0.
 """
 
 import hashlib
 import itertools
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from ddp_course.data import sudoku
 from ddp_course.data.puzzle_files import read_unlike
 from ddp_course.data.windows import IGNORED
 
-NOBODY = 0  # the id of puzzles that have no row of their own
+HELD_OUT_ID = 0  # the id of puzzles that have no row of their own in the embedding
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +40,8 @@ class Puzzles:
 class Batch(NamedTuple):
     """A rank's share of a global batch, padded to the length that all ranks have. All int64 but `real`.
 
-    clues (rows, cells): digits, 0 where empty. targets (rows, cells): digit - 1 where a model has to find it, -100
-    where it is given or the row is padding. ids (rows,). real (rows,) of bool: False for padding.
+    clues (rows, cells): digits, 0 where empty. targets (rows, cells): digit - 1 where the model has to predict it, -100
+    at clues and in padded rows. ids (rows,). real (rows,) of bool: False for padding.
     """
 
     clues: Tensor
@@ -52,25 +53,25 @@ class Batch(NamedTuple):
 def make_sets(
     seed: int, size: int, puzzles: int, boards_per_puzzle: int, held_out: int, clues: tuple[int, int]
 ) -> tuple[Puzzles, Puzzles]:
-    """(to train on, held out): sudokus made from `seed`, none of which is an augmentation of another.
+    """Make two sets of sudokus from `seed`, (training, held out). No puzzle is an augmentation of another.
 
-    `puzzles` are trained on, each as it is and in random augmentations, `boards_per_puzzle` in all, which share the
-    puzzle's id. The held-out ones have id 0 and depend on `held_out` and the seed alone.
+    The training set has `puzzles` puzzles, each with random augmentations, `boards_per_puzzle` boards in all, which
+    share the puzzle's id. The held-out puzzles have id 0 and depend on `held_out` and the seed alone.
     """
     made = sudoku.make_unlike(seed, size, held_out + puzzles, *clues)
-    return augmented(seed, made[held_out:], boards_per_puzzle), unseen(made[:held_out])
+    return augmented(seed, made[held_out:], boards_per_puzzle), held_out_puzzles(made[:held_out])
 
 
 def read_sets(
     folder: Path, seed: int, size: int, puzzles: int, boards_per_puzzle: int, held_out: int
 ) -> tuple[Puzzles, Puzzles]:
-    """The same from a folder with train.csv and test.csv (see `puzzle_files`)."""
+    """Read the two sets of `make_sets` from a folder with train.csv and test.csv (see `puzzle_files`)."""
     train, test = read_unlike(folder, seed, size, puzzles, held_out)
-    return augmented(seed, train, boards_per_puzzle), unseen(test)
+    return augmented(seed, train, boards_per_puzzle), held_out_puzzles(test)
 
 
 def augmented(seed: int, pairs: list[tuple[sudoku.Board, sudoku.Board]], boards_per_puzzle: int) -> Puzzles:
-    """Each puzzle as it is and in random augmentations, `boards_per_puzzle` boards in all; the ids count from 1."""
+    """Add random augmentations to each puzzle, up to `boards_per_puzzle` boards; the ids count from 1."""
     boards, ids = [], []
     for number, (puzzle, solution) in enumerate(pairs, start=1):
         rng = random.Random(f"augmentations of puzzle {number} of seed {seed}")
@@ -80,25 +81,25 @@ def augmented(seed: int, pairs: list[tuple[sudoku.Board, sudoku.Board]], boards_
     return _arrays(boards, ids)
 
 
-def unseen(pairs: list[tuple[sudoku.Board, sudoku.Board]]) -> Puzzles:
-    """Puzzles that are not trained on, so they have no id of their own."""
-    return _arrays(pairs, [NOBODY] * len(pairs))
+def held_out_puzzles(pairs: list[tuple[sudoku.Board, sudoku.Board]]) -> Puzzles:
+    """Puzzles that are not trained on: all have the id 0."""
+    return _arrays(pairs, [HELD_OUT_ID] * len(pairs))
 
 
 class PuzzleBatches(IterableDataset):
     """One rank's share of every global batch, from batch number `start` on, as `Batch`es of equal length on all ranks.
 
-    With a `seed` the batches never end: each epoch takes all boards once, in an order of its own, and its last batch
-    may be short. Without one it is a single pass in the given order, for evaluation. A global batch holds up to
-    `batch_size` boards; rank r takes the r-th of `world_size` equal slices. Where they do not divide, or the batch is
-    short, slices are filled up with rows that have nothing to find. The batch number is all that a resumed run needs,
-    at any number of ranks: the global batches are a function of (seed, number) alone.
+    With a `seed` the batches never end: each epoch reads all boards once, in a new order, and its last batch may be
+    short. Without a seed there is one epoch in the order of `puzzles`, for evaluation. A global batch holds up to
+    `batch_size` boards; rank r takes the r-th of `world_size` equal slices. Slices that are too short are padded with
+    rows without targets. A resumed run needs the batch number alone, at any number of ranks: a global batch is a
+    function of (seed, number).
 
-    A padded row repeats the first board of its global batch. So a padded row looks up a row of the embedding that is
-    used in this update anyway, and which rows an update touches does not depend on the number of ranks.
+    A padded row repeats the first board of its global batch, so it looks up an embedding row that this step uses
+    anyway, and the rows that a step touches do not depend on the number of ranks.
 
     Use it as it is, or in DataLoader(..., batch_size=None, num_workers=...).
-    Raises InputError if there is no board, or the batch size, the rank or the start make no sense.
+    Raises InputError if there is no board, or if the batch size, the rank or the start is out of range.
     """
 
     def __init__(
@@ -120,12 +121,12 @@ class PuzzleBatches(IterableDataset):
         if start < 0:
             raise InputError(f"the first batch has number {start}, expected 0 or more")
         self.puzzles, self.batch_size, self.seed, self.start = puzzles, batch_size, seed, start
-        self.rank, self.rows = rank, -(-batch_size // world_size)
-        self.per_epoch = -(-len(puzzles) // batch_size)
+        self.rank, self.rows = rank, math.ceil(batch_size / world_size)
+        self.per_epoch = math.ceil(len(puzzles) / batch_size)
         self._drawn: tuple[int, np.ndarray] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
-        """This rank's batches; in a loader's worker, those of them that are the worker's."""
+        """Yield this rank's batches; in a worker of a DataLoader, the worker's share of them."""
         worker = get_worker_info()
         first, step = (worker.id, worker.num_workers) if worker else (0, 1)
         numbers = itertools.count(self.start + first, step)
@@ -136,8 +137,8 @@ class PuzzleBatches(IterableDataset):
 
     def global_batch(self, number: int) -> np.ndarray:
         """The boards of global batch `number` (from 0), as indices into the puzzles: the same on every rank."""
-        epoch, place = divmod(number, self.per_epoch)
-        return self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        epoch, index = divmod(number, self.per_epoch)
+        return self._order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
 
     def _order(self, epoch: int) -> np.ndarray:
         if self.seed is None:
@@ -149,9 +150,9 @@ class PuzzleBatches(IterableDataset):
 
     def _batch(self, number: int) -> Batch:
         boards = self.global_batch(number)
-        mine = boards[self.rank * self.rows : (self.rank + 1) * self.rows]  # empty where it starts behind the end
-        padded = np.concatenate([mine, np.full(self.rows - len(mine), boards[0])])
-        real = np.arange(self.rows) < len(mine)
+        share = boards[self.rank * self.rows : (self.rank + 1) * self.rows]  # may be short or empty
+        padded = np.concatenate([share, np.full(self.rows - len(share), boards[0])])
+        real = np.arange(self.rows) < len(share)
         clues = self.puzzles.clues[padded].astype(np.int64)
         targets = self.puzzles.solutions[padded].astype(np.int64) - 1
         targets[(clues > 0) | ~real[:, None]] = IGNORED
@@ -159,13 +160,13 @@ class PuzzleBatches(IterableDataset):
 
 
 def fingerprint(*sets: Puzzles) -> str:
-    """Which boards these are, in 16 characters."""
+    """A hash over the boards of some sets, 16 hex digits."""
     parts = [array.tobytes() for puzzles in sets for array in (puzzles.clues, puzzles.solutions, puzzles.ids)]
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 def guessed(puzzles: Puzzles, seed: int, tries: int = 10) -> float:
-    """The share of puzzles that come out right if each empty cell gets a random digit that its clues allow."""
+    """The share of puzzles that are solved by giving each empty cell a random digit that the clues allow."""
     rng, right = random.Random(f"guesses of seed {seed}"), 0
     for clues, solution in zip(puzzles.clues.tolist(), puzzles.solutions.tolist(), strict=True):
         right += sum(sudoku.fill_at_random(tuple(clues), rng) == tuple(solution) for _ in range(tries))

@@ -1,4 +1,4 @@
-"""Whether a text is Python code. It is parsed, and never executed."""
+"""Recognise Python code by parsing it. Nothing is executed."""
 
 import ast
 import warnings
@@ -8,7 +8,7 @@ from ddp_course.data.text_files import input_errors
 
 
 def syntax_tree(text: str) -> ast.Module | None:
-    """What `text` says, as far as grammar goes; None if it is not Python. Nothing in it is run, imported or looked up.
+    """Parse a text as Python; None if it is not. Nothing in it is run or imported.
 
     A model can write anything: NUL bytes, a thousand open brackets, escapes that Python warns of. Whatever the
     parser raises means "not Python".
@@ -23,10 +23,9 @@ def syntax_tree(text: str) -> ast.Module | None:
 
 
 def is_code(path: Path) -> bool:
-    """Whether a file holds Python code: it parses, and something in it is more than an expression.
+    """Whether a file holds Python code: it parses, and at least one statement is not a bare expression.
 
-    A line of JSON is an expression to Python, and so is a line that holds a single word. Raises InputError if the file
-    cannot be read.
+    A line of JSON and a line with a single word are expressions. Raises InputError if the file cannot be read.
     """
     with input_errors(path):
         text = path.read_bytes()

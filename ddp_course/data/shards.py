@@ -1,7 +1,7 @@
 """A folder of files that hold tokens already, as one long array: train*.bin and val*.bin, ids of two or four bytes.
 
-The files of a split follow one another in the order of their names, as documents do in one file, so a window may end
-in the next file. A rank maps all files and reads those bytes that its windows need.
+The files of a split are concatenated in the order of their names, so a window may end in the next file. A rank maps
+all files into memory and reads only the bytes of its windows.
 """
 
 import hashlib
@@ -15,15 +15,15 @@ import numpy as np
 from ddp_course.base.errors import InputError
 from ddp_course.data import tokenizer
 
-BLOCK = 8_000_000  # tokens that are looked at together
+BLOCK = 8_000_000  # tokens that are checked at a time
 
 
 class Shards:
-    """Flat files of `dtype` (such as "<u2") as one read-only array of one dimension: len() and indexing."""
+    """Flat files of `dtype` (such as "<u2") as one read-only array of one dimension, with len() and indexing."""
 
     def __init__(self, files: Sequence[Path | str], dtype: str) -> None:
         self._maps = [np.memmap(file, dtype, "r") for file in files]
-        self._ends = np.cumsum([len(each) for each in self._maps])
+        self._ends = np.cumsum([len(array) for array in self._maps])
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -31,39 +31,39 @@ class Shards:
     def __getitem__(self, index: np.ndarray | slice | int) -> np.ndarray | np.integer:
         if isinstance(index, slice):
             index = np.arange(*index.indices(len(self)))
-        wanted = np.asarray(index)
-        wanted = np.where(wanted < 0, wanted + len(self), wanted)
-        files = np.searchsorted(self._ends, wanted, side="right")
-        found = np.empty(wanted.shape, self._maps[0].dtype)
+        positions = np.asarray(index)
+        positions = np.where(positions < 0, positions + len(self), positions)
+        files = np.searchsorted(self._ends, positions, side="right")
+        tokens = np.empty(positions.shape, self._maps[0].dtype)
         for number in np.unique(files):
-            here = files == number
-            before = self._ends[number - 1] if number else 0
-            found[here] = self._maps[number][wanted[here] - before]
-        return found if found.ndim else found[()]
+            in_file = files == number
+            offset = self._ends[number - 1] if number else 0
+            tokens[in_file] = self._maps[number][positions[in_file] - offset]
+        return tokens if tokens.ndim else tokens[()]
 
 
-def find(folder: Path) -> dict[str, list[Path]] | None:
+def find_shards(folder: Path) -> dict[str, list[Path]] | None:
     """{"train": files, "val": files} if the folder holds shards of both splits, else None."""
-    if not os.path.isdir(folder):  # False, too, for what no disk takes as a path
+    if not os.path.isdir(folder):  # no exception for a path that the file system refuses
         return None
-    found = {split: sorted(folder.glob(f"*{split}*.bin")) for split in ("train", "val")}
-    return found if all(found.values()) else None
+    files = {split: sorted(folder.glob(f"*{split}*.bin")) for split in ("train", "val")}
+    return files if all(files.values()) else None
 
 
-def which(found: dict[str, list[Path]], chosen: tokenizer.Tokenizer) -> str:
-    """16 hex digits that change when a shard may have changed: over names, sizes, times and the tokenizer."""
-    stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for files in found.values() for file in files]
-    return hashlib.sha256(json.dumps([stats, chosen.fingerprint]).encode()).hexdigest()[:16]
+def shards_fingerprint(shards: dict[str, list[Path]], shard_tokenizer: tokenizer.Tokenizer) -> str:
+    """A hash over the shards' names, sizes and modification times and the tokenizer, 16 hex digits."""
+    stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for files in shards.values() for file in files]
+    return hashlib.sha256(json.dumps([stats, shard_tokenizer.fingerprint]).encode()).hexdigest()[:16]
 
 
-def describe(found: dict[str, list[Path]], chosen: tokenizer.Tokenizer) -> dict:
-    """What token_file keeps of them: format, files, counts and checksums. Reads every file once.
+def describe_shards(shards: dict[str, list[Path]], shard_tokenizer: tokenizer.Tokenizer) -> dict:
+    """The entries of meta.json for shards: format, files, counts and checksums. Reads every file once.
 
     Raises InputError if a file holds no whole number of tokens, or an id that the tokenizer does not know.
     """
-    dtype = np.dtype("<u4" if chosen.vocab_size > 65_536 else "<u2")
+    dtype = np.dtype("<u4" if shard_tokenizer.vocab_size > 65_536 else "<u2")
     splits = {}
-    for split, files in found.items():
+    for split, files in shards.items():
         digest, tokens = hashlib.sha256(), 0
         for file in files:
             size = file.stat().st_size
@@ -75,12 +75,12 @@ def describe(found: dict[str, list[Path]], chosen: tokenizer.Tokenizer) -> dict:
             ids = np.memmap(file, dtype, "r")
             for first in range(0, len(ids), BLOCK):
                 block = ids[first : first + BLOCK]
-                if (largest := int(block.max())) >= chosen.vocab_size:
+                if (largest := int(block.max())) >= shard_tokenizer.vocab_size:
                     raise InputError(
-                        f"{file} holds the id {largest}, the tokenizer {chosen.name} has "
-                        f"{chosen.vocab_size}: name the one that made it by --tokenizer"
+                        f"{file} holds the id {largest}, the tokenizer {shard_tokenizer.name} has "
+                        f"{shard_tokenizer.vocab_size}: name the tokenizer that made it by --tokenizer"
                     )
                 digest.update(block)
             tokens += len(ids)
         splits[split] = {"tokens": tokens, "sha256": digest.hexdigest(), "files": [str(file) for file in files]}
-    return {"dtype": dtype.str, "splits": splits, "tokenizer": chosen.state()}
+    return {"dtype": dtype.str, "splits": splits, "tokenizer": shard_tokenizer.state()}

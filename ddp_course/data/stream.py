@@ -1,8 +1,8 @@
 """Files of tokens or text as one endless, shuffled stream of batches, dealt out to ranks and their loader workers.
 
-What the global batch of all ranks holds is a pure function of (files, seed, position in the stream). The numbers of
-ranks and of loader workers decide only who reads which part of it. So the position is one number, it is all that a
-resumed run needs, and that run may have another number of ranks, of workers, or another batch size.
+The global batch is a pure function of (files, seed, position in the stream). The numbers of ranks and of loader
+workers only decide which process reads which part of it. The position is one number. A resumed run needs nothing
+else, and may have another number of ranks, of workers, or another batch size.
 """
 
 import hashlib
@@ -20,15 +20,15 @@ from ddp_course.base.errors import InputError
 class TokenStream(IterableDataset):
     """One rank's share of the stream: pairs (inputs, targets), int64, each (global_batch_size / world_size, context).
 
-    files: flat arrays of `dtype`. "<u2" and "<u4" are the course's token files, "u1" is any text, a byte a token.
-    global_batch_size: windows that all ranks together read at a time.
-    state: what `state_after` of an earlier stream returned; None starts at the beginning.
+    files: flat arrays of `dtype`. "<u2" and "<u4" are the course's token files; "u1" is any text, one token per byte.
+    global_batch_size: windows per global batch, over all ranks.
+    state: the result of `state_after` of an earlier stream; None starts at the beginning.
 
-    A file is cut into windows that share no target: window k starts k * context tokens after the first one. Where the
-    first one starts is drawn anew for each epoch, as far as whole windows leave room, so the tokens that are left out
+    A file is cut into windows that share no target: window k starts k * context tokens after window 0. The start of
+    window 0 is drawn for each epoch, within the tokens that whole windows leave over, so the tokens that are skipped
     at a file's ends, fewer than `context`, differ from epoch to epoch. A file of `context` tokens or fewer has no
-    window. An epoch holds every window once, in an order of its own, and the next epoch follows in the same batch, so
-    no window is left out and all ranks always have a batch.
+    window. An epoch holds every window once, in a new order, and the next epoch begins in the same batch, so no window
+    is left out and all ranks always have a batch.
 
     Use it as DataLoader(stream, batch_size=None, num_workers=...). With w workers, worker i builds the batches i,
     i + w, i + 2w, ...; the loader asks its workers in turn, which puts them back in order.
@@ -63,8 +63,8 @@ class TokenStream(IterableDataset):
             raise InputError(f"a batch of {global_batch_size} windows cannot be shared equally by {world_size} ranks")
         self.global_batch_size, self.rows = global_batch_size, global_batch_size // world_size
         tokens = np.array([_tokens_in(file, self.dtype) for file in self.files], dtype=np.int64)
-        self.room = np.maximum(tokens - 1, 0) % context  # how far a file's first window can be moved
-        self.bounds = np.cumsum(np.maximum(tokens - 1, 0) // context)  # windows up to and with each file
+        self.room = np.maximum(tokens - 1, 0) % context  # largest start of a file's first window
+        self.bounds = np.cumsum(np.maximum(tokens - 1, 0) // context)  # cumulative number of windows per file
         self.windows = int(self.bounds[-1]) if len(self.bounds) else 0
         if not self.windows:
             raise InputError(f"none of the {len(self.files)} files has a window: that takes {context + 1} tokens")
@@ -74,36 +74,36 @@ class TokenStream(IterableDataset):
         self._drawn: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """This rank's batches from the start on; in a loader's worker, the share of them that is the worker's."""
+        """Yield this rank's batches; in a worker of a DataLoader, the worker's share of them."""
         worker = get_worker_info()
         first, step = (worker.id, worker.num_workers) if worker else (0, 1)
-        mapped = {}  # not an attribute: a mapped array that travels to a worker by pickle would travel in full
+        mapped = {}  # not an attribute: pickle would send a mapped array to a worker in full
         for batch in itertools.count(first, step):
             yield self._rows(mapped, self.start + batch * self.global_batch_size + self.rank * self.rows)
 
     def state_after(self, batches: int) -> dict:
-        """Where the stream stands once `batches` of it have been trained on: small, plain, the same on all ranks.
+        """The state of the stream after `batches` batches of training, for a checkpoint; the same on all ranks.
 
-        The training loop counts, not the stream: its copies in the workers are some batches ahead of the training.
+        The training loop counts the batches, because the loader's workers are some batches ahead of it.
         """
         return {"position": self.start + batches * self.global_batch_size, "identity": self.identity}
 
     def window(self, position: int) -> tuple[int, int]:
         """(number of the file, its first token) of the window at `position` of the stream, counted from 0."""
-        epoch, place = divmod(position, self.windows)
+        epoch, index = divmod(position, self.windows)
         if epoch not in self._drawn:
             words = np.random.Philox(key=np.array([self.seed, epoch], dtype=np.uint64))
             order = np.argsort(words.random_raw(self.windows), kind="stable")
-            moved = words.random_raw(len(self.files)) % (self.room + 1).astype(np.uint64)
-            self._drawn = {epoch: (order, moved)}  # one epoch is kept; going back draws the same again
-        order, moved = self._drawn[epoch]
-        number = int(order[place])
+            first_starts = words.random_raw(len(self.files)) % (self.room + 1).astype(np.uint64)
+            self._drawn = {epoch: (order, first_starts)}  # a cache of one epoch
+        order, first_starts = self._drawn[epoch]
+        number = int(order[index])
         file = int(np.searchsorted(self.bounds, number, side="right"))
-        before = int(self.bounds[file - 1]) if file else 0
-        return file, int(moved[file]) + (number - before) * self.context
+        first_of_file = int(self.bounds[file - 1]) if file else 0
+        return file, int(first_starts[file]) + (number - first_of_file) * self.context
 
     def _rows(self, mapped: dict[int, np.memmap], position: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The windows at `position` and after it, one in each row. A file is mapped when it is first needed."""
+        """Read the windows from `position` on, one per row. A file is mapped when it is first needed."""
         block = np.empty((self.rows, self.context + 1), dtype=np.int64)
         for row in range(self.rows):
             file, first = self.window(position + row)

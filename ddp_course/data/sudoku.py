@@ -1,7 +1,7 @@
-"""Sudokus: made, solved, turned into others that are the same puzzle, and told apart.
+"""Make, solve, augment and compare sudokus.
 
-A board is a tuple of digits, row by row: 16 of them for 4x4, 81 for 9x9; 0 is an empty cell. Everything random comes
-from a `random.Random` that the caller seeds, and only from its `random()`, which Python keeps the same in all versions.
+A board is a tuple of digits, row by row: 16 of them for 4x4, 81 for 9x9; 0 is an empty cell. All random numbers come
+from `random()` of a `random.Random` that the caller seeds, which Python keeps the same in all versions.
 """
 
 import hashlib
@@ -15,46 +15,46 @@ from ddp_course.base.errors import InputError
 
 Board = tuple[int, ...]
 SIZES = (4, 9)  # digits, and cells in a row
-MOST_4X4 = 2 * 2**16  # two solved boards, of which all others are augmentations, and the sets of cells to give
+MOST_4X4 = 2 * 2**16  # upper bound: two solved boards up to augmentation, times the subsets of 16 cells
 SECONDS_BETWEEN_REPORTS = 5
 
 
 def solutions(board: Sequence[int], limit: int = 2, rng: random.Random | None = None) -> list[Board]:
-    """Up to `limit` solutions of a board; none if its clues contradict each other.
+    """Find up to `limit` solutions of a board; none if its clues contradict each other.
 
     Search with backtracking, always in the cell with the fewest digits left. With `rng`, digits are tried in random
     order: the first solution of an empty board is then a random grid.
     """
     size = size_of(board)
     free = [[(1 << size) - 1] * size for _ in range(3)]  # of each row, column and box: its unused digits, as bits
-    cells, found = list(board), []
+    cells, solved = list(board), []
     for cell, digit in enumerate(board):
-        if digit and not _place(free, size, cell, 1 << digit - 1):
+        if digit and not _assign(free, size, cell, 1 << digit - 1):
             return []
     empty = [cell for cell, digit in enumerate(board) if not digit]
 
     def search() -> None:
         if not empty:
-            found.append(tuple(cells))
+            solved.append(tuple(cells))
             return
-        cell = min(empty, key=lambda one: _candidates(free, size, one).bit_count())
+        cell = min(empty, key=lambda candidate: _candidates(free, size, candidate).bit_count())
         empty.remove(cell)
         for digit in _shuffled(range(1, size + 1), rng) if rng else range(1, size + 1):
-            if len(found) < limit and _place(free, size, cell, 1 << digit - 1):
+            if len(solved) < limit and _assign(free, size, cell, 1 << digit - 1):
                 cells[cell] = digit
                 search()
-                _take_back(free, size, cell, 1 << digit - 1)
+                _unassign(free, size, cell, 1 << digit - 1)
         empty.append(cell)
 
     search()
-    return found
+    return solved
 
 
 def make(rng: random.Random, size: int, clues: int) -> tuple[Board, Board]:
-    """A random puzzle with exactly one solution, and that solution.
+    """Make a random puzzle with exactly one solution, and return both.
 
-    Cells are emptied in random order as long as the solution stays the only one, until `clues` are left. Some orders
-    end with more clues than that: then no single one of them can go.
+    Cells are emptied in random order as long as the solution stays unique, until `clues` are left. Some orders end
+    with more clues, none of which can be removed.
     """
     if size not in SIZES:
         raise InputError(f"a sudoku of size {size} was asked for, expected one of {', '.join(map(str, SIZES))}")
@@ -74,14 +74,15 @@ def make(rng: random.Random, size: int, clues: int) -> tuple[Board, Board]:
 def make_unlike(
     seed: int, size: int, count: int, fewest: int, most: int, say: Callable[[str], object] = print
 ) -> list[tuple[Board, Board]]:
-    """`count` pairs (puzzle, solution), none of them an augmentation of another; `fewest` to `most` clues are aimed
-    at. Puzzle k does not depend on `count`. `say` hears every few seconds how many there are. Raises InputError if
-    there are not so many, or if no more can be found.
+    """Make `count` pairs (puzzle, solution), none an augmentation of another, with about `fewest` to `most` clues.
+
+    Puzzle k does not depend on `count`. `say` gets the progress every few seconds. Raises InputError if `count` is
+    larger than the number of such puzzles, or if 1000 tries in a row find no new puzzle.
     """
     if size == 4 and count > MOST_4X4:
         raise InputError(f"{count} sudokus of size 4 were asked for; there are fewer than {MOST_4X4:,} of them")
     reported = time.monotonic()
-    seen: set[str] = set()
+    known: set[str] = set()
     made: list[tuple[Board, Board]] = []
     number = missed = 0
     while len(made) < count:
@@ -89,8 +90,8 @@ def make_unlike(
         puzzle, solution = make(rng, size, fewest + int(rng.random() * (most - fewest + 1)))
         number += 1
         missed += 1
-        if (key := fingerprint(puzzle, solution)) not in seen:
-            seen.add(key)
+        if (key := fingerprint(puzzle, solution)) not in known:
+            known.add(key)
             made.append((puzzle, solution))
             missed = 0
         if time.monotonic() - reported > SECONDS_BETWEEN_REPORTS:
@@ -105,13 +106,11 @@ def make_unlike(
 
 
 def augment(puzzle: Board, solution: Board, rng: random.Random) -> tuple[Board, Board]:
-    """The same puzzle with other digits, rows and columns in another order within what the rules allow, perhaps
-    transposed. Its solution, augmented alike, is still its only one.
-    """
+    """Permute the digits, rows and columns as the rules allow, and perhaps transpose. The solution stays unique."""
     size = size_of(puzzle)
     box = math.isqrt(size)
 
-    def order() -> list[int]:  # bands change places, and rows within a band: a box stays a box
+    def order() -> list[int]:  # permutes the bands, and the rows within a band: a box stays a box
         bands = _shuffled(range(box), rng)
         return [band * box + row for band in bands for row in _shuffled(range(box), rng)]
 
@@ -122,21 +121,20 @@ def augment(puzzle: Board, solution: Board, rng: random.Random) -> tuple[Board, 
 
 
 def fingerprint(puzzle: Board, solution: Board) -> str:
-    """The same text for a puzzle and all its augmentations. Different puzzles mostly differ, but may share one.
+    """A hash that a puzzle and all its augmentations share. Two different puzzles may collide, which is rare.
 
-    So who keeps one puzzle for each fingerprint never holds the same one twice. A cell's colour is at first whether it
-    is given. Then, a few times, each cell looks at the colours in its row, column and box and at those of the cells
-    with its digit, and takes a new colour from all of it. Neither order nor names of digits come into it. (Colour
-    refinement: Weisfeiler and Leman, 1968.)
+    Keeping one puzzle per fingerprint therefore keeps no puzzle twice. This is colour refinement (Weisfeiler and
+    Leman, 1968): a cell's first colour says whether it is a clue. Then, three times, each cell gets a new colour from
+    the colours in its row, column and box and of the cells with its digit, independent of order and of digit names.
     """
     size = size_of(puzzle)
     colours = ["given" if digit else "empty" for digit in puzzle]
     for _ in range(3):
-        seen: dict[tuple[str, int], list[str]] = {}
+        group_colours: dict[tuple[str, int], list[str]] = {}
         for cell, colour in enumerate(colours):
             for group in _groups(size, cell, solution[cell]):
-                seen.setdefault(group, []).append(colour)
-        summary = {group: _hash(*sorted(members)) for group, members in seen.items()}
+                group_colours.setdefault(group, []).append(colour)
+        summary = {group: _hash(*sorted(members)) for group, members in group_colours.items()}
         new = []
         for cell, colour in enumerate(colours):
             row, column, box, digit = (summary[group] for group in _groups(size, cell, solution[cell]))
@@ -151,18 +149,16 @@ def is_solved(board: Sequence[int]) -> bool:
 
 
 def fill_at_random(puzzle: Board, rng: random.Random) -> Board:
-    """A guess for each empty cell: one of the digits that no clue in its row, column or box has. What a model has to
-    beat to have learned anything.
-    """
+    """Guess each empty cell among the digits that no clue in its row, column or box has: the baseline of a model."""
     size = size_of(puzzle)
     free = [[(1 << size) - 1] * size for _ in range(3)]
     for cell, digit in enumerate(puzzle):
         if digit:
-            _place(free, size, cell, 1 << digit - 1)
+            _assign(free, size, cell, 1 << digit - 1)
     guess = list(puzzle)
     for cell, digit in enumerate(puzzle):
         if not digit:
-            left = [one for one in range(1, size + 1) if _candidates(free, size, cell) >> one - 1 & 1]
+            left = [candidate for candidate in range(1, size + 1) if _candidates(free, size, cell) >> candidate - 1 & 1]
             guess[cell] = left[int(rng.random() * len(left))]
     return tuple(guess)
 
@@ -178,37 +174,38 @@ def size_of(board: Sequence[int]) -> int:
     """Digits, and cells in a row, of a board."""
     size = math.isqrt(len(board))
     if size**2 != len(board) or size not in SIZES:
-        raise InputError(f"a board has {len(board)} cells, expected {' or '.join(str(one**2) for one in SIZES)}")
+        expected = " or ".join(str(digits**2) for digits in SIZES)
+        raise InputError(f"a board has {len(board)} cells, expected {expected}")
     return size
 
 
 @cache
-def places(size: int) -> list[tuple[int, int, int]]:
+def cell_groups(size: int) -> list[tuple[int, int, int]]:
     """(row, column, box) of each cell, counted from 0."""
     box = math.isqrt(size)
     return [(cell // size, cell % size, cell // size // box * box + cell % size // box) for cell in range(size**2)]
 
 
 def _groups(size: int, cell: int, digit: int) -> list[tuple[str, int]]:
-    return list(zip(("row", "column", "box", "digit"), (*places(size)[cell], digit), strict=True))
+    return list(zip(("row", "column", "box", "digit"), (*cell_groups(size)[cell], digit), strict=True))
 
 
 def _candidates(free: list[list[int]], size: int, cell: int) -> int:
-    row, column, box = places(size)[cell]
+    row, column, box = cell_groups(size)[cell]
     return free[0][row] & free[1][column] & free[2][box]
 
 
-def _place(free: list[list[int]], size: int, cell: int, bit: int) -> bool:
-    """Use a digit in a cell; False, and nothing done, if a rule forbids it."""
+def _assign(free: list[list[int]], size: int, cell: int, bit: int) -> bool:
+    """Use a digit in a cell. Returns False and changes nothing if a rule forbids it."""
     if not _candidates(free, size, cell) & bit:
         return False
-    for unit, index in zip(free, places(size)[cell], strict=True):
+    for unit, index in zip(free, cell_groups(size)[cell], strict=True):
         unit[index] ^= bit
     return True
 
 
-def _take_back(free: list[list[int]], size: int, cell: int, bit: int) -> None:
-    for unit, index in zip(free, places(size)[cell], strict=True):
+def _unassign(free: list[list[int]], size: int, cell: int, bit: int) -> None:
+    for unit, index in zip(free, cell_groups(size)[cell], strict=True):
         unit[index] ^= bit
 
 

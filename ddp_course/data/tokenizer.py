@@ -1,8 +1,7 @@
-"""Text to token ids and back: bytes, byte-pair encoding by Hugging Face `tokenizers` or `rustbpe`, or an existing one.
+"""Tokenizers: bytes, byte-pair encoding by Hugging Face `tokenizers` or `rustbpe`, or an existing tokenizer.
 
-The first three are lossless: every text without NUL comes back exactly. End of text is an id of its own that no
-text encodes to, whatever it contains. The libraries are imported when first needed: a run on bytes loads none
-of them.
+The first three are lossless: decode(encode(text)) == text for every text without NUL. End of text has an id of its
+own that no text encodes to. The libraries are imported when first needed, so a run on bytes loads none of them.
 """
 
 import hashlib
@@ -18,11 +17,11 @@ from ddp_course.base.json_file import read_object
 
 DEFAULT_VOCAB_SIZE = {"bytes": 256, "bpe": 4096, "rustbpe": 4096}
 SMALLEST_VOCAB_SIZE = 257  # of a byte-pair encoding: the 256 bytes and end of text
-LONGEST = 100_000  # characters handed to a library at once: tiktoken dies of a blank of a million
+LONGEST = 100_000  # characters per call of a library: tiktoken crashes on a million spaces in a row
 
 
 class Tokenizer:
-    """Encodes and decodes; subclasses say how. Build one with `build` or `from_state`."""
+    """The interface of all tokenizers. Make one with `build`, `from_state` or `existing`."""
 
     name: str
 
@@ -31,7 +30,7 @@ class Tokenizer:
 
     @cached_property
     def _pieces(self) -> list[bytes]:
-        """The bytes that each id stands for, without end of text."""
+        """The bytes of each id, without end of text."""
         raise NotImplementedError
 
     @cached_property
@@ -40,16 +39,16 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are, end of text included: what a model's embedding needs."""
+        """The number of ids, end of text included: the number of rows of a model's embedding."""
         return len(self._pieces) + 1
 
     @property
     def end_of_text(self) -> int:
-        """The id that stands behind every document."""
+        """The id that is added after every document."""
         return len(self._pieces)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text. Raises InputError for what is not text: NUL, or half a surrogate pair."""
+        """Encode a text as token ids. Raises InputError if it holds NUL or half a surrogate pair."""
         if "\0" in text:
             raise InputError("the text holds a NUL character, which may not occur in text: remove it")
         try:
@@ -59,7 +58,7 @@ class Tokenizer:
         return [token for part in _parts(text) for token in self._encode(part)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids. Never raises: U+FFFD stands for an unknown id or bytes that are not UTF-8."""
+        """Decode ids to text. Never raises: an unknown id, or bytes that are not UTF-8, become U+FFFD."""
         known, end, unknown = self._pieces, self.end_of_text, "\ufffd".encode()
         parts = []
         for token in map(int, ids):  # int: the ids may be NumPy's or torch's
@@ -70,17 +69,17 @@ class Tokenizer:
         return b"".join(parts).decode("utf-8", errors="replace")
 
     def state(self) -> dict:
-        """All that `from_state` needs, in plain JSON types: for a checkpoint or a file."""
+        """The state for `from_state`, in plain JSON types, for a checkpoint or a file."""
         return dict(self._state)
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits that two tokenizers share only if they encode alike."""
+        """A hash over the state, 16 hex digits: two tokenizers with the same hash encode alike."""
         return hashlib.sha256(json.dumps(self._state, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class ByteTokenizer(Tokenizer):
-    """One id a byte. Byte 0, which text does not hold, is end of text: 256 ids suffice."""
+    """One id per byte. Byte 0, which text may not hold, is end of text, so 256 ids suffice."""
 
     name = "bytes"
     vocab_size = 256
@@ -96,10 +95,9 @@ class ByteTokenizer(Tokenizer):
 
 
 class BytePairTokenizer(Tokenizer):
-    """Byte-level byte-pair encoding, by Hugging Face `tokenizers`, with GPT-2's way to split words.
+    """Byte-level byte-pair encoding by Hugging Face `tokenizers`, with GPT-2's pattern to split words.
 
-    End of text is kept out of the library, because it would turn the letters "<|endoftext|>" in a document
-    into it.
+    The library does not know end of text, because it would encode the letters "<|endoftext|>" in a document as it.
     """
 
     name = "bpe"
@@ -110,18 +108,18 @@ class BytePairTokenizer(Tokenizer):
         printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
         others = [byte for byte in range(256) if byte not in set(printable)]
         byte_of = {chr(byte): byte for byte in printable}
-        byte_of |= {chr(256 + place): byte for place, byte in enumerate(others)}
+        byte_of |= {chr(256 + index): byte for index, byte in enumerate(others)}
         vocabulary = self._state["tokenizer"]["model"]["vocab"]
         return [bytes(byte_of[c] for c in word) for word in sorted(vocabulary, key=vocabulary.__getitem__)]
 
     @cached_property
     def _encode(self) -> Callable[[str], list[int]]:
         library = _import_tokenizers().Tokenizer.from_str(json.dumps(self._state["tokenizer"]))
-        return lambda text: library.encode_batch_fast([text])[0].ids  # only this call leaves out the offsets
+        return lambda text: library.encode_batch_fast([text])[0].ids  # the only call that skips the offsets
 
 
 class RustBytePairTokenizer(Tokenizer):
-    """Byte-level byte-pair encoding by `rustbpe` and `tiktoken`, with GPT-4's way to split words."""
+    """Byte-level byte-pair encoding by `rustbpe` and `tiktoken`, with GPT-4's pattern to split words."""
 
     name = "rustbpe"
 
@@ -140,9 +138,9 @@ class RustBytePairTokenizer(Tokenizer):
 
 
 class ExistingTokenizer(Tokenizer):
-    """Any tokenizer of Hugging Face `tokenizers`, as its tokenizer.json says. `existing` reads one from its folder.
+    """Any tokenizer of Hugging Face `tokenizers`, from its tokenizer.json. `existing` reads it from a folder.
 
-    Not every one of them gives back each text exactly. The letters of a special token in a text stay letters.
+    It need not be lossless. The letters of a special token in a text are encoded as letters.
     """
 
     name = "huggingface"
@@ -174,11 +172,11 @@ class ExistingTokenizer(Tokenizer):
 
 BUILT = {kind.name: kind for kind in (ByteTokenizer, BytePairTokenizer, RustBytePairTokenizer)}
 KINDS = BUILT | {ExistingTokenizer.name: ExistingTokenizer}
-ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # of a text, where no tokenizer_config.json says it
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # ends of text to try without a tokenizer_config.json
 
 
 def check(name: str, vocab_size: int | None = None) -> int:
-    """The vocabulary size that `build` will aim at: `vocab_size`, or the default for this tokenizer.
+    """Check the arguments of `build`, and return the vocabulary size: `vocab_size`, or the default of this tokenizer.
 
     Raises InputError for an unknown name, a size the tokenizer cannot have, or a missing package.
     """
@@ -206,9 +204,8 @@ def check(name: str, vocab_size: int | None = None) -> int:
 def build(name: str, documents: Iterable[str], vocab_size: int | None = None) -> Tokenizer:
     """Train the tokenizer `name` ("bytes", "bpe" or "rustbpe") on documents, read once and not kept.
 
-    The same documents give the same tokenizer. `vocab_size` counts end of text; text with too few pairs to
-    merge gives a smaller one. The default is 4096, and 256 for bytes, where nothing else is possible. Raises
-    InputError as `check` does.
+    The same documents give the same tokenizer. `vocab_size` includes end of text; text with too few pairs to merge
+    gives a smaller vocabulary. The default is 4096; bytes always have 256. Raises InputError as `check` does.
     """
     vocab_size = check(name, vocab_size)
     texts = (part for document in documents for part in _parts(document))
@@ -234,7 +231,7 @@ def build(name: str, documents: Iterable[str], vocab_size: int | None = None) ->
 
 
 def from_state(state: dict) -> Tokenizer:
-    """The tokenizer that `state()` described. Raises InputError for an unknown name or a missing package."""
+    """Restore a tokenizer from its `state()`. Raises InputError for an unknown name or a missing package."""
     if state["name"] not in KINDS:
         raise InputError(f'no tokenizer "{state["name"]}": the names are {", ".join(KINDS)}')
     if state["name"] in BUILT:
@@ -242,16 +239,16 @@ def from_state(state: dict) -> Tokenizer:
     return KINDS[state["name"]](state)
 
 
-def existing(where: str | Path) -> ExistingTokenizer:
-    """The tokenizer in a folder (or file) of Hugging Face's: tokenizer.json, and tokenizer_config.json if there is one.
+def existing(path: str | Path) -> ExistingTokenizer:
+    """Read a Hugging Face tokenizer from its folder or file: tokenizer.json, and tokenizer_config.json if it exists.
 
-    Its end of text is the eos_token that tokenizer_config.json names, else the first of ENDS that it knows.
-    Raises InputError if it is not there, cannot be read, or has no end of text.
+    Its end of text is the eos_token in tokenizer_config.json, else the first of ENDS in its vocabulary.
+    Raises InputError if there is no such tokenizer, if it cannot be read, or if it has no end of text.
     """
-    where = Path(where).expanduser()
-    if not where.exists():
-        check(str(where))
-    file = where / "tokenizer.json" if where.is_dir() else where
+    path = Path(path).expanduser()
+    if not path.exists():
+        check(str(path))
+    file = path / "tokenizer.json" if path.is_dir() else path
     try:
         state = read_object(file)
         library = _import_tokenizers().Tokenizer.from_str(json.dumps(state))
@@ -276,7 +273,7 @@ def _parts(text: str) -> Iterator[str]:
 def _installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except ValueError:  # sys.modules holds something without a spec in its place
+    except ValueError:  # sys.modules holds a module without a spec
         return False
 
 

@@ -1,10 +1,11 @@
-"""Which tokens a rank reads: a pure function of (seed, update, window), whatever the number of processes.
+"""Windows of tokens, a pure function of (seed, update, window), for any number of processes.
 
-A window of `context` tokens is an input; the same window one token later is its target. One, two or four
-processes share out the same windows of an update, so they train on the same global batch, and the step number
-is all that a resumed run needs to go on where it stopped.
+A window of `context` tokens is an input; the same window shifted by one token is its target. One, two or four
+processes divide the same windows of a step, so they train on the same global batch, and a resumed run needs only the
+step number to continue.
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,7 +17,7 @@ IGNORED = -100  # the target that torch's cross-entropy leaves out by default
 
 
 def window_starts(seed: int, update: int, count: int, tokens: int, context: int) -> np.ndarray:
-    """Where windows 0 to count-1 of an update start: int64, shape (count,), in [0, tokens - context - 1].
+    """The starts of windows 0 to count-1 of a step: int64, shape (count,), in [0, tokens - context - 1].
 
     Window j is word j of a Philox stream whose 128-bit key is (seed, update): it does not depend on `count`,
     and no two pairs share a stream. (Philox: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
@@ -48,27 +49,27 @@ def micro_batches(
     rank: int,
     world_size: int,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """One rank's share of an update: `accumulation_steps` pairs (inputs, targets).
+    """Yield one rank's micro-batches of a step: `accumulation_steps` pairs (inputs, targets).
 
     Both are int64 of shape (micro_batch_size, context), on the CPU. Row b of micro-batch m is window
-    (m * world_size + rank) * micro_batch_size + b: micro-batch m of all ranks is one run of windows.
+    (m * world_size + rank) * micro_batch_size + b: micro-batch m of all ranks holds consecutive windows.
     """
     count = accumulation_steps * world_size * micro_batch_size
     starts = window_starts(seed, update, count, len(tokens), context)
-    for mine in starts.reshape(accumulation_steps, world_size, micro_batch_size)[:, rank]:
-        block = tokens[mine[:, None] + np.arange(context + 1)].astype(np.int64)
+    for rank_starts in starts.reshape(accumulation_steps, world_size, micro_batch_size)[:, rank]:
+        block = tokens[rank_starts[:, None] + np.arange(context + 1)].astype(np.int64)
         yield torch.tensor(block[:, :-1]), torch.tensor(block[:, 1:])
 
 
 def validation_batches(
     tokens: np.ndarray, *, context: int, batch_size: int, rank: int, world_size: int, max_windows: int | None = None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """One rank's share of a validation split: pairs (inputs, targets), int64, (up to batch_size, context).
+    """Yield one rank's batches of a validation split: pairs (inputs, targets), int64, (up to batch_size, context).
 
-    Windows are consecutive and do not overlap, so every token but the first is a target exactly once. The
-    last one may be short: its missing targets are -100, and `(targets != -100).sum()` counts the others.
-    Window k goes to rank k % world_size. Ranks may get different numbers of batches, or none, so a loop over
-    them must not communicate. `max_windows` takes that many windows, spread evenly over the split.
+    Windows are consecutive and do not overlap, so every token but the first is a target exactly once. The last window
+    may be short: its missing targets are -100, and `(targets != -100).sum()` counts the others. Window k goes to rank
+    k % world_size. Ranks may get different numbers of batches, or none, so a loop over them must not communicate.
+    `max_windows` limits the number of windows, which are spread evenly over the split.
 
     Raises InputError if there is no target, or if max_windows is below 1.
     """
@@ -76,12 +77,12 @@ def validation_batches(
         raise InputError(f"validation needs at least 2 tokens, the corpus has {len(tokens)} to validate on")
     if max_windows is not None and max_windows < 1:
         raise InputError(f"validation needs at least 1 window, found max_windows = {max_windows}")
-    windows = np.arange(-(-(len(tokens) - 1) // context))
+    windows = np.arange(math.ceil((len(tokens) - 1) / context))
     if max_windows is not None and max_windows < len(windows):
         windows = np.arange(max_windows) * len(windows) // max_windows
-    mine = windows[rank::world_size]
-    for first in range(0, len(mine), batch_size):
-        starts = mine[first : first + batch_size] * context
+    rank_windows = windows[rank::world_size]
+    for first in range(0, len(rank_windows), batch_size):
+        starts = rank_windows[first : first + batch_size] * context
         position = starts[:, None] + np.arange(context + 1)
         block = tokens[np.minimum(position, len(tokens) - 1)].astype(np.int64)
         targets = np.where(position < len(tokens), block, IGNORED)[:, 1:]

@@ -1,9 +1,9 @@
-"""The ranks as a grid with named axes: where this rank stands on each, and which ranks share its line.
+"""The mesh: ranks as a grid with named axes, this rank's coordinates on it, and a process group per axis.
 
-    mesh = Mesh(world, pp=2, dp=1, shard=1, cp=1, tp=2)    # rank = (pp, dp, shard, cp, tp), the last counts fastest
+    mesh = Mesh(world, pp=2, dp=1, shard=1, cp=1, tp=2)    # rank = (pp, dp, shard, cp, tp), row-major
 
-The last axis joins ranks whose numbers follow each other, so its messages stay within a machine: `tp`, which sends the
-most and cannot compute meanwhile. The first one joins the ranks that are furthest apart: `pp`, which sends the least.
+The last axis joins neighbouring ranks, so its messages stay within a machine: `tp`, which sends the most and cannot
+overlap it with computation. The first axis joins the ranks that are furthest apart: `pp`, which sends the least.
 """
 
 from dataclasses import dataclass
@@ -17,22 +17,23 @@ from ddp_course.distributed.process_group import World
 
 @dataclass(frozen=True)
 class Axis:
-    """One line of the mesh through this rank: `rank` of `size`, and the group to communicate in."""
+    """One axis of the mesh: this rank's coordinate (`rank`) on it, its size, and the process group of its ranks."""
 
     size: int
     rank: int
     group: dist.ProcessGroup
 
     def neighbour(self, step: int) -> int:
-        """The rank on this axis that is `step` further, in a ring."""
+        """The rank `step` positions further on this axis, as a ring."""
         return (self.rank + step) % self.size
 
 
 class Mesh:
-    """pp: pipeline stages. dp: replicas. shard: FSDP. cp: parts of each window. tp: parts of each layer.
+    """A device mesh with five axes.
 
-    The ranks of `cp` use the same weights for different tokens, as those of `dp` and `shard` do, so weights are
-    sharded over `shard` and `cp` together. Collective; raises InputError if the axes make another number of ranks.
+    pp: pipeline stages. dp: replicas. shard: FSDP. cp: parts of each window. tp: parts of each layer.
+    The ranks of `cp` use the same weights for different tokens, like those of `dp` and `shard`, so weights are sharded
+    over `shard` and `cp` jointly. Collective. Raises InputError if the product of the sizes is not the world size.
     """
 
     def __init__(self, world: World, *, pp: int, dp: int, shard: int, cp: int, tp: int) -> None:
@@ -52,28 +53,28 @@ class Mesh:
         # The same grid with shard and cp as one axis, for fully_shard: (dp, shard x cp) replicates, then shards.
         names = ("pp", "dp", "shard_cp", "tp")
         joined = init_device_mesh(world.device.type, (pp, dp, shard * cp, tp), mesh_dim_names=names)
-        self.weights: DeviceMesh | None = None  # over which one stage's weights are replicated and sharded
+        self.weights: DeviceMesh | None = None  # the mesh for fully_shard of a stage
         if dp * shard * cp > 1:
             self.weights = joined["dp", "shard_cp"] if dp > 1 else joined["shard_cp"]
 
     @property
     def replicas(self) -> int:
-        """How many parts the windows of a batch are divided into."""
+        """The number of shares that a batch is divided into."""
         return self.dp.size * self.shard.size
 
     @property
     def replica(self) -> int:
-        """Which of these parts this rank takes: with its peers on pp, cp and tp it works on the same windows."""
+        """The index of this rank's share; its peers on pp, cp and tp work on the same windows."""
         return self.dp.rank * self.shard.size + self.shard.rank
 
     @property
     def averaged(self) -> int:
-        """Over how many ranks fully_shard averages a gradient."""
+        """The number of ranks over which fully_shard averages a gradient."""
         return self.replicas * self.cp.size
 
     @property
     def speaks_for_replica(self) -> bool:
-        """True on one of the tp peers of the last stage: there a loss is known, and counted once."""
+        """True on the first tp rank of the last stage: it knows the loss, and sums over such ranks count it once."""
         return self.pp.rank == self.pp.size - 1 and self.tp.rank == 0
 
     def __str__(self) -> str:

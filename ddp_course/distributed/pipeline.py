@@ -1,4 +1,4 @@
-"""The micro-batches of an update on their way through the stages of a model, of which this rank has one."""
+"""Pipeline parallelism: the micro-batches of a step go through the stages of a model, one stage per rank."""
 
 import torch
 import torch.distributed as dist
@@ -12,10 +12,10 @@ SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
 class Pipeline:
-    """torch's schedule around `stage`: the first one takes tokens, each one what the last one returned.
+    """torch's pipeline schedule around `stage`. The first stage takes tokens, each other stage the previous output.
 
-    The last stage is called with `targets` as well and returns a *summed* loss, so the gradients of micro-batches add
-    up to that of the batch: torch must not divide them by their number (`scale_grads`).
+    The last stage also takes `targets` and returns a *summed* loss, so the gradients of micro-batches add up to that of
+    the batch, and torch must not divide them by their number (`scale_grads=False`).
     """
 
     def __init__(self, stage: nn.Module, axis: Axis, device: torch.device, micro_batches: int, schedule: str) -> None:
@@ -28,29 +28,29 @@ class Pipeline:
         )
 
     def forward_backward(self, inputs: Tensor, targets: Tensor, scale: float) -> Tensor:
-        """Add the gradients of `scale` times the summed loss. All micro-batches below each other, on every stage.
+        """Run a step: add the gradients of `scale` times the summed loss. Call it on every stage.
 
-        Returns the summed loss, on the last stage; 0 on the others.
+        inputs, targets: all micro-batches concatenated. Returns the summed loss on the last stage, 0 on the others.
         """
         self._scale = scale
         return self._run(self._schedule.step, inputs, targets) / scale
 
     @torch.no_grad()
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The summed loss alone, as above."""
+        """Return the summed loss like `forward_backward`, without gradients."""
         self._scale = 1.0
         return self._run(self._schedule.eval, inputs, targets)
 
     def _run(self, step, inputs: Tensor, targets: Tensor) -> Tensor:
         losses: list[Tensor] = []
-        of_first = (inputs,) if self._first else ()
-        of_last = {"targets": targets, "target": targets, "losses": losses} if self._last else {}
-        step(*of_first, **of_last, return_outputs=False)
+        positional = (inputs,) if self._first else ()
+        keywords = {"targets": targets, "target": targets, "losses": losses} if self._last else {}
+        step(*positional, **keywords, return_outputs=False)
         return sum((loss.detach() for loss in losses), start=torch.zeros((), device=inputs.device))
 
 
 def add_other_end(gradient: Tensor, axis: Axis) -> None:
-    """First and last stage: add to `gradient` that of the other one, for a tensor that both of them hold."""
+    """Sum the gradient of a tensor that first and last stage share. Call it on these two stages."""
     gradient = gradient.to_local() if isinstance(gradient, DTensor) else gradient
     other, received = axis.size - 1 - axis.rank, torch.empty_like(gradient)
     for work in dist.batch_isend_irecv(

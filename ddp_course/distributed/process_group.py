@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.distributed.nn
 
 from ddp_course.base.errors import InputError
-from ddp_course.distributed.rendezvous import from_environment, meet, place_in_job
+from ddp_course.distributed.rendezvous import integer_from_environment, meet, ranks_from_environment
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def start(timeout_seconds: float = 60, device: str = "auto") -> World:
         return _started
     _collect_seldom()
     launcher = os.getppid()
-    rank, local_rank, size = place_in_job()
+    rank, local_rank, size = ranks_from_environment()
     place = _pin_device(device, local_rank)
     store = meet(rank, size, timeout_seconds, launcher) if size > 1 else dist.HashStore()
     try:
@@ -168,9 +168,9 @@ def _pin_device(device: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise InputError("--device cuda was asked for, but torch sees no CUDA device; use --device cpu")
-    if from_environment("WORLD_SIZE", 1, least=1) > 1 and "LOCAL_RANK" not in os.environ:
+    if integer_from_environment("WORLD_SIZE", 1, least=1) > 1 and "LOCAL_RANK" not in os.environ:
         raise InputError("LOCAL_RANK is not set, so each process would take GPU 0; start the job with torchrun")
-    processes = max(from_environment("LOCAL_WORLD_SIZE", 1, least=1), local_rank + 1)
+    processes = max(integer_from_environment("LOCAL_WORLD_SIZE", 1, least=1), local_rank + 1)
     gpus = torch.cuda.device_count()
     if processes > gpus:
         raise InputError(

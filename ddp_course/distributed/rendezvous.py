@@ -1,4 +1,4 @@
-"""How the ranks find each other: what the environment says, and a wait that is as long as it says."""
+"""Rendezvous: read the launcher's environment variables and wait for all ranks, with a deadline."""
 
 import contextlib
 import os
@@ -13,17 +13,17 @@ import torch.distributed as dist
 from ddp_course.base.errors import InputError
 
 
-def place_in_job() -> tuple[int, int, int]:
-    """RANK, LOCAL_RANK and WORLD_SIZE; without a launcher 0, 0 and 1. Raises InputError for what is no such number."""
-    rank, local_rank = from_environment("RANK", 0, least=0), from_environment("LOCAL_RANK", 0, least=0)
-    size = from_environment("WORLD_SIZE", 1, least=1)
+def ranks_from_environment() -> tuple[int, int, int]:
+    """Read RANK, LOCAL_RANK and WORLD_SIZE; without a launcher 0, 0 and 1. Raises InputError if one is out of range."""
+    rank, local_rank = integer_from_environment("RANK", 0, least=0), integer_from_environment("LOCAL_RANK", 0, least=0)
+    size = integer_from_environment("WORLD_SIZE", 1, least=1)
     if rank >= size:
         raise InputError(f"RANK is {rank}, but WORLD_SIZE is {size}: the ranks of this job are 0 to {size - 1}")
     return rank, local_rank, size
 
 
-def from_environment(name: str, default: int, *, least: int, most: int = 2**31 - 1) -> int:
-    """The whole number in an environment variable. Raises InputError unless it is one from `least` to `most`."""
+def integer_from_environment(name: str, default: int, *, least: int, most: int = 2**31 - 1) -> int:
+    """Read a whole number from an environment variable. Raises InputError unless it is from `least` to `most`."""
     text = os.environ.get(name, str(default))
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
     if number is None or not least <= number <= most:
@@ -32,31 +32,33 @@ def from_environment(name: str, default: int, *, least: int, most: int = 2**31 -
 
 
 def launcher_is_gone(launcher: int) -> bool:
-    """Whether the process that started this rank has ended. kill -9 of torchrun sends its ranks nothing: they are
-    handed to another parent, and would go on unseen."""
+    """Whether the process that started this rank has ended.
+
+    kill -9 of torchrun sends no signal to its ranks: they get another parent and would run on.
+    """
     return "LOCAL_RANK" in os.environ and os.getppid() != launcher
 
 
 def meet(rank: int, size: int, seconds: float, launcher: int) -> dist.Store:
-    """The key-value store of this job, once all `size` ranks are there, fresh for each restart of the job.
+    """Wait for all `size` ranks and return the key-value store of this attempt of the job.
 
-    Raises InputError after `seconds`, or sooner if the launcher is gone, whose store nobody serves any more.
-    Not TCPStore's own wait: it takes up to two and a half times its timeout, and hears of no launcher.
+    Raises InputError after `seconds`, or sooner if the launcher has ended, because it served the store.
+    TCPStore's own wait takes up to 2.5 times its timeout and does not notice that the launcher has ended.
     """
     if "MASTER_ADDR" not in os.environ:
         raise InputError(f"WORLD_SIZE is {size} but MASTER_ADDR is not set; start the job with torchrun")
-    address, port = os.environ["MASTER_ADDR"], from_environment("MASTER_PORT", 29500, least=1, most=2**16 - 1)
-    where, deadline = f"{address}:{port}", time.monotonic() + seconds
+    address, port = os.environ["MASTER_ADDR"], integer_from_environment("MASTER_PORT", 29500, least=1, most=2**16 - 1)
+    endpoint, deadline = f"{address}:{port}", time.monotonic() + seconds
     # torchrun's agent already serves the store; a job started by hand needs rank 0 to do it.
-    of_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    serve = rank == 0 and not of_launcher
+    launcher_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    serve = rank == 0 and not launcher_serves
     if not serve:
-        _wait_for_answer(rank, address, port, seconds, deadline, of_launcher, launcher)
-    # The agent keeps one store over restarts. Without a prefix, restarted ranks read the addresses of the dead.
-    # A store of rank 0 is fresh. There the ranks may differ: each agent counts the restarts that it has seen itself.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0) if of_launcher else 0
+        _wait_for_answer(rank, address, port, seconds, deadline, launcher_serves, launcher)
+    # The agent keeps one store over restarts. Without a prefix, restarted ranks would read stale addresses.
+    # A store served by rank 0 is new, and needs no prefix; agents may disagree on the number of restarts.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0) if launcher_serves else 0
     store = dist.PrefixStore(f"attempt_{attempt}", _connect(rank, address, port, serve, seconds, deadline))
-    with told_if_the_store_is_lost():
+    with store_errors():
         if store.add(f"rank_{rank}", 1) == 1:
             store.add("ranks", 1)
         pause = 0.001
@@ -66,14 +68,14 @@ def meet(rank: int, size: int, seconds: float, launcher: int) -> dist.Store:
             if time.monotonic() > deadline:
                 missing = [str(other) for other in range(size) if not store.check([f"rank_{other}"])]
                 shown = ", ".join(missing[:8]) + (" ..." if len(missing) > 8 else "")
-                raise InputError(f"of {size} ranks not all came to {where} within {seconds:g} s; missing: {shown}")
+                raise InputError(f"of {size} ranks not all came to {endpoint} within {seconds:g} s; missing: {shown}")
             time.sleep(pause)
             pause = min(2 * pause, 0.2)
     return store
 
 
 def _connect(rank: int, address: str, port: int, serve: bool, seconds: float, deadline: float) -> dist.Store:
-    """TCPStore, in a thread: it would wait without end for the greeting of somebody who is no store."""
+    """Connect to the TCPStore in a thread, because it waits forever for a server that is no TCPStore."""
     made: list[dist.Store | Exception] = []
 
     def connect() -> None:
@@ -97,8 +99,8 @@ def _connect(rank: int, address: str, port: int, serve: bool, seconds: float, de
 
 
 @contextlib.contextmanager
-def told_if_the_store_is_lost() -> Iterator[None]:
-    """The store lives in the launcher, or in rank 0 of a job that was started by hand, and ends with it."""
+def store_errors() -> Iterator[None]:
+    """Turn a lost connection to the store into an InputError: the launcher, or rank 0, that served it has ended."""
     try:
         yield
     except dist.DistNetworkError:
@@ -106,9 +108,9 @@ def told_if_the_store_is_lost() -> Iterator[None]:
 
 
 def _wait_for_answer(
-    rank: int, address: str, port: int, seconds: float, deadline: float, of_launcher: bool, launcher: int
+    rank: int, address: str, port: int, seconds: float, deadline: float, launcher_serves: bool, launcher: int
 ) -> None:
-    """Return as soon as somebody listens there."""
+    """Wait until a process listens at the address."""
     refused = 0
     while True:
         try:
@@ -119,8 +121,8 @@ def _wait_for_answer(
         except OSError as error:
             refused = refused + 1 if isinstance(error, ConnectionRefusedError) else 0
             reason = error.strerror or str(error)
-        # The launcher serves its store before it starts us: where nobody listens any more, it has ended.
-        if launcher_is_gone(launcher) or (of_launcher and refused >= 8):
+        # The launcher serves its store before it starts ranks: if the port refuses connections, it has ended.
+        if launcher_is_gone(launcher) or (launcher_serves and refused >= 8):
             raise InputError(f"rank {rank} ends: its launcher, which served {address}:{port}, has ended")
         if time.monotonic() > deadline:
             raise InputError(f"rank {rank} got no answer from {address}:{port} within {seconds:g} s ({reason})")

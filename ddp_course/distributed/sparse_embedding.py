@@ -1,4 +1,4 @@
-"""An embedding table of which a step sends, reads and writes only the rows that it used."""
+"""A sparse embedding table: a step sends, reads and writes only the rows that it used."""
 
 import torch
 import torch.distributed as dist
@@ -8,16 +8,16 @@ from ddp_course.distributed.process_group import World
 
 
 class SparseEmbedding(nn.Module):
-    """A table of `rows` vectors of `width` numbers, one for each id, trained without a gradient of its own size.
+    """A table of `rows` vectors of `width` numbers, one per id, trained without a gradient of the table's size.
 
     `forward(ids)`, ids of shape (batch,), returns (batch, width). In training mode the rows are a new leaf of
-    autograd: its gradient has the size of the batch, and `SparseSignSGD` fetches it from here.
-    cast_to: the type of what `forward` returns, such as bfloat16. The table and its gradients keep their own: a sum of
-    many small gradients would be lost in 8 bits.
+    autograd: its gradient has the size of the batch, and `SparseSignSGD` reads it from `used`.
+    cast_to: the dtype of the output, such as bfloat16. The table and its gradients keep their own dtype, because
+    bfloat16 would lose sums of many small gradients.
 
-    Keep it outside the module that DDP wraps, and hand its result to that module. The table is a buffer, because
-    a parameter would be reduced in full; and inside DDP a buffer would be broadcast in full, in every forward pass.
-    Build it on every rank from the same seed; rows start with the standard deviation `std`.
+    Keep it outside the module that DDP wraps, and pass its output to that module. The table is a buffer, because DDP
+    would all-reduce a parameter in full; inside DDP, a buffer would be broadcast in full in every forward pass.
+    Build it on every rank from the same seed; rows are initialised with the standard deviation `std`.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class SparseEmbedding(nn.Module):
 class SparseSignSGD(torch.optim.Optimizer):
     """Sign-SGD with decoupled weight decay, on the rows of a `SparseEmbedding` that any rank has used.
 
-    The gradients of all ranks for the same row are added up, the sign is taken once, and every rank applies the
-    same update: row <- row * (1 - lr * weight_decay) - lr * sign(sum). So the replicas stay equal to the last bit,
-    and a step equals that of one process on the global batch. The sign forgets the size of a gradient: a loss that
-    is a sum, or a mean, or scaled by the number of ranks gives the same step.
+    The gradients of all ranks for the same row are summed, the sign is taken once, and every rank applies the same
+    update: row <- row * (1 - lr * weight_decay) - lr * sign(sum). So the replicas stay bit-equal, and a step equals
+    that of one process on the global batch. The sign does not depend on the scale of a gradient, so a summed loss, a
+    mean loss and a loss times the number of ranks give the same step.
     Ranks may have used different numbers of rows, or none. `step()` is a collective: call it on every rank.
 
     The update is that of the sparse embedding of Wang et al., "Hierarchical Reasoning Model" (2025); signSGD:
@@ -61,22 +61,22 @@ class SparseSignSGD(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
         ids, gradients = gather_rows(self.world, *self._own_gradients())
-        rows, place = ids.unique(return_inverse=True)
+        rows, row_of_id = ids.unique(return_inverse=True)
         summed = gradients.new_zeros(len(rows), gradients.shape[1])
-        if summed.is_cuda:  # where index_add_ adds in any order: a sum near zero would have another sign on each rank
-            summed.index_put_((place,), gradients, accumulate=True)
+        if summed.is_cuda:  # index_add_ is nondeterministic there: a sum near 0 could differ in sign between ranks
+            summed.index_put_((row_of_id,), gradients, accumulate=True)
         else:
-            summed.index_add_(0, place, gradients)
+            summed.index_add_(0, row_of_id, gradients)
         group, table = self.param_groups[0], self.embedding.table
         kept = table[rows].mul_(1 - group["lr"] * group["weight_decay"])
         table[rows] = kept.add_(summed.sign(), alpha=-group["lr"])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget which rows were used. Call it after each step, like every optimizer's."""
+        """Clear the list of used rows. Call it after each step, like every optimizer's."""
         self.embedding.used.clear()
 
     def _own_gradients(self) -> tuple[Tensor, Tensor]:
-        """This rank's ids and gradients; a forward pass that no backward followed adds nothing."""
+        """This rank's ids and gradients; a forward pass without a backward adds nothing."""
         used = [(ids, vectors.grad) for ids, vectors in self.embedding.used if vectors.grad is not None]
         table = self.embedding.table
         no_ids = torch.empty(0, dtype=torch.int64, device=table.device)
@@ -87,15 +87,15 @@ class SparseSignSGD(torch.optim.Optimizer):
 
 
 def gather_rows(world: World, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Every rank's ids (n,) and rows (n, width), one after the other in the order of the ranks; n may differ.
+    """All-gather ids (n,) and rows (n, width), concatenated in the order of the ranks; n may differ between ranks.
 
-    all_gather wants equal shapes, so the shorter ones travel with padding: world size x the largest n.
+    all_gather needs equal shapes, so each rank pads to the largest n: world size x the largest n rows are sent.
     """
     if world.size == 1:
         return ids, rows
-    mine = torch.tensor([len(ids)], device=rows.device)
-    counts = [torch.empty_like(mine) for _ in range(world.size)]
-    dist.all_gather(counts, mine)
+    own_count = torch.tensor([len(ids)], device=rows.device)
+    counts = [torch.empty_like(own_count) for _ in range(world.size)]
+    dist.all_gather(counts, own_count)
     counts = [int(count) for count in counts]
     gathered = []
     for part in (ids, rows):
@@ -103,5 +103,5 @@ def gather_rows(world: World, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor
         padded[: len(part)] = part
         received = [torch.empty_like(padded) for _ in range(world.size)]
         dist.all_gather(received, padded)
-        gathered.append(torch.cat([one[:count] for one, count in zip(received, counts, strict=True)]))
+        gathered.append(torch.cat([tensor[:count] for tensor, count in zip(received, counts, strict=True)]))
     return gathered[0], gathered[1]

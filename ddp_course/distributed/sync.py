@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ddp_course.base.errors import InputError
 from ddp_course.distributed.process_group import World
-from ddp_course.distributed.rendezvous import launcher_is_gone, told_if_the_store_is_lost
+from ddp_course.distributed.rendezvous import launcher_is_gone, store_errors
 from ddp_course.distributed.replica_check import ReplicasDiffer
 
 T = TypeVar("T")
@@ -43,12 +43,12 @@ def from_rank_0(world: World, make: Callable[[], T]) -> T:
             except Exception as error:
                 failure, message = error, pickle.dumps((None, str(error) or type(error).__name__))
         if world.store:
-            with told_if_the_store_is_lost():
+            with store_errors():
                 world.store.set(turn, "done")
     else:
         message = b""
         if world.store:
-            with told_if_the_store_is_lost():
+            with store_errors():
                 _wait_for_rank_0(world, world.store, turn)
     box = [message]
     dist.broadcast_object_list(box, src=0, device=world.device)

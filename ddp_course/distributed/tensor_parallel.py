@@ -1,8 +1,8 @@
-"""Linear layers cut over ranks, each of which computes its part of every matrix product (Megatron-LM).
+"""Tensor parallelism: linear layers sharded over ranks, each of which computes a part of the product (Megatron-LM).
 
-A column-parallel layer computes some of the outputs from all inputs; a row-parallel one has some of the inputs and
-computes a part of every output, and the parts are added. One after the other they need one all-reduce in forward and
-one in backward.
+A column-parallel layer computes some of the outputs from all inputs; a row-parallel layer has some of the inputs and
+computes a partial sum of every output, and the partial sums are added. A column-parallel layer followed by a
+row-parallel layer needs one all-reduce in forward and one in backward.
 """
 
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ from ddp_course.distributed.mesh import Axis
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How a tensor is divided over the ranks: along `dim`, and each of `groups` layers fused in it by itself."""
+class Placement:
+    """How a tensor is sharded over ranks: along `dim`, each of the `groups` layers fused in it by itself."""
 
     dim: int
     groups: int = 1
 
-    def part(self, whole: Tensor, rank: int, ranks: int) -> Tensor:
+    def shard(self, whole: Tensor, rank: int, ranks: int) -> Tensor:
         fused = whole.chunk(self.groups, self.dim)
-        return torch.cat([one.chunk(ranks, self.dim)[rank] for one in fused], self.dim)
+        return torch.cat([layer.chunk(ranks, self.dim)[rank] for layer in fused], self.dim)
 
-    def joined(self, parts: list[Tensor]) -> Tensor:
-        """What `part` has divided."""
+    def join(self, parts: list[Tensor]) -> Tensor:
+        """The whole tensor from the shards of all ranks."""
         fused = zip(*(part.chunk(self.groups, self.dim) for part in parts), strict=True)
-        return torch.cat([one for of_layer in fused for one in of_layer], self.dim)
+        return torch.cat([part for layer_parts in fused for part in layer_parts], self.dim)
 
 
 class Enter(torch.autograd.Function):
@@ -64,40 +64,40 @@ def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 class Column(nn.Module):
-    """Some of the outputs of `whole`, from all inputs. groups: layers fused in it, as queries, keys and values are."""
+    """Column-parallel: some of the outputs of `whole`, from all inputs. groups: fused layers, such as q, k and v."""
 
     def __init__(self, whole: nn.Linear, axis: Axis, groups: int = 1) -> None:
         super().__init__()
-        self.axis, self.cuts = axis, {"weight": Cut(0, groups), "bias": Cut(0, groups)}
-        self.weight, self.bias = _own_part(self.cuts["weight"], whole.weight, axis), None
+        self.axis, self.placements = axis, {"weight": Placement(0, groups), "bias": Placement(0, groups)}
+        self.weight, self.bias = _shard(self.placements["weight"], whole.weight, axis), None
         if whole.bias is not None:
-            self.bias = _own_part(self.cuts["bias"], whole.bias, axis)
+            self.bias = _shard(self.placements["bias"], whole.bias, axis)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(Enter.apply(x, self.axis.group), self.weight, self.bias)
 
 
 class Row(nn.Module):
-    """All outputs of `whole`, from some of the inputs, summed over the ranks. The bias is whole, and added once."""
+    """Row-parallel: all outputs of `whole`, summed over the ranks' inputs. The bias is replicated and added once."""
 
     def __init__(self, whole: nn.Linear, axis: Axis) -> None:
         super().__init__()
-        self.axis, self.cuts = axis, {"weight": Cut(1)}
-        self.weight, self.bias = _own_part(self.cuts["weight"], whole.weight, axis), whole.bias
+        self.axis, self.placements = axis, {"weight": Placement(1)}
+        self.weight, self.bias = _shard(self.placements["weight"], whole.weight, axis), whole.bias
 
     def forward(self, x: Tensor) -> Tensor:
         y = Leave.apply(F.linear(x, self.weight), self.axis.group)
         return y if self.bias is None else y + self.bias
 
 
-def _own_part(cut: Cut, whole: Tensor, axis: Axis) -> nn.Parameter:
-    return nn.Parameter(cut.part(whole.detach(), axis.rank, axis.size))
+def _shard(placement: Placement, whole: Tensor, axis: Axis) -> nn.Parameter:
+    return nn.Parameter(placement.shard(whole.detach(), axis.rank, axis.size))
 
 
-def cuts_of(module: nn.Module) -> dict[str, Cut]:
-    """Name -> cut of the parameters in `module` that are divided. All others are the same on every rank."""
+def placements_of(module: nn.Module) -> dict[str, Placement]:
+    """{name: placement} of the sharded parameters in `module`. All others are replicated."""
     return {
-        f"{name}.{parameter}".lstrip("."): cut
+        f"{name}.{parameter}".lstrip("."): placement
         for name, layer in module.named_modules()
-        for parameter, cut in getattr(layer, "cuts", {}).items()
+        for parameter, placement in getattr(layer, "placements", {}).items()
     }

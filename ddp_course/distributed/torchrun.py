@@ -1,4 +1,4 @@
-"""What a rank has to tell the torchrun that started it: why it ends, and that it should not be started again."""
+"""Messages from a rank to the torchrun that started it: the reason of a failure, and a request not to restart."""
 
 import contextlib
 import json
@@ -13,24 +13,24 @@ from ddp_course.base.errors import in_one_line
 
 
 def put_into_report(sentence: str) -> None:
-    """Put our sentence, without a traceback, into the report that torchrun prints when a rank has failed.
+    """Write our sentence, without a traceback, into the report that torchrun prints when a rank has failed.
 
-    That report cannot be switched off; its format is the one of torch's own error handler.
+    torchrun always prints that report; its format is that of torch's own error handler.
     """
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         sentence = in_one_line(sentence)
         extra = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
-        with contextlib.suppress(OSError), open(path, "w") as file:  # our own line is said in any case
+        with contextlib.suppress(OSError), open(path, "w") as file:  # the caller prints the sentence as well
             json.dump({"message": {"message": sentence, "extraInfo": extra}}, file)
 
 
 def node() -> str:
-    """Which torchrun of the job started this rank: there is one per machine. Empty without torchrun."""
+    """The number of the torchrun that started this rank: one per machine. Empty without torchrun."""
     return os.environ.get("GROUP_RANK", "")
 
 
 def would_restart() -> bool:
-    """Whether torchrun starts its ranks anew when one ends with another exit code than 0: --max-restarts."""
+    """Whether torchrun would restart its ranks if one of them failed: --max-restarts."""
     numbers = [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RESTART_COUNT", "MAX_RESTARTS")]
     if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in numbers):
         return False
@@ -48,10 +48,10 @@ def may_regroup(launcher: int) -> bool:
 
 
 def stop(launcher: int) -> None:
-    """SIGTERM to torchrun, the process `launcher`: it ends its ranks, waits for them, and starts none anew.
+    """Send SIGTERM to torchrun, the process `launcher`: it ends its ranks, waits for them, and does not restart them.
 
-    torchrun makes each rank the leader of a session. A rank that is none was started by something in between, which
-    SIGTERM would not stop: then nothing is sent.
+    torchrun makes each rank the leader of a session. If this rank is no leader, a process between torchrun and the
+    rank started it, and SIGTERM would not stop that one: then no signal is sent.
     """
     if os.getsid(0) == os.getpid() and os.getppid() == launcher:
         with contextlib.suppress(OSError):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddp_course.distributed.mesh import Axis
-from ddp_course.distributed.tensor_parallel import Column, Leave, Row, cuts_of
+from ddp_course.distributed.tensor_parallel import Column, Leave, Row, placements_of
 from ddp_course.ladder.comparison import Weights, weights
 from ddp_course.ladder.setting import Fault
 from ddp_course.models.minigpt import Attention, MiniGPT
@@ -66,17 +66,17 @@ def cut_by_hand(model: MiniGPT, axis: Axis, fault: Fault = "none") -> MiniGPT:
 def gathered(model: nn.Module, axis: Axis) -> Weights:
     """The whole weights, in float64, from the parts of all ranks (collective)."""
     whole = weights(model)
-    for name, cut in cuts_of(model).items():
+    for name, placement in placements_of(model).items():
         parts = [torch.empty_like(whole[name]) for _ in range(axis.size)]
         dist.all_gather(parts, whole[name], group=axis.group)
-        whole[name] = cut.joined(parts)
+        whole[name] = placement.join(parts)
     return whole
 
 
 def total_norm(model: nn.Module, axis: Axis) -> Tensor:
     """The norm of the whole model's gradient: squares of cut weights are added over the ranks, the others are not."""
-    cuts, squares = cuts_of(model), torch.zeros(2, dtype=torch.float64)  # of whole weights, of cut ones
+    placements, squares = placements_of(model), torch.zeros(2, dtype=torch.float64)  # of whole weights, of cut ones
     for name, parameter in model.named_parameters():
-        squares[int(name in cuts)] += parameter.grad.square().sum()
+        squares[int(name in placements)] += parameter.grad.square().sum()
     dist.all_reduce(squares[1], group=axis.group)
     return squares.sum().sqrt()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ddp_course.distributed.expert_parallel import Mixture, balance_loss
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
-from ddp_course.distributed.tensor_parallel import cuts_of
+from ddp_course.distributed.tensor_parallel import placements_of
 from ddp_course.ladder.axes import (
     CUT,
     add_gradients,
@@ -84,9 +84,9 @@ def experts(setting: Setting, world: World, balance: float = 0.0, replicas: bool
         axis, data = along(mesh, "experts"), along(mesh, "data")
     count = up_to_multiple(EXPERTS, axis.size)
     model, one = ExpertModel(setting, count, balance, axis), ExpertModel(setting, count, balance)
-    cuts = cuts_of(model)
-    own = [parameter for name, parameter in model.named_parameters() if name in cuts]
-    replicated = [parameter for name, parameter in model.named_parameters() if name not in cuts]
+    placements = placements_of(model)
+    own = [parameter for name, parameter in model.named_parameters() if name in placements]
+    replicated = [parameter for name, parameter in model.named_parameters() if name not in placements]
 
     def gradients(batch: Batch) -> None:
         divided(setting, model(*share_along(setting, world, batch, everyone)), batch, everyone.size).backward()

@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
-from ddp_course.distributed.tensor_parallel import cuts_of
+from ddp_course.distributed.tensor_parallel import placements_of
 from ddp_course.ladder.axes import add_gradients, all_ranks, divided, share_along, up_to_multiple, updates
 from ddp_course.ladder.batch_rungs import CLIP
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, alone, batches, mistake
@@ -138,9 +138,9 @@ def total_norm(stages: Iterable[Stage], pipe: Axis, tensor: Axis | None) -> Tens
     cut weights over the ranks that have the other parts."""
     squares = torch.zeros(2, dtype=torch.float64)  # of whole weights, of cut ones
     for stage in stages:
-        cuts = cuts_of(stage)
+        placements = placements_of(stage)
         for name, parameter in stage.named_parameters():
-            squares[int(name in cuts)] += parameter.grad.square().sum() * (name != COPY)
+            squares[int(name in placements)] += parameter.grad.square().sum() * (name != COPY)
     if tensor:
         dist.all_reduce(squares[1], group=tensor.group)
     square = squares.sum()

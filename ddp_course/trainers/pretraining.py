@@ -99,7 +99,7 @@ def open_text(
     before: the settings of the run that goes on, if one does. Raises InputError for a text shorter than a window.
     """
     tokens = open_tokens(
-        from_rank_0(world, lambda: prepare(config.data, config.tokenizer, config.vocab_size, before=before))
+        from_rank_0(world, lambda: prepare(config.data, config.tokenizer, config.vocab_size, resumed_settings=before))
     )
     assert_same_value(world, "the token file", tokens.fingerprint)
     of_run = tokens.train, tokens.tokenizer.end_of_text, config.context, config.seed, config.tokens_per_update

@@ -7,7 +7,7 @@ import torch
 
 from ddp_course.base.errors import InputError
 from ddp_course.distributed.process_group import World
-from ddp_course.distributed.rendezvous import from_environment
+from ddp_course.distributed.rendezvous import integer_from_environment
 
 OUT_OF_MEMORY = (
     "can't allocate memory",
@@ -42,7 +42,7 @@ def require_memory(world: World, what: str, need: int) -> None:
     if world.device.type == "cuda":
         free, where = torch.cuda.mem_get_info(world.device)[0], f"{world.device} has"
     else:
-        processes = from_environment("LOCAL_WORLD_SIZE", 1, least=1)
+        processes = integer_from_environment("LOCAL_WORLD_SIZE", 1, least=1)
         free, where = psutil.virtual_memory().available // processes, f"each of {processes} here has"
     if need > free:
         raise InputError(

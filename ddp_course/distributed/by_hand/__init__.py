@@ -1,4 +1,4 @@
-"""Data parallel training built by hand: three ways to average gradients, and two ways to share what a rank holds.
+"""Data parallel training built by hand: three ways to average gradients, and two ways to shard the training state.
 
 Read in this order: broadcast, replica, message, flat, overlapped, bucketed; then sharded_optimizer, fully_sharded.
 """

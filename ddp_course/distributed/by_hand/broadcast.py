@@ -1,6 +1,7 @@
-"""Make every rank's model rank 0's: parameters and buffers, of any type, wherever they come from."""
+"""Broadcast rank 0's model to all ranks: parameters and buffers of any dtype."""
 
 from collections.abc import Collection, Iterable
+from itertools import zip_longest
 
 import torch
 import torch.distributed as dist
@@ -11,11 +12,11 @@ from ddp_course.distributed.replica_check import ReplicasDiffer
 
 @torch.no_grad()
 def broadcast_tensors(tensors: Iterable[Tensor], sources: Iterable[int]) -> None:
-    """Overwrite each tensor by that of its source rank. All messages are under way before the first is awaited."""
+    """Overwrite each tensor by that of its source rank. All broadcasts start before the first is awaited."""
     in_flight = []
     for tensor, source in zip(tensors, sources, strict=True):
-        dense = tensor.detach().contiguous()  # the tensor itself, unless its elements lie apart in memory
-        # As bytes: a broadcast computes nothing, so the type does not matter, and gloo knows fewer types than torch.
+        dense = tensor.detach().contiguous()  # the tensor itself, if it is contiguous
+        # As bytes: a broadcast computes nothing, so the dtype does not matter, and gloo supports fewer than torch.
         work = dist.broadcast(dense.view(-1).view(torch.uint8), src=source, async_op=True)
         in_flight.append((work, tensor, dense))
     for work, tensor, dense in in_flight:
@@ -25,10 +26,10 @@ def broadcast_tensors(tensors: Iterable[Tensor], sources: Iterable[int]) -> None
 
 
 def broadcast_module(module: nn.Module, except_for: Collection[Tensor] = ()) -> None:
-    """Give every rank rank 0's parameters *and* buffers; tied tensors travel once. `except_for` stay as they are.
+    """Broadcast rank 0's parameters *and* buffers; tied tensors are sent once, `except_for` not at all.
 
-    A buffer that is not broadcast (the running mean of a BatchNorm) leaves replicas different from the first
-    evaluation on, with equal weights and no error.
+    If a buffer (the running mean of a BatchNorm) were not broadcast, the replicas would evaluate differently with
+    equal weights and no error.
     Raises ReplicasDiffer on every rank, before anything is sent, if the ranks did not build the same model.
     """
     _assert_same_model(module)
@@ -38,15 +39,15 @@ def broadcast_module(module: nn.Module, except_for: Collection[Tensor] = ()) -> 
 
 
 def _assert_same_model(module: nn.Module) -> None:
-    """Messages have no names: with different models, tensors of different meaning would be paired in silence."""
+    """Compare names, shapes and dtypes over the ranks: a broadcast has no names and would pair different tensors."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
-    mine = [f"{name} {tuple(t.shape)} {t.dtype}{'' if t.requires_grad else ' frozen'}" for name, t in tensors]
-    everyones: list[list[str]] = [[]] * dist.get_world_size()
-    dist.all_gather_object(everyones, mine)
-    for rank, theirs in enumerate(everyones):
-        for number in range(max(len(theirs), len(everyones[0]))):
-            there, here = (", ".join(tensors[number : number + 1]) or "none" for tensors in (theirs, everyones[0]))
-            if there != here:
+    descriptions = [f"{name} {tuple(t.shape)} {t.dtype}{'' if t.requires_grad else ' frozen'}" for name, t in tensors]
+    descriptions_by_rank: list[list[str]] = [[]] * dist.get_world_size()
+    dist.all_gather_object(descriptions_by_rank, descriptions)
+    for rank, other in enumerate(descriptions_by_rank):
+        for number, (expected, actual) in enumerate(zip_longest(descriptions_by_rank[0], other, fillvalue="none")):
+            if actual != expected:
                 raise ReplicasDiffer(
-                    f"The ranks built different models: tensor {number} is {here} on rank 0, {there} on rank {rank}."
+                    f"The ranks built different models: tensor {number} is {expected} on rank 0, "
+                    f"{actual} on rank {rank}."
                 )

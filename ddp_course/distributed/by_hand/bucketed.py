@@ -1,4 +1,4 @@
-"""Data parallel in its finished form: few messages, and all but the last hidden behind backward."""
+"""Data parallel with buckets: few messages, and all but the last overlap with backward."""
 
 from torch import nn
 
@@ -9,10 +9,10 @@ MEBIBYTE = 2**20  # what torch's DDP calls a megabyte
 
 
 class BucketedDataParallel(OverlappedDataParallel):
-    """The overlapped wrapper with gradients packed into buckets: one all-reduce when a bucket's last gradient is there.
+    """The overlapped wrapper with gradients packed into buckets: one all-reduce when a bucket's last gradient is ready.
 
-    bucket_megabytes: the most that a bucket holds, in units of 2**20 bytes; a larger tensor gets a bucket of its own.
-        Small buckets leave early and pay the latency of many messages, large ones leave late.
+    bucket_megabytes: the capacity of a bucket, in units of 2**20 bytes; a larger tensor gets a bucket of its own.
+        Small buckets are sent early and pay the latency of many messages, large ones are sent late.
     A bucket holds gradients of one dtype and device. Li et al., "PyTorch Distributed: Experiences on Accelerating
     Data Parallel Training" (2020), section 3.2. Raises InputError for a size that is not positive.
     """
@@ -20,13 +20,13 @@ class BucketedDataParallel(OverlappedDataParallel):
     def __init__(self, module: nn.Module, bucket_megabytes: float = 25.0) -> None:
         if not bucket_megabytes > 0:
             raise InputError(f"A bucket needs a positive size in megabytes, got {bucket_megabytes!r}; 25 is usual.")
-        self.bucket_bytes = bucket_megabytes * MEBIBYTE  # before super(), which fills the buckets
+        self.bucket_bytes = bucket_megabytes * MEBIBYTE  # super().__init__() fills the buckets
         super().__init__(module)
 
     def share_messages(self, parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-        """Fill buckets in the given order, for each dtype its own; a bucket leaves once its *last* tensor is there."""
+        """Fill buckets in the given order, per dtype and device, and sort them by the position of their last tensor."""
         full, filling = [], {}
-        for place, parameter in enumerate(parameters):
+        for position, parameter in enumerate(parameters):
             kind, size = (parameter.dtype, parameter.device), parameter.numel() * parameter.element_size()
             bucket = filling.setdefault(kind, {"parameters": [], "bytes": 0})
             if bucket["parameters"] and bucket["bytes"] + size > self.bucket_bytes:
@@ -34,6 +34,6 @@ class BucketedDataParallel(OverlappedDataParallel):
                 bucket = filling[kind] = {"parameters": [], "bytes": 0}
             bucket["parameters"].append(parameter)
             bucket["bytes"] += size
-            bucket["complete_at"] = place
+            bucket["complete_at"] = position
         buckets = sorted([*full, *filling.values()], key=lambda bucket: bucket["complete_at"])
         return [bucket["parameters"] for bucket in buckets]

@@ -1,4 +1,4 @@
-"""Data parallel in its plainest form: after backward, all gradients in one message."""
+"""Data parallel in its simplest form: after backward, all gradients in one message."""
 
 from torch import nn
 
@@ -7,11 +7,11 @@ from ddp_course.distributed.by_hand.replica import Replica
 
 
 class FlatDataParallel(Replica):
-    """Sends nothing during backward, then all gradients at once (one message for each dtype).
+    """All-reduces all gradients after backward, in one message per dtype.
 
-    The fewest messages that are possible, and none of them hidden behind computation. Backward passes add up in
-    `.grad` until `finish_gradient_synchronization()`, so accumulation needs no `no_sync()`; it is there so that
-    the three wrappers can take each other's place.
+    This is the smallest number of messages, and none of them overlaps with computation. Backward passes add up in
+    `.grad` until `finish_gradient_synchronization()`, so accumulation does not need `no_sync()`; it exists because the
+    three wrappers have the same interface.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""The gradients of several parameters as one message, with a note on who has any."""
+"""The gradients of several parameters in one all-reduce, with the number of ranks that have each gradient."""
 
 from collections.abc import Iterable
 
@@ -12,25 +12,25 @@ from ddp_course.base.errors import InputError
 class GradientMessage:
     """Averages the gradients of `parameters` (all of one dtype and device) over the ranks, in one all-reduce.
 
-    On the wire each parameter costs its own elements and one more: on how many ranks it has a gradient. A rank that
-    has none sends zeros in its place, so that no rank ever pairs the gradients of different parameters. The message
-    is a copy: `.grad` may grow while it is under way. It costs as much memory as the gradients themselves.
+    Each parameter costs its own elements and one more: the number of ranks on which it has a gradient. A rank without
+    a gradient sends zeros, so that the ranks never pair the gradients of different parameters. The message is a copy,
+    so `.grad` may change while it is sent. It costs as much memory as the gradients themselves.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
         sizes = [parameter.numel() for parameter in parameters]
         self._buffer = parameters[0].new_empty(sum(sizes) + len(sizes), requires_grad=False)
-        *pieces, self._owners = self._buffer.split([*sizes, len(sizes)])
-        self._slots = [piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
+        *parts, self._owners = self._buffer.split([*sizes, len(sizes)])
+        self._slots = [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
         self._work: dist.Work | None = None
 
     @torch.no_grad()
     def start(self) -> None:
-        """Pack the gradients and let them leave; returns at once.
+        """Pack the gradients and start the all-reduce; does not wait for it.
 
-        Each is divided by the number of ranks *before* the sum, in the same pass that packs it: so does torch's
-        DDP, and a sum of many ranks stays within the range of float16.
+        Each gradient is divided by the number of ranks *before* the sum, while it is packed, as torch's DDP does: so
+        a sum over many ranks stays within the range of float16.
         Raises InputError for a sparse gradient.
         """
         share = 1 / dist.get_world_size()
@@ -49,7 +49,7 @@ class GradientMessage:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Wait for the mean and put it into `.grad`; None stays None where no rank had a gradient."""
+        """Wait for the mean and copy it into `.grad`; if no rank had a gradient, it stays None."""
         self._work.wait()
         self._work = None
         for number, (parameter, slot) in enumerate(zip(self.parameters, self._slots, strict=True)):
@@ -60,7 +60,7 @@ class GradientMessage:
 
 
 def by_type(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """The parameters in groups of one dtype and device: what can share a message. Order is kept."""
+    """Group parameters by dtype and device, which have to be equal within a message. The order is kept."""
     groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for parameter in parameters:
         groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)

@@ -1,4 +1,4 @@
-"""Data parallel that communicates while it computes: each gradient leaves as soon as backward has made it."""
+"""Data parallel that overlaps communication with backward: each gradient is sent as soon as it is computed."""
 
 import torch
 import torch.distributed as dist
@@ -10,20 +10,20 @@ from ddp_course.distributed.by_hand.replica import Replica
 
 
 class OverlappedDataParallel(Replica):
-    """One asynchronous all-reduce for each parameter, started by a hook in the middle of backward.
+    """One asynchronous all-reduce per parameter, started by a hook during backward.
 
-    Messages have no names: ranks pair them by their order. So they leave in *one* order on all ranks, and a message
-    waits until those before it have left. At first that is the order of registration, reversed, since backward
-    runs from the last layer to the first; after the first round it is the order in which rank 0's gradients came
-    (broadcast to all, once), as in torch's DDP.
+    Ranks pair messages by their order, because messages have no names. So all ranks send in the *same* order, and a
+    message waits until all earlier ones have been sent. At first this is the reversed order of registration, because
+    backward runs from the last layer to the first; after the first round it is the order in which rank 0's gradients
+    were ready (broadcast to all, once), as in torch's DDP.
 
-    A parameter without a gradient on this rank holds back the messages behind it until backward ends: nothing is
-    mixed up, but their overlap is lost on every rank. One that is unused on all ranks costs that only in the
-    first round, and then its (zero) message at the end of each.
+    A parameter without a gradient on this rank delays all later messages until backward ends: the result is correct,
+    but their overlap is lost on every rank. A parameter that no rank uses causes this only in the first round; later
+    its message of zeros is the last one.
 
-    The round ends with backward itself, for which a callback of the autograd engine is needed, the same that
-    torch's own wrappers use. `finish_gradient_synchronization()` has work left only on a rank whose loss depended
-    on no parameter at all, and after `no_sync()`. On such a rank it must follow *every* backward outside `no_sync`.
+    A callback of the autograd engine, which torch's own wrappers use too, ends the round when backward ends.
+    `finish_gradient_synchronization()` has work left only on a rank whose loss depended on no parameter, and after
+    `no_sync()`. On such a rank it must follow *every* backward outside `no_sync`.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -41,26 +41,26 @@ class OverlappedDataParallel(Replica):
         self._round_is_done = False
 
     def no_sync(self):
-        self._round_is_done = False  # what is accumulated from here on has not been sent
+        self._round_is_done = False  # gradients accumulated from here on have not been sent
         return super().no_sync()
 
     def share_messages(self, parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-        """Which parameters travel together, in the order of sending: here, each alone."""
+        """Divide parameters into messages, in the order of sending: here, one parameter per message."""
         return [[parameter] for parameter in parameters]
 
     def _new_messages(self, parameters: list[nn.Parameter]) -> None:
-        self._messages = []  # the old ones give their memory back before there are new ones
+        self._messages = []  # frees the old messages before new ones are made
         self._messages = [GradientMessage(group) for group in self.share_messages(parameters)]
         self._number = {p: i for i, message in enumerate(self._messages) for p in message.parameters}
 
     def _reset(self) -> None:
         self._in_backward = False
-        self._arrived: dict[nn.Parameter, None] = {}  # a set that keeps the order
+        self._arrived: dict[nn.Parameter, None] = {}  # an ordered set
         self._missing = [len(message.parameters) for message in self._messages]
-        self._sent = 0  # messages that have left in this round
+        self._sent = 0  # messages started in this round
 
     def _gradient_is_ready(self, parameter: nn.Parameter) -> None:
-        """The hook: `parameter.grad` has received all that this backward will add to it."""
+        """The hook: `parameter.grad` is complete for this backward."""
         if not self._synchronizes:
             return
         if not self._in_backward:
@@ -78,7 +78,7 @@ class OverlappedDataParallel(Replica):
             self._sent += 1
 
     def _end_round(self) -> None:
-        """Backward is over: what has not left by now leaves, and everything is awaited."""
+        """At the end of backward: start the remaining messages and wait for all."""
         for message in self._messages[self._sent :]:
             message.start()
         for message in self._messages:
@@ -89,11 +89,11 @@ class OverlappedDataParallel(Replica):
         self._round_is_done = True
 
     def _agree_on_order(self) -> None:
-        """From now on as the gradients came on rank 0; those that never came go last and hold nobody back."""
+        """Adopt the order in which rank 0's gradients were ready; parameters without a gradient go last."""
         self._order_is_final = True
         last_order = [parameter for message in self._messages for parameter in message.parameters]
-        place = {parameter: number for number, parameter in enumerate(last_order)}
-        came = [*self._arrived, *(parameter for parameter in last_order if parameter not in self._arrived)]
-        order = torch.tensor([place[parameter] for parameter in came], device=self._trainable[0].device)
+        index = {parameter: number for number, parameter in enumerate(last_order)}
+        ready = [*self._arrived, *(parameter for parameter in last_order if parameter not in self._arrived)]
+        order = torch.tensor([index[parameter] for parameter in ready], device=self._trainable[0].device)
         dist.broadcast(order, src=0)
         self._new_messages([last_order[number] for number in order.tolist()])

@@ -1,4 +1,4 @@
-"""What the three by-hand data parallel wrappers have in common: equal at the start, silent on request."""
+"""The base class of the three by-hand data parallel wrappers: broadcast at construction, and no_sync."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from ddp_course.distributed.by_hand.broadcast import broadcast_module
 
 
 class Replica(nn.Module):
-    """One rank's copy of `module`, equal to rank 0's from construction on. Build it on every rank.
+    """One rank's copy of `module`, made equal to rank 0's at construction. Build it on every rank.
 
         replica = BucketedDataParallel(model)
         for inputs, targets in micro_batches[:-1]:
@@ -20,9 +20,9 @@ class Replica(nn.Module):
         replica.finish_gradient_synchronization()
         optimizer.step()
 
-    After `finish_gradient_synchronization()` each `.grad` is the mean over the ranks of what they had accumulated.
-    A parameter that got no gradient on some ranks counts as zero there; one that got none on any rank keeps None,
-    as on one process. Parameters frozen at construction are left alone; unfreeze before you wrap.
+    After `finish_gradient_synchronization()` each `.grad` is the mean over the ranks of their accumulated gradients.
+    A missing gradient counts as zero; if no rank has a gradient of a parameter, it stays None, as in one process.
+    Parameters frozen at construction are ignored; unfreeze before you wrap.
     Weights for a checkpoint: `replica.module.state_dict()`.
     """
 
@@ -39,14 +39,15 @@ class Replica(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes inside only add to this rank's own gradients; what they add is sent with the next
-        backward outside, or by `finish_gradient_synchronization()`. Every rank has to do the same.
+        """Accumulate gradients without communication. Every rank has to do the same.
+
+        They are sent with the next backward outside, or by `finish_gradient_synchronization()`.
         """
-        before, self._synchronizes = self._synchronizes, False
+        previous, self._synchronizes = self._synchronizes, False
         try:
             yield
         finally:
-            self._synchronizes = before
+            self._synchronizes = previous
 
     @abstractmethod
     def finish_gradient_synchronization(self) -> None:

@@ -1,4 +1,4 @@
-"""ZeRO stage 1 by hand: every rank has all gradients, but keeps the optimizer's state for a share of the parameters."""
+"""ZeRO stage 1 by hand: every rank has all gradients, but keeps the optimizer state of a share of the parameters."""
 
 from collections.abc import Callable
 
@@ -11,13 +11,13 @@ from ddp_course.distributed.by_hand.broadcast import broadcast_tensors
 
 
 class ShardedOptimizer(Optimizer):
-    """Any torch optimizer, with its state divided among the ranks. The steps are those of the whole optimizer.
+    """Any torch optimizer, with its state sharded over the ranks. The steps equal those of the whole optimizer.
 
         optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
 
-    A parameter belongs to one rank, which updates it and broadcasts the result; so any optimizer that looks at one
-    parameter at a time works unchanged. Ranks hold about the same number of elements (a tensor is never divided,
-    so a large embedding can be one rank's whole share). Gradients must already be equal on all ranks.
+    Each parameter has an owner rank, which updates it and broadcasts the result; so any optimizer that handles one
+    parameter at a time works unchanged. Ranks own about the same number of elements (a tensor is never divided, so a
+    large embedding can be one rank's whole share). Gradients must already be equal on all ranks.
     `state` and `state_dict()` hold this rank's share; `load_state_dict()` takes such a share or a whole state and
     keeps this rank's part. Learning-rate schedulers, parameter groups and `add_param_group` work as always.
     Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020).
@@ -35,7 +35,7 @@ class ShardedOptimizer(Optimizer):
     def add_param_group(self, param_group: dict) -> None:
         super().add_param_group(param_group)  # checks it, and fills in the options
         group = self.param_groups[-1]
-        # The largest first, each to the rank that has least: the loads end up close, and the same on every rank.
+        # The largest first, each to the rank with the smallest load. Every rank computes the same assignment.
         for parameter in sorted(group["params"], key=Tensor.numel, reverse=True):
             self._owner[parameter] = rank = self._load.index(min(self._load))
             self._load[rank] += parameter.numel() if parameter.requires_grad else 0
@@ -44,12 +44,12 @@ class ShardedOptimizer(Optimizer):
             self._own = self._class([own], **self._options)
         else:
             self._own.add_param_group(own)
-        # What the class adds by itself (betas, eps...) is visible here too, for schedulers and for the reader.
+        # Copy the defaults that the class adds (betas, eps...), because schedulers read them here.
         group.update({name: value for name, value in self._own.param_groups[-1].items() if name != "params"})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Update this rank's share, then take every other share from its owner. Call it on every rank."""
+        """Update this rank's share, then broadcast every parameter from its owner. Call it on every rank."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""How many bytes the tensors of this process hold, and the most they held: counted at every operation."""
+"""Count the bytes of this process's live tensors, now and at the peak, at every operation."""
 
 import weakref
 
@@ -9,14 +9,14 @@ from torch.utils._pytree import tree_leaves
 
 
 class TensorBytes(TorchDispatchMode):
-    """Counts what is alive of the tensors that are made inside the `with` block, in bytes; views count once.
+    """Counts the bytes of the live tensors that were made inside the `with` block; views count once.
 
         with TensorBytes() as memory:
             train_step()
         memory.peak, memory.now
 
-    It counts memory, not addresses of the operating system, so two runs agree to the byte, on any device. What a
-    kernel or a backend uses internally and gives back is not seen. Everything inside is several times slower.
+    It does not ask the operating system or an allocator, so two runs agree to the byte, on any device. Memory that a
+    kernel or a backend uses internally is not counted. Code inside the block is several times slower.
     """
 
     def __init__(self) -> None:
@@ -27,9 +27,9 @@ class TensorBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        # A view, or what an operation changed in place, was there before: inside, and is known, or outside.
-        given = set(map(_key, _tensors((args, kwargs))))
-        new = [tensor for tensor in _tensors(result) if _key(tensor) not in given | self._known]
+        # A view, or a tensor changed in place, is not new: its storage is an argument's or already known.
+        arguments = set(map(_key, _tensors((args, kwargs))))
+        new = [tensor for tensor in _tensors(result) if _key(tensor) not in arguments | self._known]
         for tensor in new:
             self._add(tensor.untyped_storage())
         if new:
