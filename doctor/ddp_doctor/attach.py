@@ -4,71 +4,86 @@ import time
 
 import psutil
 
-from ddp_doctor import stacks
+from ddp_doctor import movement, ranks
 from ddp_doctor.errors import InputError
 from ddp_doctor.seen import Job, Rank
-from ddp_doctor.watch import BUSY, cpu_seconds, rank_processes
 
-LISTEN = 2.0  # seconds over which CPU time is counted
+LISTEN = 2.0  # seconds over which CPU time and bytes are counted
 
 
 def look_at_job(pid: int) -> Job:
-    """The job that process `pid` belongs to: torchrun, one of its ranks, or what a rank has started.
+    """The job that process `pid` belongs to: torchrun, one of its ranks, or what a rank has started; also the parent of
+    ranks that were started by `multiprocessing`, or one of several that were started by hand.
 
     Raises InputError if there is no such process, or none of the family is a rank.
     """
     try:
-        launcher = psutil.Process(pid)
-        while launcher.pid != 1 and _is_of_a_rank(launcher):
-            launcher = launcher.parent()
-        processes = {} if launcher.pid == 1 else rank_processes(launcher.children(recursive=True))
-    except psutil.Error as error:
+        processes = _ranks_around(psutil.Process(pid))
+    except (psutil.Error, ValueError) as error:
         message = f"There is no process {pid} to look at ({error}); the pid of torchrun or of a rank is needed."
         raise InputError(message) from error
     if not processes:
         raise InputError(
             f"Process {pid} is neither torchrun nor a rank (no process around it that this user may look at has RANK "
-            "in its environment); the pid of torchrun or of a rank is needed."
+            "in its environment, or a connection to another); the pid of torchrun or of a rank is needed."
         )
-    launchers = sorted({one.ppid() for one in processes.values()})
-    if len(launchers) > 1:
-        raise InputError(f"Process {pid} has several jobs; attach to one of {', '.join(map(str, launchers))}.")
-    before = {rank: cpu_seconds(one) for rank, one in processes.items()}
+    earlier = _usages(processes)
     time.sleep(LISTEN)
-    found = {}
-    for rank, process in sorted(processes.items()):
-        found[rank] = _look(rank, process, before[rank])
+    now, found = _usages(processes), {}
+    for number, process in sorted(processes.items()):
+        state = movement.state_of(process, now[number], earlier[number], LISTEN)
+        rank = found[number] = Rank(number, process.pid, state)
+        if rank.running:
+            ranks.look(rank, process)
     return Job(found, _world_size(processes), "now")
 
 
-def _is_of_a_rank(process) -> bool:
-    """Is it a rank, or started by one? torchrun's environment has no LOCAL_RANK."""
-    try:
-        return "LOCAL_RANK" in process.environ()
-    except psutil.AccessDenied:
-        return False
+def _ranks_around(process: psutil.Process) -> dict[int, psutil.Process]:
+    environment = _environment(process)
+    launcher = process
+    while launcher.pid != 1 and "LOCAL_RANK" in _environment(launcher):
+        launcher = launcher.parent()
+    family = [] if launcher.pid == 1 else launcher.children(recursive=True)
+    found = ranks.by_environment(family)
+    launchers = sorted({each.ppid() for each in found.values()})
+    if len(launchers) > 1:
+        raise InputError(f"Process {process.pid} has several jobs; attach to one of {', '.join(map(str, launchers))}.")
+    if not found and "RANK" in environment:  # started by hand: they have the store's port in common
+        meeting = [environment.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")]
+        everybody = [each for each in psutil.process_iter() if "RANK" in _environment(each)]
+        same = [
+            each
+            for each in everybody
+            if [_environment(each).get(name) for name in ("MASTER_ADDR", "MASTER_PORT")] == meeting
+        ]
+        found = ranks.by_environment(same)
+    if len(found) > 1:
+        return found
+    parent = process.parent()
+    for around in (next(iter(found.values()), process), process, parent):
+        if around is not None and around.pid != 1:
+            connected = ranks.by_connections([around, *around.children(recursive=True)])
+            if len(connected) > 1:
+                return connected
+    return found
 
 
-def _look(rank: int, process: psutil.Process, before: float) -> Rank:
-    one = Rank(rank, process.pid)
+def _store(environment: dict[str, str]) -> tuple:
+    return environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
     try:
-        status = process.status()
-    except psutil.Error:
-        return one
-    if status == psutil.STATUS_ZOMBIE:
-        return one
-    if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
-        one.state = "stopped"
-    else:
-        one.state = "computing" if cpu_seconds(process) - before > BUSY * LISTEN else "waiting"
-    one.stack, one.variables, one.stack_problem = stacks.stack_of(process.pid, True, stopped=one.state == "stopped")
-    return one
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def _usages(processes) -> dict[int, movement.Usage]:
+    connections = movement.bytes_by_connection(movement.store_ports(processes.values()))
+    return {number: movement.usage(process, connections) for number, process in processes.items()}
 
 
 def _world_size(processes) -> int:
-    for process in processes.values():
-        try:
-            return int(process.environ()["WORLD_SIZE"])
-        except (psutil.Error, KeyError, ValueError):
-            continue
-    return len(processes)
+    sizes = [_environment(process).get("WORLD_SIZE", "") for process in processes.values()]
+    return max([len(processes), *(int(size) for size in sizes if size.isdigit())])

@@ -18,11 +18,11 @@ def diagnose(job: Job) -> Verdict:
     for look in (_raised, stopped, parted, never_met, waits_for_another, nobody_works):
         if verdict := look(job):
             return verdict
-    waits = [one for one in job.ranks.values() if one.waits_for_peers()]
-    works = [one for one in job.ranks.values() if one.state == "computing" and one not in waits]
-    if waits and works:
-        sentence = f"rank {waits[0].rank} {stands(waits[0])}; rank {works[0].rank} {stands(works[0])}: slow, or in a "
-        return Verdict("running", (), sentence + "loop without an end")
+    waits = [rank for rank in job.ranks.values() if rank.waits_for_peers()]
+    others = [rank for rank in job.ranks.values() if rank.running and rank not in waits]
+    if waits and others:
+        sentence = f"rank {waits[0].rank} {stands(waits[0])}; rank {others[0].rank} {stands(others[0])}"
+        return Verdict("running", (), sentence + (": slow, or in a loop without an end" if others[0].works() else ""))
     return Verdict("running", (), "the ranks are at work, and no rank waits for one that will not come")
 
 

@@ -2,13 +2,18 @@
 
 import re
 import signal
+from dataclasses import replace
 
 from ddp_doctor import words
+from ddp_doctor.history import Collective, History, with_call
 from ddp_doctor.launch.first_failure import STOPPED
 from ddp_doctor.parted import parted
 from ddp_doctor.seen import Job, Rank
+from ddp_doctor.still import roots_differ
 from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, last_line, only_lost_contact, shortened, stands
 
+OTHER_SIZES = "appears not to match sizes of the same param"
+TIMEOUT_TEXT = re.compile(r"Timed out waiting (\d+)\s?ms|Timeout\(ms\)=(\d+)|timeout after (\d+)\s?ms")
 SIZE_TEXT = "Received data size doesn't match expected size"
 MODELS_TEXT = re.compile(
     r"same model across all ranks, but Rank (\d+) has (\d+) params.*?rank (\d+) has .*? (\d+) params", re.I | re.S
@@ -21,6 +26,8 @@ def after_the_end(job: Job) -> Verdict:
         return parted(job) or Verdict("well", (), f"the job ended well: {len(job.ranks)} ranks, exit code 0")
     if all(one.exit_code == STOPPED for one in job.ranks.values()):
         return Verdict("stopped", (), f"the job was asked to stop: all ranks left before its end, exit code {STOPPED}")
+    if late := _timed_out(job):
+        return late
     if aborted := [rank for rank, text in texts.items() if SIZE_TEXT in text]:
         return _sizes(job, aborted[0])
     causes = {rank: one for rank, one in job.ranks.items() if one.error and not one.error.symptom}
@@ -28,6 +35,9 @@ def after_the_end(job: Job) -> Verdict:
     if killed and not any(_earlier(one, job.ranks[killed[0]]) for one in causes.values()):
         return _by_signal(job, killed[0])
     if causes:
+        models = any(MODELS_TEXT.search(rank.error.text) or OTHER_SIZES in rank.error.text for rank in causes.values())
+        if models and len({rank.call() for rank in job.ranks.values()}) > 1 and (verdict := parted(job)):
+            return verdict  # one of them had skipped a collective, and met the others' in DDP's constructor
         return by_error(job, causes)
     if verdict := _barrier_says(job, texts) or parted(job) or _came_to_init_alone(job) or _left(job):
         return verdict
@@ -44,13 +54,20 @@ def after_the_end(job: Job) -> Verdict:
 
 
 def _sizes(job: Job, rank: int) -> Verdict:
-    """gloo ends the process at once, so the last collective may be missing in its history, but not in its stack."""
-    one = job.ranks[rank]
-    verdict = parted(job)
-    if verdict and (verdict.kind != "missing" or verdict.sentence.endswith("instead")):
+    """gloo aborts where it gets more bytes than it has room for: because of sizes, types, roots, or another collective.
+
+    It ends the process at once, so a backward pass may be missing in its records, but not in its stack.
+    """
+    for each in job.ranks.values():
+        each.history = _with_backward(each)
+    if verdict := parted(job):
+        if verdict.kind == "missing":
+            sentence = f"{verdict.sentence}; so two different collectives met, and gloo aborted over their sizes"
+            verdict = replace(verdict, sentence=sentence)
         return verdict
-    if changed := _changed_alone(job):
-        return changed
+    if verdict := roots_differ(job.ranks) or _changed_alone(job):
+        return verdict
+    one = job.ranks[rank]
     sizes = re.search(r"(\d+) vs (\d+)\. Received", one.error.text)
     found = f" ({sizes[1]} bytes came, {sizes[2]} were expected)" if sizes else ""
     sentence = f"a tensor has other sizes on the ranks: rank {rank} got more than it has room for{found} "
@@ -58,22 +75,31 @@ def _sizes(job: Job, rank: int) -> Verdict:
     return Verdict("unlike", (rank,), sentence, innermost(one.own), CURES["unlike"])
 
 
+def _with_backward(rank: Rank) -> History:
+    stack = rank.error.stack if rank.error and rank.error.stack else rank.stack
+    collective = Collective(0, "0", "all_reduce", (), (), stack, time=2**63)
+    last = rank.history.newest
+    if rank.call() != "backward" or (last and last.lines == collective.lines):
+        return rank.history
+    return with_call(rank.history, collective)
+
+
 def _changed_alone(job: Job) -> Verdict | None:
     """The one rank whose last collective is of another size or type than all that it started on that line before."""
-    found = []
+    changed = []
     for rank, one in job.ranks.items():
         last = one.history.newest
-        before = one.history.collectives.get(last.group, ())[:-1] if last else ()
-        earlier = [each for each in before if each.name == last.name and (each.lines == last.lines or not each.stack)]
+        earlier = one.history.collectives.get(last.group, ())[:-1] if last else ()
+        earlier = [each for each in earlier if each.name == last.name and (each.lines == last.lines or not each.stack)]
         if earlier and words.tensors(last) not in {words.tensors(each) for each in earlier}:
-            found.append((rank, last, earlier[-1]))
-    if len(found) != 1:
+            changed.append((rank, last, earlier[-1]))
+    if len(changed) != 1:
         return None
-    rank, last, before = found[0]
-    what = "types" if last.sizes == before.sizes else "sizes"
+    rank, last, earlier = changed[0]
+    kind = "types" if last.sizes == earlier.sizes else "sizes"
     sentence = (
-        f"{words.collective(last)} has other {what} on the ranks: rank {rank} started it with {words.tensors(last)}, "
-        f"where it had {words.tensors(before)} before, {words.at(last.own)}{words.condition(last.own)}"
+        f"{words.collective(last)} has other {kind} on the ranks: rank {rank} started it with {words.tensors(last)}, "
+        f"where it had {words.tensors(earlier)} before, {words.at(last.own)}{words.condition(last.own)}"
     )
     return Verdict("unlike", (rank,), sentence, innermost(last.own), CURES["unlike"])
 
@@ -108,7 +134,9 @@ def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
         headline = f"the ranks built different models: rank {a} has {first} parameters, rank {b} has {second}"
         headline += f"; DistributedDataParallel refuses them, {error_at(frame)}"
         return Verdict("models", (b,), headline, frame, CURES["models"])
-    if "appears not to match sizes of the same param" in error.text:
+    if worker := re.search(r"DataLoader worker.*?(\d+)\W+(?:is killed by signal: ([\w ]+)|exited)", error.text):
+        return _dead_worker(job, rank, worker[1], worker[2])
+    if OTHER_SIZES in error.text:
         headline = f"the ranks built different models: {headline}"
         return Verdict("models", (rank,), f"{headline}, {error_at(frame)}", frame, CURES["models"])
     if "EADDRINUSE" in error.text or "address already in use" in error.text.lower():
@@ -132,12 +160,56 @@ def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
     return Verdict(kind, same, sentence + only_lost_contact(job, *same), frame, cure)
 
 
+def _dead_worker(job: Job, rank: int, pid: str, signal_name: str | None) -> Verdict:
+    """A worker that crashes leaves its stack where this rank would leave its own; one that is killed leaves none."""
+    one = job.ranks[rank]
+    own = [frame for frame in one.fatal if frame.is_own()]
+    frames = own or [frame for frame in one.error.stack if frame.is_own()]
+    how = (
+        f"was killed by a signal ({signal_name})" if signal_name else "ended without a word, as one that is killed does"
+    )
+    sentence = f"a DataLoader worker of rank {rank} (process {pid}) {how}"
+    sentence += f"; it stood in {words.code_at(own[0])}" if own else ""
+    sentence += f"; rank {rank} noticed it {error_at(innermost(frames))}" if frames and not own else ""
+    cure = CURES["crash" if own else "worker"]
+    return Verdict("worker", (rank,), sentence + only_lost_contact(job, rank), innermost(frames), cure)
+
+
 def _unused(causes: dict[int, Rank]) -> dict[int, str]:
     found = {}
     for one in causes.values():
         for rank, indices in re.findall(r"did not receive grad for rank (\d+): ([\d ]+)", one.error.text):
             found[int(rank)] = f"parameters {' '.join(indices.split())}"
     return found
+
+
+def _timed_out(job: Job) -> Verdict | None:
+    """A rank that came to a collective when another's patience in it had run out, or was still at work then."""
+    errors = {number: rank.error for number, rank in job.ranks.items() if rank.error and rank.error.when}
+    if not errors:
+        return None
+    first = min(errors, key=lambda number: errors[number].when)
+    limit = TIMEOUT_TEXT.search(errors[first].text)
+    collective = job.ranks[first].history.newest
+    if limit is None or collective is None:
+        return None
+    late = {}
+    for number, rank in job.ranks.items():
+        theirs = rank.history.newest
+        joined = theirs and (theirs.number, theirs.lines) == (collective.number, collective.lines)
+        if joined and theirs.time / 1e9 > errors[first].when - 0.5:
+            late[number] = f"came to it {(theirs.time - collective.time) / 1e9:.0f} s later"
+        elif rank.busy and not joined and number != first:
+            late[number] = f"was still at work{f' in {words.code_at(rank.own[0])}' if rank.own else ''}"
+    if not late:
+        return None
+    number = min(late)
+    sentence = (
+        f"the timeout of {int(next(filter(None, limit.groups()))) / 1000:g} s ran out: rank {first} waited in "
+        f"{words.collective(collective)} {words.at(collective.own)}{words.condition(collective.own)}, and "
+        f"{words.ranks(late)} {late[number]}"
+    )
+    return Verdict("timeout", tuple(late), sentence, innermost(collective.own), CURES["timeout"])
 
 
 def _barrier_says(job: Job, texts) -> Verdict | None:

@@ -8,11 +8,25 @@ import io
 import json
 import os
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ddp_doctor.audit.log import LIBRARIES
 from ddp_doctor.errors import InputError
+
+DTYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Short": "int16",
+    "Byte": "uint8",
+    "Char": "int8",
+    "Bool": "bool",
+}
+DOCTOR = os.path.dirname(os.path.abspath(__file__)) + os.sep  # it is in no installed package where it is developed
 
 
 @dataclass(frozen=True)
@@ -25,7 +39,7 @@ class Frame:
 
     def is_own(self) -> bool:
         """Is it the reader's own code, rather than Python's, torch's or another installed package's?"""
-        if self.file.startswith("<") or "/site-packages/" in self.file or "/dist-packages/" in self.file:
+        if self.file.startswith(("<", DOCTOR)) or "/site-packages/" in self.file or "/dist-packages/" in self.file:
             return False
         # The C++ part of torch: sources that are not here
         return self.file.endswith((".py", ".ipynb")) and not os.path.realpath(self.file).startswith(LIBRARIES)
@@ -40,6 +54,8 @@ class Collective:
     name     such as "all_reduce"
     sizes    of the inputs, one tuple a tensor; dtypes beside them
     stack    frames from the innermost out
+    time     nanoseconds since the epoch, 0 if unknown
+    root     of a broadcast, a gather and the like, where the recorder has noted it
     """
 
     number: int
@@ -48,6 +64,8 @@ class Collective:
     sizes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
     stack: tuple[Frame, ...]
+    time: int = 0
+    root: int | None = None
 
     @property
     def own(self) -> tuple[Frame, ...]:
@@ -78,6 +96,18 @@ class History:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     newest: Collective | None = None
     whole: bool = True
+
+
+def with_call(history: History, call: Collective) -> History:
+    """With a collective that a rank has called last, if torch's recorder has not come to write it down."""
+    earlier = history.collectives.get(call.group, ())
+    if earlier and earlier[-1].time >= call.time:
+        same = (earlier[-1].name, earlier[-1].lines) == (call.name, call.lines)
+        known = replace(earlier[-1], root=call.root) if same else earlier[-1]
+        earlier = earlier[:-1]
+    else:
+        known = replace(call, number=earlier[-1].number + 1 if earlier else 1)
+    return replace(history, collectives={**history.collectives, call.group: (*earlier, known)}, newest=known)
 
 
 class _PlainData(pickle.Unpickler):
@@ -115,10 +145,11 @@ def parse(dump: dict) -> History:
             group=str(entry["process_group"][0]),
             name=_name(entry),
             sizes=tuple(tuple(int(size) for size in one) for one in entry.get("input_sizes", [])),
-            dtypes=tuple(entry.get("input_dtypes", [])),
+            dtypes=tuple(DTYPES.get(dtype, dtype) for dtype in entry.get("input_dtypes", [])),
             stack=tuple(
                 Frame(frame["filename"], int(frame["line"]), frame["name"]) for frame in entry.get("frames", [])
             ),
+            time=int(entry.get("time_created_ns", 0)),
         )
         found.setdefault(one.group, []).append(one)
         newest = one

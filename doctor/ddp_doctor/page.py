@@ -64,6 +64,9 @@ def _how_it_ended(job: Job) -> str:
         return f"The doctor's time limit came after {job.seconds:.0f} s, and it ended the job."
     if job.ended == "interrupt":
         return f"You interrupted after {job.seconds:.0f} s; the doctor looked, and ended the job."
+    if job.ended == "still":
+        text = "the doctor watches on (Ctrl-C ends the job; --end-after S would, after S such seconds)"
+        return f"Nothing has moved for {job.quiet:.0f} s, and {text}."
     return "The job goes on: the doctor only looked."
 
 
@@ -121,7 +124,10 @@ def _ending(one: Rank, job: Job) -> str:
     if one.running:
         if one.waits_for_peers() and one.state != "stopped":
             return "waits for others"
-        return {"computing": "at work", "waiting": "idle", "stopped": "stopped"}[one.state]
+        if one.waits_for:
+            return f"waits for {one.waits_for}"
+        states = {"computing": "at work", "transferring": "transfers data", "waiting": "idle", "stopped": "stopped"}
+        return states[one.state]
     if one.exit_code is None:
         return "ended, how is not known"
     if one.exit_code < 0:

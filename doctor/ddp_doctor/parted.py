@@ -2,13 +2,14 @@
 
 from ddp_doctor import source_lines, words
 from ddp_doctor.alignment import Difference, differences
+from ddp_doctor.history import History
 from ddp_doctor.seen import Job
-from ddp_doctor.verdict import CURES, Verdict, in_group, innermost, stands
+from ddp_doctor.verdict import CURES, Verdict, cure_for, in_group, innermost, stands
 
 
 def parted(job: Job) -> Verdict | None:
     histories = {rank: one.history for rank, one in job.ranks.items() if one.recorded}
-    if len(histories) < 2:
+    if len(histories) < 2 or (job.ended == "well" and any(map(_under_join, histories.values()))):
         return None
     found = differences(histories, _members(job))
     if not found:
@@ -19,34 +20,44 @@ def parted(job: Job) -> Verdict | None:
     return {"missing": _missing, "unlike": _unlike, "order": _order}[by_number[0].kind](job, by_number[0])
 
 
+def _under_join(history: History) -> bool:
+    """Join lets a rank that has no more data answer the others' collectives, from lines of its own."""
+    frames = (frame for each in history.collectives.values() for one in each for frame in one.stack)
+    return any(frame.file.endswith("/algorithms/join.py") for frame in frames)
+
+
 def _members(job: Job) -> dict[str, tuple[int, ...]]:
     return {group: ranks for one in job.ranks.values() for group, ranks in one.history.groups.items()}
 
 
-def _missing(job: Job, found: Difference) -> Verdict:
-    one, lack = found.collective, found.lack
-    at_work = job.ended != "hang" and any(job.ranks[rank].state == "computing" for rank in lack)
-    never = f"{words.verb(lack, 'has', 'have')} not yet joined" if at_work else "never joined"
-    sentence = (
-        f"{words.ranks(lack)} {never} {words.collective(one)}{in_group(found)}, which {words.ranks(found.have)} "
-        f"started {words.at(one.own)}{words.condition(one.own)}; "
-    )
+def _missing(job: Job, difference: Difference) -> Verdict:
+    collective, lack, instead = difference.collective, difference.lack, difference.instead
     absent = job.ranks[lack[0]]
-    if found.instead is not None:
+    may_come = job.ended != "hang" and instead is None and any(job.ranks[rank].may_come() for rank in lack)
+    never = f"{words.verb(lack, 'has', 'have')} not yet joined" if may_come else "never joined"
+    sentence = (
+        f"{words.ranks(lack)} {never} {words.collective(collective)}{in_group(difference)}, which "
+        f"{words.ranks(difference.have)} started {words.at(collective.own)}{words.condition(collective.own)}; "
+    )
+    if instead is not None:
         sentence += (
-            f"{words.ranks(lack[:1])} started {words.collective(found.instead)} {words.at(found.instead.own)}"
-            f"{words.condition(found.instead.own)} instead"
+            f"{words.ranks(lack[:1])} started {words.collective(instead)} {words.at(instead.own)}"
+            f"{words.condition(instead.own)} instead"
         )
-        if absent.running and not absent.pending() and not absent.waits_for_peers():
-            sentence += f", and {stands(absent)}"
-        elif not absent.running and absent.left:
+        if (absent.running and not absent.pending() and not absent.waits_for_peers()) or (
+            not absent.running and absent.left
+        ):
             sentence += f", and {stands(absent)}"
     else:
-        sentence += f"{words.ranks(lack[:1])} {stands(absent)}"
-    cure = CURES["uneven" if source_lines.decisive(one.own).startswith("in the loop") else "missing"]
-    if found.instead is None and absent.running:
+        destroyed = "had called destroy_process_group, and " if absent.group_destroyed and not may_come else ""
+        sentence += f"{words.ranks(lack[:1])} {destroyed}{stands(absent)}"
+    cure = cure_for(collective.own)
+    if instead is None and absent.running:
         cure = f"Look at what {words.ranks(lack[:1])} does in that line."
-    return Verdict("missing", lack, sentence, innermost(one.own), cure)
+    elif source_lines.decisive(collective.own).startswith("in the loop"):
+        _, way = source_lines.way_past(collective.own)
+        sentence += f"; {way}" if way else ""
+    return Verdict("missing", lack, sentence, innermost(collective.own), cure)
 
 
 def _unlike(job: Job, found: Difference) -> Verdict:

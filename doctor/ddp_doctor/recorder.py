@@ -5,7 +5,9 @@ Standard library only, and never the first to import torch. In the doctor's fold
     PID.status    JSON, replaced up to twenty times a second: time, the main thread's stack, the exception that it
                   handles, and for each process group the numbers of the last collective started and finished
     PID.history   JSON, replaced when it has grown: torch's flight recorder, with the Python stack of each collective
-    PID.events    JSON lines: start, an exception that nobody caught, sys.exit and os._exit with their line, end
+    PID.events    JSON lines: start, the process group, an exception that nobody caught, sys.exit and os._exit with
+                  their line, end
+    PID.call      JSON: the newest collective that Python has called, written before it starts; gloo may abort in it
     PID.fatal     text of faulthandler: the stacks at SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL
 """
 
@@ -27,16 +29,51 @@ QUIET = 0.3  # seconds without a new collective after which it is written in any
 DEEPEST = 60  # frames of a stack
 
 
-def start(folder):
-    """Begins to record this process into `folder`."""
-    recorder = Recorder(folder)
-    ids = {name: int(os.environ[name.upper()]) for name in ("rank", "local_rank")}
-    recorder.event("start", pid=os.getpid(), main_thread=recorder.main_thread, **ids)
+def start(folder, spawn_variables=None):
+    """Begins to record this process into `folder`, and what it starts by `multiprocessing` as long as it has no group:
+    those may be ranks. `spawn_variables`: with these in its environment a process of ours loads this recorder."""
+    _record(folder)
+    _note_exits()
+    os.register_at_fork(after_in_child=lambda: None if _has_group() else _record(folder))
+    if spawn_variables:
+        _follow_spawned(spawn_variables)
+
+
+def _record(folder):
+    global _recorder
+    _recorder = recorder = Recorder(folder)
+    recorder.event("start", pid=recorder.pid, main_thread=recorder.main_thread, rank=int(os.environ["RANK"]))
     faulthandler.enable(recorder.fatal, all_threads=True)
-    _note_exits(recorder)
     thread = threading.Thread(target=recorder.watch, name="ddp_doctor", daemon=True)
     atexit.register(recorder.end, thread)
     thread.start()
+
+
+def _follow_spawned(variables):
+    from multiprocessing import util
+
+    former = util.spawnv_passfds
+
+    def spawnv_passfds(path, args, passfds):
+        if "--multiprocessing-fork" not in map(os.fsdecode, args) or _has_group():
+            return former(path, args, passfds)
+        own = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+        try:
+            return former(path, args, passfds)
+        finally:
+            for name, value in own.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+    util.spawnv_passfds = spawnv_passfds
+
+
+def _has_group():
+    return getattr(_world(), "default_pg", None) is not None
+
+
+def _world():
+    return getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
 
 
 class Recorder:
@@ -46,6 +83,8 @@ class Recorder:
         self.fatal = open(self.path + ".fatal", "w")  # stays open: faulthandler writes to it when all else is lost
         self.main_thread = threading.main_thread().ident
         self.stopping = threading.Event()
+        self.calls = None  # file descriptor of PID.call
+        self.group = None  # size and rank of the default process group
         self.groups = {}  # name -> name and ranks; kept when the group is destroyed
         self.stack, self.progress, self.moved = [], {}, 0.0
         self.written, self.settled, self.next_history = {}, True, 0.0
@@ -62,6 +101,8 @@ class Recorder:
             os.close(file)
 
     def watch(self):
+        with contextlib.suppress(OSError), open("/proc/thread-self/comm", "w") as name:
+            name.write("ddp_doctor")  # so that what it writes is not taken for the script's
         while not self.stopping.wait(POLL):
             try:
                 self.look()
@@ -71,7 +112,16 @@ class Recorder:
 
     def look(self, last=False):
         """Writes the status if it changed, and the history if it has grown."""
+        if self.calls is None and _dumps():
+            self.calls = os.open(self.path + ".call", os.O_WRONLY | os.O_CREAT, 0o600)
+            _note_calls(sys.modules["torch._C._distributed_c10d"].ProcessGroup)
         progress = self.read_progress()
+        if self.group is None and _has_group():
+            self.group = _world().default_pg.size(), _world().default_pg.rank()
+            self.event("group", world_size=self.group[0], rank=self.group[1])
+        elif self.group and not _has_group():
+            self.group = None
+            self.event("group destroyed")
         if progress != self.progress:
             self.moved = time.monotonic()
         stack = _stack(sys._current_frames().get(self.main_thread))
@@ -106,6 +156,24 @@ class Recorder:
         self.last_look()
         self.event("end")
 
+    def note_call(self, name, group, arguments):
+        if self.calls is None or os.getpid() != self.pid:
+            return
+        sent = 0 if name in ("all_reduce", "broadcast", "reduce", "scatter") else 1
+        tensors = list(_tensors(arguments[sent : sent + 1]))
+        call = {
+            "name": name,
+            "time": time.time_ns(),
+            "group": group.group_name,
+            "sizes": [list(tensor.shape) for tensor in tensors],
+            "dtypes": [str(tensor.dtype).removeprefix("torch.") for tensor in tensors],
+            "root": getattr(arguments[-1], "rootRank", None) if arguments else None,
+            "stack": _stack(sys._getframe(2)),
+        }
+        line = json.dumps(call).encode()
+        os.pwrite(self.calls, line, 0)
+        os.ftruncate(self.calls, len(line))
+
     def read_progress(self):
         """{group: [last started, last finished]} of all process groups; {} as long as there is none."""
         found = {}
@@ -119,7 +187,7 @@ class Recorder:
         with _inductor_unloaded():
             dumps = [pickle.loads(dump(True, True, False)) for dump in _dumps()]
         whole = {"entries": [entry for dump in dumps for entry in dump.get("entries", [])]}
-        world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+        world = _world()
         if world is not None:
             for group, ranks in list(world.pg_group_ranks.items()):
                 name = world.pg_names.get(group)
@@ -174,6 +242,47 @@ def _inductor_unloaded():
             del torch._inductor
 
 
+COLLECTIVES = {
+    "allreduce": "all_reduce",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "allgather": "all_gather",
+    "_allgather_base": "all_gather_base",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter_base",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "barrier": "barrier",
+}
+
+
+def _note_calls(process_group):
+    """DDP's own collectives start in C++ and are not noted here: for those there is the stack."""
+
+    def noting(name, former):
+        def call(self, *args, **kwargs):
+            try:
+                _recorder.note_call(name, self, args)
+            except Exception:  # nothing of it may reach the script
+                pass
+            return former(self, *args, **kwargs)
+
+        return call
+
+    for method, name in COLLECTIVES.items():
+        setattr(process_group, method, noting(name, getattr(process_group, method)))
+
+
+def _tensors(arguments):
+    for argument in arguments:
+        if isinstance(argument, (list, tuple)):
+            yield from _tensors(argument)
+        elif hasattr(argument, "dtype"):
+            yield argument
+
+
 def _handled(thread):
     """The exception in whose `except` or `finally` a thread stands."""
     error = sys._current_exceptions().get(thread)
@@ -189,33 +298,35 @@ def _stack(frame):
     return found
 
 
-def _note_exits(recorder):
+def _note_exits():
     """Notes who leaves, and from where, without changing what happens."""
     former_hook, former_exit, former_os_exit = sys.excepthook, sys.exit, os._exit
 
     def excepthook(kind, error, traceback):
         try:
-            recorder.event("exception", **_first_of_chain(error))
-            recorder.last_look()  # torchrun may end this rank before it gets to its own end
+            _recorder.event("exception", **_first_of_chain(error))
+            _recorder.last_look()  # torchrun may end this rank before it gets to its own end
         finally:
             former_hook(kind, error, traceback)
 
     def thread_hook(args, former=threading.excepthook):
         try:
             if args.exc_value is not None:
-                recorder.event("exception in a thread", **_first_of_chain(args.exc_value))
+                _recorder.event("exception in a thread", **_first_of_chain(args.exc_value))
         finally:
             former(args)
 
     def leave(status=None):
         stack = [frame for frame in _stack(sys._getframe(1)) if frame[0] != __file__]
-        recorder.event("sys.exit", status=repr(status), stack=stack)
+        _recorder.event("sys.exit", status=repr(status), stack=stack)
+        if status and (error := sys.exc_info()[1]) is not None and not isinstance(error, SystemExit):
+            _recorder.event("exception", **_first_of_chain(error))  # as torch.multiprocessing ends its ranks
         former_exit(status)
 
     def leave_at_once(status):
-        if os.getpid() == recorder.pid:
-            recorder.event("os._exit", status=repr(status), stack=_stack(sys._getframe(1)))
-            recorder.last_look()
+        if os.getpid() == _recorder.pid:
+            _recorder.event("os._exit", status=repr(status), stack=_stack(sys._getframe(1)))
+            _recorder.last_look()
         former_os_exit(status)
 
     def quit_builtin(code=None):
@@ -227,7 +338,7 @@ def _note_exits(recorder):
 
 def _first_of_chain(error):
     """Of an exception and those that led to it, the first: its type, text and stack, innermost first."""
-    while True:
+    while "DataLoader worker" not in str(error):  # torch raises that from what it came to know it by
         earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if earlier is None:
             break
@@ -237,4 +348,6 @@ def _first_of_chain(error):
         code = traceback.tb_frame.f_code
         stack.insert(0, [code.co_filename, traceback.tb_lineno, code.co_name])
         traceback = traceback.tb_next
+    if isinstance(error, SyntaxError) and error.filename:
+        stack.insert(0, [error.filename, error.lineno or 0, "<module>"])
     return {"type": type(error).__name__, "text": str(error), "stack": stack[:DEEPEST]}

@@ -6,22 +6,39 @@ from pathlib import Path
 
 from ddp_doctor import history
 from ddp_doctor.errors import InputError
-from ddp_doctor.history import Frame
+from ddp_doctor.history import Collective, Frame
 from ddp_doctor.launch.first_failure import is_symptom
 from ddp_doctor.seen import Error, Rank
 
 
-def read(folder: Path) -> dict[int, Rank]:
-    """By rank, of each the process that was started last. `state` and `exit_code` are not in the records."""
+def read(folder: Path, single: bool = False) -> dict[int, Rank]:
+    """By rank, of each the process that was started last. `state` is not in the records.
+
+    Where processes have met that a job of one rank has started, those are the ranks.
+    """
+    own = ranks_by_pid(folder) if single else {}
     found: dict[int, tuple[float, Rank]] = {}
     for path in folder.glob("*.events"):
         events = _events(path)
         if not events or events[0]["event"] != "start":
             continue
         one = _rank(path, events)
+        if own and one.pid not in own:
+            continue  # it has started the ranks, or is one of their helpers
+        one.rank = own.get(one.pid, one.rank)
         if one.rank not in found or found[one.rank][0] < events[0]["time"]:
             found[one.rank] = (events[0]["time"], one)
     return {rank: found[rank][1] for rank in sorted(found)}
+
+
+def ranks_by_pid(folder: Path) -> dict[int, int]:
+    """Process -> rank, of those that have met in a group of several; {} where torchrun's variables tell the ranks."""
+    found = {}
+    for path in folder.glob("*.events"):
+        for event in _events(path):
+            if event["event"] == "group" and event["world_size"] > 1:
+                found[int(path.stem)] = event["rank"]
+    return found
 
 
 def progress(folder: Path) -> dict[str, object]:
@@ -59,22 +76,37 @@ def _rank(path: Path, events: list[dict]) -> Rank:
     except (OSError, InputError):
         pass
     one.recorded = True
+    try:
+        call = json.loads(path.with_suffix(".call").read_text())
+        sizes = tuple(tuple(each) for each in call["sizes"])
+        stack = _frames(call["stack"])
+        call = [0, call["group"], call["name"], sizes, tuple(call["dtypes"]), stack, call["time"], call["root"]]
+        one.history = history.with_call(one.history, Collective(*call))
+    except (OSError, ValueError):
+        pass  # it has called none
     for event in events:
         if event["event"] in ("exception", "exception in a thread") and one.error is None:
-            one.error = _error(event, event["time"])
+            one.error = _error(event, event["time"], uncaught=event["event"] == "exception")
+        elif event["event"] == "group":
+            one.group_size, one.group_destroyed = event["world_size"], False
+        elif event["event"] == "group destroyed":
+            one.group_destroyed = True
         elif event["event"] in ("sys.exit", "os._exit"):
             status = event["status"].strip("'\"")
-            one.left = (f"{event['event']}({status if status != 'None' else ''})", _frames(event["stack"]))
+            stack = _frames(event["stack"])
+            if any(frame.is_own() for frame in stack):  # else multiprocessing ends its process so
+                one.left = (f"{event['event']}({status if status != 'None' else ''})", stack)
+            one.exit_code = int(status) if status.isdigit() else int(status != "None")
         elif event["event"] == "recorder failed":
             one.notes.append(f"the recorder inside this rank gave up: {event['text']}")
-    fatal = _fatal_stack(path.with_suffix(".fatal"), events[0]["main_thread"])
-    one.stack = fatal or one.stack
+    one.fatal = _fatal_stack(path.with_suffix(".fatal"), events[0]["main_thread"])
     return one
 
 
-def _error(noted: dict, when: float) -> Error:
+def _error(noted: dict, when: float, uncaught: bool = False) -> Error:
     text = f"{noted['type']}: {noted['text']}"
-    return Error(text, when, is_symptom(text), _frames(noted["stack"]))
+    symptom = is_symptom(text) and noted["type"].startswith(("RuntimeError", "Dist"))  # else it is another connection's
+    return Error(text, when, symptom, _frames(noted["stack"]), uncaught)
 
 
 def _frames(stack) -> tuple[Frame, ...]:

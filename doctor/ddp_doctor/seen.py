@@ -11,25 +11,30 @@ ONLY_ASKS = ("get_", "is_")  # dist.get_rank() and the like wait for nobody
 class Error:
     """An error that a rank printed or died of. `when` is in seconds since the epoch; None if unknown.
 
-    symptom: it only says that a peer is gone or did not come.
+    symptom: it only says that a peer is gone or did not come. uncaught: it has ended the script.
     """
 
     text: str
     when: float | None = None
     symptom: bool = False
     stack: tuple[Frame, ...] = ()
+    uncaught: bool = False
 
 
 @dataclass
 class Rank:
     """One rank.
 
-    state      "ended", "computing", "waiting" (no CPU time), "stopped" (SIGSTOP)
+    state      "ended", "computing", "transferring" (bytes, without CPU time), "waiting" (neither), "stopped" (SIGSTOP)
     exit_code  negative: a signal; None: unknown, or still running
     stack      innermost first, of now or of the last look before it ended; `stack_problem` says why it is empty
     progress   {group: (number of the last collective started, of the last finished)}
     handled    the exception in whose `except` or `finally` it stands
     left       where it called sys.exit or os._exit, if it did, and how: ("sys.exit(3)", stack)
+    waits_for  in words, what outside of the job it waits for: a process that it has started, or data
+    fatal      where a crash was caught: its own, or that of a process that it has forked
+    busy       whether it was at work in the last seconds before it ended
+    group_size of its default process group, where the recorder saw one
     sleeps     for how many seconds more it has asked to sleep; None: it does not, or nobody says
     variables  local variables, {"function.variable": text}, where they were asked for
     """
@@ -46,6 +51,11 @@ class Rank:
     error: Error | None = None
     handled: Error | None = None
     left: tuple[str, tuple[Frame, ...]] | None = None
+    waits_for: str | None = None
+    fatal: tuple[Frame, ...] = ()
+    busy: bool = False
+    group_size: int = 0
+    group_destroyed: bool = False
     sleeps: float | None = None
     variables: dict[str, str] = field(default_factory=dict)
     last_lines: list[str] = field(default_factory=list)
@@ -64,6 +74,20 @@ class Rank:
     def running(self) -> bool:
         return self.state != "ended"
 
+    def works(self) -> bool:
+        """Does it move? A GPU rank that waits for others can burn a core in it: there its stack counts."""
+        if self.state == "computing":
+            return not (self.pending() and self.call())
+        return self.state == "transferring"
+
+    def may_come(self) -> bool:
+        """Is it at work, or waits for what may come without the other ranks?"""
+        return self.works() or bool(self.running and self.waits_for)
+
+    @property
+    def imports(self) -> bool:
+        return any(frame.file.startswith("<frozen importlib") for frame in self.stack)
+
     def call(self) -> str | None:
         """The function of torch.distributed that the rank stands in, as its script calls it; None if in none.
 
@@ -71,7 +95,7 @@ class Rank:
         all-reduces run. Of a rank that has ended with an error, the one that the error came from.
         """
         below = []
-        for frame in self.error.stack if self.error and not self.running else self.stack:
+        for frame in (not self.running and self.error and self.error.stack) or self.stack:
             if frame.is_own():
                 break
             below.append(frame)
@@ -100,7 +124,8 @@ class Rank:
 class Job:
     """A job at the moment of the diagnosis.
 
-    ended   "hang", "failed", "well", "now" (attached to), "time" (the doctor's own limit) or "interrupt"
+    ended   "hang", "failed", "well", "now" (attached to), "still" (it goes on), "time" (the doctor's own limit) or
+            "interrupt"
     quiet   seconds since anything had moved
     first, first_text   whom the launcher's reading of the logs blames, and how it says so
     """

@@ -2,9 +2,14 @@
 
 import ast
 import functools
+import os
 import re
 from pathlib import Path
 
+try:
+    HERE = os.getcwd()
+except OSError:  # it has been deleted; so it can be while a job runs, and then this is what it was
+    HERE = "/"
 # An `if` about these decides by rank, which is what makes one rank miss a collective.
 ABOUT_RANK = re.compile(r"rank|is_main|main_process|is_zero|master|primary|chief|leader|coordinator|writer", re.I)
 
@@ -12,7 +17,7 @@ ABOUT_RANK = re.compile(r"rank|is_main|main_process|is_zero|master|primary|chief
 @functools.cache
 def _source(file: str) -> tuple[list[str], ast.Module | None]:
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        text = Path(HERE, file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return [], None
     try:
@@ -64,6 +69,33 @@ def decisive(frames) -> str:
 
 def speaks_of_rank(condition: str) -> bool:
     return bool(ABOUT_RANK.search(condition)) and not condition.startswith("in the loop")
+
+
+def way_past(frames) -> tuple[str, str]:
+    """How a rank can get past the collective of these frames, in the loop around it: a kind of cure, and in words.
+
+    ("", "") where the loop has no such way, and ends with its data.
+    """
+    for frame in frames[:2]:
+        begin, end = loop_around(frame.file, frame.line)
+        _, tree = _source(frame.file)
+        inside = [node for node in ast.walk(tree) if begin < getattr(node, "lineno", 0) <= end] if tree else []
+        calls = [node for node in inside if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+        if "/torch/" in "".join(each.file for each in frames) or ".backward(" in text_at(frame.file, frame.line):
+            for call in calls:
+                if call.func.attr == "module" and conditions(frame.file, call.lineno):
+                    return "module", f"`{text_at(frame.file, call.lineno)}` at line {call.lineno} goes past DDP"
+        for node in inside:
+            if isinstance(node, ast.ExceptHandler) and not any(isinstance(each, ast.Raise) for each in ast.walk(node)):
+                return (
+                    "caught",
+                    f"a rank goes on after `except {_short(node.type) if node.type else ''}` at line {node.lineno}",
+                )
+        for node in inside:
+            if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Break | ast.Return):
+                way = f"`if {_short(node.test)}: {_short(node.body[-1])}`"
+                return "leaves", f"a rank leaves the loop by {way} at line {node.lineno}"
+    return "", ""
 
 
 def loop_around(file: str, line: int) -> tuple[int, int]:

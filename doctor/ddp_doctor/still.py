@@ -47,7 +47,9 @@ def waits_for_another(job: Job) -> Verdict | None:
     if not waiting:
         return None
     others = tuple(rank for rank, one in job.ranks.items() if rank not in waiting)
-    if any(job.ranks[rank].state == "computing" for rank in others):
+    if any(job.ranks[rank].may_come() for rank in others) or any(
+        one.state == "transferring" for one in waiting.values()
+    ):
         return None
     first = next(iter(waiting.values()))
     if not others:
@@ -65,6 +67,8 @@ def _all_wait(waiting: dict[int, Rank]) -> Verdict:
     for rank, one in waiting.items():
         by_place.setdefault(tuple((frame.file, frame.line) for frame in one.own), []).append(rank)
     first = next(iter(waiting.values()))
+    if len(by_place) == 1 and (verdict := roots_differ(waiting)):
+        return verdict
     if len(by_place) == 1:
         sentence = f"every rank waits in {_call(first)} {words.at(first.own)}"
         if not first.recorded and "recv" not in _call(first):
@@ -90,15 +94,30 @@ def _all_wait(waiting: dict[int, Rank]) -> Verdict:
     return Verdict("all wait", tuple(waiting), f"every rank waits for another: {text}", innermost(first.own))
 
 
+def roots_differ(ranks: dict[int, Rank]) -> Verdict | None:
+    """Ranks in one line that named different ranks as the source, or the target, of their collective."""
+    last = {number: rank.history.newest for number, rank in ranks.items() if rank.history.newest}
+    roots = {number: collective.root for number, collective in last.items() if collective.root is not None}
+    if len(set(roots.values())) < 2 or len({(each.name, each.lines) for each in last.values()}) > 1:
+        return None
+    collective = next(iter(last.values()))
+    word = "src" if collective.name in ("broadcast", "scatter") else "dst"
+    text = ", ".join(f"{word}={root} on rank {number}" for number, root in roots.items())
+    sentence = f"the ranks gave {words.collective(collective)} {words.at(collective.own)} different roots: {text}"
+    return Verdict("root", tuple(roots), sentence, innermost(collective.own), CURES["root"])
+
+
 def _call(one: Rank) -> str:
     """all-reduce, backward, new-group; of DDP's own steps, such as its _pre_forward, without the underscore."""
     return (one.call() or "a collective").lstrip("_").replace("_", "-")
 
 
 def nobody_works(job: Job) -> Verdict | None:
-    idle = {rank: one for rank, one in job.ranks.items() if one.state == "waiting"}
-    if not idle or any(one.state == "computing" for one in job.ranks.values()):
+    idle = {number: rank for number, rank in job.ranks.items() if rank.running}
+    if not idle or any(rank.works() or rank.waits_for_peers() for rank in idle.values()):
         return None
-    text = "; ".join(f"{words.ranks([rank])} {stands(one)}" for rank, one in idle.items())
+    text = "; ".join(f"{words.ranks([number])} {stands(rank)}" for number, rank in idle.items())
     first = next(iter(idle.values()))
-    return Verdict("idle", tuple(idle), f"no rank waits for another, and none works: {text}", innermost(first.own))
+    if job.ended == "now":
+        return Verdict("running", (), f"no rank waits for another: {text}", innermost(first.own))
+    return Verdict("idle", tuple(idle), f"no rank waits for another, and nothing moves: {text}", innermost(first.own))

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from ddp_doctor import words
+from ddp_doctor import source_lines, words
 from ddp_doctor.alignment import Difference
 from ddp_doctor.history import Frame
 from ddp_doctor.seen import Job, Rank
@@ -11,6 +11,14 @@ from ddp_doctor.seen import Job, Rank
 CURES = {
     "missing": "Every rank must start the same collectives in the same order: take it out of what only some ranks do.",
     "uneven": "Give every rank the same number of batches (drop_last, a sampler that pads), or use DDP's join().",
+    "leaves": "Let the ranks decide together when to leave: all-reduce the flag, and let each act on the sum.",
+    "skips": "Let no rank skip a step alone: all-reduce whether one has to, or take part with a loss of zero.",
+    "caught": "Let no rank go on alone after an exception: raise it, so that all end, or tell the others.",
+    "module": "Call the wrapped model, not its .module, wherever gradients are to be averaged.",
+    "timeout": "Give init_process_group a longer timeout=, or let the ranks do together what one of them does alone.",
+    "root": "The src (or dst) of a collective has to be the same number on all ranks, of the default group.",
+    "worker": "Workers are killed where memory or /dev/shm runs out (`dmesg`, `df /dev/shm`): start fewer of them.",
+    "crash": "Run the dataset over the same samples with num_workers=0, to see the crash in the script itself.",
     "unlike": "The tensors of one collective need one size and dtype on all ranks; pad them, or gather objects.",
     "order": "Start the collectives in one place, in one order.",
     "init": "Every rank of the job has to call init_process_group, with its own rank and the same world size.",
@@ -37,6 +45,22 @@ class Verdict:
         return self.kind != "well"
 
 
+def cure_for(frames) -> str:
+    """What to do where a rank did not come to the collective that these frames have started, by how it got past it."""
+    around = source_lines.decisive(frames)
+    if not around.startswith("in the loop"):
+        for way in ("break", "return", "continue"):
+            if re.search(rf": {way}\b.*`", around):
+                return (
+                    CURES["skips" if way == "continue" else "leaves"]
+                    if not source_lines.speaks_of_rank(around)
+                    else CURES["missing"]
+                )
+        return CURES["caught" if around.startswith("in `except") else "missing"]
+    kind, _ = source_lines.way_past(frames)
+    return CURES[kind or "uneven"]
+
+
 def innermost(frames) -> Frame | None:
     return frames[0] if frames else None
 
@@ -46,8 +70,11 @@ def stands(one: Rank) -> str:
     if one.running:
         if not one.own:
             return f"stands where no stack could be read{': ' + one.stack_problem if one.stack_problem else ''}"
-        does = "is at work" if one.state == "computing" and not one.waits_for_peers() else "stands"
-        return f"{does} in {words.code_at(one.own[0])}{words.sleep(one.sleeps)}"
+        does = "stands"
+        if not one.waits_for_peers():
+            does = {"computing": "is at work", "transferring": "transfers data"}.get(one.state, "stands")
+        waits = f", and waits for {one.waits_for}" if one.waits_for else ""
+        return f"{does} in {words.code_at(one.own[0])}{words.sleep(one.sleeps)}{waits}"
     if one.left and one.exit_code is not None and one.exit_code >= 0:
         call, stack = one.left
         own = [frame for frame in stack if frame.is_own()]

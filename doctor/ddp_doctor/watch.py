@@ -1,4 +1,4 @@
-"""Starts a script under torchrun, watches it from outside, and looks at every rank when nothing moves any more."""
+"""Starts a script under torchrun and watches it from outside: reports when nothing moves, ends what cannot end."""
 
 import contextlib
 import os
@@ -10,12 +10,14 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-from ddp_doctor import records, source_lines, stacks
-from ddp_doctor.diagnosis import while_it_works
+from ddp_doctor import movement, ranks, records, source_lines
+from ddp_doctor.deadlock import cannot_end
+from ddp_doctor.diagnosis import diagnose, while_it_works
 from ddp_doctor.errors import InputError
 from ddp_doctor.history import Frame
 from ddp_doctor.launch.first_failure import HEADER, first_error, first_failure, is_symptom, without_prefixes
@@ -26,28 +28,31 @@ from ddp_doctor.seen import Error, Job, Rank
 
 INSIDE = Path(__file__).with_name("inside")  # the folder with sitecustomize.py
 LOOK = 0.5  # seconds between two looks at the processes
-BUSY = 0.05  # share of a core that a rank uses at least while it computes
-# Times the idle time until a rank that waits for one that stands somewhere counts as hanging; if that one sleeps in
-# short naps; if nobody waits.
-PATIENCE = {"waits": 1, "naps": 2, "nobody waits": 2, "nobody waits, one naps": 4}
 NAP = 2.0  # seconds: who sleeps no longer, again and again, waits for something
 LONG_SLEEP = 20.0  # seconds: from a shorter sleep a rank comes back, and was only slow
 FIRST_NOTICE = 30.0  # seconds that a rank waits for one at work until that is said, then twice as many
+RANK_MEMORY = 100e6  # bytes that a process with torch needs at least
 
 
 def run_and_watch(
-    script, arguments, nproc: int, idle: float = 5.0, timeout: float | None = None, read_audits=None
+    script,
+    arguments,
+    nproc: int,
+    idle: float = 5.0,
+    timeout: float | None = None,
+    end_after: float | None = None,
+    report: Callable[[Job], None] = lambda job: None,
+    read_audits=None,
 ) -> Job:
-    """Runs `script` on `nproc` ranks until it ends, hangs, or `timeout` seconds are over; returns what was seen.
+    """Runs `script` on `nproc` ranks; returns what was seen when it has ended.
 
-    idle: seconds without CPU time and without a new collective after which a rank that waits for another counts as
-    hanging. read_audits: if given, the ranks are audited (`audit/`), without a GPU, and it gets the folder of that.
-    Raises InputError if there is no such script.
+    idle: seconds without a new collective, a printed line, CPU time or transferred bytes after which the job stands
+    still. Then `report` gets it, again when something has changed, and the watch goes on. The job is ended when what it
+    waits for provably cannot come, after `end_after` seconds of standing still, or after `timeout` seconds in any case.
+    read_audits: if given, the ranks are audited (`audit/`), without a GPU, and it gets the folder of that.
+    Raises InputError if there is no such script, or it is no Python.
     """
-    if not Path(script).is_file():
-        raise InputError(f"There is no script {str(script)!r} in {os.getcwd()}; a Python file is needed.")
-    if nproc < 1 or idle <= 0 or (timeout is not None and timeout <= 0):
-        raise InputError(f"--nproc, --idle and --timeout are above 0; got {nproc}, {idle:g} and {timeout}.")
+    _refuse_what_cannot_run(script, nproc)
     options = ["--standalone", f"--nproc-per-node={nproc}"]
     print(f"doctor: torchrun {shlex.join([*options, str(script), *arguments])}", flush=True)
     run = Run("", {rank: [] for rank in range(nproc)}, {rank: {} for rank in range(nproc)})
@@ -62,14 +67,31 @@ def run_and_watch(
             environment |= {"DDP_DOCTOR_AUDIT": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-P", "-m", "torch.distributed.run", *options, str(script), *arguments]
         output = RankOutput(folder, run, quiet=False, results=False)
-        watch = Watch(Path(own), environment[RUN_VARIABLE], output, idle, timeout)
+        watch = Watch(Path(own), environment[RUN_VARIABLE], output, idle, timeout, end_after, report)
         with _an_interrupt_asks(watch):
             supervised(command, environment, folder, None, output, stop_when=watch.should_end)
         if read_audits:
             read_audits(Path(own))
         if run.timed_out:
-            return Job(watch.ranks, nproc, watch.reason, None, run.seconds, watch.was_quiet)
-        return _after_the_end(run, output, records.read(Path(own)), nproc)
+            watch.job.seconds = run.seconds
+            return watch.job
+        job = _after_the_end(run, output, records.read(Path(own), nproc == 1), nproc)
+        for rank in job.ranks.values():
+            rank.busy = watch.busy.get(rank.rank, False)
+        return job
+
+
+def _refuse_what_cannot_run(script, nproc: int) -> None:
+    if not Path(script).is_file():
+        raise InputError(f"There is no script {str(script)!r} in {source_lines.HERE}; a Python file is needed.")
+    try:
+        compile(Path(script).read_bytes(), str(script), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:  # ValueError: a null byte
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise InputError(f"{script}{line} is no Python: {getattr(error, 'msg', error)}.") from error
+    room = int(psutil.virtual_memory().available / RANK_MEMORY)
+    if not 0 < nproc <= max(room, 2):
+        raise InputError(f"--nproc is from 1 to {max(room, 2)}, for which there is memory here; got {nproc}.")
 
 
 @contextlib.contextmanager
@@ -91,152 +113,133 @@ def _an_interrupt_asks(watch):
 
 
 class Watch:
-    """Decides when to look and to end the job. Then `reason` says why: "hang", "time" or "interrupt", `ranks` what it
-    saw, and `was_quiet` for how many seconds nothing had moved."""
+    """Decides when to look, to report and to end the job. Then `job` is what it saw, and says why it was ended."""
 
-    def __init__(self, folder: Path, tag: str, output: RankOutput, idle: float, timeout: float | None):
-        self.folder, self.tag, self.output, self.idle = folder, tag, output, idle
+    def __init__(self, folder: Path, tag: str, output: RankOutput, idle: float, timeout, end_after, report):
+        self.folder, self.tag, self.output, self.idle, self.report = folder, tag, output, idle, report
         self.deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        self.ranks: dict[int, Rank] = {}
-        self.reason, self.was_quiet = "", 0.0
-        self.next_notice = FIRST_NOTICE
-        self.ends_of_naps: set[float] = set()  # as they were seen since anything moved
+        self.end_after = float("inf") if end_after is None else end_after
+        self.world_size = len(output.run.lines)
+        self.job = Job({}, self.world_size, "time")
         self.interrupted = False
         self.processes: dict[int, psutil.Process] = {}
+        self.ports: set[int] = set()  # of the stores, which some ranks ask again and again while they wait
         self.next_look = self.next_search = self.next_stacks = 0.0
-        self.last_seen, self.since = None, time.monotonic()
-        self.used: deque = deque()  # (time, {rank: CPU seconds}) of the last `idle` seconds
+        self.progress, self.progress_time = None, time.monotonic()
+        self.still_since: float | None = None
+        self.next_notice, self.reported, self.next_report = FIRST_NOTICE, "", 0.0
+        self.ends_of_naps: set[float] = set()  # as they were seen since anything moved
+        self.busy: dict[int, bool] = {}
+        self.used: deque = deque()  # (time, {rank: Usage}) of the last `idle` seconds
 
     def quiet(self) -> float:
         """Seconds since the last new collective or printed line."""
-        return time.monotonic() - self.since
+        return time.monotonic() - self.progress_time
 
     def should_end(self) -> bool:
         """To be asked many times a second."""
-        if self._hangs():
-            self.reason = "hang"
-        elif self.interrupted or time.monotonic() > self.deadline:
-            self.reason = "interrupt" if self.interrupted else "time"
-            self.look_at_all()
-        self.was_quiet = self.quiet()
-        return bool(self.reason)
-
-    def _hangs(self) -> bool:
         now = time.monotonic()
+        if self.interrupted or now > self.deadline:
+            self._look_at_all("interrupt" if self.interrupted else "time")
+            return True
         if now < self.next_look:
             return False
         self.next_look = now + LOOK
         self._find_processes(now)
         lines = {rank: len(lines) for rank, lines in self.output.run.lines.items()}
-        seen = (records.progress(self.folder), lines, sorted(self.processes))
-        if seen != self.last_seen:
-            self.last_seen, self.since, self.next_notice = seen, now, FIRST_NOTICE
+        progress = (records.progress(self.folder), lines, sorted(self.processes))
+        if progress != self.progress:
+            self.progress, self.progress_time, self.next_notice, self.still_since = progress, now, FIRST_NOTICE, None
             self.ends_of_naps.clear()
-        self.used.append((now, {rank: cpu_seconds(one) for rank, one in self.processes.items()}))
+        connections = movement.bytes_by_connection(self.ports)
+        self.used.append((now, {rank: movement.usage(each, connections) for rank, each in self.processes.items()}))
         while len(self.used) > 1 and self.used[1][0] <= now - self.idle:
             self.used.popleft()
+        begin, earlier = self.used[0]
+        for rank, used in self.used[-1][1].items():
+            before = earlier.get(rank, used)
+            self.busy[rank] = (
+                used.cpu - before.cpu > movement.BUSY * (now - begin) or used.transferred > before.transferred
+            )
         if not self.processes or self.quiet() < self.idle or now < self.next_stacks:
             return False
-        self.next_stacks = now + 1
-        return self._stands_still(self.look_at_all())
+        self._look_at_all("still")
+        if not self._stands_still():
+            self.still_since, self.next_stacks = None, now + 1
+            return False
+        self.still_since = self.still_since or max(self.progress_time, now - self.idle)
+        still = now - self.still_since
+        self.next_stacks = now + max(1.0, min(still / 10, 30.0))
+        self.job.quiet = still
+        if still >= self.end_after or cannot_end(self.job):
+            self.job.ended = "hang"
+            return True
+        self._report(now)
+        return False
 
-    def look_at_all(self) -> dict[int, Rank]:
+    def _report(self, now: float) -> None:
+        """Reports what has not been reported, and that not many times a minute."""
+        sentence = re.sub(r" \(for \d+ s more\)", "", diagnose(self.job).sentence)
+        if sentence != self.reported and now >= self.next_report:
+            self.reported, self.next_report = sentence, now + 2 * self.idle
+            self.next_notice = max(FIRST_NOTICE, 2 * self.job.quiet)
+            self.report(self.job)
+        elif self.job.quiet > self.next_notice:
+            self.next_notice = 2 * self.job.quiet
+            print(f"doctor: still nothing moves, for {self.job.quiet:.0f} s now", flush=True)
+
+    def _look_at_all(self, ended: str) -> None:
         """Every rank with its state and its stack as it stands now."""
-        found = records.read(self.folder)
-        for rank, process in self.processes.items():
-            one = found.setdefault(rank, Rank(rank, process.pid))
-            one.state = self._state(rank, process)
-            one.pid, one.sleeps = process.pid, stacks.sleeps_for(process.pid)
-            stack, one.variables, problem = stacks.stack_of(process.pid, True, stopped=one.state == "stopped")
-            one.stack = stack or one.stack  # else what the recorder saw from inside
-            one.stack_problem = problem
-        for rank, one in found.items():
-            one.last_lines = self.output.run.lines.get(rank, [])[-3:]
-            one.error = one.error or _printed_error(rank, self.output) or one.handled
-            if one.state == "ended":
-                one.exit_code = 0 if one.error is None else 1  # torchrun ends the others when a rank fails
-        self.ranks = dict(sorted(found.items()))
-        return self.ranks
+        found = records.read(self.folder, self.world_size == 1)
+        then, earlier = self.used[0] if self.used else (time.monotonic(), {})
+        latest = self.used[-1][1] if self.used else {}
+        for number, process in self.processes.items():
+            rank = found.setdefault(number, Rank(number, process.pid))
+            used = [usage.get(number, movement.Usage()) for usage in (latest, earlier)]
+            rank.state = movement.state_of(process, *used, self.used[-1][0] - then if self.used else 1.0)
+            ranks.look(rank, process)
+        for number, rank in found.items():
+            rank.last_lines = self.output.run.lines.get(number, [])[-3:]
+            rank.error = rank.error or _printed_error(number, self.output) or rank.handled
+            if rank.state == "ended":
+                rank.exit_code = 0 if rank.error is None else 1  # torchrun ends the others when a rank fails
+        world_size = max([self.world_size, *(rank.group_size for rank in found.values())])
+        self.job = Job(dict(sorted(found.items())), world_size, ended, quiet=self.quiet())
 
-    def _stands_still(self, ranks: dict[int, Rank]) -> bool:
-        waits = [one for one in ranks.values() if one.waits_for_peers()]
-        # A GPU rank that waits for others can burn a core in it: what its stack says counts.
-        at_work = [one for one in ranks.values() if one.state == "computing" and not (one.pending() and one.call())]
-        if at_work or all(one.state == "ended" for one in ranks.values()):
-            if at_work and waits and self.quiet() > self.next_notice:
+    def _stands_still(self) -> bool:
+        found = self.job.ranks.values()
+        waits = [rank for rank in found if rank.waits_for_peers()]
+        at_work = [rank for rank in found if rank.works()]
+        if at_work or all(rank.state == "ended" for rank in found):
+            if at_work and self.quiet() > self.next_notice and any(rank.met for rank in waits):
                 self.next_notice = 2 * self.quiet()
                 print(f"doctor: {while_it_works(waits[0], at_work[0], self.quiet())}", flush=True)
             return False
-        if any(NAP < (one.sleeps or 0.0) <= LONG_SLEEP for one in ranks.values()):
+        if any(NAP < (rank.sleeps or 0.0) <= LONG_SLEEP for rank in found):
             return False
-        naps = [one for one in ranks.values() if one.running and "sleep(" in _line(one)]
-        naps = [one for one in naps if (one.sleeps or 0.0) <= NAP]
-        self.ends_of_naps |= {round(time.monotonic() + one.sleeps, 1) for one in naps if one.sleeps}
-        if naps and sys.platform == "linux" and len(self.ends_of_naps) < 3:
-            return False  # this may be the end of one longer sleep
-        kind = ("naps" if naps else "waits") if waits else f"nobody waits{', one naps' if naps else ''}"
-        return self.quiet() >= PATIENCE[kind] * self.idle
-
-    def _state(self, rank: int, process: psutil.Process) -> str:
-        try:
-            status = process.status()
-        except psutil.Error:
-            return "ended"
-        if status == psutil.STATUS_ZOMBIE:
-            return "ended"
-        if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
-            return "stopped"
-        if status == psutil.STATUS_RUNNING:
-            return "computing"  # on a crowded machine, without getting any CPU time
-        begin, then = self.used[0] if self.used else (time.monotonic(), {})
-        seconds = time.monotonic() - begin
-        used = cpu_seconds(process) - then.get(rank, 0.0)
-        return "computing" if used > BUSY * max(seconds, 1.0) else "waiting"
+        naps = [rank for rank in found if rank.running and rank.stack]
+        naps = [rank for rank in naps if "sleep(" in source_lines.text_at(rank.stack[0].file, rank.stack[0].line)]
+        naps = [rank for rank in naps if (rank.sleeps or 0.0) <= NAP]
+        self.ends_of_naps |= {round(time.monotonic() + rank.sleeps, 1) for rank in naps if rank.sleeps}
+        # One that is seen once may be the end of a longer sleep.
+        return not (naps and sys.platform == "linux" and len(self.ends_of_naps) < 3)
 
     def _find_processes(self, now: float) -> None:
-        for rank, process in list(self.processes.items()):
-            try:
-                alive = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-            except psutil.Error:
-                alive = False
-            if not alive:
-                del self.processes[rank]
-        if len(self.processes) < len(self.output.run.lines) and now >= self.next_search:
+        self.processes = {rank: process for rank, process in self.processes.items() if _lives(process)}
+        if now >= self.next_search and (len(self.processes) < self.world_size or self.world_size == 1):
             self.next_search = now + 1
-            self.processes |= rank_processes(tagged(self.tag))
+            found = tagged(self.tag)
+            self.processes |= ranks.by_environment(found)
+            if self.world_size == 1 and (own := records.ranks_by_pid(self.folder)):  # the script has started its ranks
+                self.processes = {own[process.pid]: process for process in found if process.pid in own}
+            self.ports = movement.store_ports(self.processes.values())
 
 
-def rank_processes(processes) -> dict[int, psutil.Process]:
-    """Those that torchrun started as ranks, by RANK; what a rank started itself has its variables, too, and is not."""
-    with_rank = {}
-    for process in processes:
-        try:
-            environment = process.environ()
-            if "RANK" in environment and "LOCAL_RANK" in environment:
-                with_rank[process.pid] = (int(environment["RANK"]), process, process.ppid())
-        except (psutil.Error, OSError, ValueError):
-            continue
-    return {rank: process for rank, process, parent in with_rank.values() if parent not in with_rank}
-
-
-def cpu_seconds(process: psutil.Process) -> float:
-    """Of a process with all that it has started."""
-    total = 0.0
+def _lives(process: psutil.Process) -> bool:
     try:
-        family = [process, *process.children(recursive=True)]
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
-        return total
-    for one in family:
-        try:
-            times = one.cpu_times()
-            total += times.user + times.system
-        except psutil.Error:
-            continue
-    return total
-
-
-def _line(one: Rank) -> str:
-    return source_lines.text_at(one.stack[0].file, one.stack[0].line) if one.stack else ""
+        return False
 
 
 def _printed_error(rank: int, output: RankOutput) -> Error | None:
@@ -257,11 +260,14 @@ def _printed_stack(lines: list[str], text: str) -> tuple[Frame, ...]:
     return tuple(Frame(one[1], int(one[2]), one[3]) for one in reversed(found) if one)
 
 
-def _after_the_end(run: Run, output: RankOutput, ranks: dict[int, Rank], nproc: int) -> Job:
+def _after_the_end(run: Run, output: RankOutput, found: dict[int, Rank], nproc: int) -> Job:
     codes, failure = first_failure(run.exit_code, run.launcher_lines, run.lines, output.errors, output.first_traceback)
-    for rank in run.lines:
-        one = ranks.setdefault(rank, Rank(rank))
+    started_itself = nproc == 1 and any(rank.group_size > 1 for rank in found.values())
+    for rank in () if started_itself else run.lines:  # else torchrun knows the process alone that started them
+        one = found.setdefault(rank, Rank(rank))
         one.exit_code = codes.get(rank)
+        if (one.exit_code or 0) < 0:
+            one.stack = one.fatal or one.stack
         one.last_lines = run.lines[rank][-3:]
         one.error = one.error or _printed_error(rank, output)
         if one.error is None and one.exit_code not in (0, None):
@@ -269,7 +275,8 @@ def _after_the_end(run: Run, output: RankOutput, ranks: dict[int, Rank], nproc: 
             text = first_error(without_prefixes(output.errors.get(rank, [])))
             if "terminate called after" in text:
                 one.error = Error(text, None, is_symptom(text))
-    job = Job(ranks, nproc, "failed" if failure else "well", run.exit_code, run.seconds)
+    world_size = max([nproc, *(rank.group_size for rank in found.values())])
+    job = Job(found, world_size, "failed" if failure else "well", run.exit_code, run.seconds)
     job.launcher_text = "\n".join(run.launcher_lines)
     if failure:
         job.first, job.first_text = failure.rank, failure.text

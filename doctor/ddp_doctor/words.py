@@ -6,19 +6,6 @@ import re
 from ddp_doctor import source_lines
 from ddp_doctor.history import LIBRARIES, Collective, Frame
 
-DTYPES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Long": "int64",
-    "Int": "int32",
-    "Short": "int16",
-    "Byte": "uint8",
-    "Char": "int8",
-    "Bool": "bool",
-}
-
 
 def ranks(which) -> str:
     """rank 1; ranks 1 and 2; ranks 0, 1 and 2."""
@@ -41,7 +28,7 @@ def tensors(one: Collective) -> str:
     """[4] float32; of more than two tensors their number."""
     if not one.sizes:
         return "no tensor"
-    names = [DTYPES.get(dtype, dtype) for dtype in one.dtypes] or [""]
+    names = one.dtypes or ("",)
     if len(one.sizes) > 2:
         return f"{len(one.sizes)} tensors of {names[0]}"
     parts = [f"{list(sizes)} {name}" for sizes, name in zip(one.sizes, names * len(one.sizes), strict=False)]
@@ -56,7 +43,7 @@ def place(frame: Frame) -> str:
     for folder in LIBRARIES:
         if os.path.realpath(frame.file).startswith(folder):
             return f"{os.path.realpath(frame.file).removeprefix(folder)}:{frame.line}"
-    path = os.path.relpath(frame.file) if os.path.isabs(frame.file) else frame.file
+    path = os.path.relpath(frame.file, source_lines.HERE) if os.path.isabs(frame.file) else frame.file
     return f"{frame.file if path.startswith('../..') else path}:{frame.line}"
 
 

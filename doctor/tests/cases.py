@@ -43,6 +43,7 @@ class Case:
     says: str = ""
     line: int | None = None
     needs: str = ""
+    nproc: int = 2
 
     @property
     def sick(self) -> bool:
@@ -54,7 +55,8 @@ def case(path: Path) -> Case:
     header = dict(re.findall(r"^# (\w+): (.*)$", text, re.MULTILINE))
     here = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# HERE")]
     ranks = tuple(int(one) for one in header.get("rank", "").split())
-    return Case(path, ranks, header.get("says", ""), here[0] if here else None, header.get("needs", ""))
+    here = here[0] if here else None
+    return Case(path, ranks, header.get("says", ""), here, header.get("needs", ""), int(header.get("nproc", 2)))
 
 
 def cases(kind: str) -> dict[str, Case]:
@@ -65,7 +67,8 @@ def cases(kind: str) -> dict[str, Case]:
 def examine(one: Case, idle: float = 3.0) -> tuple[Job, Verdict, str]:
     """Two ranks run it under the doctor's eyes: what was seen, the verdict, and the page."""
     with contextlib.redirect_stdout(io.StringIO()):
-        job = run_and_watch(one.path, [], nproc=2, idle=idle, timeout=600)
+        end_after = idle if one.sick else None  # sound jobs are left to themselves, however long they take
+        job = run_and_watch(one.path, [], one.nproc, idle, timeout=600, end_after=end_after)
     verdict = diagnose(job)
     return job, verdict, page(job, verdict)
 

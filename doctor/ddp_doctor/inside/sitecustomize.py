@@ -7,6 +7,7 @@ Python imports `sitecustomize` before the script. The one that would have been i
 import importlib.machinery
 import importlib.util
 import os
+import socket
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -26,14 +27,19 @@ def main():
     others = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     folder = os.environ.get("DDP_DOCTOR_FOLDER")
     if folder and "LOCAL_RANK" in os.environ:  # torchrun itself has no rank
-        # What this rank starts is none of the doctor's business.
+        spawn_variables = {name: os.environ[name] for name in ("PYTHONPATH", "DDP_DOCTOR_FOLDER")}
+        # What this rank starts is none of the doctor's business, unless it is a rank.
         paths = [path for path in os.environ["PYTHONPATH"].split(os.pathsep) if os.path.abspath(path) != HERE]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         if not paths:
             del os.environ["PYTHONPATH"]
         del os.environ["DDP_DOCTOR_FOLDER"]
+        if os.environ.get("WORLD_SIZE") == "1" and os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None):
+            # A script may start ranks of its own, which are to make their own store, and not to look for torchrun's.
+            with socket.create_server(("", 0)) as server:
+                os.environ["MASTER_PORT"] = str(server.getsockname()[1])
         recorder = os.path.join(os.path.dirname(HERE), "recorder.py")
-        load("ddp_doctor_recorder", recorder).start(folder)
+        load("ddp_doctor_recorder", recorder).start(folder, spawn_variables)
     if others is not None and others.origin:
         load("sitecustomize", others.origin)
     if folder and "LOCAL_RANK" in os.environ and os.environ.pop("DDP_DOCTOR_AUDIT", None):

@@ -1,0 +1,25 @@
+# nproc: 1
+# A script that starts its own ranks, as the first tutorials do.
+import os
+import socket
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def train(rank, world_size, port):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    for step in range(4):
+        if rank == 1:
+            time.sleep(3)
+        dist.all_reduce(torch.ones(4) * step)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    mp.spawn(train, args=(2, port), nprocs=2)
