@@ -165,7 +165,7 @@ def _comes_first(one: Collective, other: Collective, before: Collective | None) 
     if level is None:
         return len(stacks[1]) < len(stacks[2])
     (file, start), first, second = (stack[level] for stack in stacks)
-    begin, end = source_lines.loop_around(file, start)
+    begin, end = _innermost_loop(file, start)
     in_the_call = [_stays_in_the_call(stack, stacks[0], level) for stack in stacks[1:]]
     in_the_loop = [place[0] == file and begin <= place[1] <= end for place in (first, second)]
     for inside in (in_the_call, in_the_loop):
@@ -174,12 +174,16 @@ def _comes_first(one: Collective, other: Collective, before: Collective | None) 
     return (first[1] <= start, first[1]) < (second[1] <= start, second[1])
 
 
+def _innermost_loop(file: str, line: int) -> tuple[int, int]:
+    return next(iter(source_lines.loops_around(file, line)), (0, -1))
+
+
 def _stays_in_the_call(stack, before, level):
     """Do two collectives come from one call at `level` of their stacks, in a loop of what was called?"""
     if stack[level] != before[level]:
         return False
     for (file, line), now in zip(before[level + 1 :], stack[level + 1 :], strict=False):
-        begin, end = source_lines.loop_around(file, line)
+        begin, end = _innermost_loop(file, line)
         if file == now[0] and begin <= now[1] <= end:
             return True
         if now != (file, line):

@@ -49,7 +49,7 @@ def _missing(job: Job, difference: Difference) -> Verdict:
         ):
             sentence += f", and {stands(absent)}"
     else:
-        destroyed = "had called destroy_process_group, and " if absent.group_destroyed and not may_come else ""
+        destroyed = "had called destroy_process_group, and " if absent.group_destroyed and absent.exit_code != 0 else ""
         sentence += f"{words.ranks(lack[:1])} {destroyed}{stands(absent)}"
     cure = cure_for(collective.own)
     if instead is None and absent.running:

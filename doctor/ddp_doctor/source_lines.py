@@ -1,23 +1,30 @@
 """What a line of the reader's script says, and under which condition it stands: from the source, never run."""
 
 import ast
+import contextlib
 import functools
 import os
 import re
 from pathlib import Path
 
-try:
-    HERE = os.getcwd()
-except OSError:  # it has been deleted; so it can be while a job runs, and then this is what it was
-    HERE = "/"
 # An `if` about these decides by rank, which is what makes one rank miss a collective.
 ABOUT_RANK = re.compile(r"rank|is_main|main_process|is_zero|master|primary|chief|leader|coordinator|writer", re.I)
+
+
+_latest_folder = ["/"]
+
+
+def here() -> str:
+    """The working folder; where a script has deleted it meanwhile, the one that it was."""
+    with contextlib.suppress(OSError):
+        _latest_folder[0] = os.getcwd()
+    return _latest_folder[0]
 
 
 @functools.cache
 def _source(file: str) -> tuple[list[str], ast.Module | None]:
     try:
-        text = Path(HERE, file).read_text(encoding="utf-8")
+        text = Path(here(), file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return [], None
     try:
@@ -72,38 +79,43 @@ def speaks_of_rank(condition: str) -> bool:
 
 
 def way_past(frames) -> tuple[str, str]:
-    """How a rank can get past the collective of these frames, in the loop around it: a kind of cure, and in words.
+    """How a rank can get past the collective of these frames, in a loop around it: a kind of cure, and in words.
 
-    ("", "") where the loop has no such way, and ends with its data.
+    ("", "") where the loops have no such way, and end with their data.
     """
     for frame in frames[:2]:
-        begin, end = loop_around(frame.file, frame.line)
-        _, tree = _source(frame.file)
-        inside = [node for node in ast.walk(tree) if begin < getattr(node, "lineno", 0) <= end] if tree else []
-        calls = [node for node in inside if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
-        if "/torch/" in "".join(each.file for each in frames) or ".backward(" in text_at(frame.file, frame.line):
-            for call in calls:
-                if call.func.attr == "module" and conditions(frame.file, call.lineno):
-                    return "module", f"`{text_at(frame.file, call.lineno)}` at line {call.lineno} goes past DDP"
-        for node in inside:
-            if isinstance(node, ast.ExceptHandler) and not any(isinstance(each, ast.Raise) for each in ast.walk(node)):
-                return (
-                    "caught",
-                    f"a rank goes on after `except {_short(node.type) if node.type else ''}` at line {node.lineno}",
-                )
-        for node in inside:
-            if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Break | ast.Return):
-                way = f"`if {_short(node.test)}: {_short(node.body[-1])}`"
-                return "leaves", f"a rank leaves the loop by {way} at line {node.lineno}"
+        for begin, end in loops_around(frame.file, frame.line):
+            inside = [node for node in ast.walk(_source(frame.file)[1]) if begin < getattr(node, "lineno", 0) <= end]
+            if way := _way_past(inside, frame):
+                return way
     return "", ""
 
 
-def loop_around(file: str, line: int) -> tuple[int, int]:
-    """First and last line of the innermost loop around a line; (0, -1) if there is none."""
+def _way_past(inside: list[ast.AST], frame) -> tuple[str, str] | None:
+    at = "at line {}".format
+    for node in inside:
+        inner_module = (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "module"
+        )
+        if inner_module and conditions(frame.file, node.lineno) and ".backward(" in text_at(frame.file, frame.line):
+            return "module", f"`{text_at(frame.file, node.lineno)}` {at(node.lineno)} goes past DDP"
+    for node in inside:
+        if isinstance(node, ast.ExceptHandler) and not any(isinstance(each, ast.Raise) for each in ast.walk(node)):
+            handler = f"except {_short(node.type)}" if node.type else "except"
+            return "caught", f"a rank can go on after `{handler}` {at(node.lineno)}"
+        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Break | ast.Return):
+            way = f"`if {_short(node.test)}: {_short(node.body[-1])}`"
+            return "leaves", f"a rank can leave the loop by {way} {at(node.lineno)}"
+    return None
+
+
+def loops_around(file: str, line: int) -> list[tuple[int, int]]:
+    """First and last line of the loops around a line, the innermost first."""
     _, tree = _source(file)
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)] if tree else []
-    around = [(node.lineno, node.end_lineno) for node in loops if node.lineno < line <= node.end_lineno]
-    return max(around, default=(0, -1))
+    return sorted(
+        ((node.lineno, node.end_lineno) for node in loops if node.lineno < line <= node.end_lineno), reverse=True
+    )
 
 
 def _around(tree: ast.AST, line: int):

@@ -120,4 +120,4 @@ def nobody_works(job: Job) -> Verdict | None:
     first = next(iter(idle.values()))
     if job.ended == "now":
         return Verdict("running", (), f"no rank waits for another: {text}", innermost(first.own))
-    return Verdict("idle", tuple(idle), f"no rank waits for another, and nothing moves: {text}", innermost(first.own))
+    return Verdict("idle", tuple(idle), f"no rank waits for another, and none works: {text}", innermost(first.own))

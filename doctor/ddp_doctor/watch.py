@@ -66,7 +66,7 @@ def run_and_watch(
         if read_audits:
             environment |= {"DDP_DOCTOR_AUDIT": "1", "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-P", "-m", "torch.distributed.run", *options, str(script), *arguments]
-        output = RankOutput(folder, run, quiet=False, results=False)
+        output = RankOutput(folder, run, quiet=False, results=False, colours=bool(sys.stdout and sys.stdout.isatty()))
         watch = Watch(Path(own), environment[RUN_VARIABLE], output, idle, timeout, end_after, report)
         with _an_interrupt_asks(watch):
             supervised(command, environment, folder, None, output, stop_when=watch.should_end)
@@ -83,7 +83,7 @@ def run_and_watch(
 
 def _refuse_what_cannot_run(script, nproc: int) -> None:
     if not Path(script).is_file():
-        raise InputError(f"There is no script {str(script)!r} in {source_lines.HERE}; a Python file is needed.")
+        raise InputError(f"There is no script {str(script)!r} in {source_lines.here()}; a Python file is needed.")
     try:
         compile(Path(script).read_bytes(), str(script), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:  # ValueError: a null byte

@@ -43,7 +43,7 @@ def place(frame: Frame) -> str:
     for folder in LIBRARIES:
         if os.path.realpath(frame.file).startswith(folder):
             return f"{os.path.realpath(frame.file).removeprefix(folder)}:{frame.line}"
-    path = os.path.relpath(frame.file, source_lines.HERE) if os.path.isabs(frame.file) else frame.file
+    path = os.path.relpath(frame.file, source_lines.here()) if os.path.isabs(frame.file) else frame.file
     return f"{frame.file if path.startswith('../..') else path}:{frame.line}"
 
 

@@ -12,6 +12,7 @@ import sysconfig
 import time
 
 from ddp_doctor.launch.first_failure import HEADER
+from ddp_doctor.source_lines import here
 
 # The neighbours of style.RANK_COLOURS among the 256 colours that every terminal and every notebook page knows.
 ANSI_COLOURS = [25, 178, 36, 175, 74, 166, 221, 246]
@@ -24,13 +25,15 @@ class RankOutput:
     run      gets `lines` and `results` by rank, in the end `launcher_lines`
     errors   rank -> its lines of stderr since its last start
     first_traceback   rank -> the time at which its first traceback since then was seen
+    colours  whether a rank's name is shown in its colour, unless NO_COLOR is set
     results  whether a JSON object alone on a line is a result, or a line like any other
     """
 
     number = "LOCAL_RANK"  # the variable in which a rank finds the number that it has here
 
-    def __init__(self, folder, run, quiet, results=True):
+    def __init__(self, folder, run, quiet, results=True, colours=True):
         self.folder, self.run, self.quiet, self.results = folder, run, quiet, results
+        self.colours = colours and not os.environ.get("NO_COLOR")  # https://no-color.org
         self.errors, self.first_traceback = {}, {}
         self._files = {}  # path -> [open file, bytes of a line that has no end yet]
 
@@ -104,13 +107,14 @@ class RankOutput:
                 self.first_traceback.setdefault(rank, time.monotonic())
         if not self.quiet:
             line = shorter_paths(re.sub(rf"^\[rank{rank}\]: ?", "", line))  # torch's prefix says the same as ours
+            label = f"[{self.label(rank)}]"
             colour = ANSI_COLOURS[rank % len(ANSI_COLOURS)]
-            print(f"\x1b[38;5;{colour}m[{self.label(rank)}]\x1b[0m {line}", flush=True)
+            print(f"\x1b[38;5;{colour}m{label}\x1b[0m {line}" if self.colours else f"{label} {line}", flush=True)
 
 
 def shorter_paths(text):
     """`text` with the path of every Python file cut to the part below the working folder or an import folder."""
-    roots = {os.getcwd(), *sys.path, sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")} - {"", "/"}
+    roots = {here(), *sys.path, sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")} - {"", "/"}
     for root in sorted(roots, key=len, reverse=True):  # site-packages before the standard library that it stands in
         text = re.sub(rf"{re.escape(str(root))}/([^\s\"]+\.py)\b", r"\1", text)
     return text

@@ -1,0 +1,140 @@
+"""The commands of `python -m ddp_doctor` and their arguments."""
+
+import argparse
+import json
+import math
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from ddp_doctor import __main__, meeting
+from ddp_doctor import check as checking
+from ddp_doctor.attach import look_at_job
+from ddp_doctor.diagnosis import diagnose
+from ddp_doctor.errors import InputError, in_one_line
+from ddp_doctor.launch.cores import default_processes
+from ddp_doctor.page import as_json, page
+from ddp_doctor.seen import Job
+from ddp_doctor.watch import run_and_watch
+
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # without one there is no need to import torch for a second
+
+
+def execute(arguments: list[str] | None = None) -> int:
+    """Does what the arguments ask for; returns the exit code."""
+    try:
+        options = _parser().parse_args(arguments)
+        _refuse_unwritable(getattr(options, "json", None))
+        return {"run": _run, "attach": _attach, "check": _check, "meet": _meet}[options.command](options)
+    except InputError as error:
+        print(f"error: {in_one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def _run(options) -> int:
+    nproc = options.nproc or (default_processes() if any(map(os.path.exists, GPU_DEVICES)) else 2)
+
+    def report(job: Job) -> None:
+        verdict = diagnose(job)
+        print(f"\n{page(job, verdict)}\n", flush=True)
+        _write(options.json, as_json(job, verdict))
+
+    job = run_and_watch(
+        options.script, options.arguments, nproc, options.idle, options.timeout, options.end_after, report
+    )
+    report(job)
+    if job.ended == "interrupt":
+        return 130
+    return 0 if diagnose(job).kind == "well" else 1
+
+
+def _attach(options) -> int:
+    job = look_at_job(options.pid)
+    verdict = diagnose(job)
+    print(page(job, verdict), flush=True)
+    _write(options.json, as_json(job, verdict))
+    return 0 if verdict.kind == "running" else 1
+
+
+def _check(options) -> int:
+    try:
+        more = shlex.split(options.resume_with)
+    except ValueError as error:
+        raise InputError(f"--resume-with {options.resume_with!r} cannot be split into arguments: {error}.") from error
+    checked = checking.check(options.script, options.arguments, options.nproc, options.seconds, options.once, more)
+    print(f"\n{checking.checklist(checked)}", flush=True)
+    _write(options.json, checking.as_json(checked))
+    return 1 if checked.wrong else 0
+
+
+def _meet(options) -> int:
+    found = meeting.look(options.endpoint)
+    print(meeting.checklist(found), flush=True)
+    return 1 if any(each.status == "wrong" for each in found) else 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m ddp_doctor", description=__main__.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="start a script under torchrun and watch it")
+    run.add_argument("--nproc", type=_whole, help="ranks; one for each GPU, two without a GPU, if not given")
+    run.add_argument("--idle", type=_seconds, default=5.0, metavar="S", help="report after S seconds without movement")
+    run.add_argument("--end-after", type=_seconds, metavar="S", help="end the job after S seconds without movement")
+    run.add_argument("--timeout", type=_seconds, metavar="S", help="look, and end the job, after S seconds in any case")
+    run.add_argument("script", help="the training script, and its own arguments after it")
+    attach = commands.add_parser("attach", help="look at a job that runs now, and leave it running")
+    attach.add_argument("pid", type=_whole, help="process id of torchrun, of what starts the ranks, or of one rank")
+    check = commands.add_parser("check", help="run a script twice, and say what is silently wrong with it")
+    check.add_argument("--nproc", type=_whole, default=2, help="ranks (%(default)s)")
+    check.add_argument("--seconds", type=_seconds, default=120.0, metavar="S", help="of each run at most (%(default)g)")
+    check.add_argument("--once", action="store_true", help="a single run: nothing is confirmed by a second one")
+    check.add_argument("--resume-with", default="", metavar="ARGS", help="arguments that the second run gets, too")
+    check.add_argument("script", help="the training script, and its own arguments after it: a short run of it")
+    meet = commands.add_parser("meet", help="say whether this machine can meet the others at an endpoint")
+    meet.add_argument("endpoint", help="HOST:PORT, as given to torchrun's --rdzv-endpoint")
+    for command in (run, attach, check):
+        command.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
+    for command in (run, check):
+        command.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"a number of seconds above 0 is needed, not {text}")
+    return seconds
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if not 0 < number < 2**31:
+        raise argparse.ArgumentTypeError(f"a whole number above 0 is needed, not {text}")
+    return number
+
+
+def _refuse_unwritable(path: Path | None) -> None:
+    """Before the job, not after it."""
+    if path is None:
+        return
+    there = path.exists()
+    try:
+        with path.open("a"):
+            pass
+        if not there:
+            os.unlink(path)
+    except OSError as error:
+        raise InputError(f"--json {str(path)!r} cannot be written: {error.strerror}.") from error
+
+
+def _write(path: Path | None, findings: dict) -> None:
+    if path:
+        path.write_text(json.dumps(findings, indent=1) + "\n", encoding="utf-8")
