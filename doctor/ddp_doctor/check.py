@@ -16,6 +16,7 @@ from ddp_doctor.seen import Job
 from ddp_doctor.set_back import moment, set_back, take_copies
 from ddp_doctor.watch import run_and_watch
 
+HANGS = 30.0  # seconds without any movement after which a run is ended
 MARKS = {"wrong": "WRONG", "note": "note ", "ok": "ok   ", "unknown": "?    "}
 
 
@@ -75,7 +76,7 @@ def _audited_run(script, arguments, nproc: int, seconds: float, copies: Path | N
         if copies:
             take_copies(folder, copies)
 
-    job = run_and_watch(script, arguments, nproc, timeout=seconds, read_audits=read)
+    job = run_and_watch(script, arguments, nproc, timeout=seconds, end_after=HANGS, read_audits=read)
     return Seen(audits, job.ended == "well", usable_cores()[1]), job
 
 

@@ -84,6 +84,7 @@ class Recorder:
         self.main_thread = threading.main_thread().ident
         self.stopping = threading.Event()
         self.calls = None  # file descriptor of PID.call
+        self.follows_workers = False
         self.group = None  # size and rank of the default process group
         self.groups = {}  # name -> name and ranks; kept when the group is destroyed
         self.stack, self.progress, self.moved = [], {}, 0.0
@@ -115,6 +116,10 @@ class Recorder:
         if self.calls is None and _dumps():
             self.calls = os.open(self.path + ".call", os.O_WRONLY | os.O_CREAT, 0o600)
             _note_calls(sys.modules["torch._C._distributed_c10d"].ProcessGroup)
+        loaders = sys.modules.get("torch.utils.data._utils.signal_handling")
+        if loaders is not None and not self.follows_workers and hasattr(loaders, "_set_worker_signal_handlers"):
+            self.follows_workers = True
+            _let_workers_leave_a_stack(loaders)
         progress = self.read_progress()
         if self.group is None and _has_group():
             self.group = _world().default_pg.size(), _world().default_pg.rank()
@@ -240,6 +245,18 @@ def _inductor_unloaded():
     finally:
         if stand_in and vars(torch).get("_inductor") is stand_in:
             del torch._inductor
+
+
+def _let_workers_leave_a_stack(module):
+    """torch gives a DataLoader's worker signal handlers of its own, which would replace faulthandler's."""
+    former = module._set_worker_signal_handlers
+
+    def set_worker_signal_handlers():
+        faulthandler.disable()
+        former()
+        faulthandler.enable(_recorder.fatal, all_threads=True)
+
+    module._set_worker_signal_handlers = set_worker_signal_handlers
 
 
 COLLECTIVES = {

@@ -4,14 +4,21 @@ Each launch costs about six CPU-seconds, so a few kinds stand here; `make doctor
 """
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import ddp_doctor
 import pytest
 from cases import MATRIX, OF_CHECK, cases, examine, wrong
 from ddp_doctor.__main__ import main
 
 SICK, HEALTHY = cases("sick"), cases("healthy")
 IN_SUITE = ["metric_on_rank_0", "leaves_with_0", "raises", "last_batch_is_smaller", "init_on_rank_0_only"]
-HEALTHY_IN_SUITE = ["one_slow_rank", "branches_that_meet"]
+IN_SUITE += ["catches_its_own_error", "loader_worker_crashes", "spawned_rank_skips"]
+HEALTHY_IN_SUITE = ["branches_that_meet", "downloads_slowly", "metric_after_join", "spawns_its_own_ranks"]
 
 
 @pytest.mark.parametrize("name", [*IN_SUITE, *HEALTHY_IN_SUITE])
@@ -22,6 +29,7 @@ def test_verdict(name, tmp_path, monkeypatch):
     assert not wrong(one, verdict), text
     assert text.startswith(f"VERDICT: {verdict.sentence}")
     if one.sick:
+        assert str(Path(ddp_doctor.__file__).parent) not in verdict.sentence
         assert all(f"\nrank {rank}: " in text for rank in range(2))
 
 
@@ -64,9 +72,69 @@ def test_the_command_ends_non_zero_keeps_the_users_sitecustomize_and_writes_json
         (["run", "--nproc", "0", __file__], "--nproc"),
         (["attach", "1"], "neither torchrun nor a rank"),
         (["attach", "99999999"], "no process 99999999"),
+        (["attach", "--", "-1"], "argument pid: a whole number above 0 is needed, not -1"),
+        (["run", "--nproc", "1000000", __file__], "--nproc is from 1 to"),
+        (
+            ["run", "--end-after", "nan", __file__],
+            "argument --end-after: a number of seconds above 0 is needed, not nan",
+        ),
+        (["run", "--json", "/no/such/folder/x.json", __file__], "--json '/no/such/folder/x.json' cannot be written"),
+        (["check", "--seconds", "0", __file__], "argument --seconds: a number of seconds above 0 is needed, not 0"),
+        (["check", "--resume-with", '"open', __file__], "--resume-with '\"open' cannot be split into arguments"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments, message, capsys):
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.startswith("error: ") and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_script_that_is_no_python_is_refused_with_its_line(command, tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text("lr = 0.1\nbatch size = 3\n")
+    assert main([command, str(script)]) == 2
+    assert f"{script}, line 2 is no Python: invalid syntax" in capsys.readouterr().err
+
+
+def test_it_reports_and_watches_on_and_a_working_folder_may_go(tmp_path, monkeypatch, capsys):
+    """Rank 1 comes back after the report; the job ends well, though it has deleted its working folder."""
+    script, folder = tmp_path / "script.py", tmp_path / "folder"
+    folder.mkdir()
+    script.write_text(
+        "import os, threading\nimport torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
+        "if dist.get_rank() == 1:\n    os.rmdir(os.getcwd())\n    threading.Event().wait(25)\ndist.barrier()\n"
+        "dist.destroy_process_group()\n"
+    )
+    monkeypatch.chdir(folder)
+    findings = tmp_path / "findings.json"
+    status = main(["run", "--nproc", "2", "--idle", "1", "--json", str(findings), str(script)])
+    monkeypatch.chdir(tmp_path)
+    printed = capsys.readouterr().out
+    assert "rank 1 never joined barrier 2" in printed and "the doctor watches on" in printed
+    assert printed.count("\nrank 0: ") == 1, "nothing had changed, so there was nothing to report again"
+    assert "VERDICT: the job ended well" in printed and status == 0
+    assert "\x1b" not in printed, "colours in what is no terminal"
+    assert json.loads(findings.read_text())["ended"] == "well"
+
+
+def test_output_that_cannot_be_written_and_an_interrupt_are_said_in_one_line(tmp_path):
+    command = [sys.executable, "-m", "ddp_doctor"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*command, "meet", "localhost:29500"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and done.stderr == "error: the output cannot be written: No space left on device\n"
+    (tmp_path / "psutil.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([*command, "attach", "1"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 130 and done.stderr == "interrupted\n"
+
+
+def test_an_interrupt_shows_the_page_and_ends_the_job(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import threading\nprint('begins', flush=True)\nthreading.Event().wait()\n")
+    command = [sys.executable, "-u", "-m", "ddp_doctor", "run", "--nproc", "1", "--idle", "600", str(script)]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert any("begins" in line for line in job.stdout)
+    job.send_signal(signal.SIGINT)
+    printed, _ = job.communicate()
+    assert job.returncode == 130 and "You interrupted after" in printed and "VERDICT: " in printed

@@ -11,23 +11,22 @@ from torch.utils.data import DataLoader, Dataset
 
 class Slow(Dataset):
     def __init__(self, path):
-        self.path = path
+        self.path, self.file = path, None
 
     def __len__(self):
         return 3
 
     def __getitem__(self, index):
-        with open(self.path, "rb", buffering=0) as file:
-            content = b"".join(iter(lambda: file.read(1), b""))
+        self.file = self.file or open(self.path, "rb", buffering=0)
+        content = b"".join(self.file.read(1) for _ in range(8))
         return torch.tensor(list(content), dtype=torch.float32)
 
 
 def deliver(path, samples):
-    for _ in range(samples):
-        with open(path, "wb", buffering=0) as file:
-            for _ in range(8):
-                time.sleep(0.8)
-                file.write(b"7")
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(8 * samples):
+            time.sleep(0.8)
+            file.write(b"7")
 
 
 dist.init_process_group("gloo")

@@ -1,0 +1,70 @@
+"""Bytes and children count as moving, seen from outside; a process that waits for them is said to do so."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from ddp_doctor import movement
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells bytes and system calls")
+
+
+@pytest.fixture
+def process():
+    """A Python process that runs the code it is sent."""
+    code = "import os, socket, subprocess, sys, time\nfor line in sys.stdin: exec(line); print('done', flush=True)"
+    running = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    yield running
+    running.kill()
+    running.communicate()
+
+
+def order(process, code):
+    process.stdin.write(code + "\n")
+    process.stdin.flush()
+
+
+def said(process):
+    """What it waits for, as soon as it does."""
+    for _ in range(200):
+        if text := movement.waits_for(psutil.Process(process.pid), in_subprocess=False):
+            return text
+        time.sleep(0.05)
+
+
+def test_bytes_of_a_connection_are_counted_and_its_other_end_is_named(process):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        order(process, f"c = socket.create_connection(('127.0.0.1', {port})); c.recv(9); c.recv(9)")
+        connection, _ = server.accept()
+        with connection:
+            earlier = movement.usage(psutil.Process(process.pid), movement.bytes_by_connection(set()))
+            connection.sendall(b"bytes")
+            for _ in range(200):
+                now = movement.usage(psutil.Process(process.pid), movement.bytes_by_connection(set()))
+                if now.transferred > earlier.transferred:
+                    break
+                time.sleep(0.05)
+            assert now.transferred == earlier.transferred + 5
+            assert movement.state_of(psutil.Process(process.pid), now, earlier, 1e6) == "transferring"
+            assert movement.state_of(psutil.Process(process.pid), now, now, 1e6) == "waiting"
+            assert said(process) == f"data from 127.0.0.1:{port}"
+            assert not movement.bytes_by_connection({port}).keys() & {
+                f"socket:[{os.fstat(connection.fileno()).st_ino}]"
+            }
+
+
+def test_a_process_that_waits_for_its_child(process):
+    order(process, "subprocess.run(['sleep', '600'])")
+    assert "`sleep 600`" in said(process)
+    psutil.Process(process.pid).children()[0].kill()
+    assert process.stdout.readline() == "done\n"
+
+
+def test_a_process_that_waits_for_a_pipe(process):
+    order(process, "os.read(os.pipe()[0], 1)")
+    assert said(process) == "data from a pipe"
