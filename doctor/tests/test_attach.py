@@ -12,7 +12,7 @@ from ddp_doctor.attach import look_at_job
 from ddp_doctor.diagnosis import diagnose
 from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep, tagged
 from ddp_doctor.page import page
-from ddp_doctor.watch import rank_processes
+from ddp_doctor.ranks import by_environment
 
 torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 HANGS = """
@@ -43,7 +43,7 @@ def test_a_job_that_hangs_now(tmp_path):
     try:
         while not (tmp_path / "rank_0").exists() or not (tmp_path / "rank_1").exists():
             assert job.poll() is None
-        ranks = rank_processes(tagged(tag))
+        ranks = by_environment(tagged(tag))
         for pid in (job.pid, ranks[1].pid):
             seen = look_at_job(pid)
             verdict = diagnose(seen)
@@ -83,3 +83,51 @@ def test_a_process_that_is_gone():
     process = psutil.Popen([sys.executable, "-c", ""])
     process.wait()
     assert stacks.stack_of(process.pid)[2]
+
+
+STEPS = """
+import os, sys, time
+from pathlib import Path
+import torch, torch.distributed as dist
+import torch.multiprocessing as mp
+
+def train(rank, folder, store):
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(4))
+    Path(folder, f"rank_{rank}").touch()
+    while True:
+        if rank == 0 or sys.argv[3] == "works":
+            dist.all_reduce(torch.ones(4))
+        time.sleep(0.2 if sys.argv[3] == "works" else 1000)
+
+if __name__ == "__main__":
+    if sys.argv[2] == "spawn":
+        mp.spawn(train, args=(sys.argv[1], f"file://{sys.argv[1]}/store"), nprocs=2)
+    train(int(os.environ["RANK"]), sys.argv[1], f"file://{sys.argv[1]}/store")
+"""
+
+
+@pytest.mark.parametrize("start", ["spawn", "by hand"])
+def test_ranks_that_torchrun_has_not_started(tmp_path, start):
+    script, tag = tmp_path / "steps.py", uuid.uuid4().hex
+    script.write_text(STEPS)
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": tag, "WORLD_SIZE": "2", RUN_VARIABLE: tag}
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path), start, "works" if start == "spawn" else "hangs"],
+            env={**os.environ, **variables, "OMP_NUM_THREADS": "1"} | ({"RANK": str(rank)} if start != "spawn" else {}),
+        )
+        for rank in range(1 if start == "spawn" else 2)
+    ]
+    try:
+        while not all((tmp_path / f"rank_{rank}").exists() for rank in range(2)):
+            assert all(job.poll() is None for job in jobs)
+        seen = look_at_job(jobs[0].pid)
+        verdict = diagnose(seen)
+        assert sorted(seen.ranks) == [0, 1] and seen.world_size == 2
+        expected = ("running", ()) if start == "spawn" else ("missing", (1,))
+        assert (verdict.kind, verdict.ranks) == expected, page(seen, verdict)
+    finally:
+        sweep(tag, grace=0)
+        for job in jobs:
+            job.wait()
