@@ -145,7 +145,7 @@ def parse(dump: dict) -> History:
             group=str(entry["process_group"][0]),
             name=_name(entry),
             sizes=tuple(tuple(int(size) for size in one) for one in entry.get("input_sizes", [])),
-            dtypes=tuple(DTYPES.get(dtype, dtype) for dtype in entry.get("input_dtypes", [])),
+            dtypes=tuple(entry.get("input_dtypes", [])),
             stack=tuple(
                 Frame(frame["filename"], int(frame["line"]), frame["name"]) for frame in entry.get("frames", [])
             ),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ddp_doctor import history
 from ddp_doctor.errors import InputError
-from ddp_doctor.history import Collective, Frame
+from ddp_doctor.history import DTYPES, Collective, Frame
 from ddp_doctor.launch.first_failure import is_symptom
 from ddp_doctor.seen import Error, Rank
 
@@ -80,7 +80,16 @@ def _rank(path: Path, events: list[dict]) -> Rank:
         call = json.loads(path.with_suffix(".call").read_text())
         sizes = tuple(tuple(each) for each in call["sizes"])
         stack = _frames(call["stack"])
-        call = [0, call["group"], call["name"], sizes, tuple(call["dtypes"]), stack, call["time"], call["root"]]
+        call = [
+            0,
+            call["group"],
+            call["name"],
+            sizes,
+            _as_torch_names_them(call["dtypes"]),
+            stack,
+            call["time"],
+            call["root"],
+        ]
         one.history = history.with_call(one.history, Collective(*call))
     except (OSError, ValueError):
         pass  # it has called none
@@ -101,6 +110,12 @@ def _rank(path: Path, events: list[dict]) -> Rank:
             one.notes.append(f"the recorder inside this rank gave up: {event['text']}")
     one.fatal = _fatal_stack(path.with_suffix(".fatal"), events[0]["main_thread"])
     return one
+
+
+def _as_torch_names_them(dtypes: list[str]) -> tuple[str, ...]:
+    """float32, as a tensor says, is Float in a dump."""
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    return tuple(names.get(dtype, dtype) for dtype in dtypes)
 
 
 def _error(noted: dict, when: float, uncaught: bool = False) -> Error:

@@ -4,7 +4,7 @@ import os
 import re
 
 from ddp_doctor import source_lines
-from ddp_doctor.history import LIBRARIES, Collective, Frame
+from ddp_doctor.history import DTYPES, LIBRARIES, Collective, Frame
 
 
 def ranks(which) -> str:
@@ -28,7 +28,7 @@ def tensors(one: Collective) -> str:
     """[4] float32; of more than two tensors their number."""
     if not one.sizes:
         return "no tensor"
-    names = one.dtypes or ("",)
+    names = [DTYPES.get(dtype, dtype) for dtype in one.dtypes] or [""]
     if len(one.sizes) > 2:
         return f"{len(one.sizes)} tensors of {names[0]}"
     parts = [f"{list(sizes)} {name}" for sizes, name in zip(one.sizes, names * len(one.sizes), strict=False)]
