@@ -9,6 +9,11 @@ Read it from `train` downwards, beside minigpt_ddp.py: the same flags give each 
 can go on from the other's checkpoints. What is otherwise is marked DiLoCo 1/6 to DiLoCo 6/6. Notebook 25: the method.
 """
 
+if __name__ == "__main__":
+    from ddp_course.base.command import begin_command
+
+    begin_command()  # before torch is imported: from here on Ctrl-C is one line
+
 import math
 from dataclasses import dataclass
 from typing import Literal

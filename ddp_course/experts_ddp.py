@@ -8,6 +8,11 @@ Read it from `train` downwards, beside minigpt_ddp.py: the same flags give the s
 the same training run. What experts add is marked MoE 1/7 to MoE 7/7. Notebook 24 has the method.
 """
 
+if __name__ == "__main__":
+    from ddp_course.base.command import begin_command
+
+    begin_command()  # before torch is imported: from here on Ctrl-C is one line
+
 import math
 from dataclasses import dataclass
 

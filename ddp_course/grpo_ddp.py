@@ -9,6 +9,11 @@ Shao et al., "DeepSeekMath" (2024). Read it from `train` downwards. What many pr
 DDP 1/7 to DDP 7/7. `--objective pairwise` trains on fixed pairs instead: see `post_training/pairwise_objective.py`.
 """
 
+if __name__ == "__main__":
+    from ddp_course.base.command import begin_command
+
+    begin_command()  # before torch is imported: from here on Ctrl-C is one line
+
 import contextlib
 import copy
 import hashlib

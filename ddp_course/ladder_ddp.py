@@ -8,6 +8,11 @@
 Exit code 1 if a rung is not as expected. The rungs are in ladder/, one module per topic.
 """
 
+if __name__ == "__main__":
+    from ddp_course.base.command import begin_command
+
+    begin_command()  # before torch is imported: from here on Ctrl-C is one line
+
 import contextlib
 import json
 import os

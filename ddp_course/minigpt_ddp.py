@@ -7,6 +7,11 @@
 Read it from `train` downwards. What turns a one-process trainer into this one is marked DDP 1/6 to DDP 6/6.
 """
 
+if __name__ == "__main__":
+    from ddp_course.base.command import begin_command
+
+    begin_command()  # before torch is imported: from here on Ctrl-C is one line
+
 import contextlib
 import math
 from dataclasses import asdict, dataclass

@@ -8,6 +8,11 @@ Read it from `train` downwards, beside minigpt_ddp.py: the same flags train the 
 can go on from the other's checkpoints. What a mesh adds is marked MESH 1/7 to MESH 7/7.
 """
 
+if __name__ == "__main__":
+    from ddp_course.base.command import begin_command
+
+    begin_command()  # before torch is imported: from here on Ctrl-C is one line
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -8,6 +8,11 @@ Read it from `train` downwards. It differs from minigpt_ddp.py in what has to be
 configuration for all, and a table that DDP never sees is kept equal by an optimizer of its own.
 """
 
+if __name__ == "__main__":
+    from ddp_course.base.command import begin_command
+
+    begin_command()  # before torch is imported: from here on Ctrl-C is one line
+
 import math
 import uuid
 from dataclasses import asdict, dataclass, replace

@@ -7,6 +7,11 @@
 Read it from `train` downwards. What is unlike pre-training is marked REWARD 1/5 to REWARD 5/5.
 """
 
+if __name__ == "__main__":
+    from ddp_course.base.command import begin_command
+
+    begin_command()  # before torch is imported: from here on Ctrl-C is one line
+
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

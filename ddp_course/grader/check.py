@@ -8,10 +8,13 @@ Exit codes         0 passed, 1 wrong, 2 not attempted, 3 crashed, 64 the command
 import gc
 
 if __name__ == "__main__":
+    from ddp_course.base.command import begin_command, run_command
+
+    begin_command()  # before torch is imported: from here on Ctrl-C is one line
     gc.disable()  # this process ends soon: what it leaves is not worth a search through all of torch
 
-# ruff: noqa: E402, because of the line above
 import argparse
+import atexit
 import importlib
 import os
 import re
@@ -114,6 +117,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    gc.freeze()  # nor at its end
-    sys.exit(code)
+    atexit.register(gc.freeze)  # nor at its end
+    run_command(main)

@@ -5,6 +5,11 @@ python -m ddp_course.speedrun --run-dir runs/mine --nproc 4         # again afte
 python -m ddp_course.speedrun --backbone hf:path/to/model           # from a model that is pre-trained already
 """
 
+if __name__ == "__main__":
+    from ddp_course.base.command import begin_command
+
+    begin_command()  # before torch is imported: from here on Ctrl-C is one line
+
 import argparse
 import os
 import sys
@@ -12,6 +17,7 @@ import time
 from collections.abc import Iterable
 from typing import NoReturn
 
+from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.launcher import RunFailed
 from ddp_course.speedrun.stages import PRESETS, speedrun
@@ -64,4 +70,4 @@ def main(arguments: Iterable[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)
