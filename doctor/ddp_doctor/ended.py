@@ -14,6 +14,11 @@ from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, last_line, o
 
 OTHER_SIZES = "appears not to match sizes of the same param"
 TIMEOUT_TEXT = re.compile(r"Timed out waiting (\d+)\s?ms|Timeout\(ms\)=(\d+)|timeout after (\d+)\s?ms")
+# A rank may also come to know it by the connection to its worker, which is then gone.
+WORKER_TEXT = re.compile(
+    r"DataLoader worker.*?(\d+)\W+(?:is killed by signal: ([\w ]+)|exited)"
+    r"|^(?:ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError)"
+)
 SIZE_TEXT = "Received data size doesn't match expected size"
 MODELS_TEXT = re.compile(
     r"same model across all ranks, but Rank (\d+) has (\d+) params.*?rank (\d+) has .*? (\d+) params", re.I | re.S
@@ -134,8 +139,9 @@ def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
         headline = f"the ranks built different models: rank {a} has {first} parameters, rank {b} has {second}"
         headline += f"; DistributedDataParallel refuses them, {error_at(frame)}"
         return Verdict("models", (b,), headline, frame, CURES["models"])
-    if worker := re.search(r"DataLoader worker.*?(\d+)\W+(?:is killed by signal: ([\w ]+)|exited)", error.text):
-        return _dead_worker(job, rank, worker[1], worker[2])
+    if worker := WORKER_TEXT.search(error.text):
+        if worker[1] or any("/torch/utils/data/" in each.file for each in error.stack):
+            return _dead_worker(job, rank, worker[1], worker[2])
     if OTHER_SIZES in error.text:
         headline = f"the ranks built different models: {headline}"
         return Verdict("models", (rank,), f"{headline}, {error_at(frame)}", frame, CURES["models"])
@@ -160,15 +166,14 @@ def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
     return Verdict(kind, same, sentence + only_lost_contact(job, *same), frame, cure)
 
 
-def _dead_worker(job: Job, rank: int, pid: str, signal_name: str | None) -> Verdict:
+def _dead_worker(job: Job, rank: int, pid: str | None, signal_name: str | None) -> Verdict:
     """A worker that crashes leaves its stack where this rank would leave its own; one that is killed leaves none."""
     one = job.ranks[rank]
     own = [frame for frame in one.fatal if frame.is_own()]
     frames = own or [frame for frame in one.error.stack if frame.is_own()]
-    how = (
-        f"was killed by a signal ({signal_name})" if signal_name else "ended without a word, as one that is killed does"
-    )
-    sentence = f"a DataLoader worker of rank {rank} (process {pid}) {how}"
+    how = "crashed" if own else "ended without a word, as one that is killed does"
+    how = f"was killed by a signal ({signal_name})" if signal_name else how
+    sentence = f"a DataLoader worker of rank {rank} {f'(process {pid}) ' if pid else ''}{how}"
     sentence += f"; it stood in {words.code_at(own[0])}" if own else ""
     sentence += f"; rank {rank} noticed it {error_at(innermost(frames))}" if frames and not own else ""
     cure = CURES["crash" if own else "worker"]

@@ -99,15 +99,17 @@ class History:
 
 
 def with_call(history: History, call: Collective) -> History:
-    """With a collective that a rank has called last, if torch's recorder has not come to write it down."""
-    earlier = history.collectives.get(call.group, ())
-    if earlier and earlier[-1].time >= call.time:
-        same = (earlier[-1].name, earlier[-1].lines) == (call.name, call.lines)
-        known = replace(earlier[-1], root=call.root) if same else earlier[-1]
-        earlier = earlier[:-1]
-    else:
-        known = replace(call, number=earlier[-1].number + 1 if earlier else 1)
-    return replace(history, collectives={**history.collectives, call.group: (*earlier, known)}, newest=known)
+    """With a collective that a rank has called, where torch's recorder has not noted it; else with its root."""
+    known = history.collectives.get(call.group, ())
+    if not known or known[-1].time < call.time:
+        call = replace(call, number=known[-1].number + 1 if known else 1)
+        return replace(history, collectives={**history.collectives, call.group: (*known, call)}, newest=call)
+    last = known[-1]
+    if call.root is None or (last.name, last.lines) != (call.name, call.lines):
+        return history
+    last = replace(last, root=call.root)
+    newest = last if history.newest == known[-1] else history.newest
+    return replace(history, collectives={**history.collectives, call.group: (*known[:-1], last)}, newest=newest)
 
 
 class _PlainData(pickle.Unpickler):

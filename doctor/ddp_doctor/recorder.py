@@ -7,7 +7,8 @@ Standard library only, and never the first to import torch. In the doctor's fold
     PID.history   JSON, replaced when it has grown: torch's flight recorder, with the Python stack of each collective
     PID.events    JSON lines: start, the process group, an exception that nobody caught, sys.exit and os._exit with
                   their line, end
-    PID.call      JSON: the newest collective that Python has called, written before it starts; gloo may abort in it
+    PID.calls     JSON in slots: the newest collectives that Python has called, each written before it starts, because
+                  gloo may abort in it
     PID.fatal     text of faulthandler: the stacks at SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL
 """
 
@@ -27,6 +28,7 @@ POLL = 0.05  # seconds between two looks
 SHARE = 0.05  # of the time, at most, is spent on writing a file while it grows
 QUIET = 0.3  # seconds without a new collective after which it is written in any case
 DEEPEST = 60  # frames of a stack
+SLOTS, SLOT = 64, 4096  # how many calls are kept, and bytes for each
 
 
 def start(folder, spawn_variables=None):
@@ -83,7 +85,8 @@ class Recorder:
         self.fatal = open(self.path + ".fatal", "w")  # stays open: faulthandler writes to it when all else is lost
         self.main_thread = threading.main_thread().ident
         self.stopping = threading.Event()
-        self.calls = None  # file descriptor of PID.call
+        self.calls = None  # file descriptor of PID.calls
+        self.call_count = 0
         self.follows_workers = False
         self.group = None  # size and rank of the default process group
         self.groups = {}  # name -> name and ranks; kept when the group is destroyed
@@ -114,7 +117,7 @@ class Recorder:
     def look(self, last=False):
         """Writes the status if it changed, and the history if it has grown."""
         if self.calls is None and _dumps():
-            self.calls = os.open(self.path + ".call", os.O_WRONLY | os.O_CREAT, 0o600)
+            self.calls = os.open(self.path + ".calls", os.O_WRONLY | os.O_CREAT, 0o600)
             _note_calls(sys.modules["torch._C._distributed_c10d"].ProcessGroup)
         loaders = sys.modules.get("torch.utils.data._utils.signal_handling")
         if loaders is not None and not self.follows_workers and hasattr(loaders, "_set_worker_signal_handlers"):
@@ -176,8 +179,11 @@ class Recorder:
             "stack": _stack(sys._getframe(2)),
         }
         line = json.dumps(call).encode()
-        os.pwrite(self.calls, line, 0)
-        os.ftruncate(self.calls, len(line))
+        while len(line) >= SLOT and call["stack"]:
+            call["stack"], call["sizes"] = call["stack"][: len(call["stack"]) // 2], call["sizes"][:8]
+            line = json.dumps(call).encode()
+        os.pwrite(self.calls, line.ljust(SLOT), SLOT * (self.call_count % SLOTS))
+        self.call_count += 1
 
     def read_progress(self):
         """{group: [last started, last finished]} of all process groups; {} as long as there is none."""

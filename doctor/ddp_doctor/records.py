@@ -8,6 +8,7 @@ from ddp_doctor import history
 from ddp_doctor.errors import InputError
 from ddp_doctor.history import DTYPES, Collective, Frame
 from ddp_doctor.launch.first_failure import is_symptom
+from ddp_doctor.recorder import SLOT
 from ddp_doctor.seen import Error, Rank
 
 
@@ -76,23 +77,8 @@ def _rank(path: Path, events: list[dict]) -> Rank:
     except (OSError, InputError):
         pass
     one.recorded = True
-    try:
-        call = json.loads(path.with_suffix(".call").read_text())
-        sizes = tuple(tuple(each) for each in call["sizes"])
-        stack = _frames(call["stack"])
-        call = [
-            0,
-            call["group"],
-            call["name"],
-            sizes,
-            _as_torch_names_them(call["dtypes"]),
-            stack,
-            call["time"],
-            call["root"],
-        ]
-        one.history = history.with_call(one.history, Collective(*call))
-    except (OSError, ValueError):
-        pass  # it has called none
+    for call in sorted(_calls(path.with_suffix(".calls")), key=lambda each: each.time):
+        one.history = history.with_call(one.history, call)
     for event in events:
         if event["event"] in ("exception", "exception in a thread") and one.error is None:
             one.error = _error(event, event["time"], uncaught=event["event"] == "exception")
@@ -110,6 +96,20 @@ def _rank(path: Path, events: list[dict]) -> Rank:
             one.notes.append(f"the recorder inside this rank gave up: {event['text']}")
     one.fatal = _fatal_stack(path.with_suffix(".fatal"), events[0]["main_thread"])
     return one
+
+
+def _calls(path: Path) -> list[Collective]:
+    calls = []
+    content = path.read_bytes() if path.exists() else b""
+    for begin in range(0, len(content), SLOT):
+        try:
+            call = json.loads(content[begin : begin + SLOT])
+        except ValueError:
+            continue  # it died while writing
+        sizes, dtypes = tuple(tuple(each) for each in call["sizes"]), _as_torch_names_them(call["dtypes"])
+        stack = _frames(call["stack"])
+        calls.append(Collective(0, call["group"], call["name"], sizes, dtypes, stack, call["time"], call["root"]))
+    return calls
 
 
 def _as_torch_names_them(dtypes: list[str]) -> tuple[str, ...]:
