@@ -12,10 +12,10 @@ import warm
 from training_runs import TRAINER, arguments, train_alone
 
 from ddp_course.base.errors import InputError
+from ddp_course.base.standard_output import StandardOutput
 from ddp_course.launcher import RunFailed, torchrun
 from ddp_course.minigpt_ddp import PRESETS
 from ddp_course.training.command_line import parse
-from ddp_course.training.standard_output import StandardOutput
 
 
 @dataclass

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from ddp_course.base.errors import InputError, in_one_line
+from ddp_course.base.standard_output import StandardOutput
 from ddp_course.plan.derived import model_from, windows
 from ddp_course.plan.memory import STATE
 from ddp_course.plan.published_report import published_report
@@ -23,7 +24,6 @@ from ddp_course.plan.search import Job, search
 from ddp_course.plan.traffic import KERNELS, Cluster
 from ddp_course.predict.hardware import GPUS, gpu
 from ddp_course.predict.link import bytes_per_second
-from ddp_course.training.standard_output import StandardOutput
 
 GPU, LARGEST = "h100", 10**9
 

@@ -17,11 +17,11 @@ import tyro
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from ddp_course.base.errors import InputError, in_one_line
+from ddp_course.base.standard_output import StandardOutput
 from ddp_course.distributed import process_group, torchrun
 from ddp_course.distributed.replica_check import RandomStatesEqual, ReplicasDiffer
 from ddp_course.distributed.sync import from_rank_0
 from ddp_course.training.memory import is_out_of_memory, keep_freed_memory
-from ddp_course.training.standard_output import StandardOutput
 
 Config = TypeVar("Config")
 USAGE_ERROR, FAILURE = 2, 1
