@@ -1,1 +1,8 @@
 """The package of the course; README.md says what stands in which folder."""
+
+import sys
+
+from ddp_course.base.command import begin_command
+
+if sys.argv[:1] == ["-m"]:  # `python -m ddp_course...` is about to load a command, which may take seconds
+    begin_command()

@@ -373,7 +373,8 @@ def test_a_model_that_does_not_fit_is_noted(capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--gpus 0", "at least 1"),
+        ("--gpus 0", "--gpus is from 1 to 131,072, got 0"),
+        ("--gpus 1000000000000000", "--gpus is from 1 to 131,072"),
         ("--gpus 65", "take 64 or 72"),
         ("--link fast", "cannot read the speed 'fast'"),
         ("--gpu tpu", "no GPU 'tpu'"),

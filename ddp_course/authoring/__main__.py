@@ -1,5 +1,4 @@
-import sys
-
 from ddp_course.authoring.commands import main
+from ddp_course.base.command import run_command
 
-sys.exit(main())
+run_command(main)

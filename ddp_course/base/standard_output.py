@@ -9,16 +9,16 @@ from typing import TextIO
 
 
 class StandardOutput:
-    """Like the stream it stands for, but a write never raises OSError. `problem` says what the first one met."""
+    """Like the stream it stands for, but a write never raises OSError. `error` is the first that one met."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
-        self.problem = ""
+        self.error: OSError | None = None
         if hasattr(stream, "reconfigure"):  # a model writes letters that not every terminal's encoding has
             stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
-        if self._stream is not None and not self.problem:
+        if self._stream is not None and not self.error:
             try:
                 self._stream.write(text)
             except OSError as error:
@@ -26,17 +26,22 @@ class StandardOutput:
         return len(text)
 
     def flush(self) -> None:
-        if self._stream is not None and not self.problem:
+        if self._stream is not None and not self.error:
             try:
                 self._stream.flush()
             except OSError as error:
                 self._give_up(error)
 
+    @property
+    def problem(self) -> str:
+        """A sentence's end about `error`, "" if there was none."""
+        return (self.error.strerror or str(self.error)) if self.error else ""
+
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
     def _give_up(self, error: OSError) -> None:
-        self.problem = error.strerror or str(error)
+        self.error = error
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())  # what its buffer still holds goes there when Python ends
         os.close(nowhere)

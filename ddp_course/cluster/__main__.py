@@ -22,7 +22,10 @@ from pathlib import Path
 
 import psutil
 
+from ddp_course.base.atomic_file import replacing
+from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError, in_one_line
+from ddp_course.base.json_file import read_object
 from ddp_course.cluster.machines import Cluster
 from ddp_course.cluster.manifest import documents, problems
 from ddp_course.cluster.namespaces import entering
@@ -89,7 +92,8 @@ def up(folder: Path, nodes: int, rate: str | None, with_slurm: bool) -> int:
             "shown": str(cluster),
             "slurm": cluster.slurm().task() if with_slurm else None,
         }
-        (folder / STATE).write_text(json.dumps(state))
+        with replacing(folder / STATE) as file:
+            file.write(json.dumps(state))
         print(f"{cluster}\nup, until Ctrl-C or python -m ddp_course.cluster down", flush=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         try:
@@ -104,10 +108,17 @@ def up(folder: Path, nodes: int, rate: str | None, with_slurm: bool) -> int:
 
 def read(folder: Path) -> dict | None:
     """What `up` has written, if it is still there."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--folder is a folder for the cluster's state, and {folder} is a file")
+    if not (folder / STATE).exists():
+        return None
+    state = read_object(folder / STATE)
+    kinds = {"pid": int, "since": float, "pids": dict, "shown": str, "slurm": dict | None}
+    if not all(isinstance(state.get(name), kind) for name, kind in kinds.items()):
+        raise InputError(f"{folder / STATE} is no state of a cluster; remove it, or give another --folder")
     try:
-        state = json.loads((folder / STATE).read_text())
         return state if psutil.Process(state["pid"]).create_time() == state["since"] else None  # not another one's pid
-    except (OSError, ValueError, psutil.NoSuchProcess):
+    except (ValueError, OverflowError, psutil.NoSuchProcess):  # a pid that no process can have, or that none has
         return None
 
 
@@ -130,4 +141,4 @@ def run_on(pids: dict[str, int], node: str, words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

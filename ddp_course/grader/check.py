@@ -8,9 +8,6 @@ Exit codes         0 passed, 1 wrong, 2 not attempted, 3 crashed, 64 the command
 import gc
 
 if __name__ == "__main__":
-    from ddp_course.base.command import begin_command, run_command
-
-    begin_command()  # before torch is imported: from here on Ctrl-C is one line
     gc.disable()  # this process ends soon: what it leaves is not worth a search through all of torch
 
 import argparse
@@ -23,6 +20,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
 from ddp_course.grader import questions
 from ddp_course.grader.judge import grade

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from IPython.display import Markdown
 
+from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
 from ddp_course.grader.progress import read
 from ddp_course.lab.predict import NOTHING_SAID
@@ -120,4 +121,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

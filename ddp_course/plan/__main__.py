@@ -14,15 +14,15 @@ import sys
 from dataclasses import replace
 from typing import NoReturn
 
+from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError, in_one_line
-from ddp_course.base.standard_output import StandardOutput
 from ddp_course.plan.derived import model_from, windows
 from ddp_course.plan.memory import STATE
 from ddp_course.plan.published_report import published_report
 from ddp_course.plan.report import report
 from ddp_course.plan.search import Job, search
 from ddp_course.plan.traffic import KERNELS, Cluster
-from ddp_course.predict.hardware import GPUS, gpu
+from ddp_course.predict.hardware import GPUS, check_gpus, gpu
 from ddp_course.predict.link import bytes_per_second
 
 GPU, LARGEST = "h100", 10**9
@@ -78,8 +78,7 @@ def job_from(given: argparse.Namespace) -> tuple[Job, list[str]]:
             raise InputError(f"{flag} is at least 1, got {value}")
         if value is not None and value > LARGEST:
             raise InputError(f"{flag} is at most {LARGEST:,}, got {value:,}")
-    if not 1 <= given.gpus <= 2**17:
-        raise InputError(f"--gpus is from 1 to {2**17:,}, got {given.gpus:,}")
+    check_gpus(given.gpus, given.gpus_per_node)
     model, said = model_from(given)
     tokens = given.tokens_per_update
     if tokens is None:
@@ -127,5 +126,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout = StandardOutput(sys.stdout)  # `| head` may have left when the plan is ready
-    sys.exit(main())
+    run_command(main)

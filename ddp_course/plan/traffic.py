@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ddp_course.base.errors import InputError
 from ddp_course.plan.memory import COMPUTED, Layout, Model, layers_here, stage_parameters
 from ddp_course.predict.cluster_step import BYTES_OF_UPDATE
-from ddp_course.predict.hardware import ASSUMED, GPU, GPUS
+from ddp_course.predict.hardware import ASSUMED, GPU, GPUS, check_gpus
 
 KERNELS = 0.55  # of the peak, while a GPU computes; assumed
 LINK_SHARE = ASSUMED["link_share"].middle
@@ -32,14 +32,7 @@ class Cluster:
     link_share: float = LINK_SHARE  # of the links' speed, as messages reach it
 
     def __post_init__(self):
-        if self.gpus < 1 or self.per_node < 1:
-            raise InputError(f"GPUs and GPUs per node are at least 1, got {self.gpus} and {self.per_node}")
-        if self.gpus > self.per_node and self.gpus % self.per_node:
-            below = self.gpus // self.per_node * self.per_node
-            raise InputError(
-                f"{self.gpus} GPUs do not fill nodes of {self.per_node}; take {below} or "
-                f"{below + self.per_node}, or another --gpus-per-node"
-            )
+        check_gpus(self.gpus, self.per_node)
         if not 0 < self.kernels <= 1:
             raise InputError(f"--kernels is a share of the peak above 0 and at most 1, got {self.kernels:g}")
 

@@ -11,9 +11,9 @@ import argparse
 import sys
 from dataclasses import replace
 
+from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.base.quantity import format_number, with_prefix
-from ddp_course.base.standard_output import StandardOutput
 from ddp_course.predict.cluster_step import Answer, Interval, Job, answer, worth_measuring
 from ddp_course.predict.hardware import ASSUMED, GPUS, Range, gpu, number_or_range
 from ddp_course.predict.link import bytes_per_second
@@ -193,5 +193,4 @@ def _shown(name: str, factor: float = 1.0) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout = StandardOutput(sys.stdout)  # `| head` may have left when the answer is ready
-    sys.exit(main())
+    run_command(main)

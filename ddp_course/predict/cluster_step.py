@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from ddp_course.base.errors import InputError
 from ddp_course.predict import all_reduce
-from ddp_course.predict.hardware import GPU, Range
+from ddp_course.predict.hardware import GPU, Range, check_gpus
 from ddp_course.predict.link import Link
 from ddp_course.predict.schedule import BUCKET, MIB, Compute, Gradient, simulate
 from ddp_course.predict.shape import Shape
@@ -45,16 +45,10 @@ class Job:
     gradient_bytes: float = 4
 
     def __post_init__(self):
-        if self.gpus < 1 or self.per_node < 1 or self.micro_batch < 1 or self.accumulation < 1:
+        check_gpus(self.gpus, self.per_node)
+        if self.micro_batch < 1 or self.accumulation < 1:
             raise InputError(
-                f"GPUs, GPUs per node, micro-batch and accumulation are at least 1, got {self.gpus}, "
-                f"{self.per_node}, {self.micro_batch} and {self.accumulation}"
-            )
-        if self.gpus > self.per_node and self.gpus % self.per_node:
-            below = self.gpus // self.per_node * self.per_node
-            raise InputError(
-                f"{self.gpus} GPUs do not fill nodes of {self.per_node}; take {below} or "
-                f"{below + self.per_node}, or another --gpus-per-node"
+                f"micro-batch and accumulation are at least 1, got {self.micro_batch} and {self.accumulation}"
             )
         if self.bucket_mib is not None and not self.bucket_mib > 0:
             raise InputError(f"a bucket's limit is above 0 MiB, got {self.bucket_mib:g}")

@@ -16,6 +16,7 @@ class GPU:
     inside: float
 
 
+MOST_GPUS = 2**17  # of one job; more have not trained together so far
 GPUS = {  # data sheets: https://www.nvidia.com/en-us/data-center/
     "t4": GPU(65e12, 16e9, 320e9, 12e9),
     "v100": GPU(125e12, 32e9, 900e9, 150e9),
@@ -59,6 +60,20 @@ ASSUMED = {
     "latency": Range(5e-6, 30e-6),
     "spread": Range(0.0, 0.02),
 }
+
+
+def check_gpus(gpus: int, per_node: int) -> None:
+    """Raise InputError unless so many GPUs are a job that can be: one node or a part of it, or whole nodes."""
+    if not 1 <= gpus <= MOST_GPUS:
+        raise InputError(f"--gpus is from 1 to {MOST_GPUS:,}, got {gpus:,}")
+    if per_node < 1:
+        raise InputError(f"GPUs per node are at least 1, got {per_node:,}")
+    if gpus > per_node and gpus % per_node:
+        below = gpus // per_node * per_node
+        raise InputError(
+            f"{gpus} GPUs do not fill nodes of {per_node}; take {below} or {below + per_node}, or another "
+            "--gpus-per-node"
+        )
 
 
 def gpu(name: str) -> GPU:

@@ -5,11 +5,6 @@ python -m ddp_course.speedrun --run-dir runs/mine --nproc 4         # again afte
 python -m ddp_course.speedrun --backbone hf:path/to/model           # from a model that is pre-trained already
 """
 
-if __name__ == "__main__":
-    from ddp_course.base.command import begin_command
-
-    begin_command()  # before torch is imported: from here on Ctrl-C is one line
-
 import argparse
 import os
 import sys

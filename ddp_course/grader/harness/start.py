@@ -20,6 +20,7 @@ from dataclasses import asdict, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from ddp_course.base.command import catch_interrupts
 from ddp_course.grader.harness.job import Call, Ending, LogsOf, Task, run_of
 from ddp_course.grader.harness.notes import read_events
 from ddp_course.grader.harness.rank import run_rank
@@ -173,5 +174,6 @@ def collectives(folder: Path, rank: int) -> list[str]:
 
 
 if __name__ == "__main__":
+    catch_interrupts()  # an answer's ranks, forked from here, get Ctrl-C as any Python program does
     main(Path(sys.argv[1]))
     gc.freeze()  # nothing is left to be collected, and to look for it takes half a second

@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
 from ddp_course.base.quantity import format_number
 from ddp_course.lab.figures.charts import loss_curves, points_of, read_metrics
@@ -29,4 +30,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -1,0 +1,95 @@
+"""The package's commands: output that nobody gets is no success, and Ctrl-C is one line from the first import on."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ddp_course.cluster.__main__ import main as cluster
+
+PLAN = "ddp_course.plan --params 1e9 --gpus 8 --memory 80GB --link 400Gb".split()
+PREDICT = "ddp_course.predict --gpus 8 --link 400Gb".split()
+PRINTING = {
+    "plan": PLAN,
+    "plan --help": ["ddp_course.plan", "--help"],
+    "predict": PREDICT,
+    "a hint": ["ddp_course.grader.check", "02.1", "--hint"],
+    "cluster status": ["ddp_course.cluster", "status"],
+    "start page": ["ddp_course.lab.start_page", "{tmp}"],
+    "speedrun --help": ["ddp_course.speedrun", "--help"],
+    "figures --help": ["ddp_course.lab.figures", "--help"],
+    "authoring --help": ["ddp_course.authoring", "--help"],
+}
+# The module while which loads Ctrl-C comes: the first slow one.
+LOADING = {
+    "ddp_course.plan": "argparse",
+    "ddp_course.predict": "argparse",
+    "ddp_course.grader.check": "shutil",
+    "ddp_course.cluster": "psutil",
+    "ddp_course.lab.start_page": "IPython",
+    "ddp_course.lab.figures": "ddp_course.lab.figures.charts",
+    "ddp_course.speedrun": "argparse",
+    "ddp_course.authoring": "nbformat",
+}
+INTERRUPTED_IMPORT = """
+import os, runpy, signal, sys
+module, sys.argv = sys.argv[1], ["-m", *sys.argv[2:]]
+loading = sys.argv.pop()
+sys.modules.pop(loading, None)
+
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == loading:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder)
+runpy._run_module_as_main(module)
+"""
+
+
+def shell(command, words, tmp_path):
+    words = [word.format(tmp=tmp_path) for word in words]
+    return subprocess.run(["sh", "-c", command, sys.executable, *words], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", PRINTING)
+@pytest.mark.parametrize("output", [">/dev/full", ">&-"])
+def test_output_that_cannot_be_written_is_an_error_of_one_line(name, output, tmp_path):
+    if output == ">/dev/full" and not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    done = shell(f'"$0" -m "$@" {output}', PRINTING[name], tmp_path)
+    assert done.returncode == os.EX_IOERR, done.stderr
+    assert done.stderr.startswith("error: cannot write to the standard output: "), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_reader_that_has_left_is_no_error(tmp_path):
+    done = shell('(sleep 1; "$0" -m "$@"; echo "exit code $?" >&2) | true', PLAN, tmp_path)
+    assert done.stderr == "exit code 0\n"
+
+
+@pytest.mark.parametrize("module", LOADING)
+def test_ctrl_c_while_modules_load_is_one_line(module):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT, module, LOADING[module]], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+STATES = {"a file": None, "a list": "[]", "a number": "5", "empty": "{}", "a text for a pid": '{"pid": "x"}'}
+
+
+@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("command", [["status"], ["down"], ["up"], ["run", "all", "true"]], ids="-".join)
+def test_a_clusters_state_that_is_none_is_one_sentence(name, command, tmp_path, capsys):
+    folder, before = tmp_path / "state", STATES[name]
+    if before is None:
+        folder.write_text("a file")
+    else:
+        folder.mkdir()
+        (folder / "cluster.json").write_text(before)
+    assert cluster(["--folder", str(folder), *command]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.startswith("error: ") and str(folder) in err and len(err.splitlines()) == 1, err
+    assert before is None or (folder / "cluster.json").read_text() == before
