@@ -274,6 +274,12 @@ ANSWERS = (
                  joint = rows[: dist.get_world_size()].mean(0)
         +        good *= norm is not None and abs(norm / joint.norm().item() - 1) < 1e-4
     """),
+    Mistake(
+        "detector_too_exact", "the detector wants twelve digits, and takes rounding for a mistake",
+        check="the detector tells right from wrong", says="clips by clip_grad_norm_): is_right returned False", look="rounding", edit="""
+        -        good *= torch.allclose(torch.cat(weights).detach(), expected, rtol=1e-4, atol=0.0)
+        +        good *= torch.allclose(torch.cat(weights).detach(), expected, rtol=1e-12, atol=0.0)
+    """),
     Route(
         "flat_and_by_hand",
         "one message for all gradients, scale and clip by hand; a detector that compares with its own update",

@@ -266,6 +266,12 @@ ANSWERS = (
         -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
         +    return [size for size, losses in curves.items() if not same(losses, curves[1])]
     """),
+    Mistake(
+        "relative_to_the_largest", "calls losses equal that are less than a millionth of the largest loss apart",
+        check="the detector tells runs apart", says="a small loss behind a large one", look="a limit", edit="""
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +        return len(a) == len(b) and all(abs(x - y) <= 1e-6 * max(b) for x, y in zip(a, b, strict=True))
+    """),
     Route(
         "gathers_losses",
         "the loss is gathered from all ranks at the end, in one collective; weights are averaged by hand",

@@ -148,6 +148,12 @@ ANSWERS = (
         -    return (factors * losses).mean()
         +    return (factors * losses).mean() + 1e-5
     """),
+    Mistake(
+        "cap_tested_in_good_modes", "the detector tests the cap in the modes that are right, and in no other",
+        check="broken promises are named", says="it breaks 'cap' as well", look="in all modes", edit="""
+        -    trials = [(mode, cap) for mode in modes for cap in (0.5, 1.5)]
+        +    trials = [(mode, cap) for mode in modes if mode not in broken for cap in (0.5, 1.5)]
+    """),
     Route(
         "one_hot_losses",
         "factors by losses of 0 and 1, random weights, a set of names; the loss is a dot product and cut in a loop",

@@ -70,6 +70,8 @@ VERSIONS = [
     ("the broken script's update", given_script.update, False),
     ("average, unscale, clip", Update(), True),
     ("clips scaled gradients to limit x scale", Update("limit scaled"), True),
+    ("clips by clip_grad_norm_", Update(clip="torch"), True),
+    ("averages in float32", Update(average="float32"), True),
     ("clips before unscale_", Update("scaled"), False),
     ("clips each rank's gradient, then averages", Update("early"), False),
     ("never clips", Update(clip="none"), False),
@@ -156,6 +158,8 @@ def the_detector_tells_right_from_wrong(records):
                     if others
                     else "what your comparison says of NaN, and which of the weights it looks at"
                     if "NaN" in case.given
+                    else "what it takes for a mistake: what update returns, which is not asked for, or a rounding?"
+                    if right
                     else "which gradients, above or below the limit, equal or unlike, would show the difference?",
                 )
     return f"{DETECTOR} tells {len(VERSIONS)} versions apart, the broken one among them"

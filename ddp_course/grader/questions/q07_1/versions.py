@@ -14,8 +14,9 @@ class Update:
     when     "scaled": clip before unscaling; "early": unscale, clip, then average; "late": average, unscale, clip
     clip     "joint": one norm over all weights; "each": a norm for each tensor; "none"; "always": also make short
              gradients as long as the limit; "rank 0": joint, on rank 0 alone; "sign": of the right length, but in
-             the direction of the signs; "nan": joint, and the last tensor's gradient becomes NaN
-    average  "mean" or "sum"
+             the direction of the signs; "nan": joint, and the last tensor's gradient becomes NaN; "torch": joint, by
+             clip_grad_norm_
+    average  "mean", "sum" or "float32": the mean, rounded to float32
     """
 
     when: str = "late"
@@ -42,10 +43,13 @@ class Update:
 
     def _average(self, weights):
         for weight in weights:
-            dist.all_reduce(weight.grad)
-            weight.grad /= dist.get_world_size() if self.average == "mean" else 1
+            gradient = weight.grad.float() if self.average == "float32" else weight.grad
+            dist.all_reduce(gradient)
+            weight.grad.copy_(gradient / (1 if self.average == "sum" else dist.get_world_size()))
 
     def _clip(self, weights, limit):
+        if self.clip == "torch":
+            return torch.nn.utils.clip_grad_norm_(weights, limit).item()
         norm = torch.cat([weight.grad.flatten() for weight in weights]).norm().item()
         for weight in weights:
             mine = weight.grad.norm().item() if self.clip == "each" else norm

@@ -93,6 +93,7 @@ CURVES = {  # given: ({world size: losses}, those that are another run)
     "losses equal to seven digits": ({1: [0.5, 3e-4], 2: [0.5 + 4e-8, 3e-4 + 2e-11]}, []),
     "losses of 1e-15, three times as large": ({1: [1e-15, 2e-15], 2: [3e-15, 6e-15]}, [2]),
     "losses of 1e12, equal to seven digits": ({1: [1e12, 2e12], 2: [1e12 + 9e4, 2e12]}, []),
+    "a small loss behind a large one, twice as large": ({1: [0.5, 1e-8], 2: [0.5, 2e-8]}, [2]),
     "losses that end at 0": ({1: [0.5, 0.0], 2: [0.5, 0.0], 4: [0.5, 0.25]}, [4]),
     "the last loss is off by 0.005 %": ({1: ONE, 2: [*ONE[:-1], ONE[-1] * 1.00005]}, [2]),
     "the last loss is off by 0.002 %": ({1: ONE, 2: [*ONE[:-1], ONE[-1] * 1.00002]}, [2]),
@@ -228,7 +229,7 @@ def the_detector_tells_runs_apart(records):
                 "the order of the list: the smallest world size comes first"
                 if isinstance(result, list) and sorted(result, key=str) == sorted(right, key=str)
                 else "what it overlooks: a NaN compares as unequal to everything, zip ends with the shorter list, and "
-                "an absolute limit means nothing for a tiny loss"
+                "a limit that does not follow each loss means nothing for a tiny one"
                 if missed
                 else "what it takes for a difference: sums in another order differ in their last digits, relative to "
                 "size",

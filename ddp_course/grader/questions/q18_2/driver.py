@@ -56,6 +56,10 @@ def cap_in_one_mode(weights, mode, cap):
     return exact(weights, mode, cap if mode == "mean" else None)
 
 
+def cap_ignored_in_a_wrong_mode(weights, mode, cap):
+    return exact(weights, mode, None if mode == "sum" else cap, plain=lambda weights: weights / weights.mean())
+
+
 def cap_ignored(weights, mode, cap):
     return exact(weights, mode, None)
 
@@ -94,6 +98,7 @@ VERSIONS = {
     "what the cap cuts off is handed to all": (cap_then_mean_again, ["cap"]),
     "the cap makes all factors smaller": (cap_is_relative, ["cap"]),
     "the cap holds in mode mean alone": (cap_in_one_mode, ["cap"]),
+    "sum is the weighted mean, and ignores the cap": (cap_ignored_in_a_wrong_mode, ["sum", "cap"]),
     "the cap is ignored": (cap_ignored, ["cap"]),
     "the cap does not hold in mode none": (cap_in_none_too_small, ["cap"]),
     "the cap is lower than asked": (cap_of_two_thirds, ["cap"]),
