@@ -1,5 +1,6 @@
 """A job's driver stands between grader and function; what a job loads is there before the ranks are."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -22,15 +23,17 @@ ANSWER = "def double(tensor):\n    return 2 * tensor\n"
 
 
 @pytest.fixture
-def job(tmp_path):
-    (tmp_path / "driver.py").write_text(DRIVER)
+def job(tmp_path, monkeypatch):
+    (tmp_path / "made_up").mkdir()
+    (tmp_path / "made_up" / "driver.py").write_text(DRIVER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     calls = (Call([("a",), ("b",)], ""), Call([("c",), ("d",)], ""))
-    return Job(2, function="double", calls=calls, driver=tmp_path / "driver.py", loads=("wave",))
+    return Job(2, function="double", calls=calls, driver=True, loads=("wave",))
 
 
 def records(job, text, folder):
     Path(folder, "answer.py").write_text(text)
-    [found] = run_answers([(folder / "answer.py", [job])])
+    [found] = run_answers([(folder / "answer.py", [job], "made_up")])
     return found
 
 

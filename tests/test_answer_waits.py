@@ -68,7 +68,7 @@ def test_a_result_is_there_when_it_has_been_waited_for_and_not_before(tmp_path):
     path.write_text(EVERY_COLLECTIVE)
     ways = ("wait", "future", "poll", "never")
     job = Job(2, "calls", tuple(Call([(how,)] * 2, how) for how in ways))
-    [[record]] = run_answers([(path, [job])])
+    [[record]] = run_answers([(path, [job], "")])
     assert trouble(record, Path("answer.py")) is None
     for case in cases([record]):
         for rank, found in enumerate(case.results):

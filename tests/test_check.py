@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from grader.edited import answer_cells
 from grader.kill_matrix import verdicts
 
+from ddp_course.authoring.answers import answer_cells
 from ddp_course.authoring.commands import ROOT
 from ddp_course.authoring.notebook_run import output_texts, read_notebook
 from ddp_course.base.errors import InputError
@@ -131,7 +131,7 @@ def test_the_answer_is_looked_for_in_answers(monkeypatch):
     asked = []
 
     def grade(questions):
-        asked.append(questions[0][2])
+        asked.append(questions[0][1])
         return [Verdict("02.1", "wrong")]
 
     monkeypatch.setattr(checking, "grade", grade)
@@ -158,7 +158,7 @@ def test_a_verdict_as_text_and_as_html():
 
 def test_one_more_hint_at_each_call(monkeypatch):
     monkeypatch.setattr(checking, "_hints_given", {})
-    hints = load("02.1").HINTS
+    hints = load("02.1").hints
     shown = [hint("02.1") for _ in range(len(hints) + 1)]
     assert [one.number for one in shown] == [1, 2, 3, 3]
     assert [one.text for one in shown[:3]] == hints
@@ -234,7 +234,7 @@ def test_a_lane_that_dies_spoils_no_answer_of_another(monkeypatch):
         shutil.rmtree(folder)
 
     monkeypatch.setattr(answer_run, "supervised", harness)
-    records = run_answers([(job.script, [job])] * 4, lanes=2)
+    records = run_answers([(job.script, [job], "")] * 4, lanes=2)
     assert [record.finished for [record] in records] == [True, False, True, False]
     assert limits == [answer_run.LONGEST_RUN + answer_run.LONGEST_ANSWER]  # two answers, one after the other
 
@@ -258,7 +258,7 @@ def test_a_lane_that_dies_spoils_no_answer_of_another(monkeypatch):
 )
 def test_an_answer_that_has_to_be_ended(text, said, monkeypatch):
     question = load("02.1")
-    monkeypatch.setattr(question, "JOBS", [replace(job, seconds=2.0) for job in question.JOBS])
+    monkeypatch.setattr(question, "jobs", [replace(job, seconds=2.0) for job in question.jobs])
     verdict = check("02.1", write(text))
     assert not verdict.passed and re.search(said, verdict.observed), verdict
 
@@ -283,7 +283,7 @@ def global_mean(values):
 @pytest.mark.parametrize(("tries", "state"), [(1, "wrong"), (2, "passed")])
 def test_a_job_that_can_hang_through_nobodys_fault_runs_once_more(tries, state, monkeypatch, tmp_path):
     question = load("02.1")
-    monkeypatch.setattr(question, "JOBS", [replace(job, patience=1.0, tries=tries) for job in question.JOBS])
+    monkeypatch.setattr(question, "jobs", [replace(job, patience=1.0, tries=tries) for job in question.jobs])
     verdict = check("02.1", write(HANGS_ONCE.replace("MARK", repr(str(tmp_path / "hung_before")))))
     assert verdict.state == state, verdict
 
@@ -324,7 +324,7 @@ def talk(values):
 
 def test_operations_are_seen_however_they_are_called():
     job = Job(2, function="talk", calls=(Call([(None,), (None,)], ""),))
-    [[record]] = run_answers([(Path(write(TALKS)).resolve(), [job])])
+    [[record]] = run_answers([(Path(write(TALKS)).resolve(), [job], "")])
     [case] = cases([record])
     by_rank = [[(one.op, one.bytes, one.peer) for one in mine] for mine in case.operations]
     first = by_rank[0]
@@ -339,7 +339,7 @@ def test_operations_are_seen_however_they_are_called():
 
 def test_logs_of_a_script_that_hangs():
     script = given("02.2")
-    assert script == Path("scripts/02_2_given.py") and script.read_text() == load("02.2").GIVEN.read_text()
+    assert script == Path("scripts/02_2_given.py") and script.read_text() == load("02.2").given.read_text()
     lines = script.read_text().splitlines()
     logs = collective_logs(script, nproc=3, seconds=3)
     assert [[entry.partition(",")[0] for entry in log] for log in logs] == [
@@ -359,7 +359,7 @@ def test_an_exercise_is_not_attempted_yet():
     stubs = []
     for question in names():
         [text] = answer_cells("exercises", question)
-        stubs.append((question, load(question), Path(write(text, f"answers/{question.replace('.', '_')}.py"))))
+        stubs.append((load(question), Path(write(text, f"answers/{question.replace('.', '_')}.py"))))
     assert [verdict.state for verdict in grade(stubs)] == ["not attempted"] * len(stubs)
 
 

@@ -48,7 +48,7 @@ ALLOWED = {  # part of the package: the parts it may import, besides itself and 
     "launcher": set(),
     "lab": {"launcher", "grader"},
     "cluster": {"launcher"},
-    "authoring": {"launcher"},
+    "authoring": {"launcher", "grader"},
     "grader": IN_A_RANK | {"launcher", "harness", "predict"},
     "speedrun": IN_A_RANK | {"lab", "launcher"},
     "predict": {"training"},  # of training: what a program does when its output has no reader

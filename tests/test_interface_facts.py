@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from ddp_course.cluster import Cluster, unavailable
-from ddp_course.grader.questions.q16_2.checks import RECORDED, published
+from ddp_course.grader.exercises import load
 
+CHECKS = load("16.2").module("checks")
 pytestmark = pytest.mark.ranks
 here = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
 NODES = ("node1", "node2")
@@ -121,14 +122,14 @@ def record() -> dict[str, dict]:
 
 @here
 def test_what_was_recorded_is_what_gloo_does():
-    assert plain(record()) == plain(json.loads(RECORDED.read_text()))
+    assert plain(record()) == plain(json.loads(CHECKS.RECORDED.read_text()))
 
 
 def test_the_rule_of_the_question_is_what_gloo_did():
-    for case, machines in json.loads(RECORDED.read_text()).items():
+    for case, machines in json.loads(CHECKS.RECORDED.read_text()).items():
         for machine, facts in machines.items():
             real = None if facts["published"].startswith(("error", "fe80:")) else facts["published"]
-            assert published(facts) == real, (case, machine)
+            assert CHECKS.published(facts) == real, (case, machine)
 
 
 def plain(found):
@@ -137,4 +138,4 @@ def plain(found):
 
 
 if __name__ == "__main__":
-    Path(RECORDED).write_text(json.dumps(record(), indent=1) + "\n")
+    Path(CHECKS.RECORDED).write_text(json.dumps(record(), indent=1) + "\n")

@@ -120,7 +120,7 @@ def careless_loads(source: str) -> list[str]:
 
 def test_nothing_that_a_learner_reads_loads_what_can_run_code():
     found = {}
-    for folder in ("ddp_course", "exercises"):
+    for folder in ("ddp_course", "solutions", "exercises"):
         for path in sorted((authoring.ROOT / folder).rglob("*.[pi][yp]*")):
             if path.suffix == ".py":
                 found[path] = careless_loads(path.read_text())

@@ -1,6 +1,6 @@
 """Answers to the exercises as edits: what a mistake, or another right route, changes in a text that is already there.
 
-answers/q05_3.py holds ANSWERS, the answers to question 05.3. The `edit` of each reads as a diff:
+solutions/05_sharding_data/3/wrong.py holds ANSWERS, the answers to exercise 05.3. The `edit` of each reads as a diff:
 
      def save(folder, step, state):          a line that stays, where it takes one to say which place is meant
     -    if dist.get_rank() == 0:            a line that goes
@@ -12,7 +12,6 @@ hands out, or another answer to the same question. A different design gives its 
 """
 
 import functools
-import importlib
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -20,7 +19,7 @@ from textwrap import dedent
 from ddp_course.authoring import commands as authoring
 from ddp_course.authoring.notebook_run import read_notebook, written_files
 from ddp_course.base.errors import InputError
-from ddp_course.grader.check import load
+from ddp_course.grader.exercises import load
 
 SOLUTION, GIVEN = "solution", "given"
 SOLUTION_MARKS = ("### BEGIN SOLUTION", "### END SOLUTION")
@@ -39,7 +38,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Mistake(Answer):
+class WrongAnswer(Answer):
     """A wrong answer: its verdict has this state, comes from this check, says this and names this place to look."""
 
     check: str
@@ -49,28 +48,28 @@ class Mistake(Answer):
 
 
 @dataclass(frozen=True)
-class Route(Answer):
+class RightAnswer(Answer):
     """A right answer, unlike the solution; what it does is what is unlike in it."""
 
 
 @functools.cache
 def answers(question: str) -> dict[str, Answer]:
     """Every answer to `question` by name, in the order in which they are written down."""
-    module = importlib.import_module(f".answers.q{question.replace('.', '_')}", __package__)
+    module = load(question).module("wrong")
     named = {answer.name: answer for answer in module.ANSWERS}
     if len(named) < len(module.ANSWERS):
         raise InputError(f"{module.__name__} has two answers of one name; each needs a name of its own")
     return named
 
 
-def mistakes(question: str) -> list[Mistake]:
+def wrong_answers(question: str) -> list[WrongAnswer]:
     """The wrong answers to `question`."""
-    return [answer for answer in answers(question).values() if isinstance(answer, Mistake)]
+    return [answer for answer in answers(question).values() if isinstance(answer, WrongAnswer)]
 
 
-def routes(question: str) -> list[Route]:
+def right_answers(question: str) -> list[RightAnswer]:
     """The right answers to `question` that are unlike the solution."""
-    return [answer for answer in answers(question).values() if isinstance(answer, Route)]
+    return [answer for answer in answers(question).values() if isinstance(answer, RightAnswer)]
 
 
 def text_of(question: str, name: str) -> str:
@@ -79,7 +78,7 @@ def text_of(question: str, name: str) -> str:
         [cell] = answer_cells("solutions", question)
         return "".join(line for line in cell.splitlines(keepends=True) if line.strip() not in SOLUTION_MARKS)
     if name == GIVEN:
-        return Path(load(question).GIVEN).read_text(encoding="utf-8")
+        return load(question).given.read_text(encoding="utf-8")
     answer = answers(question)[name]
     if answer.text:
         return dedent(answer.text).lstrip("\n")

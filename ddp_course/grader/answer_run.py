@@ -22,8 +22,10 @@ START = "ddp_course.grader.harness.start"
 LONGEST_RUN, LONGEST_ANSWER = 300.0, 120.0
 
 
-def run_answers(answers: list[tuple[Path, list[Job]]], lanes: int = 1) -> list[list[JobRecord]]:
+def run_answers(answers: list[tuple[Path, list[Job], str]], lanes: int = 1) -> list[list[JobRecord]]:
     """Run the jobs of each answer, all in one go, and return their records in the same order.
+
+    An answer is its file, the jobs and the package of its exercise, in which a job finds its driver.
 
     `lanes` answers run side by side, and one that ends its lane ends those that follow there. A job that does not use
     the answer (it has a `script`) runs once for all answers of a lane. Ends in time whatever the answers do, and leaves
@@ -31,11 +33,11 @@ def run_answers(answers: list[tuple[Path, list[Job]]], lanes: int = 1) -> list[l
     """
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_grade_"))
     tasks: list[Task] = []
-    for owner, (answer, jobs) in enumerate(answers):
+    for owner, (answer, jobs, package) in enumerate(answers):
         lane = owner % lanes
         ran = {task.job for task in tasks if task.lane == lane}
         tasks += [
-            Task(job, Path(job.script or answer).resolve(), owner, lane)
+            Task(job, Path(job.script or answer).resolve(), owner, lane, package)
             for job in jobs
             if not (job.script and job in ran)
         ]
@@ -59,7 +61,7 @@ def run_answers(answers: list[tuple[Path, list[Job]]], lanes: int = 1) -> list[l
     # -P: nothing in this folder shadows a module that the harness imports
     supervised([sys.executable, "-P", "-m", START, str(folder)], environment, folder, limit, output)
     by_run = {(task.lane, run_of(task.job, task.owner)): record for task, record in zip(tasks, records, strict=True)}
-    return [[by_run[owner % lanes, run_of(job, owner)] for job in jobs] for owner, (_, jobs) in enumerate(answers)]
+    return [[by_run[owner % lanes, run_of(job, owner)] for job in jobs] for owner, (_, jobs, _) in enumerate(answers)]
 
 
 def collective_logs(script: str | Path, nproc: int = 2, seconds: float = 6.0) -> list[list[str]]:
@@ -69,5 +71,5 @@ def collective_logs(script: str | Path, nproc: int = 2, seconds: float = 6.0) ->
     that rank waited.
     """
     job = Job(nproc, script=Path(script).resolve(), seconds=seconds, may_fail=True)
-    [[record]] = run_answers([(job.script, [job])])
+    [[record]] = run_answers([(job.script, [job], "")])
     return record.collectives

@@ -12,22 +12,20 @@ if __name__ == "__main__":
 
 import argparse
 import atexit
-import importlib
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
-from types import ModuleType
 
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
-from ddp_course.grader import questions
+from ddp_course.grader.exercises import load, names
 from ddp_course.grader.judge import grade
 from ddp_course.grader.progress import note
 from ddp_course.grader.verdict import Hint, NotPassed, Verdict
 
-QUESTIONS = Path(questions.__file__).parent
+__all__ = ["check", "given", "hint", "load", "main", "names"]
+
 STRICT_VARIABLE = "DDP_COURSE_STRICT"
 BAD_COMMAND = 64  # as in sysexits.h; argparse's own 2 means "not attempted" here
 
@@ -42,9 +40,9 @@ def check(name: str, path: str | Path | None = None, *, strict: bool | None = No
     strict: raise NotPassed unless the answer passed; None: only if the variable DDP_COURSE_STRICT is set.
     Raises InputError for a question that does not exist.
     """
-    question = load(name)
+    exercise = load(name)
     path = Path(path) if path else Path("answers") / f"{name.replace('.', '_')}.py"
-    [verdict] = grade([(name, question, path)])
+    [verdict] = grade([(exercise, path)])
     note("checked", question=name, state=verdict.state)
     strict = bool(os.environ.get(STRICT_VARIABLE)) if strict is None else strict
     if strict and not verdict.passed:
@@ -54,32 +52,20 @@ def check(name: str, path: str | Path | None = None, *, strict: bool | None = No
 
 def hint(name: str) -> Hint:
     """The next hint to question `name`; once all are given, the last one again."""
-    hints = load(name).HINTS
+    hints = load(name).hints
     _hints_given[name] = min(_hints_given.get(name, 0) + 1, len(hints))
     return Hint(hints[_hints_given[name] - 1], _hints_given[name], len(hints))
 
 
 def given(name: str, folder: str | Path = "scripts") -> Path:
     """Write the script that question `name` is about into `folder` and return its path there."""
-    question = load(name)
-    if not hasattr(question, "GIVEN"):
+    script = load(name).given
+    if script is None:
         raise InputError(f"question {name} comes without a script")
     target = Path(folder) / f"{name.replace('.', '_')}_given.py"
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(question.GIVEN, target)
+    shutil.copyfile(script, target)
     return target
-
-
-def names() -> list[str]:
-    """Every question there is, in order: "02.1", ..."""
-    return [f"{path.name[1:3]}.{path.name[4:]}" for path in sorted(QUESTIONS.glob("q[0-9][0-9]_*"))]
-
-
-def load(name: str) -> ModuleType:
-    """The checks of question `name`; see questions/__init__.py for what it holds."""
-    if not re.fullmatch(r"\d\d\.\d+", name) or name not in names():
-        raise InputError(f"there is no question {name!r}; there are {', '.join(names())}")
-    return importlib.import_module(f"{questions.__name__}.q{name.replace('.', '_')}.checks")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -101,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.hint is not None:
-            hints = load(options.question).HINTS
+            hints = load(options.question).hints
             if not 1 <= options.hint <= len(hints):
                 raise InputError(f"question {options.question} has hints 1 to {len(hints)}, not {options.hint}")
             print(Hint(hints[options.hint - 1], options.hint, len(hints)))

@@ -1,22 +1,102 @@
-"""One folder for each exercise question, named after it: 02.1 is q02_1. It tells no story; the notebook does.
+"""Find the exercises and load what belongs to each: 05.3 is solutions/05_sharding_data/3, beside its notebook.
 
 checks.py holds
 
-    TITLE   a few words
-    HINTS   texts, from a nudge to nearly all of it
     JOBS    what to run: a list of answer_record.Job
     CHECKS  functions that judge what was seen, asked in this order. Each gets the list of JobRecord, one for each job,
             all of which ran to their end; returns in one sentence what it found to be right; raises verdict.Wrong
             with what it observed and one place to look. Its docstring says what it demands.
-    GIVEN   optional: the script that the question is about, given.py beside it
 
-A check that needs more than calls with plain arguments has a driver.py (see answer_record.Job).
+given.py, if there is one, is the script that the exercise hands out. driver.py is called inside a rank where a check
+needs more than calls with plain arguments: see harness/job.py. wrong.py holds the answers, wrong and right, that the
+grader is tested with: see authoring/answers.py. Title and hints stand in the notebook.
 
-What several questions ask stands above: detector.py (one verdict on all ranks, right versions pass, broken ones are
-caught, the function that it is handed is called once: harness/counted.py), gradient_checks.py, likeness.py (what a
-wrong number is, and where to look then), returned.py.
+What several exercises ask is here: detector.py (one verdict on all ranks, right versions pass, broken ones are caught,
+the function that it is handed is called once: harness/counted.py), gradient_checks.py, likeness.py (what a wrong number
+is, and where to look then), returned.py.
 
 Answers that raise, hang, die or leave something undone never reach the checks: judge.py deals with them. A new
-question needs a folder here, a cell in solutions/, and in tests/grader/answers/ a wrong answer for each of its
-checks and for each sentence of what it demands.
+exercise needs a folder, its cells in the notebook, and in wrong.py a wrong answer for each of its checks and for each
+sentence of what it demands.
 """
+
+import functools
+import importlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from ddp_course.base.errors import InputError
+from ddp_course.grader.answer_record import Job, JobRecord
+from ddp_course.grader.answer_run import run_answers
+
+SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
+# Makes each folder there a package below this module, so that the files of an exercise import each other
+# (`from .driver import WIDTH`), and what is sent to a rank is found there by its name.
+__path__ = [str(SOLUTIONS)]
+
+
+@dataclass
+class Exercise:
+    """One exercise, with what its checks.py holds."""
+
+    name: str
+    folder: Path
+    jobs: list[Job] = field(init=False)
+    checks: list[Callable[[list[JobRecord]], str]] = field(init=False)
+
+    def __post_init__(self):
+        self.jobs, self.checks = self.module("checks").JOBS, self.module("checks").CHECKS
+
+    @property
+    def package(self) -> str:
+        """The name under which Python imports its folder."""
+        return f"{__name__}.{self.folder.parent.name}.{self.folder.name}"
+
+    def module(self, name: str) -> ModuleType:
+        """One of the files in its folder, such as "checks"."""
+        return importlib.import_module(f"{self.package}.{name}")
+
+    @property
+    def given(self) -> Path | None:
+        """The script that it hands out."""
+        path = self.folder / "given.py"
+        return path if path.exists() else None
+
+    @functools.cached_property
+    def title(self) -> str:
+        return re.search(rf"^## Exercise {self.name}: (.+)$", self._prose(), re.MULTILINE)[1]
+
+    @functools.cached_property
+    def hints(self) -> list[str]:
+        """From a nudge to nearly all of it: the numbered list of the cell that begins with "**Hints for 05.3**"."""
+        listed = re.search(rf"^\*\*Hints for {self.name}\*\*\n(.+?)\n\n\n", self._prose(), re.MULTILINE | re.DOTALL)
+        return [text.strip() for text in re.split(r"^\d\. ", listed[1], flags=re.MULTILINE)[1:]]
+
+    def _prose(self):
+        """The Markdown of the notebook, two blank lines behind each cell."""
+        cells = json.loads(self.folder.parent.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
+        return "".join("".join(cell["source"]) + "\n\n\n" for cell in cells if cell["cell_type"] == "markdown")
+
+    def run(self, answer: str | Path, jobs: list[Job] | None = None) -> list[JobRecord]:
+        """Run `jobs`, or all of its own, on the file `answer`; what each of them did."""
+        [records] = run_answers([(Path(answer), self.jobs if jobs is None else jobs, self.package)])
+        return records
+
+
+def names() -> list[str]:
+    """The name of every exercise, in order: "02.1", ..."""
+    return [f"{path.parts[-3][:2]}.{path.parts[-2]}" for path in sorted(SOLUTIONS.glob("[0-9][0-9]_*/[0-9]/checks.py"))]
+
+
+@functools.cache
+def load(name: str) -> Exercise:
+    """The exercise `name`, such as "05.3". Raises InputError if there is none."""
+    if name not in names():
+        raise InputError(f"there is no question {name!r}; there are {', '.join(names())}")
+    notebook, number = name.split(".")
+    [folder] = SOLUTIONS.glob(f"{notebook}_*/{number}")
+    return Exercise(name, folder)

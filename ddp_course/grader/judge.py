@@ -7,12 +7,12 @@ import ast
 import re
 import signal
 from pathlib import Path
-from types import ModuleType
 
 from ddp_doctor.launch.first_failure import SYMPTOMS
 
 from ddp_course.grader.answer_record import JobRecord, RankRecord, where
 from ddp_course.grader.answer_run import run_answers
+from ddp_course.grader.exercises import Exercise
 from ddp_course.grader.verdict import CRASHED, NOT_ATTEMPTED, PASSED, WRONG, Verdict, Wrong, last_lines
 
 QUESTION_OF_SENDS = {
@@ -21,27 +21,31 @@ QUESTION_OF_SENDS = {
 }
 
 
-def grade(questions: list[tuple[str, ModuleType, Path]], lanes: int = 1) -> list[Verdict]:
-    """Verdicts on several answers, each (id, question module, path), with one start of the harness for all.
+def grade(answers: list[tuple[Exercise, Path]], lanes: int = 1) -> list[Verdict]:
+    """Verdicts on several answers, each in a file, with one start of the harness for all.
 
     `lanes` of them are graded side by side.
     """
-    at_once = [_not_attempted(name, question, path) for name, question, path in questions]
-    to_run = [(path, question.JOBS) for known, (_, question, path) in zip(at_once, questions, strict=True) if not known]
+    at_once = [_not_attempted(exercise, path) for exercise, path in answers]
+    to_run = [
+        (path, exercise.jobs, exercise.package)
+        for known, (exercise, path) in zip(at_once, answers, strict=True)
+        if not known
+    ]
     records = iter(run_answers(to_run, lanes) if to_run else [])
     return [
-        known or _verdict(name, question, path, next(records))
-        for known, (name, question, path) in zip(at_once, questions, strict=True)
+        known or _verdict(exercise, path, next(records))
+        for known, (exercise, path) in zip(at_once, answers, strict=True)
     ]
 
 
-def _not_attempted(name: str, question: ModuleType, path: Path) -> Verdict | None:
+def _not_attempted(exercise: Exercise, path: Path) -> Verdict | None:
     """The verdict where nothing has to run: no file, or all that the first job's function does is raise as a stub."""
     if not path.is_file():
         look = "the cell that writes it: run it first"
-        return Verdict(name, NOT_ATTEMPTED, f"there is no file {path}", look, "no file")
-    line = _stub_line(path, question.JOBS[0].function)
-    return Verdict(name, NOT_ATTEMPTED, _still_raises(path, line), check="stub") if line else None
+        return Verdict(exercise.name, NOT_ATTEMPTED, f"there is no file {path}", look, "no file")
+    line = _stub_line(path, exercise.jobs[0].function)
+    return Verdict(exercise.name, NOT_ATTEMPTED, _still_raises(path, line), check="stub") if line else None
 
 
 def _stub_line(path: Path, function: str | None) -> int | None:
@@ -63,21 +67,21 @@ def _still_raises(path, line):
     return f"{path.name}, line {line} still raises NotImplementedError"
 
 
-def _verdict(name: str, question: ModuleType, path: Path, records: list[JobRecord]) -> Verdict:
+def _verdict(exercise: Exercise, path: Path, records: list[JobRecord]) -> Verdict:
     for record in records:
         found = None if record.job.may_fail else trouble(record, path)
         if found:
             state, check, observed, look = found
             printed = {rank: last_lines(one.stdout) for rank, one in enumerate(record.ranks) if one.stdout.strip()}
-            return Verdict(name, state, observed, look, check, printed=printed)
+            return Verdict(exercise.name, state, observed, look, check, printed=printed)
     facts = []
-    for check in question.CHECKS:
+    for check in exercise.checks:
         try:
             facts.append(check(records))
         except Wrong as wrong:
             look = nobody_waits(records) or wrong.look
-            return Verdict(name, WRONG, wrong.observed, look, check.__name__.replace("_", " "))
-    return Verdict(name, PASSED, facts=facts)
+            return Verdict(exercise.name, WRONG, wrong.observed, look, check.__name__.replace("_", " "))
+    return Verdict(exercise.name, PASSED, facts=facts)
 
 
 def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None:

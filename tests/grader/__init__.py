@@ -1,1 +1,1 @@
-"""The grader on trial: wrong and right answers to every question (answers/), and which check catches which."""
+"""The grader on trial: wrong and right answers to every exercise, and which check catches which."""

@@ -1,32 +1,27 @@
 """Which check of the grader catches which wrong answer.
 
-make kill-matrix                  grades every answer of tests/grader/answers/, prints the table and writes it to
-                                  tests/grader/KILL_MATRIX.md
-make kill-matrix ARGS=02          those of notebook 02, or of question 02.1; writes their sections alone
+make kill-matrix                  grades every answer of solutions/*/*/wrong.py and prints the table
+make kill-matrix ARGS=02          those of notebook 02, or of exercise 02.1
 python -m tests.grader.kill_matrix --write 05_3 rotates
                                   writes one answer out as a file, to read it whole and to run it by hand
+python -m tests.grader.kill_matrix 05.3 --save before.json
+                                  keeps the verdicts, and after a change of the checks
+python -m tests.grader.kill_matrix 05.3 --compare before.json
+                                  names each answer whose verdict or words differ from those
 """
 
 import argparse
 import functools
+import json
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ddp_course.authoring.answers import WrongAnswer, answers, right_answers, text_of, wrong_answers
 from ddp_course.base.errors import InputError
-from ddp_course.grader.check import load, names
+from ddp_course.grader.exercises import load, names
 from ddp_course.grader.judge import grade
 from ddp_course.grader.verdict import Verdict
-
-from .edited import Mistake, answers, mistakes, routes, text_of
-
-MATRIX = Path(__file__).parent / "KILL_MATRIX.md"
-INTRODUCTION = """# Which check of the grader catches which wrong answer
-
-Written by `make kill-matrix`; tests run the same answers and compare. Each check of a question has to catch at least
-one of them. *raises*, *dies*, *leaves early*, *does not end*, *loses contact* and *changes what it sends*
-belong to no question: any answer can do that.
-"""
 
 
 def verdicts(question: str, texts: dict[str, str]) -> dict[str, Verdict]:
@@ -44,14 +39,14 @@ def graded(texts: dict[str, dict[str, str]]) -> dict[str, dict[str, Verdict]]:
             for name, text in named.items():
                 path = Path(folder, question, f"{name}.py")
                 path.write_text(text, encoding="utf-8")
-                files.append((question, load(question), path))
+                files.append((load(question), path))
         results = iter(grade(files, lanes=2))
     return {question: {name: next(results) for name in named} for question, named in texts.items()}
 
 
-def one_for_each_check(question: str) -> list[Mistake]:
+def first_of_each_check(question: str) -> list[WrongAnswer]:
     """The first wrong answer that each check has to catch: enough to see that every check works."""
-    return list({mistake.check: mistake for mistake in reversed(mistakes(question))}.values())
+    return list({answer.check: answer for answer in reversed(wrong_answers(question))}.values())
 
 
 @functools.cache
@@ -61,27 +56,41 @@ def all_verdicts(start: str, every: bool = True) -> dict[str, dict[str, Verdict]
     every: of all answers; otherwise of the right ones, and of one wrong answer for each check.
     """
     chosen = {
-        question: answers(question) if every else [one.name for one in one_for_each_check(question) + routes(question)]
+        question: answers(question)
+        if every
+        else [answer.name for answer in first_of_each_check(question) + right_answers(question)]
         for question in names()
         if question.startswith(start)
     }
     return graded({question: {name: text_of(question, name) for name in named} for question, named in chosen.items()})
 
 
-def table(question: str, caught: dict[str, tuple[str, str | None]]) -> str:
-    """The section of the matrix for one question; `caught` has state and check of its wrong answers by name."""
-    lines = [f"## {question} {load(question).TITLE}", "", "| wrong answer | what it does | state | check |"]
+def table(question: str, results: dict[str, Verdict]) -> str:
+    """The wrong answers to one question, each with the state and the check of its verdict in `results`."""
+    lines = [f"## {question} {load(question).title}", "", "| wrong answer | what it does | state | check |"]
     lines.append("|---|---|---|---|")
-    for mistake in mistakes(question):
-        state, check = caught[mistake.name]
-        lines.append(f"| `{mistake.name}` | {mistake.does} | {state} | {check or 'SURVIVES'} |")
+    for answer in wrong_answers(question):
+        verdict = results[answer.name]
+        lines.append(f"| `{answer.name}` | {answer.does} | {verdict.state} | {verdict.check or 'SURVIVES'} |")
     return "\n".join(lines) + "\n"
 
 
-def written_tables() -> dict[str, str]:
-    """{question: its section of the matrix as it is written down}"""
-    sections = MATRIX.read_text(encoding="utf-8").split("\n## ")[1:]
-    return {section[:4]: f"## {section.rstrip()}\n" for section in sections}
+def as_texts(results: dict[str, dict[str, Verdict]]) -> dict[str, dict[str, str]]:
+    """{question: {name: its verdict and all words of it}}"""
+    return {
+        question: {name: f"[{verdict.check}] {verdict!r}" for name, verdict in named.items()}
+        for question, named in results.items()
+    }
+
+
+def differences(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> list[str]:
+    """Each answer that both have, with its two verdicts where they differ."""
+    return [
+        f"{question} {name}\n--- {old[question][name]}\n+++ {text}"
+        for question, named in new.items()
+        for name, text in named.items()
+        if text != old.get(question, {}).get(name, text)
+    ]
 
 
 def write(question: str, name: str) -> Path:
@@ -99,6 +108,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("start", nargs="?", default="", help="such as 02 or 02.1; default: all questions")
     parser.add_argument("--write", nargs=2, metavar=("QUESTION", "NAME"), help="write this answer to runs/answers/")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="keep the verdicts in this file")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="compare with the verdicts in this file")
     options = parser.parse_args(arguments)
     try:
         if options.write:
@@ -107,27 +118,31 @@ def main(arguments: list[str] | None = None) -> int:
             path = write(question, name)
             print(f"{path}\nTo grade it: python -m ddp_course.grader.check {question} {path}")
             return 0
-        return grade_all(options.start.replace("_", "."))
+        start = options.start.replace("_", ".")
+        if options.save:
+            options.save.write_text(json.dumps(as_texts(all_verdicts(start)), indent=1))
+            return 0
+        if options.compare:
+            found = differences(json.loads(options.compare.read_text()), as_texts(all_verdicts(start)))
+            print("\n\n".join(found) or "every verdict is the same, to the word")
+            return 1 if found else 0
+        return grade_all(start)
     except InputError as error:
         print(error, file=sys.stderr)
         return 1
 
 
 def grade_all(start: str) -> int:
-    """Print and write the sections of the questions that begin with `start`; 1 if an answer was misjudged."""
-    tables, misjudged = {}, []
+    """Print the tables of the exercises that begin with `start`; 1 if an answer was misjudged."""
+    misjudged = []
     for question in (name for name in names() if name.startswith(start)):
         results = all_verdicts(start if len(start) > 2 else question[:2])[question]
-        tables[question] = table(question, {name: (verdict.state, verdict.check) for name, verdict in results.items()})
-        print(tables[question])
-        wrong = {mistake.name for mistake in mistakes(question)}
+        print(table(question, results))
+        wrong = {answer.name for answer in wrong_answers(question)}
         for name, verdict in results.items():
             print(f"{name}: {verdict}")
             if verdict.passed == (name in wrong):
                 misjudged.append(f"{question} {name}")
-    tables = written_tables() | tables
-    kept = [tables[question] for question in names() if question in tables]
-    MATRIX.write_text("\n".join([INTRODUCTION, *kept]), encoding="utf-8")
     if misjudged:
         print(f"judged wrongly: {', '.join(misjudged)}", file=sys.stderr)
     return 1 if misjudged else 0

@@ -2,11 +2,11 @@
 
 import pytest
 
+from ddp_course.authoring import answers as module
+from ddp_course.authoring.answers import Answer, answers, edited, text_of
 from ddp_course.base.errors import InputError
-from ddp_course.grader.check import names
+from ddp_course.grader.exercises import names
 
-from . import edited as module
-from .edited import Answer, answers, edited, text_of
 from .kill_matrix import main
 
 BASE = "def f(x):\n    y = x + 1\n    return y\n\n\ndef g(x):\n    y = x + 2\n    return y\n"

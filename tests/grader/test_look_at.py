@@ -2,9 +2,9 @@
 
 import pytest
 
+from ddp_course.authoring.answers import SOLUTION, edited, text_of
 from ddp_course.grader.likeness import Mistake, recognised
 
-from .edited import SOLUTION, edited, text_of
 from .kill_matrix import verdicts
 
 MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was observed, part of where to look)}

@@ -2,26 +2,31 @@
 
 A usual run grades the right answers and one wrong answer for each check. DDP_COURSE_EVERY_CASE=1 grades all, as
 `make kill-matrix` does. That the course's own solutions pass is shown by the exercises, see test_exercises.py.
-The answers of a notebook are graded with one start of the harness; see edited.py for how one says what it is.
+The answers of a notebook are graded with one start of the harness. The name of a test says which check catches which
+answer; authoring/answers.py says how an answer is written down.
 """
 
 import os
 
 import pytest
 
-from ddp_course.grader.check import load, names
+from ddp_course.authoring.answers import answer_cells, right_answers, wrong_answers
+from ddp_course.grader.exercises import load, names
 from ddp_course.grader.verdict import EXIT_CODES
 
-from .edited import answer_cells, mistakes, routes
-from .kill_matrix import INTRODUCTION, MATRIX, all_verdicts, one_for_each_check, table
+from .kill_matrix import all_verdicts, first_of_each_check
 
 EVERY = os.environ.get("DDP_COURSE_EVERY_CASE", "0") != "0"
 WRONG = [
-    pytest.param(question, one, id=f"{question}-{one.name}")
+    pytest.param(question, answer, id=f"{question}-{answer.check}-{answer.name}")
     for question in names()
-    for one in (mistakes(question) if EVERY else one_for_each_check(question))
+    for answer in (wrong_answers(question) if EVERY else first_of_each_check(question))
 ]
-RIGHT = [pytest.param(question, one, id=f"{question}-{one.name}") for question in names() for one in routes(question)]
+RIGHT = [
+    pytest.param(question, answer, id=f"{question}-{answer.name}")
+    for question in names()
+    for answer in right_answers(question)
+]
 LEAST = 5  # wrong answers to a question
 
 
@@ -30,51 +35,44 @@ def results(question):
     return all_verdicts(question[:2], EVERY)[question]
 
 
-@pytest.mark.parametrize(("question", "mistake"), WRONG)
-def test_a_wrong_answer_is_caught(question, mistake):
-    verdict = results(question)[mistake.name]
-    assert not verdict.passed, f"{question} {mistake.name} survives: {mistake.does}"
-    assert (verdict.state, verdict.check) == (mistake.state, mistake.check), verdict
-    assert mistake.says in verdict.observed, verdict
+@pytest.mark.parametrize(("question", "answer"), WRONG)
+def test_a_wrong_answer_is_caught(question, answer):
+    verdict = results(question)[answer.name]
+    assert not verdict.passed, f"{question} {answer.name} survives: {answer.does}"
+    assert (verdict.state, verdict.check) == (answer.state, answer.check), verdict
+    assert answer.says in verdict.observed, verdict
     assert verdict.look and verdict.look not in verdict.observed
-    assert mistake.look in verdict.look, verdict
+    assert answer.look in verdict.look, verdict
 
 
-@pytest.mark.parametrize(("question", "route"), RIGHT)
-def test_a_right_answer_passes(question, route):
-    verdict = results(question)[route.name]
+@pytest.mark.parametrize(("question", "answer"), RIGHT)
+def test_a_right_answer_passes(question, answer):
+    verdict = results(question)[answer.name]
     assert verdict.passed, verdict
-    assert len(verdict.facts) == len(load(question).CHECKS)
+    assert len(verdict.facts) == len(load(question).checks)
 
 
 @pytest.mark.parametrize("question", names())
 def test_every_check_earns_its_place(question):
     """A check that catches none of the wrong answers is not known to work; a right route keeps it from being unfair."""
-    wrong = mistakes(question)
-    caught = {mistake.check for mistake in wrong}
-    checks = [check.__name__.replace("_", " ") for check in load(question).CHECKS]
+    wrong = wrong_answers(question)
+    caught = {answer.check for answer in wrong}
+    checks = [check.__name__.replace("_", " ") for check in load(question).checks]
     assert set(checks) <= caught, f"no wrong answer is caught by: {sorted(set(checks) - caught)}"
     assert len(wrong) >= LEAST
-    assert routes(question), "one right answer by an unlike route is needed"
+    assert right_answers(question), "one right answer by an unlike route is needed"
     assert len(answer_cells("solutions", question)) == 1
-
-
-def test_the_matrix_is_up_to_date():
-    """It names every answer with the state and the check that test_a_wrong_answer_is_caught holds them to, and holds
-    nothing else: merges have left their marks in it."""
-    tables = [table(question, {one.name: (one.state, one.check) for one in mistakes(question)}) for question in names()]
-    assert MATRIX.read_text(encoding="utf-8") == "\n".join([INTRODUCTION, *tables]), "run: make kill-matrix"
 
 
 @pytest.mark.parametrize("question", names())
 def test_a_wrong_answer_says_what_it_is(question):
-    for mistake in mistakes(question):
-        assert mistake.does and mistake.check and mistake.says, mistake
-        assert mistake.state in EXIT_CODES and mistake.state != "passed", mistake
+    for answer in wrong_answers(question):
+        assert answer.does and answer.check and answer.says, answer
+        assert answer.state in EXIT_CODES and answer.state != "passed", answer
 
 
 @pytest.mark.parametrize("question", names())
 def test_a_question_is_complete(question):
-    module = load(question)
-    assert module.TITLE and len(module.HINTS) >= 2 and module.JOBS
-    assert all(check.__doc__ for check in module.CHECKS)
+    exercise = load(question)
+    assert exercise.title and len(exercise.hints) >= 2 and exercise.jobs
+    assert all(check.__doc__ for check in exercise.checks)

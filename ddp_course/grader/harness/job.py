@@ -28,9 +28,9 @@ class Job:
     tries      how often it may run: once more if it did not end, where that can happen through nobody's fault
     script     run this file instead of the answer
     may_fail   the run may fail and is not judged
-    driver     a file beside the question whose drive(function, *arguments) is called in place of the function itself:
-               it may hand it what cannot be sent (models, functions) and watch. Of ours it imports harness/, and
-               what lies beside it.
+    driver     call drive(function, *arguments) of the driver.py beside checks.py in place of the function itself: it
+               may hand it what cannot be sent (models, functions) and watch. Of ours it imports harness/, and what
+               lies beside it.
     loads      modules to load once, before the ranks are forked: DDP and torch.optim need "torch._dynamo", which
                would cost each rank more than a second
     """
@@ -43,18 +43,22 @@ class Job:
     tries: int = 1
     script: Path | None = None
     may_fail: bool = False
-    driver: Path | None = None
+    driver: bool = False
     loads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A job of the answer number `owner`, run on the file `path`. The tasks of a `lane` run one after the other."""
+    """A job of the answer number `owner`, run on the file `path`. The tasks of a `lane` run one after the other.
+
+    package   of the exercise, where a driver is
+    """
 
     job: Job
     path: Path
     owner: int
     lane: int
+    package: str
 
 
 def run_of(job: Job, owner: int):

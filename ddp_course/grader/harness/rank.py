@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import importlib
 import importlib.util
 import linecache
 import os
@@ -49,7 +50,7 @@ def run_rank(task, rank, port, folder, time_is_up, ring):
                 run_script(answer, hash=hash_of_rank(rank))
             notes(flights.left_over())
         else:
-            _call_function(job, answer, rank, port, notes)
+            _call_function(task, rank, port, notes)
         notes({"ended": True})
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -78,7 +79,8 @@ def _watch(time_is_up, notes, answer):
     threading.Thread(target=expire, daemon=True).start()
 
 
-def _call_function(job, answer, rank, port, notes):
+def _call_function(task, rank, port, notes):
+    job, answer = task.job, str(task.path)
     world = job.world
     timeout = timedelta(minutes=5)  # never reached: who waits for too long is ended by its watch
     store = dist.TCPStore("127.0.0.1", port, world, is_master=False, timeout=timeout)
@@ -92,7 +94,7 @@ def _call_function(job, answer, rank, port, notes):
             notes({"missing": {"missing": job.function, "there": there}})
             return
         if job.driver:
-            function = functools.partial(_load("driver", job.driver).drive, function)
+            function = functools.partial(importlib.import_module(f"{task.package}.driver").drive, function)
         for number, call in enumerate(job.calls):
             arguments = call.args[rank]
             notes({"call": number})

@@ -11,14 +11,6 @@ from ddp_course.grader.messages import assert_little_is_sent
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "one mean for all"
-HINTS = [
-    "The mean of (1, 2, 3, 4) and (10) is 4. The mean of their means is 6.25. What would rank 0 have to tell rank 1?",
-    "Two numbers describe a rank's values well enough: their sum and how many there are. Both can be added over the "
-    "ranks, and a rank without values has them too.",
-    "torch.tensor([0.1]) is float32: seven digits. Say dtype=torch.float64, put sum and count into one tensor, "
-    "all-reduce it on every rank, also where there are no values, then divide.",
-]
 RELATIVE_ERROR = 1e-9  # float64 sums are far better than this, float32 ones far worse
 SMALL_MESSAGE = 1024  # bytes; enough for two numbers in any wrapping, not for the values
 

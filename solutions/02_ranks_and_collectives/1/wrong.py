@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 02.1; edited.py says how to read them."""
+"""Wrong and right answers to question 02.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "divides_on_every_rank", "a rank without values divides by zero",
         state="crashed", check="raises",
         says="(rank 1 has no values): rank 1 raised ZeroDivisionError: division by zero", edit="""
@@ -11,7 +11,7 @@ ANSWERS = (
         +    mean = sum(values) / len(values)
         +    total = torch.tensor([mean * len(values), len(values)], dtype=torch.float64)
     """),
-    Mistake(
+    WrongAnswer(
         "empty_ranks_stay_away", "a rank without values does not join the all-reduce",
         check="does not end", says="rank 0 was in all_reduce (line 9), rank 1 was in barrier (line 11)", edit="""
         -    dist.all_reduce(total)
@@ -20,14 +20,14 @@ ANSWERS = (
         +    else:
         +        dist.barrier()
     """),
-    Mistake(
+    WrongAnswer(
         "float32", "adds in float32, torch's default for a list of floats",
         check="the mean is exact",
         says="(30 million and 1, minus 30 million and 1, 2): rank 0 returned 0.4", edit="""
         -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
         +    total = torch.tensor([float(sum(values)), len(values)])
     """),
-    Mistake(
+    WrongAnswer(
         "gathers_all_values", "sends every value to every rank",
         check="little travels", says="bytes to all_gather for its 3,000 values", text="""
         import math
@@ -41,20 +41,20 @@ ANSWERS = (
             values = [value for one in lists for value in one]
             return math.fsum(values) / len(values)
     """),
-    Mistake(
+    WrongAnswer(
         "integers_on_an_empty_rank", "builds an int64 tensor where the list is empty: sum([]) is 0, not 0.0",
         state="crashed", check="dies", says="was killed by SIGABRT", edit="""
         -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
         +    total = torch.tensor([sum(values), len(values)])
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_means", "averages the ranks' means",
         check="the mean is exact", says="the mean of the ranks' means; the mean over all values is", edit="""
         -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
         +    mean = sum(values) / len(values) if values else 0.0
         +    total = torch.tensor([mean, float(bool(values))], dtype=torch.float64)
     """),
-    Mistake(
+    WrongAnswer(
         "milli_units", "counts in thousandths, because integers add up exactly",
         check="the mean is exact", says="(losses of nine digits): rank 0 returned 1.03575", edit="""
         -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
@@ -64,7 +64,7 @@ ANSWERS = (
         -    return (total[0] / total[1]).item()
         +    return total[0].item() / 1000 / total[1].item()
     """),
-    Mistake(
+    WrongAnswer(
         "nan_of_an_empty_rank", "the mean of an empty tensor is nan, and nan spreads",
         check="every rank returns a number",
         says="(rank 1 has no values): rank 0 returned nan; it should be 4.0", edit="""
@@ -77,14 +77,14 @@ ANSWERS = (
         +    dist.all_reduce(count)
         +    return (total / count).item()
     """),
-    Mistake(
+    WrongAnswer(
         "nothing_on_other_ranks", "returns the mean on rank 0 and nothing elsewhere",
         check="every rank returns a number", says="rank 1 returned None", edit="""
         -    return (total[0] / total[1]).item()
         +    if dist.get_rank() == 0:
         +        return (total[0] / total[1]).item()
     """),
-    Mistake(
+    WrongAnswer(
         "result_on_rank_0_only", "reduces to rank 0, so that the others keep what they had",
         check="the mean is exact", says="rank 1 returned 10.0, the mean of its own values", edit="""
         -    dist.all_reduce(total)
@@ -92,7 +92,7 @@ ANSWERS = (
         +    if dist.get_rank() > 0:
         +        return sum(values) / len(values) if values else 0.0
     """),
-    Mistake(
+    WrongAnswer(
         "rounds_to_nine_decimals", "rounds to nine decimals, which is two or three digits of a small number",
         check="the mean is exact",
         says="(losses of nine digits, all below a millionth): rank 0 returned 2.35e-07; the mean over all values is",
@@ -100,7 +100,7 @@ ANSWERS = (
         -    return (total[0] / total[1]).item()
         +    return round((total[0] / total[1]).item(), 9)
     """),
-    Mistake(
+    WrongAnswer(
         "starts_with_its_own", "each rank adds its own sum first, so that the last bits differ",
         check="the ranks agree", says="(one value each: 0.1, 0.2, 0.3): rank 1 returned", text="""
         import torch
@@ -118,14 +118,14 @@ ANSWERS = (
                 count += pairs[(rank + k) % world][1].item()
             return total / count
     """),
-    Mistake(
+    WrongAnswer(
         "nobody_waits", "starts the all-reduce and never waits for it",
         check="every rank returns a number", says="returned nan",
         look="it only starts all_reduce, and rank 0 never calls wait()", edit="""
         -    dist.all_reduce(total)
         +    dist.all_reduce(total, async_op=True)
     """),
-    Mistake(
+    WrongAnswer(
         "waits_for_one_of_two", "starts two all-reduces and waits for the first only",
         check="the mean is exact", says="(4, 1 and 2 values): rank 0 returned 8.75", look="it only starts all_reduce",
         edit="""
@@ -139,7 +139,7 @@ ANSWERS = (
         +    work.wait()
         +    return total.item() / max(count.item(), 1)
     """),
-    Mistake(
+    WrongAnswer(
         "waits_too_late", "waits for the all-reduce when it has computed its result",
         check="every rank returns a number", says="returned nan", look="line 9: it reads what all_reduce (line 8) has",
         edit="""
@@ -150,7 +150,7 @@ ANSWERS = (
         +    work.wait()
         +    return mean
     """),
-    Route(
+    RightAnswer(
         "gathers_pairs", "all-gathers (sum, count) as Python objects and adds them with fsum",
         text="""
         import math
@@ -164,7 +164,7 @@ ANSWERS = (
             sums, counts = zip(*pairs, strict=True)
             return math.fsum(sums) / sum(counts)
     """),
-    Route(
+    RightAnswer(
         "rank_0_adds", "sends sum and count to rank 0, which adds and tells everybody",
         text="""
         import torch
@@ -183,7 +183,7 @@ ANSWERS = (
             broadcast(total, src=0)
             return total[0] / total[1]
     """),
-    Route(
+    RightAnswer(
         "waits_for_two", "two all-reduces at once; waits for one through its future, looks whether the other is done",
         edit="""
         -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
@@ -197,7 +197,7 @@ ANSWERS = (
         +        pass
         +    return total.numpy() / count.numpy()
     """),
-    Route(
+    RightAnswer(
         "functional_collectives", "functional collectives, which change no tensor; returns a fraction",
         text="""
         from fractions import Fraction

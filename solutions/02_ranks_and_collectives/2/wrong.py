@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 02.2; edited.py says how to read them."""
+"""Wrong and right answers to question 02.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "barrier_first", "adds a barrier before the block, which is not what is missing",
         check="does not end", says="rank 0 was in all_reduce (line 30), rank 1 was in barrier (line 33)", edit="""
         -    dist.all_reduce(total)  # every rank takes part ...
@@ -11,7 +11,7 @@ ANSWERS = (
              if rank == 0:  # ... and one of them speaks
         +        dist.all_reduce(total)
     """),
-    Mistake(
+    WrongAnswer(
         "compares_lengths", "the detector compares only how many collectives each rank started",
         check="the logs are read right", says="rank 0 is alone with a second all_reduce: where_they_part(", edit="""
         -    for position in range(max(map(len, logs), default=0)):
@@ -24,14 +24,14 @@ ANSWERS = (
         +        return None
         +    return shortest, {rank: log[shortest] if len(log) > shortest else None for rank, log in enumerate(logs)}
     """),
-    Mistake(
+    WrongAnswer(
         "everybody_prints", "takes the print out of the block together with the all-reduce",
         check="one line is printed", says="the mean was printed 2 times", edit="""
         -    if rank == 0:  # ... and one of them speaks
         -        print(f"mean loss {total[0] / total[1]:.6f}")
         +    print(f"mean loss {total[0] / total[1]:.6f}")
     """),
-    Mistake(
+    WrongAnswer(
         "gives_up_waiting", "catches the time-out and prints what rank 0 has",
         check="does not end", says="rank 0 was in all_reduce", edit="""
         -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
@@ -43,7 +43,7 @@ ANSWERS = (
         +        except RuntimeError:
         +            pass
     """),
-    Mistake(
+    WrongAnswer(
         "last_difference", "the detector returns the last place where ranks differ",
         check="the logs are read right", says="apart twice: the first place counts: where_they_part(", edit='''
              """The first position at which the ranks' logs are not all equal, and each rank's entry there; else None."""
@@ -54,7 +54,7 @@ ANSWERS = (
         +            found = position, entries
         +    return found
     '''),
-    Mistake(
+    WrongAnswer(
         "lengths_first", "the detector looks at lengths first: where one log ends, though the ranks parted before",
         check="the logs are read right", says="apart at once, and rank 1 stopped early: where_they_part(", edit="""
         -    for position in range(max(map(len, logs), default=0)):
@@ -71,7 +71,7 @@ ANSWERS = (
         +        if len(set(together)) > 1:
         +            return position, entries(position)
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_means", "all-reduces the ranks' means",
         check="the mean is over all samples", says="printed 2.425000, the mean of the ranks' means", edit="""
         -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
@@ -82,7 +82,7 @@ ANSWERS = (
         -        print(f"mean loss {total[0] / total[1]:.6f}")
         +        print(f"mean loss {mean / dist.get_world_size():.6f}")
     """),
-    Mistake(
+    WrongAnswer(
         "no_all_reduce", "takes the collective out, so that rank 0 prints its own mean",
         check="the mean is over all samples",
         says="rank 0 printed 2.150000, the mean over its own samples; the mean over all samples is 2.455556", edit="""
@@ -92,13 +92,13 @@ ANSWERS = (
         -        print(f"mean loss {total[0] / total[1]:.6f}")
         +        print(f"mean loss {mine.mean():.6f}")
     """),
-    Mistake(
+    WrongAnswer(
         "one_mean_each_rank_too", "every rank prints its own mean as well, as `mean loss of rank 1`",
         check="one line is printed", says="the mean was printed 3 times (rank 0: mean loss 2.15", edit="""
              dist.all_reduce(total)  # every rank takes part ...
         +    print(f"mean loss of rank {rank}: {mine.mean():.6f}")
     """),
-    Mistake(
+    WrongAnswer(
         "only_with_rank_0", "the detector compares rank 1 with rank 0 and nobody else",
         check="the logs are read right", says="rank 2 never started: where_they_part(", edit="""
         -    for position in range(max(map(len, logs), default=0)):
@@ -109,14 +109,14 @@ ANSWERS = (
         -        if len(set(entries.values())) > 1:
         +        if entries[0] != entries[1]:
     """),
-    Mistake(
+    WrongAnswer(
         "others_leave", "ends the other ranks, so that nobody is left to wait for",
         check="loses contact", says="rank 1 had finished", on="everybody_prints", edit="""
              dist.barrier()  # everybody has measured
         +    if rank > 0:
         +        raise SystemExit(0)
     """),
-    Mistake(
+    WrongAnswer(
         "stops_at_the_shortest", "the detector looks no further than the shortest log",
         check="the logs are read right", says="rank 1 stopped one early: where_they_part(", edit="""
         -    for position in range(max(map(len, logs), default=0)):
@@ -127,7 +127,7 @@ ANSWERS = (
         +        if len(set(entries)) > 1:
         +            return position, dict(enumerate(entries))
     """),
-    Mistake(
+    WrongAnswer(
         "unrepaired", "leaves the all-reduce inside `if rank == 0`",
         check="does not end", says="rank 0 was in all_reduce (line 29), rank 1 was in barrier (line 32)", edit="""
         -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
@@ -136,58 +136,58 @@ ANSWERS = (
         +        total = torch.stack([mine.sum(), torch.tensor(len(mine))])
         +        dist.all_reduce(total)
     """),
-    Mistake(
+    WrongAnswer(
         "nobody_waits", "starts the all-reduce with async_op=True and prints without waiting for it",
         check="the mean is over all samples", says="rank 0 printed 2.150000, the mean over its own samples",
         look="line 28: it only starts all_reduce, and rank 0 never calls wait()", edit="""
         -    dist.all_reduce(total)  # every rank takes part ...
         +    dist.all_reduce(total, async_op=True)  # every rank takes part ...
     """),
-    Mistake(
+    WrongAnswer(
         "ends_with_exit_code_1", "ends with the rank as its exit code",
         state="crashed", check="leaves early", says="rank 1 left with exit code 1 before it was done", edit="""
              dist.destroy_process_group()
         +    raise SystemExit(rank)
     """),
-    Mistake(
+    WrongAnswer(
         "prints_twice", "rank 0 prints the mean twice",
         check="one line is printed", says="the mean was printed 2 times (rank 0", edit="""
                  print(f"mean loss {total[0] / total[1]:.6f}")
         +        print(f"mean loss {total[0] / total[1]:.6f} in all")
     """),
-    Mistake(
+    WrongAnswer(
         "never_none", "the detector returns the place behind the last entries where all logs are equal",
         check="the logs are read right", says="all equal: where_they_part(", look="these logs are equal", edit="""
         -    return None
         +    return len(logs[0]), dict.fromkeys(range(len(logs)))
     """),
-    Mistake(
+    WrongAnswer(
         "only_those_that_differ", "the detector leaves those ranks out whose entry is that of rank 0",
         check="the logs are read right", says="rank 0 is alone with a second all_reduce: where_they_part(",
         look="{rank: its entry there", on="rank_0_is_the_measure", edit="""
         -            return position, entries
         +            return position, {rank: one for rank, one in entries.items() if rank < 2}
     """),
-    Mistake(
+    WrongAnswer(
         "leaves_out_who_has_ended", "the detector leaves those ranks out whose log has ended",
         check="the logs are read right", says="rank 1 stopped one early: where_they_part(",
         look="None if its log has ended", edit="""
         -            return position, entries
         +            return position, {rank: entry for rank, entry in entries.items() if entry}
     """),
-    Mistake(
+    WrongAnswer(
         "compares_names", "the detector compares the operations and not the lines",
         check="the logs are read right", says="one collective, from two lines: where_they_part(", edit="""
         -        if len(set(entries.values())) > 1:
         +        if len({entry and entry.partition(",")[0] for entry in entries.values()}) > 1:
     """),
-    Route(
+    RightAnswer(
         "the_others_say_who", "the other ranks print who prints the mean", edit="""
         -    if rank == 0:  # ... and one of them speaks
         -        print(f"mean loss {total[0] / total[1]:.6f}")
         +    print(f"mean loss {total[0] / total[1]:.6f}" if rank == 0 else "mean loss is printed by rank 0")
     """),
-    Route(
+    RightAnswer(
         "reduces_to_rank_0", "reduces sum and count to rank 0; the detector fills the short logs up first",
         text="""
         from datetime import timedelta
@@ -221,13 +221,13 @@ ANSWERS = (
         if __name__ == "__main__":
             main()
     """),
-    Route(
+    RightAnswer(
         "words_between", "prints the number of samples between `mean loss` and the number",
         edit="""
         -        print(f"mean loss {total[0] / total[1]:.6f}")
         +        print(f"mean loss over {int(total[1])} samples: {total[0] / total[1]:.6f}")
     """),
-    Route(
+    RightAnswer(
         "rank_0_is_the_measure", "the last rank prints, with four decimals; the detector compares with rank 0",
         edit="""
         -        if len(set(entries.values())) > 1:
@@ -238,14 +238,14 @@ ANSWERS = (
         +    if rank == dist.get_world_size() - 1:  # ... and one of them speaks
         +        print("mean loss:", total[0] / total[1])
     """),
-    Route(
+    RightAnswer(
         "waits_later", "starts the all-reduce and waits for it before it prints",
         edit="""
         -    dist.all_reduce(total)  # every rank takes part ...
         +    work = dist.all_reduce(total, async_op=True)  # every rank takes part ...
         +    work.wait()
     """),
-    Route(
+    RightAnswer(
         "logs", "gathers the losses as objects and reports them through logging, in scientific notation",
         edit="""
         -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])

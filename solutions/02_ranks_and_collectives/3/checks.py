@@ -9,17 +9,6 @@ from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.likeness import Mistake, recognised
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "a ring of your own"
-HINTS = [
-    "Cut the tensor into as many chunks as there are ranks. In N-1 rounds each rank passes one chunk on to its right "
-    "neighbour and adds the one that comes from the left. Which chunk must rank r send in round k, so that after the "
-    "last round one chunk on each rank is complete?",
-    "Second half: N-1 more rounds in the same direction, in which the complete chunks travel on and overwrite. Start "
-    "the send (isend), receive, then wait for the send: if all send first, nobody receives.",
-    "chunks = tensor.view(-1).tensor_split(N) gives N views, some perhaps empty, of sizes every rank can work out. "
-    "Round k of the first half: send chunk (r - k) % N, receive into a buffer as large as chunk (r - k - 1) % N, add. "
-    "Round k of the second half: send chunk (r + 1 - k) % N, receive into chunk (r - k) % N.",
-]
 POINT_TO_POINT = {"send", "recv"}
 LARGE = 60_000  # elements; divisible by 2, 3 and 4
 

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 02.3; edited.py says how to read them."""
+"""Wrong and right answers to question 02.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "adds_twice", "adds in the second half too, where the complete chunks should overwrite",
         check="every rank holds the sum",
         says="on rank 0 6 of 8 elements are wrong, the first at 0: 17, the sum is 16", edit="""
@@ -13,7 +13,7 @@ ANSWERS = (
                  sending.wait()
         +        chunks[(rank - k) % world].add_(received)
     """),
-    Mistake(
+    WrongAnswer(
         "all_reduce", "calls the collective that it should build",
         check="only send and recv", says="rank 0 called all_reduce (line 5)", text="""
         from torch.distributed import all_reduce
@@ -22,7 +22,7 @@ ANSWERS = (
         def ring_all_reduce(tensor):
             all_reduce(tensor)
     """),
-    Mistake(
+    WrongAnswer(
         "all_send_first", "every rank sends before any receives",
         check="does not end",
         says="rank 0 was in send to rank 1 (line 14), rank 1 was in send to rank 2 (line 14)", edit="""
@@ -36,13 +36,13 @@ ANSWERS = (
                  dist.recv(chunks[(rank - k) % world], left)
         -        sending.wait()
     """),
-    Mistake(
+    WrongAnswer(
         "chunk_gives_fewer", "torch.chunk gives fewer than N chunks if there are few elements",
         state="crashed", check="raises", says="(shape (3,), float32): rank", edit="""
         -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
         +    chunks = tensor.view(-1).chunk(world)
     """),
-    Mistake(
+    WrongAnswer(
         "divides_by_n", "leaves the mean in the tensor, as DDP does with gradients",
         check="every rank holds the sum", says="8 of 8 elements are wrong",
         look="which of your lines divides", edit="""
@@ -53,7 +53,7 @@ ANSWERS = (
         +    if tensor.is_floating_point():
         +        tensor /= world
     """),
-    Mistake(
+    WrongAnswer(
         "equal_chunks_only", "cuts into chunks of size // N and forgets the rest",
         check="every rank holds the sum",
         says="(shape (10,), float32): on rank 0 2 of 10 elements are wrong, the first at 8", edit="""
@@ -61,7 +61,7 @@ ANSWERS = (
         +    size = tensor.numel() // world
         +    chunks = tensor.view(-1)[: size * world].view(world, size)
     """),
-    Mistake(
+    WrongAnswer(
         "first_half_only", "stops after the reduce-scatter: each rank has one complete chunk",
         check="every rank holds the sum", says="on rank 0 6 of 8 elements are wrong", edit="""
         -    for k in range(world - 1):  # what arrives is complete: it replaces
@@ -69,13 +69,13 @@ ANSWERS = (
         -        dist.recv(chunks[(rank - k) % world], left)
         -        sending.wait()
     """),
-    Mistake(
+    WrongAnswer(
         "float32_buffer", "receives into a buffer of torch's default dtype",
         state="crashed", check="dies", says="was killed by SIGABRT", edit="""
         -        received = torch.empty_like(mine)
         +        received = torch.empty(mine.numel())
     """),
-    Mistake(
+    WrongAnswer(
         "float32_on_the_wire", "cuts every tensor to float32 before it travels",
         check="every rank holds the sum", says="(shape (5, 7), float64): on rank 0", edit="""
         -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
@@ -86,14 +86,14 @@ ANSWERS = (
                  sending.wait()
         +    tensor.copy_(flat.view_as(tensor))
     """),
-    Mistake(
+    WrongAnswer(
         "one_dimension_at_least", "takes the size from the first dimension, which a tensor of shape () has not",
         state="crashed", check="raises", says="(shape (), float32): rank", edit="""
         -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
         +    size = tensor.shape[0] * tensor[0].numel()
         +    chunks = tensor.view(size).tensor_split(world)
     """),
-    Mistake(
+    WrongAnswer(
         "one_rank_sends_to_itself", "does not think of a group of one",
         state="crashed", check="raises", says="with 1 rank (shape (4,), float32): rank 0 raised", edit="""
         -    for k in range(world - 1):  # what arrives is added: in the end chunk rank + 1 is complete here
@@ -102,7 +102,7 @@ ANSWERS = (
         -    for k in range(world - 1):  # what arrives is complete: it replaces
         +    for k in range(max(1, world - 1)):
     """),
-    Mistake(
+    WrongAnswer(
         "pads_only_the_small", "pads below N elements only: torch.chunk gives fewer than N chunks of 9 elements too",
         state="crashed", check="raises", says="(shape (9,), float32): rank", edit="""
         -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
@@ -115,7 +115,7 @@ ANSWERS = (
                  sending.wait()
         +    tensor.view(-1).copy_(flat[: tensor.numel()])
     """),
-    Mistake(
+    WrongAnswer(
         "returns_a_copy", "works on a copy and returns it",
         check="every rank holds the sum", says="rank 0 returned the sum, but the tensor it was given holds", edit="""
         -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
@@ -126,7 +126,7 @@ ANSWERS = (
                  sending.wait()
         +    return result
     """),
-    Mistake(
+    WrongAnswer(
         "through_rank_0", "everybody sends to rank 0, which adds and sends back",
         check="only neighbours", says="rank 0 received from rank 2; its neighbours are 3 and 1", text="""
         import torch
@@ -146,7 +146,7 @@ ANSWERS = (
             for target in range(1, world):
                 dist.send(tensor, target)
     """),
-    Mistake(
+    WrongAnswer(
         "whole_tensor_travels", "passes whole tensors round the ring",
         check="the bytes of a ring",
         says="rank 0 sent 720 kB; a ring sends 2(N-1)/N of the 240 kB tensor = 360 kB", text="""
@@ -164,14 +164,14 @@ ANSWERS = (
                 tensor += received
                 passing, received = received, passing
     """),
-    Mistake(
+    WrongAnswer(
         "adds_before_it_has_come", "does not wait for what irecv starts to receive",
         check="every rank holds the sum", says="elements are wrong", look="it only starts recv, and rank 0 never calls wait()",
         edit="""
         -        dist.recv(received, left)
         +        dist.irecv(received, left)
     """),
-    Mistake(
+    WrongAnswer(
         "reuses_what_it_sends", "waits for no send, and receives into the chunk that is under way",
         check="changes what it sends", says="rank 0 changed a tensor before it had waited for the send of it",
         look="what isend returns", edit="""
@@ -180,7 +180,7 @@ ANSWERS = (
                  dist.recv(received, left)
         -        sending.wait()
     """),
-    Route(
+    RightAnswer(
         "batched_and_padded", "batch_isend_irecv over padded chunks, the other way round",
         text="""
         import torch
@@ -211,7 +211,7 @@ ANSWERS = (
                 chunks[(rank + k) % world] = received
             tensor.view(-1).copy_(chunks.view(-1)[: tensor.numel()])
     """),
-    Route(
+    RightAnswer(
         "blocking_odd_and_even", "blocking send and recv: rank 0 receives first, everybody else sends first",
         text="""
         import torch
@@ -242,7 +242,7 @@ ANSWERS = (
                 else:
                     into.copy_(received)
     """),
-    Route(
+    RightAnswer(
         "posts_receives_first", "asks for what comes before it sends, in both halves, and waits for the receive first",
         edit="""
         -        sending = dist.isend(chunks[(rank - k) % world], right)

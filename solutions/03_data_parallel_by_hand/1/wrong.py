@@ -1,41 +1,41 @@
-"""Wrong and right answers to question 03.1; edited.py says how to read them."""
+"""Wrong and right answers to question 03.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "compares_bit_by_bit", "demands equal bits where sums were added in another order",
         check="right versions pass", says="gradients_are_right returned False, but that version is right", edit="""
         -    return gap.item() < 1e-9
         +    return gap.item() == 0.0
     """),
-    Mistake(
+    WrongAnswer(
         "compares_norms_exactly", "compares the norms of the gradients, to the last digits",
         check="wrong versions are caught", says="(the mean times -1): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad.norm() - right.grad.norm()).abs() for mine, right in pairs]).max()
     """),
-    Mistake(
+    WrongAnswer(
         "divides_the_loss_too", "divides the gradients twice",
         check="gradients become the mean", says="on rank 0 is 0.333 times the mean over the ranks", edit="""
              for parameter in model.parameters():
         +        parameter.grad /= dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "first_parameter_only", "compares the first parameter only",
         check="wrong versions are caught",
         says="(the mean, but the last weight left out): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in list(pairs)[:2]]).max()
     """),
-    Mistake(
+    WrongAnswer(
         "forgets_abs", "takes a difference for a gap: what is too small everywhere passes",
         check="wrong versions are caught",
         says="(the mean, less 0.5 in every element): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad - right.grad).max() for mine, right in pairs]).max()
     """),
-    Mistake(
+    WrongAnswer(
         "holds_old_tensors", "keeps the tensors that .grad was before the synchronization, and compares those",
         check="right versions pass", says="(the mean, in new tensors): gradients_are_right returned False", edit="""
         +    gradients = [parameter.grad for parameter in model.parameters()]
@@ -45,12 +45,12 @@ ANSWERS = (
         +    pairs = zip(gradients, alone.parameters(), strict=True)
         +    gap = torch.stack([(mine - right.grad).abs().max() for mine, right in pairs]).max()
     """),
-    Mistake(
+    WrongAnswer(
         "leaves_the_sum", "writes the detector and forgets the repair",
         check="gradients become the mean", says="on rank 0 is 3 times the mean over the ranks", edit="""
         -        parameter.grad /= dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "looks_behind_adamw", "compares losses behind AdamW, as the test did that passed",
         check="wrong versions are caught",
         says="(the sum): gradients_are_right returned True, but that version is wrong", edit="""
@@ -73,7 +73,7 @@ ANSWERS = (
         -    return gap.item() < 1e-9
         +    return gap.item() < 1e-3
     """),
-    Mistake(
+    WrongAnswer(
         "looks_whether_ranks_agree", "takes equal gradients on all ranks for right ones",
         check="wrong versions are caught",
         says="(the sum): gradients_are_right returned True, but that version is wrong", edit="""
@@ -93,7 +93,7 @@ ANSWERS = (
         +    dist.all_gather(everyones, flat)
         +    gap = torch.stack([(other - everyones[0]).abs().max() for other in everyones]).max()
     """),
-    Mistake(
+    WrongAnswer(
         "nan_passes", "counts elements that are further off than the limit, which NaN never is",
         check="wrong versions are caught", says="(NaN in every element): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
@@ -103,7 +103,7 @@ ANSWERS = (
         +    dist.all_reduce(off)  # one rank that is off is enough
         +    return off.item() == 0
     """),
-    Mistake(
+    WrongAnswer(
         "norms", "compares the norms of the gradients, with a generous tolerance",
         check="wrong versions are caught",
         says="(the mean, one bias 1 % too large): gradients_are_right returned True", edit="""
@@ -113,7 +113,7 @@ ANSWERS = (
         -    return gap.item() < 1e-9
         +    return gap.item() < 0.05
     """),
-    Mistake(
+    WrongAnswer(
         "one_message_first_slice", "packs one message, and unpacks its first numbers into every gradient",
         check="gradients become the mean", says="times the mean, by element", edit="""
         +    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
@@ -127,26 +127,26 @@ ANSWERS = (
         +        parameter.grad.copy_(flat[offset : offset + size].view_as(parameter))
         +        offset = size - size  # the next one begins where this one ends
     """),
-    Mistake(
+    WrongAnswer(
         "own_verdict", "every rank reports its own gap",
         check="all ranks say the same",
         says="gradients_are_right returned False on rank 1 and True on rank 0", edit="""
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_decides", "rank 0 compares and tells the others",
         check="wrong versions are caught",
         says="(the mean on rank 0, the others keep their own): gradients_are_right returned True", edit="""
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
         +    dist.broadcast(gap, 0)
     """),
-    Mistake(
+    WrongAnswer(
         "returns_the_gap", "returns the gap, not a verdict",
         check="all ranks say the same", says="it should be True or False", edit="""
         -    return gap.item() < 1e-9
         +    return gap.item()
     """),
-    Mistake(
+    WrongAnswer(
         "writes_beside_the_gradient", "divides into a new tensor that nobody keeps",
         check="gradients become the mean", says="on rank 0 is 3 times the mean over the ranks", edit="""
         -    for parameter in model.parameters():
@@ -157,14 +157,14 @@ ANSWERS = (
         +        dist.all_reduce(gradient)
         +        gradient = gradient / dist.get_world_size()  # noqa: PLW2901
     """),
-    Mistake(
+    WrongAnswer(
         "sums", "compares the sum of each gradient",
         check="wrong versions are caught", says="(the mean, the elements of each gradient in reverse): gradients_are_right",
         look="element by element", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad.sum() - right.grad.sum()).abs() for mine, right in pairs]).max()
     """),
-    Mistake(
+    WrongAnswer(
         "waits_for_the_last_one", "starts all of its all-reduces at once and waits for the last one only",
         check="gradients become the mean", says="the gradient of", look="it only starts all_reduce", edit="""
         -        dist.all_reduce(parameter.grad)
@@ -172,14 +172,14 @@ ANSWERS = (
         +    work.wait()
         +    for parameter in model.parameters():
     """),
-    Mistake(
+    WrongAnswer(
         "first_elements", "compares the first element of each gradient",
         check="wrong versions are caught", says="(the mean, but the last element of each gradient left out): gradients_are",
         look="which parameters are compared", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad - right.grad).flatten()[0].abs() for mine, right in pairs]).max()
     """),
-    Mistake(
+    WrongAnswer(
         "in_bfloat16", "sends the gradients in bfloat16, to send less",
         check="gradients become the mean", says="times the mean, by element", look="in which dtype do they travel", edit="""
         -        dist.all_reduce(parameter.grad)
@@ -188,7 +188,7 @@ ANSWERS = (
         +        dist.all_reduce(small)
         +        parameter.grad.copy_(small / dist.get_world_size())
     """),
-    Mistake(
+    WrongAnswer(
         "half_a_percent_of_all", "compares all gradients as one vector, to half a percent of its norm",
         check="wrong versions are caught", says="(the mean, one bias 1 % too large): gradients_are_right returned True",
         edit="""
@@ -200,7 +200,7 @@ ANSWERS = (
         +    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
         +    return gap.item() < 5e-3
     """),
-    Route(
+    RightAnswer(
         "one_message_new_tensors",
         "one message for all gradients, of the one dtype that the models have; new tensors become .grad",
         edit="""
@@ -214,7 +214,7 @@ ANSWERS = (
         +    for parameter, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         +        parameter.grad = piece.view_as(parameter)
     """),
-    Route(
+    RightAnswer(
         "plain_sgd", "trains with plain SGD and compares losses; the repair divides first",
         text="""
         import torch
@@ -258,7 +258,7 @@ ANSWERS = (
             for work in [dist.all_reduce(parameter.grad, async_op=True) for parameter in model.parameters()]:
                 work.wait()
     """),
-    Route(
+    RightAnswer(
         "two_models", "the detector tries two models, one of them a single weight",
         edit="""
              rank, world = dist.get_rank(), dist.get_world_size()
@@ -270,7 +270,7 @@ ANSWERS = (
              gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.maximum(gap, off)
     """),
-    Route(
+    RightAnswer(
         "all_at_once", "starts all of its all-reduces, waits for each, and divides then",
         edit="""
         -        dist.all_reduce(parameter.grad)
@@ -278,7 +278,7 @@ ANSWERS = (
         +    for parameter in model.parameters():
         +        parameter.work.wait()
     """),
-    Route(
+    RightAnswer(
         "coalesced", "all gradients in one coalesced call, with a tensor of its own for each mean",
         edit="""
         -    for parameter in model.parameters():

@@ -1,31 +1,17 @@
 """03.2: a loop that skips missing gradients pairs the tensors of different parameters; a detector, and the repair."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q03_2 import given as given_script
-from ddp_course.grader.questions.q03_2.driver import CASES, gradient, owners
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "whose gradient is it?"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Write down, for each rank, the list of tensors that the loop hands to all_reduce in the first step. The messages "
-    "are paired by their place in that list. What is the third entry on rank 0, what on rank 1?",
-    "Each rank can say for each parameter: I have a gradient, or I have none. One all_gather of these flags (or one "
-    "all_gather_object of names), the same on every rank, tells everybody where the lists part.",
-    "missing_gradients: those with both kinds of flags. synchronize_gradients: decide by the flags of all ranks, never "
-    "by your own. If any rank has a gradient, a rank that has none puts torch.zeros_like(parameter) there, and all "
-    "reduce. If nobody has one, nobody does anything, and None stays None.",
-]
-DRIVER = Path(__file__).parent / "driver.py"
+from .driver import CASES, gradient, owners
+
 DETECTOR, REPAIRED = "missing_gradients", "synchronize_gradients"
 ON_TWO = [case for case in CASES if "three" not in case]
 ON_THREE = [case for case in CASES if "three" in case] + ON_TWO[1:2]
 
 
 def job(world, function, whats):
-    return Job(world, function, tuple(Call([(what,)] * world, what) for what in whats), seconds=3.0, driver=DRIVER)
+    return Job(world, function, tuple(Call([(what,)] * world, what) for what in whats), seconds=3.0, driver=True)
 
 
 DETECTIONS = 2

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 03.2; edited.py says how to read them."""
+"""Wrong and right answers to question 03.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "in_the_order_of_a_set", "sends all in the order of a set of names, which each process has in another order",
         check="no two parameters are mixed", says="after synchronize_gradients the gradient of", edit="""
         -    has_one = owners(model)
@@ -20,7 +20,7 @@ ANSWERS = (
         +    for parameter, mean in zip(used, message.split([p.numel() for p in used]), strict=True):
         +        parameter.grad = mean.view_as(parameter) / dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "in_the_order_of_a_union", "sends all in the order of a union of sets of names",
         check="no two parameters are mixed", says="after synchronize_gradients the gradient of", edit="""
         -    has_one = owners(model)
@@ -37,13 +37,13 @@ ANSWERS = (
         +    for parameter, mean in zip(used, message.split([p.numel() for p in used]), strict=True):
         +        parameter.grad = mean.view_as(parameter) / dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "also_what_nobody_has", "reports parameters that nobody used, and frozen ones",
         check="names what is missing", says="'frozen.weight': [0, 1]", edit="""
         -        if any(by_rank) and not all(by_rank)
         +        if not all(by_rank)
     """),
-    Mistake(
+    WrongAnswer(
         "asks_once_per_model", "asks who has which gradient in the first step only",
         check="what nobody used stays none",
         says="no rank had a gradient of prose.weight; after synchronize_gradients it is 0", edit="""
@@ -52,7 +52,7 @@ ANSWERS = (
         +        model._owners = owners(model)  # ask once: it costs a message
         +    has_one = model._owners
     """),
-    Mistake(
+    WrongAnswer(
         "counts_gradients", "compares how many gradients the ranks have, not which",
         check="names what is missing",
         says="(rank 0 trained on code, rank 1 on prose): missing_gradients returned {} on rank 0", edit='''
@@ -60,13 +60,13 @@ ANSWERS = (
         +    if len({sum(column) for column in zip(*owners(model).values(), strict=True)}) == 1:
         +        return {}
     '''),
-    Mistake(
+    WrongAnswer(
         "divides_by_the_owners", "averages over the ranks that have a gradient",
         check="no two parameters are mixed", says="on rank 0 is 30; the mean over the ranks is 15", edit="""
         -            parameter.grad /= dist.get_world_size()
         +            parameter.grad /= sum(has_one[name])
     """),
-    Mistake(
+    WrongAnswer(
         "fills_while_it_looks", "the detector puts zeros where it finds nothing",
         check="looking changes nothing", says="it was None", edit="""
         +    has = owners(model)
@@ -78,7 +78,7 @@ ANSWERS = (
         -        for name, by_rank in owners(model).items()
         +        for name, by_rank in has.items()
     """),
-    Mistake(
+    WrongAnswer(
         "keeps_none_on_the_others", "a rank without a gradient helps with zeros and throws the result away",
         check="no two parameters are mixed", says="on rank 0 is None; the mean over the ranks is 25", edit="""
         -            if parameter.grad is None:
@@ -89,7 +89,7 @@ ANSWERS = (
         +            dist.all_reduce(gradient)
         +            gradient /= dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "only_rank_0_knows", "gathers the names on rank 0 alone",
         check="names what is missing", says="on rank 1", edit="""
         +    lists = owners(model)
@@ -100,7 +100,7 @@ ANSWERS = (
         -        for name, by_rank in owners(model).items()
         +        for name, by_rank in lists.items()
     """),
-    Mistake(
+    WrongAnswer(
         "own_list", "looks at its own gradients only",
         check="names what is missing", says="missing_gradients returned", edit="""
         -    return {
@@ -110,26 +110,26 @@ ANSWERS = (
         -    }
         +    return {name: [dist.get_rank()] for name, parameter in model.named_parameters() if parameter.grad is None}
     """),
-    Mistake(
+    WrongAnswer(
         "skips_what_one_lacks", "reduces only what every rank has, and leaves the rest unsynchronized",
         check="no two parameters are mixed",
         says="the gradient of code.weight on rank 0 is 30; the mean over the ranks is 15", edit="""
         -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
         +        if all(has_one[name]):
     """),
-    Mistake(
+    WrongAnswer(
         "stays_away", "a rank without any gradient leaves at once",
         check="does not end", says="rank 0 had returned, rank 1 was in all_gather", edit='''
              """For each parameter: on which ranks it has a gradient. One small all-gather; the same answer on every rank."""
         +    if all(parameter.grad is None for parameter in model.parameters()):
         +        return {name: [False] for name, _ in model.named_parameters()}
     '''),
-    Mistake(
+    WrongAnswer(
         "sums", "fills up with zeros and forgets to divide",
         check="no two parameters are mixed", says="the mean over the ranks is", edit="""
         -            parameter.grad /= dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "unrepaired", "has the detector, and the loop as it was",
         check="does not end", says="(rank 1 has no gradient of prose): no end", edit="""
         -    has_one = owners(model)
@@ -140,13 +140,13 @@ ANSWERS = (
         +    for parameter in model.parameters():
         +        if parameter.grad is not None:
     """),
-    Mistake(
+    WrongAnswer(
         "who_has_it", "names the ranks that have the gradient",
         check="names what is missing", says="returned {'code.weight': [0]", edit="""
         -        name: [rank for rank, has in enumerate(by_rank) if not has]
         +        name: [rank for rank, has in enumerate(by_rank) if has]
     """),
-    Mistake(
+    WrongAnswer(
         "zero_counts_as_missing", "the detector takes a gradient of zeros for none",
         check="names what is missing",
         says="(rank 0's gradients are all zero, and rank 1 has none of prose): missing_gradients returned "
@@ -154,7 +154,7 @@ ANSWERS = (
         -    mine = torch.tensor([parameter.grad is not None for parameter in model.parameters()])
         +    mine = torch.tensor([parameter.grad is not None and bool(parameter.grad.any()) for parameter in model.parameters()])
     """),
-    Mistake(
+    WrongAnswer(
         "zeros_become_none", "turns every mean of zeros into None",
         check="no two parameters are mixed",
         says="the gradient of prose.weight on rank 0 is None; the mean over the ranks is 0",
@@ -174,7 +174,7 @@ ANSWERS = (
         +        if not parameter.grad.any():  # nobody had one
         +            parameter.grad = None
     """),
-    Mistake(
+    WrongAnswer(
         "zeros_everywhere", "gives every parameter a gradient, also one that nobody used",
         check="what nobody used stays none",
         says="no rank had a gradient of prose.weight; after synchronize_gradients it is 0", edit="""
@@ -184,13 +184,13 @@ ANSWERS = (
         +    for parameter in model.parameters():
         +        if parameter.requires_grad:
     """),
-    Mistake(
+    WrongAnswer(
         "zeros_for_frozen_ones", "forgets that frozen parameters have no gradient either",
         check="what nobody used stays none", says="no rank had a gradient of frozen.weight", edit="""
         -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
         +        if any(has_one[name]) or not parameter.requires_grad:
     """),
-    Mistake(
+    WrongAnswer(
         "none_where_the_sum_is_zero", "takes a sum of zeros for a sign that nobody had a gradient",
         check="no two parameters are mixed", look="what does it put in .grad",
         says="rank 1 has none of prose): after synchronize_gradients the gradient of prose.weight on rank 1 is None",
@@ -208,14 +208,14 @@ ANSWERS = (
         +        if parameter.grad is not None or total.any():
         +            parameter.grad = total / dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "divides_by_two_or_more", "divides by the number of ranks that have a gradient, and by two at least",
         check="no two parameters are mixed", look="what the sum is divided by",
         says="the gradient of prose.weight on rank 0 is 26; the mean over the ranks is 17.3333", edit="""
         -            parameter.grad /= dist.get_world_size()
         +            parameter.grad /= max(2, sum(has_one[name]))
     """),
-    Route(
+    RightAnswer(
         "names_in_sets_and_sorted", "asks sets of names, which it sorts before anything is sent",
         edit="""
         -    has_one = owners(model)
@@ -234,7 +234,7 @@ ANSWERS = (
         +        dist.all_reduce(parameter.grad)
         +        parameter.grad /= dist.get_world_size()
     """),
-    Route(
+    RightAnswer(
         "names_and_one_message",
         "gathers sets of names; sends one flat tensor with a count of owners behind each gradient",
         text="""

@@ -1,25 +1,11 @@
 """03.3: data parallel by hand: buckets that leave while backward is still running, within a budget."""
 
 import math
-from pathlib import Path
 
 from ddp_course.base.quantity import with_prefix
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "buckets, in time"
-HINTS = [
-    "In __init__: give every rank rank 0's tensors, sort the trainable parameters into buckets, and register a hook on "
-    "each. parameter.register_post_accumulate_grad_hook(f) calls f(parameter) when .grad has all that this backward "
-    "adds to it. Backward begins at the last layer: which parameters belong into the first bucket?",
-    "A bucket counts what is still missing. When nothing is, it packs its gradients into one flat tensor and calls "
-    "dist.all_reduce(flat, async_op=True), which returns at once with a handle. Nothing waits for the handle before "
-    "finish_gradient_synchronization(). Under no_sync the hook returns without a word, and .grad goes on growing.",
-    "finish_gradient_synchronization: for each bucket handle.wait(), divide flat by the world size, copy the pieces "
-    "into the .grad of their parameters, and set the count of the missing back. torch.cat([p.grad.flatten() ...]) "
-    "packs; flat.split([p.numel() ...]) unpacks. Frozen tensors and buffers are broadcast too, and never hooked.",
-]
-DRIVER = Path(__file__).parent / "driver.py"
 FUNCTION = "BucketedDataParallel"
 LAYERS, LAYER_BYTES = 8, 64 * 64 * 4  # of the driver's wide model
 BUCKET = 2.5 * LAYER_BYTES  # bytes: two layers
@@ -37,7 +23,7 @@ NEARLY_SAME = 1e-4  # the wide model is float32
 def job(world, **given):
     """`given` by what the driver is to do."""
     calls = tuple(Call([(what.replace("_", " "),)] * world, text) for what, text in given.items())
-    return Job(world, FUNCTION, calls, driver=DRIVER)
+    return Job(world, FUNCTION, calls, driver=True)
 
 
 TRAIN = "float64, tied, frozen, buffers; 1, 3, 2 and 1 micro-batches"

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 03.3; edited.py says how to read them."""
+"""Wrong and right answers to question 03.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "a_bucket_for_the_first_layers",
         "fills buckets in the order of registration, so that one bucket of all waits for the first layer",
         check="talks during backward", says="started its first message", edit="""
@@ -28,7 +28,7 @@ ANSWERS = (
         +            if len(self.under_way) == len(self.buckets):
         +                return
     """),
-    Mistake(
+    WrongAnswer(
         "after_backward", "starts the buckets when backward has ended",
         check="talks during backward", says="started its first message after backward had ended",
         on="does_not_wait", edit='''
@@ -61,7 +61,7 @@ ANSWERS = (
         -            flat = torch.cat([p.grad.flatten() for p in bucket])
         -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
     '''),
-    Mistake(
+    WrongAnswer(
         "always_talks", "no_sync does nothing: right gradients, three times the messages",
         check="silent under no sync", says="under no_sync()", edit='''
         -from contextlib import contextmanager
@@ -91,7 +91,7 @@ ANSWERS = (
         +                self.under_way.remove(one)
         +            self.missing[number] = len(bucket)
     '''),
-    Mistake(
+    WrongAnswer(
         "broadcasts_what_trains", "broadcasts the trainable parameters only",
         check="starts as rank 0", says="after construction frozen.weight on rank 1 is", edit="""
         -        self.module = module
@@ -101,7 +101,7 @@ ANSWERS = (
                      dist.broadcast(tensor.detach(), src=0)
         -        self.talks = True
     """),
-    Mistake(
+    WrongAnswer(
         "counts_down_once", "never sets the counts back: only the first update is sent",
         check="equals one process", says="update 2 (3 micro-batches): the gradient of", edit="""
         -        self.module = module
@@ -114,7 +114,7 @@ ANSWERS = (
         -        self.get_ready()
         +        self.under_way = []
     """),
-    Mistake(
+    WrongAnswer(
         "does_not_wait", "copies the buckets out without waiting for them",
         check="equals one process", says="the gradient", edit="""
         -        self.module = module
@@ -127,7 +127,7 @@ ANSWERS = (
         -            handle.wait()
         +        for _, flat, bucket in self.under_way:
     """),
-    Mistake(
+    WrongAnswer(
         "empty_first_bucket", "keeps an empty bucket before a parameter that is larger than a bucket",
         state="crashed", check="raises", says="smaller than any gradient): rank", edit="""
         -        self.buckets, size = [], float("inf")
@@ -139,14 +139,14 @@ ANSWERS = (
         -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
         +            self.under_way[number] = (dist.all_reduce(flat, async_op=True), flat, bucket)
     """),
-    Mistake(
+    WrongAnswer(
         "floats_only", "broadcasts floating-point tensors only",
         check="starts as rank 0", says="after construction count on rank 1 is", edit="""
         -            dist.broadcast(tensor.detach(), src=0)
         +            if tensor.is_floating_point():
         +                dist.broadcast(tensor.detach(), src=0)
     """),
-    Mistake(
+    WrongAnswer(
         "four_bytes_a_number", "counts four bytes for each number, also in float64",
         check="messages fit a bucket", says="handed 352 bytes to one all_reduce", edit="""
         -            size += parameter.nbytes
@@ -156,7 +156,7 @@ ANSWERS = (
         -                size = parameter.nbytes
         +                size = 4 * parameter.numel()
     """),
-    Mistake(
+    WrongAnswer(
         "gathers_and_adds_its_own_first", "gathers all gradients, and each rank adds them in an order of its own",
         check="replicas agree", says="are not bit for bit rank 0's", on="does_not_wait", edit="""
         -        for _, flat, bucket in self.under_way:
@@ -170,7 +170,7 @@ ANSWERS = (
         +            parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
         +            self.under_way.append((dist.all_gather(parts, flat, async_op=True), parts, bucket))
     """),
-    Mistake(
+    WrongAnswer(
         "gathers_every_gradient", "gathers the gradients of all ranks where their sum would do",
         check="bytes of an all reduce", says="with all_gather rank 0 sends 393 kB for 131 kB of gradients",
         on="does_not_wait", edit="""
@@ -184,7 +184,7 @@ ANSWERS = (
         +            parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
         +            self.under_way.append((dist.all_gather(parts, flat, async_op=True), parts, bucket))
     """),
-    Mistake(
+    WrongAnswer(
         "hook_on_the_incoming_gradient",
         "averages what a backward adds: what no_sync has left in .grad stays different on every rank",
         check="equals one process", says="update 2 (3 micro-batches): the gradient of", text="""
@@ -237,7 +237,7 @@ ANSWERS = (
                         p.grad += piece.view_as(p) - self.new[p]  # the own share goes, the mean comes
                 self.under_way, self.new = [], {}
     """),
-    Mistake(
+    WrongAnswer(
         "hooks_frozen_ones", "registers its hook on frozen parameters too",
         state="crashed", check="raises",
         says="cannot register a hook on a tensor that doesn't require gradient", edit="""
@@ -250,12 +250,12 @@ ANSWERS = (
         -        for parameter in reversed([p for p in module.parameters() if p.requires_grad]):  # backward starts at the end
         +        for parameter in reversed(list(module.parameters())):
     """),
-    Mistake(
+    WrongAnswer(
         "imports_the_class", "hands over the class of the course's package",
         check="built by hand", says="called by no line of your file", text="""
         from ddp_course.distributed.by_hand import BucketedDataParallel  # noqa: F401
     """),
-    Mistake(
+    WrongAnswer(
         "megabytes_times_ten", "reads the size of a bucket wrong: megabytes as mega-elements",
         check="messages fit a bucket", says="handed 131,072 bytes to one all_reduce", on="one_bucket", edit="""
         -            size += parameter.nbytes
@@ -266,7 +266,7 @@ ANSWERS = (
         -                size = parameter.nbytes
         +                size = parameter.numel()
     """),
-    Mistake(
+    WrongAnswer(
         "no_broadcast", "trusts that every rank has built the same model",
         check="starts as rank 0", says="after construction embedding.weight on rank 1 is", edit="""
         -        self.module = module
@@ -275,7 +275,7 @@ ANSWERS = (
         -        self.talks = True
         +        self.module, self.talks = module, True
     """),
-    Mistake(
+    WrongAnswer(
         "one_bucket", "packs all gradients into one message, whatever their size",
         check="messages fit a bucket", says="a bucket holds 40,960", edit="""
         -        self.module = module
@@ -287,7 +287,7 @@ ANSWERS = (
         -            if size > bucket_megabytes * 2**20:
         +            if not self.buckets:
     """),
-    Mistake(
+    WrongAnswer(
         "one_message_for_each_parameter", "overlaps, but every gradient travels alone",
         check="few messages", says="started 8 messages in an update; 5 are allowed", on="one_bucket", edit="""
         -            if not self.buckets:
@@ -295,7 +295,7 @@ ANSWERS = (
         -                size = parameter.nbytes
         +            self.buckets.append([])
     """),
-    Mistake(
+    WrongAnswer(
         "plain_ddp", "wraps the model in torch's DistributedDataParallel",
         check="built by hand", says="built torch's DistributedDataParallel", text="""
         from torch import nn
@@ -317,7 +317,7 @@ ANSWERS = (
             def finish_gradient_synchronization(self):
                 pass
     """),
-    Mistake(
+    WrongAnswer(
         "state_dict_only", "broadcasts what a checkpoint holds: not every buffer is in it",
         check="starts as rank 0", says="after construction shift on rank 1 is", edit="""
         -        for tensor in [*module.parameters(), *module.buffers()]:
@@ -325,7 +325,7 @@ ANSWERS = (
         +        for tensor in module.state_dict().values():
         +            dist.broadcast(tensor, src=0)
     """),
-    Mistake(
+    WrongAnswer(
         "sum_instead_of_mean", "does not divide by the number of ranks",
         check="equals one process", says="2.00 times as large", edit="""
         -        self.module = module
@@ -336,7 +336,7 @@ ANSWERS = (
         @@
         -            flat /= dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "after_backward_with_no_sync", "starts the buckets when backward has ended, in an update with no_sync",
         check="talks during backward", says="after backward had ended, in an update with no_sync()", edit="""
                  self.talks = False
@@ -354,7 +354,7 @@ ANSWERS = (
         +        if not self.talks or self.added:
                      return
     """),
-    Mistake(
+    WrongAnswer(
         "waits_in_the_hook",
         "calls the all-reduce in the hook without async_op: backward stands still until it is done",
         check="talks during backward", says="stood still in backward until rank 1", on="does_not_wait", edit="""
@@ -365,14 +365,14 @@ ANSWERS = (
         +            dist.all_reduce(flat)
         +            self.under_way.append((flat, bucket))
     """),
-    Mistake(
+    WrongAnswer(
         "waits_for_the_last_bucket", "waits for the last bucket only: the one that started first has surely come",
         check="equals one process", says="the gradient of", edit="""
         -            handle.wait()
         +            if handle is self.under_way[-1][0]:
         +                handle.wait()
     """),
-    Mistake(
+    WrongAnswer(
         "wraps_a_copy", "trains a copy of the module, so that the one that was handed in learns nothing",
         check="equals one process", says="the gradients on rank 0 are off", edit="""
         -        self.module = module
@@ -382,13 +382,13 @@ ANSWERS = (
         +import copy
         +from contextlib import contextmanager
     """),
-    Mistake(
+    WrongAnswer(
         "a_tenth_too_large", "reads a megabyte as 1.1 million bytes, so that a bucket holds more than it may",
         check="messages fit a bucket", says="bytes to one all_reduce", edit="""
         -            if size > bucket_megabytes * 2**20:
         +            if size > bucket_megabytes * 1.1e6:
     """),
-    Route(
+    RightAnswer(
         "a_thread_that_talks", "a thread of its own does the talking, with blocking calls; no nn.Module",
         text='''
         import queue
@@ -457,7 +457,7 @@ ANSWERS = (
             def finish_gradient_synchronization(self):
                 self.to_send.join()
     '''),
-    Route(
+    RightAnswer(
         "an_order_learned_in_the_first_update",
         "the first update is sent after backward and teaches the order; gradients then live in the flat tensors",
         text='''
@@ -523,7 +523,7 @@ ANSWERS = (
                         start += parameter.numel()
                 self.handles = []
     '''),
-    Route(
+    RightAnswer(
         "futures", "chains the copying back to the future of each message",
         edit="""
         -        for handle, flat, bucket in self.under_way:

@@ -6,21 +6,9 @@ from numbers import Real
 from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q04_1 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "is the reviewer right?"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "DDP(model) knows the model's parameters and buffers; that is what a module registers. What of a tensor that "
-    "somebody put there with self.table = torch.ones(3)? And if all ranks always subtract the same gradient, what "
-    "becomes of a gap that was there at the start?",
-    "Any two ranks: all-reduce with ReduceOp.MAX and with ReduceOp.MIN, and subtract. Every element has a gap; the "
-    "largest counts. Convert to float64 first: a mask cannot be subtracted. Work on copies.",
-    "model.parameters() and model.buffers() give what is registered. Plain attributes: go through model.modules() and "
-    "take what torch.is_tensor says yes to among vars(module).values(). No tensor at all is a gap of 0.0.",
-]
-DRIVER = Path(__file__).parent / "driver.py"
+GIVEN = Path(__file__).with_name("given.py")
 MEASURE, FORECAST = "largest_gaps", "forecast"
 RIGHT = {  # given: kind, gap on 2 ranks, gap on 3
     "nothing differs": (None, 0, 0),
@@ -50,7 +38,7 @@ CHANGES = {  # what the driver saw: how the sentence ends, where to look
 
 
 def measuring(world):
-    return Job(world, MEASURE, tuple(Call([(given,)] * world, given) for given in RIGHT), driver=DRIVER)
+    return Job(world, MEASURE, tuple(Call([(given,)] * world, given) for given in RIGHT), driver=True)
 
 
 # The claims come first: they do not depend on the answer, and serve all that are graded together.

@@ -1,24 +1,10 @@
 """04.2: a barrier in the clean-up holds back the traceback of a crash; a detector that sees it, and a clean run."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q04_2 import given as given_script
-from ddp_course.grader.questions.q04_2.driver import TEXT, TIMEOUT
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "where did my traceback go?"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "An exception is shown when it has left the last `finally` on its way up. What is rank 1 doing in there, and which "
-    "line is rank 0 in at that time?",
-    "Detector: hand run a train function of yours. On the last rank it notes the time and raises; on the others it "
-    "enters an all_reduce, as a training would, and gets an error sooner or later. try: run(...), except: nothing. "
-    "Then, on the rank that raised: did that exception come out, and how long did it take?",
-    "The barrier belongs to a run that went well: move it to the end of the `try`, behind train(...), or leave it out. "
-    "destroy_process_group() stays in `finally`: it closes the connections, and that is what the others notice.",
-]
-DRIVER = Path(__file__).parent / "driver.py"
+from .driver import TEXT, TIMEOUT
+
 DETECTOR, REPAIRED = "hides_a_crash", "run"
 SOON = TIMEOUT / 2  # seconds
 VERSIONS = {
@@ -35,13 +21,13 @@ VERSIONS = {
 # Groups give up after about a second here, one after the other: such waits are no standstill.
 def run_with(world, *crashing):
     calls = tuple(Call([(one,)] * world, "no crash" if one is None else f"rank {one} crashes") for one in crashing)
-    return Job(world, REPAIRED, calls, seconds=7.0, patience=7.0, driver=DRIVER)
+    return Job(world, REPAIRED, calls, seconds=7.0, patience=7.0, driver=True)
 
 
 JOBS = [
     run_with(2, None, 1),
     run_with(3, 0),
-    Job(2, DETECTOR, tuple(Call([(one,)] * 2, one) for one in VERSIONS), seconds=11.0, patience=8.0, driver=DRIVER),
+    Job(2, DETECTOR, tuple(Call([(one,)] * 2, one) for one in VERSIONS), seconds=11.0, patience=8.0, driver=True),
 ]
 
 

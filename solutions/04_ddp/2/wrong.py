@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 04.2; edited.py says how to read them."""
+"""Wrong and right answers to question 04.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "counts_from_the_start", "counts the seconds from the start of the run, not from the crash",
         check="the detector tells them apart",
         says="given no barrier, and 1 s before training begins, hides_a_crash returned True", edit="""
@@ -13,7 +13,7 @@ ANSWERS = (
         -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
         +    return not came_out or time.monotonic() - began > timeout_seconds / 2
     """),
-    Mistake(
+    WrongAnswer(
         "any_error_on_any_rank", "takes the lost contact of the other rank for the hidden crash",
         check="the detector tells them apart",
         says="given a barrier at the end of a good run, hides_a_crash returned True", edit="""
@@ -26,7 +26,7 @@ ANSWERS = (
         -        return False  # this rank only lost contact
         +        return came_out
     """),
-    Mistake(
+    WrongAnswer(
         "barrier_that_may_fail", "keeps the error, after the whole timeout",
         check="the crash comes out", says="the ValueError came out of run on rank 1", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
@@ -39,7 +39,7 @@ ANSWERS = (
         +        except RuntimeError:
         +            pass
     """),
-    Mistake(
+    WrongAnswer(
         "everybody_crashes", "lets all ranks raise: they meet in the barrier, and nothing is late",
         check="the detector tells them apart",
         says="given a barrier in `finally`, hides_a_crash returned False on both ranks", edit="""
@@ -53,7 +53,7 @@ ANSWERS = (
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
     """),
-    Mistake(
+    WrongAnswer(
         "exits", "turns the error into an exit code",
         check="the crash comes out",
         says="SystemExit came out of run on rank 1, not the ValueError that train had raised", edit="""
@@ -64,7 +64,7 @@ ANSWERS = (
         +    except Exception:
         +        raise SystemExit(1) from None
     """),
-    Mistake(
+    WrongAnswer(
         "fixed_half_second", "asks for half a second instead of half the timeout",
         check="the detector tells them apart",
         says="given no barrier, a clean-up of 1.2 s and a timeout of 4 s, hides_a_crash returned True", edit="""
@@ -74,7 +74,7 @@ ANSWERS = (
         -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
         +    return not came_out or time.monotonic() - raised_at > 0.5
     """),
-    Mistake(
+    WrongAnswer(
         "looks_for_the_word", "reads the source instead of running it",
         check="the detector tells them apart",
         says="given a barrier at the end of a good run, hides_a_crash returned True", text='''
@@ -97,7 +97,7 @@ ANSWERS = (
             finally:
                 dist.destroy_process_group()
     '''),
-    Mistake(
+    WrongAnswer(
         "monitored_barrier", "waits for half a second only, and its own error replaces the one that counts",
         check="the crash comes out", says="RuntimeError came out of run on rank 1", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
@@ -107,7 +107,7 @@ ANSWERS = (
              finally:
         +        dist.monitored_barrier(timeout=timedelta(seconds=0.5))
     """),
-    Mistake(
+    WrongAnswer(
         "only_the_time", "asks when an exception comes out, and not whether",
         check="the detector tells them apart",
         says="given the error printed and dropped, hides_a_crash returned False on both ranks", edit="""
@@ -123,7 +123,7 @@ ANSWERS = (
         -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
         +    return time.monotonic() - raised_at > timeout_seconds / 2
     """),
-    Mistake(
+    WrongAnswer(
         "prints_and_goes_on", "prints the error and ends as if all were well",
         check="the crash comes out", says="run returned on rank 1 as if nothing had happened", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
@@ -133,7 +133,7 @@ ANSWERS = (
         +    except ValueError as error:
         +        print(error)
     """),
-    Mistake(
+    WrongAnswer(
         "raises_a_copy", "makes a new exception of the text of the old one",
         check="the crash comes out", says="it is not the one that train had raised", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
@@ -150,7 +150,7 @@ ANSWERS = (
         +    if crash:
         +        raise crash
     """),
-    Mistake(
+    WrongAnswer(
         "stays_in_the_group", "takes the clean-up away together with the barrier",
         check="a good run ends well", says="rank 0 is still in the process group when run has returned", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
@@ -163,7 +163,7 @@ ANSWERS = (
         -        dist.destroy_process_group()
         +    train(dist.get_rank())
     """),
-    Mistake(
+    WrongAnswer(
         "the_others_have_finished", "lets the other rank return: the two barriers pair up",
         check="the detector tells them apart",
         says="given a barrier in `finally`, hides_a_crash returned False on both ranks", edit="""
@@ -172,7 +172,7 @@ ANSWERS = (
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
     """),
-    Mistake(
+    WrongAnswer(
         "the_others_stay_calm", "takes lost contact for the end of the training",
         check="the others hear of it",
         says="run returned on rank 0 after 2 of 5 steps as if it had finished", edit="""
@@ -183,7 +183,7 @@ ANSWERS = (
         +    except RuntimeError as error:
         +        print("another rank has gone:", error)
     """),
-    Mistake(
+    WrongAnswer(
         "tries_again", "starts the training a second time after an error",
         check="a good run ends well", says="called train with [1, 1]; it should call it once, with 1", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
@@ -196,7 +196,7 @@ ANSWERS = (
         +        except ValueError:
         +            train(dist.get_rank())
     """),
-    Mistake(
+    WrongAnswer(
         "unrepaired", "has the detector, and the barrier where it was",
         check="the crash comes out", says="RuntimeError came out of run on rank 1", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
@@ -206,7 +206,7 @@ ANSWERS = (
                  dist.barrier()  # only where all went well
         -    finally:
     """),
-    Mistake(
+    WrongAnswer(
         "waiting_ranks_say_true", "every rank measures itself, also those that only waited for the one that crashed",
         check="the detector tells them apart",
         says="given a barrier in `finally`, hides_a_crash returned True on 2 ranks", edit="""
@@ -217,34 +217,34 @@ ANSWERS = (
         -        came_out = error is crash
         +        came_out = True
     """),
-    Mistake(
+    WrongAnswer(
         "a_timeout_of_its_own", "joins the group with torch's timeout of half an hour",
         check="a good run ends well", says="joined the process group with a timeout of 1800 s on rank 0; it was handed 1.2 s",
         edit="""
         -    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
         +    dist.init_process_group("gloo")
     """),
-    Mistake(
+    WrongAnswer(
         "expects_its_own_error", "lets everything out of the detector but the error that it has raised itself",
         check="does not end", says="rank 0 was in all_reduce", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except ValueError as error:
     """),
-    Mistake(
+    WrongAnswer(
         "allows_the_whole_timeout", "takes an exception for hidden only after the whole timeout",
         check="the detector tells them apart", says="given the error held back for six tenths of the timeout, hides_a_crash",
         look="how long is too long", edit="""
         -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
         +    return not came_out or time.monotonic() - raised_at > timeout_seconds
     """),
-    Mistake(
+    WrongAnswer(
         "a_second_is_too_long", "takes a second for too long, whatever the timeout",
         check="the detector tells them apart", says="given no barrier, a clean-up of 1.2 s and a timeout of 4 s, hides_a_crash",
         look="it depends on the timeout", edit="""
         -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
         +    return not came_out or time.monotonic() - raised_at > 1.0
     """),
-    Mistake(
+    WrongAnswer(
         "takes_any_error_for_its_own", "asks whether an exception comes out, and not which",
         check="the detector tells them apart",
         says="given another error raised in its place, hides_a_crash returned False on both ranks",
@@ -254,7 +254,7 @@ ANSWERS = (
         +    except BaseException:  # whatever it is, it ends here
         +        came_out = True
     """),
-    Mistake(
+    WrongAnswer(
         "errors_that_it_knows", "leaves the barrier out after the kinds of error that come to mind",
         check="the crash comes out", says="not the BrokenSample that train had raised", edit="""
              dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
@@ -270,7 +270,7 @@ ANSWERS = (
         +        crashed = True
         +        raise
     """),
-    Route(
+    RightAnswer(
         "a_context_manager", "a context manager that cleans up without a barrier",
         text="""
         import contextlib
@@ -319,7 +319,7 @@ ANSWERS = (
                 return False
             return end is None or end - start >= timeout_seconds / 2
     """),
-    Route(
+    RightAnswer(
         "leaves_the_clean_up_to_the_end_of_the_process",
         "no clean-up after a crash; the detector's other ranks wait in a recv",
         text="""

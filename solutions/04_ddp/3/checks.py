@@ -2,25 +2,10 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q04_3 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "a frozen backbone, and no DDP"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Which line of the script makes a rank hear of another rank's gradient? What would the losses look like if the "
-    "processes had never met?",
-    "Detector: give every rank rank 0's tensor (broadcast a clone) and let each compare. Only the rank that differs "
-    "knows it then; let all ranks share what they found (all_gather_object) before anyone raises. Floats in two "
-    "replicas are equal to the last bit or they are not replicas: compare bytes. Compared as floats, a NaN is not "
-    "equal to itself, and 0.0 is equal to -0.0.",
-    "train: wrapped = DistributedDataParallel(model) once, before the loop, and wrapped(inputs) in the loop. The bare "
-    "model(inputs) has the same weights and averages nothing.",
-]
-DRIVER = Path(__file__).parent / "driver.py"
 DETECTOR, REPAIRED = "assert_replicas_equal", "train"
 # given: the first tensor that differs and the first rank that differs from rank 0, if there are as many
 FOUND = {
@@ -52,12 +37,12 @@ SAME = 1e-9  # float64 sums in another order
 
 
 def detection(world):
-    return Job(world, DETECTOR, tuple(Call([(given,)] * world, given) for given in FOUND[world]), driver=DRIVER)
+    return Job(world, DETECTOR, tuple(Call([(given,)] * world, given) for given in FOUND[world]), driver=True)
 
 
 def training(world):
     calls = tuple(Call([(count,)] * world, f"{count} update{'s' * (count > 1)}") for count in UPDATES)
-    return Job(world, REPAIRED, calls, driver=DRIVER, loads=("torch._dynamo",))  # for DDP and torch.optim
+    return Job(world, REPAIRED, calls, driver=True, loads=("torch._dynamo",))  # for DDP and torch.optim
 
 
 DETECTIONS = 3

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 04.3; edited.py says how to read them."""
+"""Wrong and right answers to question 04.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "always_raises", "compares with another model, and all replicas differ",
         check="equal replicas pass", says="assert_replicas_equal raised on rank", edit="""
         -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
@@ -14,7 +14,7 @@ ANSWERS = (
         +        dist.all_reduce(of_rank_0)
         +        equal = torch.tensor([torch.equal(parameter, of_rank_0)])
     """),
-    Mistake(
+    WrongAnswer(
         "averages_too_late", "averages gradients after the step that uses them",
         check="replicas stay equal", says="after your train head.weight on rank 1 is not rank 0's",
         on="unrepaired", edit="""
@@ -23,7 +23,7 @@ ANSWERS = (
         +            dist.all_reduce(parameter.grad)
         +            parameter.grad /= dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "compares_floats", "compares floats: 0.0 equals -0.0, whose bits differ",
         check="different replicas raise everywhere",
         says="head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1; with 3 ranks assert_replicas_equal raised on no rank",
@@ -45,7 +45,7 @@ ANSWERS = (
         +            dist.all_reduce(parameter.data)
         +            parameter.data /= dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "nan_is_a_difference", "compares floats and signs: a NaN that all ranks hold is unequal to itself",
         check="equal replicas pass", says="(all equal, head.weight a NaN on every rank): assert_replicas_equal raised",
         look="a NaN is unequal to itself", edit="""
@@ -57,7 +57,7 @@ ANSWERS = (
         +        alike = (parameter == of_rank_0) & (parameter.signbit() == of_rank_0.signbit())
         +        equal = torch.tensor([bool(alike.all())])
     """),
-    Mistake(
+    WrongAnswer(
         "compares_with_the_mean", "compares rank 0's tensor with the mean of all",
         check="different replicas raise everywhere",
         says="rank 1 above, rank 2 as far below; with 3 ranks assert_replicas_equal raised on no rank", edit="""
@@ -80,7 +80,7 @@ ANSWERS = (
         +            rank = [bool(one) for one in everyones].index(True)
         +            raise AssertionError(f"replicas differ: {name} on rank {rank} is not that of rank 0")
     """),
-    Mistake(
+    WrongAnswer(
         "forgets_the_bias", "averages the gradient of the weight and not of the bias",
         check="replicas stay equal", says="after your train head.bias on rank 1 is not rank 0's",
         on="unrepaired", edit="""
@@ -88,7 +88,7 @@ ANSWERS = (
         +        dist.all_reduce(model.head.weight.grad)
         +        model.head.weight.grad /= dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "gap_with_a_tolerance", "allows a gap of 1e-6",
         check="different replicas raise everywhere",
         says="one element of head.bias, by 1e-12, on the last rank; with 2 ranks assert_replicas_equal raised on no rank",
@@ -100,7 +100,7 @@ ANSWERS = (
         -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
         +        equal = torch.tensor([torch.allclose(parameter, of_rank_0, rtol=0, atol=1e-6, equal_nan=True)])
     """),
-    Mistake(
+    WrongAnswer(
         "largest_gap_and_nan", "raises if the gap is larger than zero, and a NaN is not",
         check="different replicas raise everywhere",
         says="head.weight is NaN on the last rank; with 2 ranks assert_replicas_equal raised on no rank", edit="""
@@ -111,7 +111,7 @@ ANSWERS = (
         -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
         +        equal = torch.tensor([not (parameter - of_rank_0).abs().max() > 0])
     """),
-    Mistake(
+    WrongAnswer(
         "last_difference", "goes on to the last difference",
         check="the first difference is named", says="it should name head.weight and rank 1", edit='''
              """Raise AssertionError on every rank, naming the first parameter and rank that differ from rank 0's, if any do."""
@@ -122,14 +122,14 @@ ANSWERS = (
         +                found = f"replicas differ: {name} on rank {rank} is not that of rank 0"
         +    assert found is None, found
     '''),
-    Mistake(
+    WrongAnswer(
         "loss_after_each_update", "train returns the loss after each update",
         check="equals one process", says="before each update the loss of this rank's batch was [", edit="""
         -        losses.append(loss.item())
         +        with torch.no_grad():
         +            losses.append(nn.functional.mse_loss(model(inputs), targets).item())
     """),
-    Mistake(
+    WrongAnswer(
         "names_itself", "every rank names itself, whoever differs",
         check="the first difference is named", says="it should name head.weight and rank 1", edit="""
         -        for rank, one in enumerate(everyones):
@@ -137,7 +137,7 @@ ANSWERS = (
         +        for one in everyones:
         +            assert one, f"replicas differ: {name} differs, says rank {dist.get_rank()}"
     """),
-    Mistake(
+    WrongAnswer(
         "no_names", "says only that something differs",
         check="the first difference is named", says="AssertionError: 'the replicas are not equal'", edit="""
         -    for name, parameter in model.named_parameters():
@@ -148,7 +148,7 @@ ANSWERS = (
         +        for one in everyones:
         +            assert one, "the replicas are not equal"
     """),
-    Mistake(
+    WrongAnswer(
         "only_the_odd_rank_raises", "each rank compares with rank 0 and raises alone",
         check="different replicas raise everywhere", says="raised on 1 of them, not on rank 0", edit="""
         +    different = []
@@ -167,28 +167,28 @@ ANSWERS = (
         +    if different:
         +        raise AssertionError(f"replicas differ: {different[0]} on rank {dist.get_rank()} is not rank 0's")
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_for_all", "copies rank 0's weights to all after each update: the others' samples are lost",
         check="equals one process", says="after your train head.weight is", on="unrepaired", edit="""
                  optimizer.step()
         +        for parameter in model.parameters():
         +            dist.broadcast(parameter.data, src=0)
     """),
-    Mistake(
+    WrongAnswer(
         "returns_the_last_loss", "train returns the last loss alone",
         check="equals one process",
         says="on rank 0; before each update the loss of this rank's batch was [", edit="""
         -    return losses
         +    return losses[-1]
     """),
-    Mistake(
+    WrongAnswer(
         "sums_gradients", "adds the gradients by hand and does not divide",
         check="equals one process", says="after your train head.weight is", on="unrepaired", edit="""
                  loss.backward()
         +        for parameter in model.head.parameters():
         +            dist.all_reduce(parameter.grad)
     """),
-    Mistake(
+    WrongAnswer(
         "sums_of_tensors", "compares sums",
         check="different replicas raise everywhere",
         says="two elements of head.weight swapped on rank 1; with 3 ranks assert_replicas_equal raised on no rank",
@@ -205,14 +205,14 @@ ANSWERS = (
         +        sums = parameter.nan_to_num(1e9).sum(), of_rank_0.nan_to_num(1e9).sum()
         +        equal = torch.tensor([math.isclose(*sums, rel_tol=0, abs_tol=1e-14)])
     """),
-    Mistake(
+    WrongAnswer(
         "trainable_only", "does not look at frozen parameters",
         check="different replicas raise everywhere",
         says="the frozen backbone.weight on rank 1; with 3 ranks assert_replicas_equal raised on no rank", edit="""
         -    for name, parameter in model.named_parameters():
         +    for name, parameter in model.head.named_parameters("head"):
     """),
-    Mistake(
+    WrongAnswer(
         "unrepaired", "has the detector, and trains as before",
         check="replicas stay equal", says="after your train head.weight on rank 1 is not rank 0's", edit="""
         -    wrapped = nn.parallel.DistributedDataParallel(model)
@@ -220,7 +220,7 @@ ANSWERS = (
         -        loss = nn.functional.mse_loss(wrapped(inputs), targets)
         +        loss = nn.functional.mse_loss(model(inputs), targets)
     """),
-    Mistake(
+    WrongAnswer(
         "weights_averaged_at_the_end", "averages the weights once, when all is over",
         check="equals one process", says="(6 updates): after your train head.weight is", on="unrepaired", edit="""
                  losses.append(loss.item())
@@ -228,13 +228,13 @@ ANSWERS = (
         +        dist.all_reduce(parameter.data)
         +        parameter.data /= dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "wraps_and_calls_the_bare_model", "builds the wrapper and calls the model without it",
         check="replicas stay equal", says="after your train head.weight on rank 1 is not rank 0's", edit="""
         -        loss = nn.functional.mse_loss(wrapped(inputs), targets)
         +        loss = nn.functional.mse_loss(wrapped.module(inputs), targets)
     """),
-    Mistake(
+    WrongAnswer(
         "wraps_the_backbone", "wraps what is frozen",
         state="crashed", check="raises",
         says="DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient",
@@ -245,13 +245,13 @@ ANSWERS = (
         -        loss = nn.functional.mse_loss(wrapped(inputs), targets)
         +        loss = nn.functional.mse_loss(model(inputs), targets)
     """),
-    Mistake(
+    WrongAnswer(
         "scales_the_learning_rate", "multiplies the learning rate by the number of ranks",
         check="equals one process", says="from that of one process on the joint batches", edit="""
         -    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
         +    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1 * dist.get_world_size())
     """),
-    Mistake(
+    WrongAnswer(
         "names_every_parameter", "the message lists all parameters, with what was found about each",
         check="the first difference is named", says="also names", text="""
         import torch
@@ -282,7 +282,7 @@ ANSWERS = (
                 losses.append(loss.item())
             return losses
     """),
-    Mistake(
+    WrongAnswer(
         "repairs_what_it_finds", "broadcasts rank 0's parameters into the model itself: it raises, and has made them equal",
         check="looking changes nothing", says="is another than before", look="or copies", edit="""
         -        of_rank_0 = bits.clone()
@@ -292,7 +292,7 @@ ANSWERS = (
         +        dist.broadcast(bits, src=0)
         +        equal = torch.tensor([torch.equal(bits, mine)])
     """),
-    Route(
+    RightAnswer(
         "gathers_hashes_and_averages_by_hand",
         "gathers a hash of every tensor; averages the gradients by hand, and no wrapper",
         text="""
@@ -332,7 +332,7 @@ ANSWERS = (
             assert_replicas_equal(model)
             return losses
     """),
-    Route(
+    RightAnswer(
         "lists_all_ranks", "the message lists all ranks that differ; the detector compares bytes",
         edit="""
         -        for rank, one in enumerate(everyones):
@@ -340,7 +340,7 @@ ANSWERS = (
         +        odd = [rank for rank, one in enumerate(everyones) if not one]
         +        assert not odd, f"{name} on ranks {odd} is not that of rank 0"
     """),
-    Route(
+    RightAnswer(
         "wraps_the_head", "wraps the head alone; the detector gathers whole tensors",
         text="""
         import torch

@@ -1,25 +1,15 @@
 """05.1: a detector for ranks that hold other data than rank 0, and data that all ranks share."""
 
 import re
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.messages import assert_little_is_sent
-from ddp_course.grader.questions.q05_1 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "one data set for all"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "All ranks of the broken script read other positions. Print the first ten tokens of the data on each rank.",
-    "Two data sets can have the same sum, or the same tokens in another order, or the same beginning. A hash of the "
-    "bytes (hashlib.sha256(data.numpy().tobytes()).digest()) has none of these blind spots and is 32 bytes long.",
-    "odd_ranks: hash on every rank, gather the hashes (all_gather_object, or all_gather of 32 numbers), return the "
-    "ranks whose hash is not the first. make_data: generator=torch.Generator().manual_seed(...) in both calls of "
-    "randint; torch.manual_seed would also make the dropout masks of all ranks equal.",
-]
+from . import given as given_script
+
 FUNCTION = "odd_ranks"
 SMALL_MESSAGE = 1024  # bytes
 PRINTED = re.compile(r"rank (\d+): validation loss (-?[\d.]+|nan)")
@@ -60,7 +50,7 @@ MADE_UP = [
 DETECT = Job(4, function=FUNCTION, calls=tuple(Call([(one,) for one in data], given) for given, data in MADE_UP))
 MAKE = Job(3, function="data_and_mask", calls=(Call([()] * 3, "first call"), Call([()] * 3, "second call")))
 RUN = Job(2, seconds=5.0)
-AGAIN = Job(2, "make_data", (Call([()] * 2, "another run"),), driver=Path(__file__).parent / "driver.py")
+AGAIN = Job(2, "make_data", (Call([()] * 2, "another run"),), driver=True)
 JOBS = [DETECT, Job(1, function=FUNCTION, calls=(Call([(BASE,)], "one rank"),)), MAKE, RUN, AGAIN]
 
 

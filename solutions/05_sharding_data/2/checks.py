@@ -1,24 +1,13 @@
 """05.2: four consumers of random numbers, each with the right seed; and a function that counts what is wrong."""
 
-from pathlib import Path
-
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.likeness import like_neighbours
-from ddp_course.grader.questions.q05_2 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "two kinds of seed"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Ask of each of the four: what would happen in training if two ranks drew the same? And what, if they did not?",
-    "Weights and the order of the samples are one thing that all ranks share: their seed must not know the rank. "
-    "Dropout and noise are each rank's own. Of the four, which change with the epoch?",
-    "Give each its own torch.Generator, seeded with a number made from all that it may depend on, such as "
-    'int.from_bytes(hashlib.sha256(repr(("dropout", seed, epoch, rank)).encode()).digest()[:8], "little"): '
-    "sums of seeds meet again elsewhere, hashes of tuples do not.",
-]
+from . import given as given_script
+
 SAMPLES = given_script.SAMPLES
 NAMES = ("weights", "samples", "dropout", "noise")
 FUNCTION = "count_faults"

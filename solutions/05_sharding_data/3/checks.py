@@ -1,22 +1,11 @@
 """05.3: a wrapper that skips the batches of other ranks, replaced; and a function that finds all of its faults."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.likeness import like_neighbours
-from ddp_course.grader.questions.q05_3 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "skipping, and what the review missed"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Print run(40, 4, 0, rank, 4) for rank 0 to 3. Which ranks would wait for which at the end of the epoch? Which "
-    "samples do two ranks have?",
-    "All ranks have to draw the same order, so the seed must not know the rank. Then a rank can work out which samples "
-    "are its own before anything is built.",
-    "Global batch k is order[k * world_size * batch_size:][: world_size * batch_size]; rank r builds the r-th part of "
-    "it. With samples // (world_size * batch_size) global batches every rank has as many as the others.",
-]
+from . import given as given_script
+
 FUNCTION = "diagnose"
 NAMES = ("raised", "uneven", "read again", "built in vain")
 
@@ -55,7 +44,7 @@ def run_job(world, *samples, batch=4):
         for n in samples
         for epoch in (0, 1, 2)
     ]
-    return Job(world, function="run", calls=tuple(calls), driver=Path(__file__).parent / "driver.py")
+    return Job(world, function="run", calls=tuple(calls), driver=True)
 
 
 # 20 samples on one rank are read to the last one, in the order of the epoch. With every fourth of 51 samples, one rank

@@ -1,51 +1,51 @@
-"""Wrong and right answers to question 05.3; edited.py says how to read them."""
+"""Wrong and right answers to question 05.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "empty_batches", "fills the ranks up with empty batches",
         check="every batch is one", says="trained on the batch []", edit="""
         -    for start in range(0, len(order) - joint + 1, joint):
         +    for start in range(0, len(order), joint):
     """),
-    Mistake(
+    WrongAnswer(
         "backwards_in_odd_epochs", "reads the same order backwards in every other epoch",
         check="epochs are shuffled anew", says="or read backwards", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.Random(42 + 1000 * (epoch // 2)).shuffle(order)
         +    order = order[:: -1 if epoch % 2 else 1]
     """),
-    Mistake(
+    WrongAnswer(
         "batches_of_four", "takes the batch size of the script for that of every call",
         check="every batch is one", says="batches hold 1 to 3 samples", edit="""
         -    joint = world_size * batch_size
         +    batch_size = 4
         +    joint = world_size * batch_size
     """),
-    Mistake(
+    WrongAnswer(
         "finds_three", "the diagnosis does not look at what was built",
         check="the diagnosis is right", says="rank 1 built two and used one: diagnose returned []", edit="""
         -        "built in vain": any(one["built"] > len(one["batches"]) for one in ranks),
     """),
-    Mistake(
+    WrongAnswer(
         "forgets_the_epoch", "the same order in every epoch",
         check="epochs are shuffled anew", says="in epoch 0 and in epoch 1", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.Random(42).shuffle(order)  # the same on all ranks
     """),
-    Mistake(
+    WrongAnswer(
         "not_shuffled", "deals the samples out in order",
         check="epochs are shuffled anew", says="not shuffled", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
     """),
-    Mistake(
+    WrongAnswer(
         "one_global_batch_too_few", "its last full global batch is lost",
         check="nothing is read twice and little left out", says="samples are read by nobody", edit="""
         -    for start in range(0, len(order) - joint + 1, joint):
         +    for start in range(0, len(order) - joint, joint):
     """),
-    Mistake(
+    WrongAnswer(
         "only_the_cost", "does what the review asked for: builds its own batches only",
         check="all ranks have as many", says="the ranks have [3, 3, 2, 2] batches", edit="""
         -    joint = world_size * batch_size
@@ -53,7 +53,7 @@ ANSWERS = (
         -        first = start + rank * batch_size
         +    for first in range(rank * batch_size, len(order), world_size * batch_size):
     """),
-    Mistake(
+    WrongAnswer(
         "only_the_exception", "catches the end of the data, and keeps the rest",
         check="all ranks have as many", says="the ranks have [3, 3, 2, 2] batches", edit="""
          import random
@@ -73,28 +73,28 @@ ANSWERS = (
         +
         +    yield from islice(loader(), rank, None, world_size)
     """),
-    Mistake(
+    WrongAnswer(
         "pads", "begins again at the front to fill the last global batch, as a sampler does",
         check="nothing is read twice and little left out",
         says="readings are of samples that were read before", edit="""
              joint = world_size * batch_size
         +    order += order[: -len(order) % joint]
     """),
-    Mistake(
+    WrongAnswer(
         "rotates", "begins the same order one place further on in every epoch",
         check="epochs are shuffled anew", says="in epoch 1: the order of epoch 0, begun at another place", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.Random(42).shuffle(order)  # the same on all ranks
         +    order = order[epoch:] + order[:epoch]
     """),
-    Mistake(
+    WrongAnswer(
         "seed_of_the_rank", "shards at the source, out of an order of its own",
         check="nothing is read twice and little left out",
         says="readings are of samples that were read before", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.Random(42 + 1000 * epoch + rank).shuffle(order)  # the same on all ranks
     """),
-    Mistake(
+    WrongAnswer(
         "set_of_each_batch", "does not see a sample that stands twice in one batch",
         check="the diagnosis is right",
         says="rank 1 reads sample 5 twice in one batch: diagnose returned []", edit="""
@@ -108,25 +108,25 @@ ANSWERS = (
         -        "read again": len(read) > len(set(read)),
         +        "read again": again,
     """),
-    Mistake(
+    WrongAnswer(
         "short_is_uneven", "takes batches of unequal size for an unequal number",
         check="the diagnosis is right", says="the last batches are short", edit="""
         -        "uneven": len({len(one["batches"]) for one in ranks}) > 1,
         +        "uneven": len({len(b) for one in ranks for b in one["batches"]}) > 1,
     """),
-    Mistake(
+    WrongAnswer(
         "counts_samples", "takes unequal numbers of samples for unequal numbers of batches",
         check="the diagnosis is right", says="the last batches are short: diagnose returned ['uneven'], not []", edit="""
         -        "uneven": len({len(one["batches"]) for one in ranks}) > 1,
         +        "uneven": len({sum(map(len, one["batches"])) for one in ranks}) > 1,
     """),
-    Mistake(
+    WrongAnswer(
         "compares_first_and_last", "compares the number of batches of the first and the last rank",
         check="the diagnosis is right", says="rank 2 of four has a batch more: diagnose returned []", edit="""
         -        "uneven": len({len(one["batches"]) for one in ranks}) > 1,
         +        "uneven": len(ranks[0]["batches"]) != len(ranks[-1]["batches"]),
     """),
-    Mistake(
+    WrongAnswer(
         "shuffles_whole_batches", "draws the order of the global batches, and not that of the samples",
         check="epochs are shuffled anew", says="not shuffled", edit="""
         -    order = list(range(corpus.samples))
@@ -138,7 +138,7 @@ ANSWERS = (
         +    random.Random(42 + 1000 * epoch).shuffle(starts)
         +    for start in starts:
     """),
-    Mistake(
+    WrongAnswer(
         "still_skips", "even and equal on all ranks, and still builds every batch",
         check="only own batches are built", says="rank 0 built", on="only_the_exception", edit="""
         -    yield from islice(loader(), rank, None, world_size)
@@ -149,7 +149,7 @@ ANSWERS = (
         +            yield joint[rank]
         +            joint = []
     """),
-    Mistake(
+    WrongAnswer(
         "strided_short_batches", "takes every N-th sample, in batches of which the last may be short",
         check="all ranks have as many", says="51 samples, batches of 4, epoch 0): the ranks have [4, 4, 4, 3] batches",
         edit="""
@@ -161,7 +161,7 @@ ANSWERS = (
         +    for first in range(0, len(mine), batch_size):
         +        yield corpus.build(mine[first : first + batch_size])
     """),
-    Mistake(
+    WrongAnswer(
         "strided_whole_batches", "takes every N-th sample, in as many whole batches as that gives",
         check="all ranks have as many", says="47 samples, batches of 4, epoch 0): the ranks have [3, 3, 3, 2] batches",
         edit="""
@@ -173,19 +173,19 @@ ANSWERS = (
         +    for first in range(0, len(mine) - batch_size + 1, batch_size):
         +        yield corpus.build(mine[first : first + batch_size])
     """),
-    Mistake(
+    WrongAnswer(
         "sums_over_ranks", "compares samples of different ranks only",
         check="the diagnosis is right", says="rank 1 reads sample 5 twice: diagnose returned []", edit="""
         -    read = [sample for one in ranks for batch in one["batches"] for sample in batch]
         +    read = [sample for one in ranks for sample in {sample for batch in one["batches"] for sample in batch}]
     """),
-    Mistake(
+    WrongAnswer(
         "two_orders_in_turn", "has one order for even epochs and one for odd ones",
         check="epochs are shuffled anew", says="in epoch 0 and in epoch 2", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.Random(42 + 1000 * (epoch % 2)).shuffle(order)
     """),
-    Mistake(
+    WrongAnswer(
         "unrepaired", "leaves the wrapper as it is",
         check="nothing is raised", says="raised RuntimeError", on="only_the_exception", edit="""
         -        random.Random(42 + 1000 * epoch).shuffle(order)
@@ -200,14 +200,14 @@ ANSWERS = (
         +        for _ in range(world_size - 1):
         +            next(everything)
     """),
-    Mistake(
+    WrongAnswer(
         "unseeded", "shuffles without a seed, differently on each rank",
         check="nothing is read twice and little left out",
         says="readings are of samples that were read before", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.shuffle(order)  # the same on all ranks
     """),
-    Mistake(
+    WrongAnswer(
         "builds_ahead", "builds all batches of the epoch before it hands out the first",
         check="only own batches are built", says="when the first was handed out", look="a generator builds a batch", edit="""
         +    built = []
@@ -217,7 +217,7 @@ ANSWERS = (
         +        built.append(corpus.build(order[first : first + batch_size]))
         +    yield from built
     """),
-    Route(
+    RightAnswer(
         "numpy_permutation", "sample numbers are NumPy's, straight from a seeded permutation",
         edit="""
         -    order = list(range(corpus.samples))
@@ -226,7 +226,7 @@ ANSWERS = (
         +
         +    order = np.random.default_rng([42, epoch]).permutation(corpus.samples)  # the same on all ranks
     """),
-    Route(
+    RightAnswer(
         "shares_the_rest", "shares the last samples out in short batches; builds from slices of one order",
         edit="""
         -    for start in range(0, len(order) - joint + 1, joint):
@@ -238,7 +238,7 @@ ANSWERS = (
         +            return
         +        yield corpus.build(together[rank::world_size])
     """),
-    Route(
+    RightAnswer(
         "sorts_by_hash", "orders by hash, finds the faults rank by rank, cuts with a step",
         text="""
         import hashlib
@@ -287,7 +287,7 @@ ANSWERS = (
                 raised = type(error).__name__
             return {"batches": taken, "built": corpus.built, "raised": raised}
     """),
-    Route(
+    RightAnswer(
         "deals_with_a_step", "takes every N-th sample of each whole global batch; the faults are a generator's, made a list",
         edit="""
         -        first = start + rank * batch_size

@@ -2,27 +2,14 @@
 
 import json
 from itertools import chain
-from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.likeness import like_neighbours
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "a stream that can stop"
-HINTS = [
-    "First forget ranks and workers: which samples, in which order, make up global batch k of this epoch? Write a "
-    "function of (seed, epoch, k) for it. Rank and worker only choose from what it says.",
-    "A worker is a copy of the stream. get_worker_info() is None in the main process; otherwise it has .id and "
-    ".num_workers, and the loader takes one batch from each worker in turn: worker i has to build the batches i, "
-    "i + num_workers, ... of its rank.",
-    "The state is {'epoch': e, 'samples': how many of its order all ranks together have read}: start + batches * "
-    "batch_size * world_size. The rest of the order is what a resumed stream, of whatever shape, deals out. The last "
-    "global batch is short: left[rank::world_size] gives every rank its part of it.",
-]
 SIZES, BATCH, SEED = [17, 0, 5, 31, 11], 3, 8  # lines of each file; samples that a rank reads at a time
 ALL = {f"{file}:{line}" for file, size in enumerate(SIZES) for line in range(size)}
 LARGEST_STATE = 200  # characters of JSON
-DRIVER = Path(__file__).with_name("driver.py")
 AHEAD = 2  # batches that torch's loader lets each worker build in advance
 
 
@@ -52,7 +39,7 @@ CALLS = (TWO_EPOCHS, ALONE, WHOLE, STOPPED, AGAIN, OTHER, NEIGHBOUR, LATE, ANOTH
 UNSTOPPED = [one.given for one in (TWO_EPOCHS, ALONE, WHOLE, NEIGHBOUR, LATE, ANOTHER)]
 # Its workers are forked from a process with threads: one of some hundred such runs hangs through nobody's fault.
 # And torch's loader waits up to five seconds for a worker that has not heard that it is to end.
-JOBS = [Job(4, function="read", calls=CALLS, seconds=8.0, patience=6.0, tries=2, driver=DRIVER)]
+JOBS = [Job(4, function="read", calls=CALLS, seconds=8.0, patience=6.0, tries=2, driver=True)]
 
 
 def every_sample_is_read_once(records):

@@ -1,83 +1,83 @@
-"""Wrong and right answers to question 05.4; edited.py says how to read them."""
+"""Wrong and right answers to question 05.4; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "adds_seed_and_epoch", "adds seed and epoch: the second epoch is the next seed's first",
         check="the order is random", says="has the order of seed", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
         +        random.Random(self.seed + self.epoch).shuffle(order)  # a text: seeds that are added up would meet
     """),
-    Mistake(
+    WrongAnswer(
         "blocks_to_workers", "gives each worker a block of the rank's batches, so that they come in another order",
         check="every sample is read once", says="were never read in an epoch", edit="""
         -        for start in starts[first::step]:
         +        block = -(-len(starts) // step)
         +        for start in starts[first * block : (first + 1) * block]:
     """),
-    Mistake(
+    WrongAnswer(
         "drops_the_end", "leaves the last, short global batch out",
         check="every sample is read once", says="were never read in an epoch", edit="""
         -        starts = range(self.start, len(order), joint)
         +        starts = range(self.start, len(order) - joint + 1, joint)
     """),
-    Mistake(
+    WrongAnswer(
         "forgets_the_workers", "every worker yields all of the rank's batches",
         check="every sample is read once", says="readings were of samples read before", edit="""
         -        worker = get_worker_info()
         -        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
         +        first, step = (0, 1)
     """),
-    Mistake(
+    WrongAnswer(
         "loads_and_skips", "finds its place by loading everything before it",
         check="nothing is loaded in vain", says="loaded", edit="""
                  starts = range(self.start, len(order), joint)
         +        for file, line in order[: self.start]:
         +            load(file, line)
     """),
-    Mistake(
+    WrongAnswer(
         "names_the_rank", "puts the rank into the state",
         check="the state is small", says="rank 0 has the state", edit="""
         -        return {"epoch": self.epoch, "samples": samples}
         +        return {"epoch": self.epoch, "samples": samples, "rank": self.rank}
     """),
-    Mistake(
+    WrongAnswer(
         "not_shuffled", "goes through the files in order",
         check="the order is random", says="goes through the files in order", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
     """),
-    Mistake(
+    WrongAnswer(
         "one_by_one", "yields samples where batches are asked for",
         check="every sample is read once", says="from its stream", edit="""
         -            yield [load(file, line) for file, line in mine]
         +            yield from [load(file, line) for file, line in mine]
     """),
-    Mistake(
+    WrongAnswer(
         "order_of_the_rank", "each rank shuffles for itself",
         check="every sample is read once", says="readings were of samples read before", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
         +        random.Random(f"{self.seed}, {self.epoch}, {self.rank}").shuffle(order)
     """),
-    Mistake(
+    WrongAnswer(
         "python_hash", "sorts by hash() of a text, which is another one in every process",
         check="every sample is read once", says="were never read in an epoch", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
         +        order.sort(key=lambda sample: hash(f"{self.seed} {self.epoch} {sample}"))
     """),
-    Mistake(
+    WrongAnswer(
         "saves_the_order", "saves all that is left to read",
         check="the state is small", says="200 are enough", edit="""
         -        return {"epoch": self.epoch, "samples": samples}
         +        return {"epoch": self.epoch, "samples": samples, "left": list(range(samples, sum(self.sizes)))}
     """),
-    Mistake(
+    WrongAnswer(
         "seed_and_epoch_joined", "writes seed and epoch side by side: 20 and 10 are 201 and 0",
         check="the order is random", says="epoch 10 has the order of seed 201, epoch 0", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
         +        random.Random(int(f"{self.seed}{self.epoch}")).shuffle(order)
     """),
-    Mistake(
+    WrongAnswer(
         "shuffles_in_workers", "shuffles each global batch again, with a seed of the worker",
         check="workers and stops change nothing",
         says="in a run that was neither stopped nor had workers it is", edit="""
@@ -86,7 +86,7 @@ ANSWERS = (
         +            random.Random(step).shuffle(together)
         +            mine = together[self.rank :: self.world_size]
     """),
-    Mistake(
+    WrongAnswer(
         "state_of_a_rank", "saves its own rank's place; another number of ranks cannot use it",
         check="every sample is read once", says="2 ranks stop after 5 batches, 4 go on", edit="""
         -        self.epoch, self.start = (state["epoch"], state["samples"]) if state else (0, 0)
@@ -97,7 +97,7 @@ ANSWERS = (
         +            return {"epoch": self.epoch + 1, "batches": 0}
         +        return {"epoch": self.epoch, "batches": samples // (self.batch_size * self.world_size)}
     """),
-    Mistake(
+    WrongAnswer(
         "the_copy_counts", "counts in __iter__, which in a worker is a copy of the stream",
         check="every sample is read once", says="2 ranks with 1 worker stop after 2 and after 5 batches", edit="""
                  self.epoch, self.start = (state["epoch"], state["samples"]) if state else (0, 0)
@@ -109,7 +109,7 @@ ANSWERS = (
         -        samples = self.start + batches * self.batch_size * self.world_size
         +        samples = self.read
     """),
-    Mistake(
+    WrongAnswer(
         "uneven_end", "fills the last batches rank by rank until nothing is left",
         check="all ranks have as many batches", says="the ranks had", edit="""
         -            mine = order[start : start + joint][self.rank :: self.world_size]
@@ -118,14 +118,14 @@ ANSWERS = (
         +            if mine:
         +                yield [load(file, line) for file, line in mine]
     """),
-    Mistake(
+    WrongAnswer(
         "rotates", "begins the order of the seed 20 samples further on in every epoch",
         check="the order is random", says="begun at another place", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
         +        random.Random(f"{self.seed}").shuffle(order)
         +        order = order[20 * self.epoch % len(order) :] + order[: 20 * self.epoch % len(order)]
     """),
-    Mistake(
+    WrongAnswer(
         "loads_ahead", "loads all of its batches before it hands out the first",
         check="nothing is loaded in vain", says="loaded", edit="""
         -        for start in starts[first::step]:
@@ -134,20 +134,20 @@ ANSWERS = (
         +        shares = [order[start : start + joint][self.rank :: self.world_size] for start in starts[first::step]]
         +        yield from [[load(file, line) for file, line in mine] for mine in shares]
     """),
-    Mistake(
+    WrongAnswer(
         "meets_the_others", "waits for the other ranks when a stream is made; a part may be read by some of them only",
         check="does not end", says="barrier", edit="""
         +        dist.barrier()
                  self.sizes, self.batch_size, self.seed, self.rank, self.world_size = sizes, batch_size, seed, rank, world_size
     """),
-    Mistake(
+    WrongAnswer(
         "workers_by_their_place", "deals batches to workers by their place in the epoch, also after a stop",
         check="workers and stops change nothing", says="2 ranks stop after 3 batches, and go on with 2 workers each",
         edit="""
         -        for start in starts[first::step]:
         +        for start in starts[(first - self.start // joint) % step :: step]:
     """),
-    Mistake(
+    WrongAnswer(
         "rounds_shares_up", "shares the last samples in blocks, rounded up: 4 on 3 ranks are 2, 2 and none",
         check="all ranks have as many batches", says="the ranks had", edit="""
         -            mine = order[start : start + joint][self.rank :: self.world_size]
@@ -157,14 +157,14 @@ ANSWERS = (
         +            if mine := together[self.rank * share :][:share]:
         +                yield [load(file, line) for file, line in mine]
     """),
-    Mistake(
+    WrongAnswer(
         "moves_when_asked", "the stream itself moves on when it is asked for its state",
         check="the state is small", says="on rank 0 state_after(2) is", look="whoever asks moves nothing", edit="""
         -        samples = self.start + batches * self.batch_size * self.world_size
         +        self.start += batches * self.batch_size * self.world_size
         +        samples = self.start
     """),
-    Mistake(
+    WrongAnswer(
         "one_batch_ahead", "builds the next batch before it hands out one",
         check="nothing is loaded in vain", says="loaded 12 samples for the 9 it read", look="as it is asked for", edit="""
         +        ready = None
@@ -177,7 +177,7 @@ ANSWERS = (
         +        if ready:
         +            yield ready
     """),
-    Route(
+    RightAnswer(
         "one_number", "the state is one number over all epochs, order drawn by torch from a seeded generator",
         edit="""
         -import random
@@ -200,7 +200,7 @@ ANSWERS = (
         +        whole = sum(self.sizes)
         +        return self.epoch * whole + min(self.start + batches * self.batch_size * self.world_size, whole)
     """),
-    Route(
+    RightAnswer(
         "strided_shares",
         "each rank keeps a stride of what is left, cut into batches that are numbered; a hash sorts the samples",
         edit="""

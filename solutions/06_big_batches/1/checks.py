@@ -1,27 +1,13 @@
 """06.1: a flag that is set one line too late; a detector that sees replicas part, whatever the reason."""
 
-from pathlib import Path
-
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.detector import Detector, called_once
-from ddp_course.grader.questions.q06_1 import driver
-from ddp_course.grader.questions.q06_1 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "one line too late"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "In which pass does DDP decide whether the coming backward will talk? The flag is read there, once. What does it "
-    "hold in micro-step 1, and what in micro-step 5?",
-    "replicas_agree: the module, the optimizer and the micro-batches are yours to make: the module equal on all ranks, "
-    "the micro-batches not, or nothing can part. Several micro-batches an update. Afterwards all-gather the weights.",
-    "Compare what you gathered with rank 0's, every parameter, on every rank: all ranks hold the same list then, and "
-    "come to the same answer. A repair that needs no flag: no_sync() around forward and backward unless it is the "
-    "last micro-batch of the update.",
-]
-DRIVER = Path(driver.__file__)
+from . import driver
+
 DETECTOR, REPAIRED = "replicas_agree", "train"
 RIGHT = (
     "no_sync around both passes",
@@ -43,7 +29,7 @@ SMALL = 64  # bytes an update that are not gradients
 
 def job(world, function, *arguments, seconds=6.0):
     calls = tuple(Call([one] * world, str(one[0])) for one in arguments)
-    return Job(world, function, calls, seconds=seconds, driver=DRIVER, loads=("torch._dynamo",))
+    return Job(world, function, calls, seconds=seconds, driver=True, loads=("torch._dynamo",))
 
 
 DETECT = [job(3, DETECTOR, *((what, torch.zeros(1)) for what in RIGHT + BROKEN))]

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 06.1; edited.py says how to read them."""
+"""Wrong and right answers to question 06.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "averages_weights", "averages the weights after each step, not the gradients before it",
         check="the global batch is learned", says="AdamW: rank", edit="""
         -    model = DistributedDataParallel(module)
@@ -19,7 +19,7 @@ ANSWERS = (
         +                dist.all_reduce(parameter.data)
         +                parameter.data /= dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "backward_only", "no_sync around the backward alone: every micro-batch talks",
         check="gradients travel once an update", says="started 4 all-reduce(s)",
         look="which micro-batches communicate", edit="""
@@ -27,25 +27,25 @@ ANSWERS = (
                  with contextlib.nullcontext() if last else model.no_sync():
         -            loss = model(inputs, targets) / accumulate
     """),
-    Mistake(
+    WrongAnswer(
         "compares_first_and_last", "the detector compares the first rank with the last and asks none between",
         check="parting replicas are seen", says="rank 1 ends with two numbers exchanged", edit="""
         -    return all(torch.equal(one, everyones[0]) for one in everyones)
         +    return torch.equal(everyones[0], everyones[-1])
     """),
-    Mistake(
+    WrongAnswer(
         "compares_sums", "the detector compares the sums of the weights",
         check="parting replicas are seen", says="rank 1 ends with two numbers exchanged", edit="""
              weight = module.weight.detach()
         +    weight = weight.sum()
     """),
-    Mistake(
+    WrongAnswer(
         "divisor_lost", "moves the line and loses the division by the micro-batches",
         check="the global batch is learned", says="the ranks agree with each other", edit="""
         -            loss = model(inputs, targets) / accumulate
         +            loss = model(inputs, targets)
     """),
-    Mistake(
+    WrongAnswer(
         "flag_still_late", "the detector is right, the loop is as it was",
         check="the global batch is learned", says="and the ranks differ", edit="""
         -        with contextlib.nullcontext() if last else model.no_sync():
@@ -55,49 +55,49 @@ ANSWERS = (
         +        model.require_backward_grad_sync = last
         +        loss.backward()
     """),
-    Mistake(
+    WrongAnswer(
         "flag_upside_down", "silent in the last micro-batch instead of the others",
         check="the global batch is learned", says="and the ranks differ", edit="""
         -        with contextlib.nullcontext() if last else model.no_sync():
         +        with model.no_sync() if last else contextlib.nullcontext():
     """),
-    Mistake(
+    WrongAnswer(
         "looks_at_the_loss", "the detector compares the ranks' losses, which differ by their data",
         check="sound loops pass", says="returned False, but the weights are equal", edit="""
         -    weight = module.weight.detach()
         +    weight = module(*micro_batches_of(dist.get_rank(), 1)[0]).detach()
     """),
-    Mistake(
+    WrongAnswer(
         "loose_tolerance", "the detector takes a thousandth for nothing",
         check="parting replicas are seen", says="1e-6 away", edit="""
         -    return all(torch.equal(one, everyones[0]) for one in everyones)
         +    return all(torch.allclose(one, everyones[0], atol=1e-3) for one in everyones)
     """),
-    Mistake(
+    WrongAnswer(
         "no_accumulation", "the detector steps after every micro-batch",
         check="parting replicas are seen", says="the flag set after the forward", edit="""
         -    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
         +    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 1)
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_is_asked", "the detector decides on rank 0 and the others say True",
         check="all ranks say the same", says="returned True on rank 1 and False on rank 0", edit="""
         -    return all(torch.equal(one, everyones[0]) for one in everyones)
         +    return dist.get_rank() > 0 or all(torch.equal(one, everyones[0]) for one in everyones)
     """),
-    Mistake(
+    WrongAnswer(
         "same_data_everywhere", "the detector gives all ranks the same micro-batches",
         check="parting replicas are seen", says="the flag set after the forward", edit="""
         -    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
         +    train(module, optimizer, micro_batches_of(0, 12), 4)
     """),
-    Mistake(
+    WrongAnswer(
         "trains_twice", "the detector trains a second time, to be sure",
         check="it is called once", says="replicas_agree called train 2 times on rank 0", look="one call is enough", edit="""
              train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
         +    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
     """),
-    Mistake(
+    WrongAnswer(
         "gathers_again", "averages in the last micro-batch alone, and then gathers the gradients of all ranks as well",
         check="gradients travel once an update", says="started 1 all-reduce(s) and handed over 344 bytes",
         look="Once is enough", edit="""
@@ -107,7 +107,7 @@ ANSWERS = (
         +                dist.all_gather(everyones, parameter.grad)
                      optimizer.step()
     """),
-    Route(
+    RightAnswer(
         "by_hand",
         "no wrapper; all gradients in one message before the step; the detector compares smallest and largest",
         text="""
@@ -143,7 +143,7 @@ ANSWERS = (
                     weight.grad = piece.view_as(weight)
                 optimizer.step()
     """),
-    Route(
+    RightAnswer(
         "flag_moved", "keeps the flag and moves it one line up; the detector collects lists of numbers",
         edit="""
         -    weight = module.weight.detach()
@@ -161,7 +161,7 @@ ANSWERS = (
         +        loss = model(inputs, targets) / accumulate
         +        loss.backward()
     """),
-    Route(
+    RightAnswer(
         "with_a_hook", "a communication hook of torch's own beside no_sync; the detector has an optimizer with a memory",
         edit="""
              model = DistributedDataParallel(module)

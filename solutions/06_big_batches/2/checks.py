@@ -1,28 +1,14 @@
 """06.2: micro-batches that are left over at the end of an epoch; a detector that weighs every update."""
 
-from pathlib import Path
-
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.detector import called_once
-from ddp_course.grader.questions.q06_2 import driver
-from ddp_course.grader.questions.q06_2 import given as given_script
 from ddp_course.grader.returned import numbers
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "find the 1.5"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "10 micro-batches at 2 an update are 5 whole updates. The first loop moved the weight by 4, the second by 4.5. "
-    "Where is the fifth micro-batch of each epoch in the first, and where in the second?",
-    "update_sizes: OneWeight, SGD with lr=1, and an optimizer that tells you of each step: "
-    "optimizer.register_step_pre_hook(lambda *_: ...) is called right before the weight moves. Its gradient is the "
-    "size. The micro-batches can hold anything.",
-    "train: go through an epoch in groups, micro_batches[first : first + accumulate] for first in range(0, count, "
-    "accumulate). Divide by len(group), let the last of the group talk, step after each group.",
-]
-DRIVER = Path(driver.__file__)
+from . import driver
+
 DETECTOR, REPAIRED = "update_sizes", "train"
 CLOSE = 1e-10  # float64: the order of the sums shifts the numbers by about 1e-16
 SMALL = 64  # bytes an update that are not gradients
@@ -30,7 +16,7 @@ SMALL = 64  # bytes an update that are not gradients
 
 def job(world, function, *arguments):
     calls = tuple(Call([one] * world, str(one[0])) for one in arguments)
-    return Job(world, function, calls, seconds=6.0, driver=DRIVER, loads=("torch._dynamo",))
+    return Job(world, function, calls, seconds=6.0, driver=True, loads=("torch._dynamo",))
 
 
 WHATS = tuple(driver.VERSIONS)

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 06.2; edited.py says how to read them."""
+"""Wrong and right answers to question 06.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "averages_weights", "averages the weights after each step, not the gradients before it",
         check="every micro batch counts once", says="4 an update, AdamW: rank", edit="""
         -    model = DistributedDataParallel(module)
@@ -19,19 +19,19 @@ ANSWERS = (
         +                torch.distributed.all_reduce(parameter.data)
         +                parameter.data /= torch.distributed.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "calculated", "the detector works out what a right loop would do and trains nothing",
         check="the sizes are read right", says="not [1, 1, 1, 1]", edit="""
         -    return sizes
         +    return [1.0] * (epochs * -(-micro_batches // accumulate))
     """),
-    Mistake(
+    WrongAnswer(
         "counts_through", "counts the micro-batches through the epochs: an update may hold two epochs",
         check="every micro batch counts once", says="from one process on the global batches", edit="""
         -    for micro_batches in epochs:
         +    for micro_batches in [[one for epoch in epochs for one in epoch]]:
     """),
-    Mistake(
+    WrongAnswer(
         "every_micro_batch_talks", "is right about the leftovers and lets every micro-batch talk",
         check="gradients travel once an update", says="handed over 2,528 bytes in 9 updates", edit="""
         -            for number, inputs in enumerate(group, start=1):
@@ -40,13 +40,13 @@ ANSWERS = (
         +            for inputs in group:
         +                (model(inputs) / len(group)).backward()
     """),
-    Mistake(
+    WrongAnswer(
         "long_last_update", "adds the rest to the last full update of the epoch",
         check="every micro batch counts once", says="from one process on the global batches", on="rest_kept", edit="""
         -            last = (i + 1) % accumulate == 0
         +            last = (i + 1) % accumulate == 0 and len(micro_batches) - i > accumulate or i + 1 == len(micro_batches)
     """),
-    Mistake(
+    WrongAnswer(
         "rest_kept", "takes the zero_grad at the start of an epoch out",
         check="every micro batch counts once", says="adds the rest to the next epoch", edit="""
         -        for first in range(0, len(micro_batches), accumulate):
@@ -64,19 +64,19 @@ ANSWERS = (
         +                optimizer.step()
         +                optimizer.zero_grad()
     """),
-    Mistake(
+    WrongAnswer(
         "rest_lost", "leaves the loop as it was: the rest of an epoch is thrown away",
         check="every micro batch counts once", says="throws the rest of an epoch away", on="rest_kept", edit="""
              for micro_batches in epochs:
         +        optimizer.zero_grad()
     """),
-    Mistake(
+    WrongAnswer(
         "rounds_the_sizes", "the detector rounds the sizes to two digits",
         check="the sizes are read right", says="returned [1, 1, 1.33, 1, 1.33, 1] on rank 0", edit="""
         -    optimizer.register_step_pre_hook(lambda *_: sizes.append(module.weight.grad.item()))
         +    optimizer.register_step_pre_hook(lambda *_: sizes.append(round(module.weight.grad.item(), 2)))
     """),
-    Mistake(
+    WrongAnswer(
         "scales_the_learning_rate", "makes up for a short update by a larger learning rate",
         check="every micro batch counts once", says="4 an update, AdamW: rank", edit="""
         -                    (model(inputs) / len(group)).backward()
@@ -87,26 +87,26 @@ ANSWERS = (
         +            for settings in optimizer.param_groups:
         +                settings["lr"] /= accumulate / len(group)
     """),
-    Mistake(
+    WrongAnswer(
         "short_update_is_silent", "flushes at the end of the epoch, after a last micro-batch that did not talk",
         check="every micro batch counts once", says="and the ranks differ from each other", edit="""
         -                with contextlib.nullcontext() if number == len(group) else model.no_sync():
         +                with contextlib.nullcontext() if number == accumulate else model.no_sync():
     """),
-    Mistake(
+    WrongAnswer(
         "short_update_too_small", "steps at the end of an epoch, but divides by a full update's number",
         check="every micro batch counts once", says="a short last update, divided as if it were full",
         on="rest_kept", edit="""
         -            last = (i + 1) % accumulate == 0
         +            last = (i + 1) % accumulate == 0 or i + 1 == len(micro_batches)
     """),
-    Mistake(
+    WrongAnswer(
         "sizes_after_the_step", "the detector notes where the weight is, not how far it moved",
         check="the sizes are read right", says="not [1, 1, 1, 1]", edit="""
         -    optimizer.register_step_pre_hook(lambda *_: sizes.append(module.weight.grad.item()))
         +    optimizer.register_step_post_hook(lambda *_: sizes.append(-module.weight.item()))
     """),
-    Mistake(
+    WrongAnswer(
         "trains_epoch_by_epoch", "the detector calls train for each epoch anew",
         check="the sizes are read right", says="adds the rest to the next epoch",
         look="how often train is called: 2 times here", edit="""
@@ -114,7 +114,7 @@ ANSWERS = (
         +    for _ in range(epochs):
         +        train(module, optimizer, [[torch.ones(3)] * micro_batches], accumulate)
     """),
-    Mistake(
+    WrongAnswer(
         "trains_twice", "the detector trains a second time, on another model",
         check="it is called once", says="update_sizes called train 2 times on rank 0",
         look="one call makes all epochs", edit="""
@@ -122,7 +122,7 @@ ANSWERS = (
         +    other = OneWeight()
         +    train(other, torch.optim.SGD(other.parameters(), lr=1.0), [[torch.ones(3)]], accumulate)
     """),
-    Route(
+    RightAnswer(
         "by_steps", "divides the gradients before the step; the detector watches the weight at every forward",
         text="""
         import torch

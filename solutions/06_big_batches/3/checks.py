@@ -1,7 +1,6 @@
 """06.3: the mean over all tokens of ragged micro-batches on all ranks; a test that sees every other mean."""
 
 import math
-from pathlib import Path
 
 import torch
 
@@ -9,24 +8,11 @@ from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.detector import Detector, called_once
 from ddp_course.grader.gradient_checks import assert_shaped_like
 from ddp_course.grader.likeness import Mistake, recognised
-from ddp_course.grader.questions.q06_3 import driver
-from ddp_course.grader.questions.q06_3 import given as given_script
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "one divisor for all"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Of 38 targets in one update, 3 are in a micro-batch of their own. What share of the gradient do these 3 decide "
-    "in the given function, and what share should they?",
-    'F.cross_entropy(..., reduction="sum") adds up and divides by nothing, and is 0 where there is nothing to add. '
-    "One number of targets, over all micro-batches and ranks, can then divide everything. DDP divides by the world "
-    "size on its own; what undoes that?",
-    "is_token_mean: micro-batches with different numbers of targets, on one rank and between ranks. Every rank can "
-    "make those of all ranks, so every rank can compute the mean in one process and compare: the loss and each "
-    "gradient. Let the ranks agree on the answer with an all-reduce (MIN).",
-]
-DRIVER = Path(driver.__file__)
+from . import driver
+
 DETECTOR, REPAIRED = "is_token_mean", "loss_and_gradients"
 RIGHT = ("the mean over all tokens", "the same, computed by every rank")
 BROKEN = tuple(what for what in driver.VERSIONS if what not in RIGHT)
@@ -41,7 +27,7 @@ def job(world, function, *calls):
         function,
         tuple(Call([arguments] * world, given) for given, *arguments in map(tuple, calls)),
         seconds=6.0,
-        driver=DRIVER,
+        driver=True,
         loads=("torch._dynamo",),
     )
 

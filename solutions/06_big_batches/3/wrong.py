@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 06.3; edited.py says how to read them."""
+"""Wrong and right answers to question 06.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "as_it_was", "the detector is right, the function is as it was",
         check="the loss is exact", says="ragged lengths", edit="""
         -    count = torch.tensor(sum(int((targets != IGNORED).sum()) for _, targets in micro_batches))
@@ -18,36 +18,36 @@ ANSWERS = (
         -    return joint_loss.item(), [parameter.grad for parameter in module.parameters()]
         +    return joint_loss.item() / dist.get_world_size(), [parameter.grad for parameter in module.parameters()]
     """),
-    Mistake(
+    WrongAnswer(
         "counts_padding", "divides by all targets, the ignored ones too",
         check="the loss is exact", says="over all tokens it is", look="which targets the divisor counts", edit="""
         -    count = torch.tensor(sum(int((targets != IGNORED).sum()) for _, targets in micro_batches))
         +    count = torch.tensor(sum(targets.numel() for _, targets in micro_batches))
     """),
-    Mistake(
+    WrongAnswer(
         "equal_lengths_tested", "the detector's micro-batches all have the same number of targets",
         check="other means are seen", says="the mean of the micro-batches' means", edit="""
         -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
         +    everyones = [micro_batches_of(rank, [[4, 6], [5, 5]]) for rank in range(world)]
     """),
-    Mistake(
+    WrongAnswer(
         "first_gradient_tested", "the detector compares the loss and the first gradient only",
         check="other means are seen", says="the last gradient one in a thousand too large", edit="""
         -    gaps += [(a - p.grad).abs().max().item() for a, p in zip(gradients, model.parameters(), strict=True)]
         +    gaps += [(a - p.grad).abs().max().item() for a, p in list(zip(gradients, model.parameters(), strict=True))[:1]]
     """),
-    Mistake(
+    WrongAnswer(
         "loose_test", "the detector allows a hundredth",
         check="other means are seen", says="one in a thousand too large", edit="""
         -    exact = torch.tensor(float(max(gaps) < 1e-10))
         +    exact = torch.tensor(float(max(gaps) < 1e-2))
     """),
-    Mistake(
+    WrongAnswer(
         "loss_alone_tested", "the detector compares the loss and not the gradients",
         check="other means are seen", says="the right loss, the gradient of a mean of means", edit="""
         -    gaps += [(a - p.grad).abs().max().item() for a, p in zip(gradients, model.parameters(), strict=True)]
     """),
-    Mistake(
+    WrongAnswer(
         "nan_is_not_larger", "the detector asks whether a gap is too large, which NaN never is",
         check="other means are seen", says="but that is no number", edit="""
         -    gaps += [(a - p.grad).abs().max().item() for a, p in zip(gradients, model.parameters(), strict=True)]
@@ -61,19 +61,19 @@ ANSWERS = (
         +    dist.all_reduce(wrong)
         +    return wrong.item() == 0
     """),
-    Mistake(
+    WrongAnswer(
         "not_for_all", "the detector compares with the mean over its own rank's tokens",
         check="exact means pass", says="is exact to rounding", edit="""
         -    model, batches = make_model(), [batch for one in everyones for batch in one]
         +    model, batches = make_model(), everyones[dist.get_rank()]
     """),
-    Mistake(
+    WrongAnswer(
         "one_micro_batch_tested", "the detector's ranks have one micro-batch each",
         check="other means are seen", says="the mean of the micro-steps' means", edit="""
         -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
         +    everyones = [micro_batches_of(rank, [[8 - rank, 8 - 2 * rank]]) for rank in range(world)]
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_decides", "the detector compares on rank 0, the others say True",
         check="all ranks say the same", says="returned True on rank 1 and False on rank 0", edit="""
         -    exact = torch.tensor(float(max(gaps) < 1e-10))
@@ -81,19 +81,19 @@ ANSWERS = (
         -    return bool(exact)
         +    return dist.get_rank() > 0 or max(gaps) < 1e-10
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_tells_the_others", "the detector compares on rank 0, which tells the others the answer",
         check="other means are seen", says="except on rank 0", edit="""
         -    dist.all_reduce(exact, dist.ReduceOp.MIN)
         +    dist.broadcast(exact, src=0)
     """),
-    Mistake(
+    WrongAnswer(
         "ranks_alike", "the detector's ranks all have as many targets as each other",
         check="other means are seen", says="the mean of the ranks' means", edit="""
         -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
         +    everyones = [micro_batches_of(rank, [[8 - rank, 8], [rank + 1, 1]]) for rank in range(world)]
     """),
-    Mistake(
+    WrongAnswer(
         "tokens_of_the_rank", "counts the targets of its own rank only",
         check="the loss is exact", says="ragged lengths", on="world_size_forgotten", edit="""
         -    dist.all_reduce(count)
@@ -101,13 +101,13 @@ ANSWERS = (
         -    return joint_loss.item(), [parameter.grad for parameter in module.parameters()]
         +    return joint_loss.item() / dist.get_world_size(), [parameter.grad for parameter in module.parameters()]
     """),
-    Mistake(
+    WrongAnswer(
         "world_size_forgotten", "forgets that DDP divides by the number of ranks",
         check="the gradient is exact", says="it is 0.5 times as long", edit="""
         -            (loss * dist.get_world_size()).backward()
         +            loss.backward()
     """),
-    Mistake(
+    WrongAnswer(
         "asks_twice", "the detector calls the function once for the loss and once for the gradients",
         check="it is called once", says="is_token_mean called the function 2 times on rank 0",
         look="one call gives the loss and the gradients", edit="""
@@ -115,7 +115,7 @@ ANSWERS = (
         +    loss, _ = function(make_model(), everyones[dist.get_rank()])
         +    _, gradients = function(make_model(), everyones[dist.get_rank()])
     """),
-    Route(
+    RightAnswer(
         "divides_at_the_end",
         "no wrapper; sums everything, one message, divides in the end; the detector takes gradients by autograd",
         text='''
@@ -161,7 +161,7 @@ ANSWERS = (
             pieces = (message[2:] / message[1]).split(sizes)
             return message[0] / message[1], [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
     '''),
-    Route(
+    RightAnswer(
         "unequal_numbers_of_micro_batches", "the detector gives rank r r + 1 micro-batches",
         edit="""
         -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]

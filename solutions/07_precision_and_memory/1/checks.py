@@ -1,29 +1,17 @@
 """07.1: clipping in the one place where it means something; and a test that tells right updates from wrong ones."""
 
 import math
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q07_1 import driver
-from ddp_course.grader.questions.q07_1 import given as given_script
-from ddp_course.grader.questions.q07_1.versions import Update
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "clipped, but what?"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Write down what `.grad` holds after each line of update: whose gradient is it, this rank's or the joint one? Is "
-    "it multiplied by the scale? Clipping makes sense at one point only.",
-    "backward, average, scaler.unscale_(optimizer), clip, step, update. `unscale_` also looks for inf, so it belongs "
-    "after the average: then all ranks see the same gradient and decide alike.",
-    "is_right: give each rank a gradient that you choose (loss = (weights * chosen).sum() has the gradient `chosen`), "
-    "other ones on each rank, and a learning rate of 1. The weights then move by minus the gradient that was used. Do "
-    "it once far above the limit and once far below, compare with the mean of all chosen gradients, and let all ranks "
-    "agree on the answer with an all-reduce (MIN).",
-]
+from . import driver
+from . import given as given_script
+from .versions import Update
+
 LOADS = ("torch._dynamo",)  # what optimizers need
 FUNCTION, DETECTOR = "train", "is_right"
 CLOSE = 1e-4  # of a step's length: clip_grad_norm_ adds 1e-6 to the norm
@@ -58,7 +46,7 @@ TRAIN = [
         3,
         function="update",
         loads=LOADS,
-        driver=Path(driver.__file__),
+        driver=True,
         calls=(
             call(3, 5.0, 0.1, "a limit of 0.1, SGD with momentum"),
             # Not before it has a momentum: along that, a step moves the weights without any gradient.

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 07.1; edited.py says how to read them."""
+"""Wrong and right answers to question 07.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "before_average", "unscales and clips each rank's own gradient, then averages",
         check="every step is the joint one", says="degrees aside", on="before_unscale", edit="""
         +    scaler.unscale_(optimizer)
@@ -11,7 +11,7 @@ ANSWERS = (
              average_gradients(weights)
         -    norm = clip_grad_norm_(weights, limit)
     """),
-    Mistake(
+    WrongAnswer(
         "before_unscale", "clips after the average but before unscale_",
         check="every step is the joint one", says="one process with the global batch moves them by 0.5",
         on="limit_times_scale", edit="""
@@ -23,7 +23,7 @@ ANSWERS = (
         -    return norm.item() / scale
         +    return norm.item()
     """),
-    Mistake(
+    WrongAnswer(
         "clips_each_tensor", "a limit for each tensor instead of one for the gradient",
         check="every step is the joint one", says="degrees aside", on="before_unscale", edit="""
         -    norm = clip_grad_norm_(weights, limit)
@@ -32,14 +32,14 @@ ANSWERS = (
         +    for weight in weights:
         +        clip_grad_norm_(weight, limit)
     """),
-    Mistake(
+    WrongAnswer(
         "clips_twice", "clips before the average and after it",
         check="every step is the joint one", says="degrees aside", on="before_unscale", edit="""
              scaler.scale(loss).backward()
         +    scaler.unscale_(optimizer)
         +    clip_grad_norm_(weights, limit)
     """),
-    Mistake(
+    WrongAnswer(
         "detector_above_only", "the detector looks far above the limit only",
         check="the detector tells right from wrong",
         says="makes short gradients as long as the limit): is_right returned True", on="before_unscale", edit="""
@@ -49,7 +49,7 @@ ANSWERS = (
         -    for size in (0.001, 1000.0):
         +    for size in (1000.0,):
     """),
-    Mistake(
+    WrongAnswer(
         "detector_always_false", "the detector finds everything wrong",
         check="the detector tells right from wrong", says="is_right returned False",
         on="detector_first_tensor_only", edit='''
@@ -72,7 +72,7 @@ ANSWERS = (
         +def is_right(update):
         +    return False
     '''),
-    Mistake(
+    WrongAnswer(
         "detector_each_rank_alone", "each rank of the detector says what it saw itself",
         check="the detector tells right from wrong", says="rank by rank", on="before_unscale", edit="""
              average_gradients(weights)
@@ -80,7 +80,7 @@ ANSWERS = (
         @@
         -    dist.all_reduce(good, op=dist.ReduceOp.MIN)
     """),
-    Mistake(
+    WrongAnswer(
         "detector_equal_gradients", "the detector gives all ranks the same gradient",
         check="the detector tells right from wrong",
         says="clips each rank's gradient, then averages): is_right returned True", on="before_unscale", edit="""
@@ -93,7 +93,7 @@ ANSWERS = (
         -        joint = torch.stack([rows[rank % 3] for rank in range(dist.get_world_size())]).mean(0)
         +        joint = torch.stack([rows[0] for rank in range(dist.get_world_size())]).mean(0)
     """),
-    Mistake(
+    WrongAnswer(
         "detector_first_tensor_only", "the detector looks at the first tensor of the weights only",
         check="the detector tells right from wrong",
         says="makes NaN of the last tensor): is_right returned True", edit="""
@@ -120,7 +120,7 @@ ANSWERS = (
         -if __name__ == "__main__":
         -    main()
     """),
-    Mistake(
+    WrongAnswer(
         "detector_length_only", "the detector compares lengths, not directions",
         check="the detector tells right from wrong", says="is_right returned True", on="before_unscale", edit="""
              average_gradients(weights)
@@ -129,7 +129,7 @@ ANSWERS = (
         -        good *= torch.allclose(torch.cat(weights).detach(), expected, rtol=1e-4, atol=0.0)
         +        good *= torch.isclose(torch.cat(weights).detach().norm(), expected.norm(), rtol=1e-4)
     """),
-    Mistake(
+    WrongAnswer(
         "detector_nan_is_not_larger", "the detector asks whether a gap is too large, which NaN never is",
         check="the detector tells right from wrong",
         says="makes NaN of the last tensor): is_right returned True", on="detector_first_tensor_only", edit="""
@@ -137,7 +137,7 @@ ANSWERS = (
         +        if ((torch.cat(weights).detach() - expected).abs() > 1e-4 * expected.abs()).any():
         +            good *= 0
     """),
-    Mistake(
+    WrongAnswer(
         "detector_replicas_only", "the detector asks only whether the ranks end equal",
         check="the detector tells right from wrong",
         says="is_right returned True on rank 0; it should be False", on="detector_always_false", edit="""
@@ -149,13 +149,13 @@ ANSWERS = (
         +    dist.all_gather(everyone, weights[0].detach())
         +    return all(torch.equal(one, everyone[0]) for one in everyone)
     """),
-    Mistake(
+    WrongAnswer(
         "never_averages", "unscales and clips, and forgets the average",
         check="every step is the joint one", says="in step 1 the weights on rank 0", on="before_unscale", edit="""
         -    average_gradients(weights)
         +    scaler.unscale_(optimizer)
     """),
-    Mistake(
+    WrongAnswer(
         "norm_after", "returns the norm of the clipped gradient",
         check="the norm is that of the joint gradient", says="in step 1 update returned",
         on="before_unscale", edit="""
@@ -164,14 +164,14 @@ ANSWERS = (
         +    clip_grad_norm_(weights, limit)
         +    norm = torch.cat([weight.grad for weight in weights]).norm()
     """),
-    Mistake(
+    WrongAnswer(
         "not_clipped", "takes the clipping out and returns the norm",
         check="every step is the joint one", says="moved by", on="before_unscale", edit="""
         -    norm = clip_grad_norm_(weights, limit)
         +    scaler.unscale_(optimizer)
         +    norm = torch.cat([weight.grad for weight in weights]).norm()
     """),
-    Mistake(
+    WrongAnswer(
         "own_norm", "divides the joint gradient by the norm of this rank's own",
         check="every step is the joint one", says="in step 1 the weights on rank", on="before_unscale", edit="""
         +    norm = torch.cat([weight.grad for weight in weights]).norm() / scaler.get_scale()
@@ -181,7 +181,7 @@ ANSWERS = (
         +    for weight in weights:
         +        weight.grad *= min(1.0, limit / norm.item())
     """),
-    Mistake(
+    WrongAnswer(
         "replaces_inf", "replaces what is not finite by zero",
         check="an overflow moves nobody", says="they should stay", on="before_unscale", edit="""
         +    for weight in weights:
@@ -189,13 +189,13 @@ ANSWERS = (
              average_gradients(weights)
         +    scaler.unscale_(optimizer)
     """),
-    Mistake(
+    WrongAnswer(
         "scaled_norm", "clips at limit x scale, and returns the norm of scaled gradients",
         check="the norm is that of the joint gradient", says="update returned", on="before_unscale", edit="""
         -    norm = clip_grad_norm_(weights, limit)
         +    norm = clip_grad_norm_(weights, limit * scaler.get_scale())
     """),
-    Mistake(
+    WrongAnswer(
         "steps_by_hand", "subtracts learning rate times gradient and never calls the optimizer",
         check="every step is the joint one", says="momentum): in step 2 the weights on rank 0 moved by",
         on="detector_first_tensor_only", edit="""
@@ -213,7 +213,7 @@ ANSWERS = (
         +            for weight in weights:
         +                weight -= optimizer.param_groups[0]["lr"] * weight.grad
     """),
-    Mistake(
+    WrongAnswer(
         "unrepaired", "clips scaled gradients, each rank its own",
         check="every step is the joint one", says="in step 1 the weights on rank 0 moved by",
         on="before_unscale", edit="""
@@ -221,13 +221,13 @@ ANSWERS = (
              average_gradients(weights)
         -    norm = clip_grad_norm_(weights, limit)
     """),
-    Mistake(
+    WrongAnswer(
         "unscales_before_average", "looks for inf before the ranks have averaged",
         check="an overflow moves nobody", says="rank 1 overflows in step 1", on="before_unscale", edit="""
              scaler.scale(loss).backward()
         +    scaler.unscale_(optimizer)
     """),
-    Mistake(
+    WrongAnswer(
         "without_the_scaler", "leaves the scaler away, so that nobody looks for inf",
         check="an overflow moves nobody", says="nan", on="before_unscale", edit="""
         -    scaler.scale(loss).backward()
@@ -238,19 +238,19 @@ ANSWERS = (
         -    scaler.update()
         +    optimizer.step()
     """),
-    Mistake(
+    WrongAnswer(
         "never_zeroes", "leaves out zero_grad, so that gradients of all steps add up",
         check="the norm is that of the joint gradient",
         says="(gradients below the limit): in step 3 update returned", edit="""
         -    optimizer.zero_grad()
     """),
-    Mistake(
+    WrongAnswer(
         "norm_on_rank_0_only", "returns the norm on rank 0 alone: who else would print it",
         check="the norm is that of the joint gradient", says="update returned None on rank 1", edit="""
         -    return norm.item()
         +    return norm.item() if dist.get_rank() == 0 else None
     """),
-    Mistake(
+    WrongAnswer(
         "steps_along_zero", "zeroes a gradient that is not finite, and steps: momentum moves the weights all the same",
         check="an overflow moves nobody", says="rank 0 overflows in step 2, SGD with momentum): in step 2 the weights",
         look="once it has a momentum", edit="""
@@ -265,7 +265,7 @@ ANSWERS = (
         +        optimizer.zero_grad(set_to_none=False)
         +    optimizer.step()
     """),
-    Mistake(
+    WrongAnswer(
         "detector_asks_for_the_norm", "the detector also wants the norm returned, of which its text says nothing",
         check="the detector tells right from wrong",
         says="clips scaled gradients to limit x scale): is_right returned False", edit="""
@@ -274,13 +274,13 @@ ANSWERS = (
                  joint = rows[: dist.get_world_size()].mean(0)
         +        good *= norm is not None and abs(norm / joint.norm().item() - 1) < 1e-4
     """),
-    Mistake(
+    WrongAnswer(
         "detector_too_exact", "the detector wants twelve digits, and takes rounding for a mistake",
         check="the detector tells right from wrong", says="clips by clip_grad_norm_): is_right returned False", look="rounding", edit="""
         -        good *= torch.allclose(torch.cat(weights).detach(), expected, rtol=1e-4, atol=0.0)
         +        good *= torch.allclose(torch.cat(weights).detach(), expected, rtol=1e-12, atol=0.0)
     """),
-    Route(
+    RightAnswer(
         "flat_and_by_hand",
         "one message for all gradients, scale and clip by hand; a detector that compares with its own update",
         text="""
@@ -335,7 +335,7 @@ ANSWERS = (
             dist.all_gather_object(seen, differences)
             return not any(seen)
     """),
-    Route(
+    RightAnswer(
         "limit_times_scale", "clips scaled gradients at limit x scale",
         text="""
         import torch

@@ -1,28 +1,17 @@
 """07.2: all ranks skip together, or the replicas part; and a function that finds the step at which they do."""
 
 import math
-from pathlib import Path
 
 import torch
 from torch.nn.functional import linear
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q07_2 import given as given_script
-from ddp_course.grader.questions.q07_2.versions import Loop, Recorded
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "the skipped step"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "In the sixth step, which ranks enter the `if`? Both have the same averaged gradient. What does scaler.update() do "
-    "on the one that enters, and what is the loss multiplied by on each rank in the seventh?",
-    "After averaging, an inf of one rank is in the gradient of all. The scaler looks for it on every rank by itself: "
-    "what would happen without the `if`?",
-    "where_replicas_part: call train, collect all histories with dist.all_gather_object, and go through the steps up "
-    "to the longest one. Two floats are the same bits if their repr is equal; that also holds for NaN, which `==` "
-    "would call unequal to itself.",
-]
+from . import given as given_script
+from .versions import Loop, Recorded
+
 LOADS = ("torch._dynamo",)  # what optimizers need
 FUNCTION, DETECTOR = "train", "where_replicas_part"
 LEARNING_RATE, CLOSE = 0.05, 1e-3  # of the weights: float16 rounds the products

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 07.2; edited.py says how to read them."""
+"""Wrong and right answers to question 07.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "agrees_and_leaves_the_scaler_alone", "all ranks agree to skip, and nobody updates the scaler",
         check="a skipped step halves the scale",
         says="step 3 was skipped, and the scale on rank 0 went from 1024 to 1024", on="unrepaired", edit="""
@@ -14,7 +14,7 @@ ANSWERS = (
         -        if torch.isfinite(loss):
         +        if finite.item():
     """),
-    Mistake(
+    WrongAnswer(
         "agrees_about_the_loss", "all ranks agree whether a loss overflowed, and nobody looks at the scaled gradient",
         check="an overflow moves nobody", says="gradient overflows in step 2, its loss does not", edit="""
         -        scaler.scale(loss).backward()
@@ -31,7 +31,7 @@ ANSWERS = (
         +        else:
         +            scaler.update(scaler.get_scale() / 2)
     """),
-    Mistake(
+    WrongAnswer(
         "clears_the_step_after", "leaves out every step in which the scale differs from the first one",
         check="a skipped step halves the scale", says="and the scale on rank 0 went from 512 to 512",
         on="looks_before_averaging", edit="""
@@ -40,7 +40,7 @@ ANSWERS = (
         +        if scaler.get_scale() < scale:
         +            weight.grad.zero_()
     """),
-    Mistake(
+    WrongAnswer(
         "detector_close_is_equal", "the detector takes nearly equal for equal",
         check="the detector finds the step", says="apart by the last bit in step 2",
         on="looks_before_averaging", edit="""
@@ -49,7 +49,7 @@ ANSWERS = (
         -    dist.all_gather_object(histories, [repr(entry) for entry in train(batches, scale)])
         +    dist.all_gather_object(histories, [f"{w[0]:.6f} {w[1]:.6f} {s}" for w, s in train(batches, scale)])
     """),
-    Mistake(
+    WrongAnswer(
         "detector_compares_weights", "the detector compares the weights and not the scale",
         check="the detector finds the step",
         says="the broken script's train): where_replicas_part returned 3 on rank 0; it should be 2",
@@ -59,7 +59,7 @@ ANSWERS = (
         -    dist.all_gather_object(histories, [repr(entry) for entry in train(batches, scale)])
         +    dist.all_gather_object(histories, [repr(entry[0]) for entry in train(batches, scale)])
     """),
-    Mistake(
+    WrongAnswer(
         "detector_counts_from_one", "the detector counts steps from one",
         check="the detector finds the step", says="returned 3 on rank 0; it should be 2",
         on="looks_before_averaging", edit="""
@@ -68,7 +68,7 @@ ANSWERS = (
         -            return step
         +            return step + 1
     """),
-    Mistake(
+    WrongAnswer(
         "detector_nan_differs", "the detector compares numbers with ==, and NaN is not equal to itself",
         check="the detector finds the step", says="NaN on all ranks from step 2 on",
         on="looks_before_averaging", edit="""
@@ -82,7 +82,7 @@ ANSWERS = (
         +        flat = [[*weights, scale] for weights, scale in entries]
         +        if any(len(one) != len(flat[0]) or any(x != y for x, y in zip(one, flat[0], strict=True)) for one in flat):
     """),
-    Mistake(
+    WrongAnswer(
         "detector_on_rank_0", "only rank 0 of the detector knows the answer",
         check="the detector finds the step", says="on rank 1 (other ranks said otherwise)",
         on="looks_before_averaging", edit="""
@@ -91,7 +91,7 @@ ANSWERS = (
         -            return step
         +            return step if dist.get_rank() == 0 else None
     """),
-    Mistake(
+    WrongAnswer(
         "detector_signs_of_zero", "the detector compares numbers with ==, which 0.0 and -0.0 pass",
         check="the detector finds the step",
         says="0.0 on two ranks and -0.0 on one, in step 2): where_replicas_part returned None",
@@ -110,7 +110,7 @@ ANSWERS = (
         +            return step
         +        if not all(same(history[step], histories[0][step]) for history in histories):
     """),
-    Mistake(
+    WrongAnswer(
         "detector_stops_at_the_shortest", "the detector looks no further than the shortest history",
         check="the detector finds the step", says="rank 1 left after two steps",
         on="looks_before_averaging", edit="""
@@ -119,7 +119,7 @@ ANSWERS = (
         -    for step in range(max(map(len, histories))):
         +    for step in range(min(map(len, histories))):
     """),
-    Mistake(
+    WrongAnswer(
         "detector_stops_with_rank_0", "the detector goes through rank 0's history and no further",
         check="the detector finds the step",
         says="rank 0 left after two steps): where_replicas_part returned None", on="looks_before_averaging", edit="""
@@ -144,7 +144,7 @@ ANSWERS = (
         -            return step
         -    return None
     """),
-    Mistake(
+    WrongAnswer(
         "detector_two_ranks", "the detector compares rank 1 with rank 0 and nobody else",
         check="the detector finds the step", says="rank 2 of three parts in step 1",
         on="looks_before_averaging", edit="""
@@ -153,14 +153,14 @@ ANSWERS = (
         -        if len({history[step] if step < len(history) else None for history in histories}) > 1:
         +        if len({history[step] if step < len(history) else None for history in histories[:2]}) > 1:
     """),
-    Mistake(
+    WrongAnswer(
         "divides_by_the_first_scale", "halves the scale by hand, and goes on dividing by the first one",
         check="the other steps are right", says="one process with the global batch has",
         on="inf_found_by_hand", edit="""
         -        weight.grad /= scaler.get_scale()
         +        weight.grad /= scale
     """),
-    Mistake(
+    WrongAnswer(
         "does_not_come", "a rank with an overflow leaves out backward and the average",
         check="does not end", says="rank 0 had returned, rank 1 was in all_reduce", on="unrepaired", edit="""
         -        scaler.scale(loss).backward()
@@ -169,14 +169,14 @@ ANSWERS = (
         +            scaler.scale(loss).backward()
         +            average_gradient(weight)
     """),
-    Mistake(
+    WrongAnswer(
         "does_not_sum_up", "does not average at all",
         check="an overflow moves nobody", says="in step 3 the weights on rank 0 went from",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
         -        average_gradient(weight)
     """),
-    Mistake(
+    WrongAnswer(
         "drops_skipped_steps", "writes nothing down for a skipped step",
         check="an overflow moves nobody", says="did not return [weights, scale] for each of",
         on="looks_before_averaging", edit="""
@@ -188,7 +188,7 @@ ANSWERS = (
         +        if scaler.get_scale() < before:
         +            continue
     """),
-    Mistake(
+    WrongAnswer(
         "looks_at_averaged_gradients_only",
         "looks at the averaged gradient itself, and updates the scaler only after good steps",
         check="a skipped step halves the scale", says="was skipped, and the scale on rank 0",
@@ -196,7 +196,7 @@ ANSWERS = (
         -        if torch.isfinite(loss):
         +        if weight.grad.isfinite().all():
     """),
-    Mistake(
+    WrongAnswer(
         "looks_before_averaging", "looks for inf before the ranks have averaged",
         check="an overflow moves nobody", says="after step 3 the weights on rank 0 are [",
         on="inf_found_by_hand", edit="""
@@ -210,19 +210,19 @@ ANSWERS = (
         +        scaler.step(optimizer)
         +        scaler.update()
     """),
-    Mistake(
+    WrongAnswer(
         "no_unscale", "steps without the scaler, so that the gradient stays multiplied",
         check="a skipped step halves the scale", says="step 2 had no overflow", on="inf_found_by_hand", edit="""
         -        weight.grad /= scaler.get_scale()
     """),
-    Mistake(
+    WrongAnswer(
         "replaces_inf", "replaces what is not finite by zero before averaging",
         check="an overflow moves nobody", says="a step with an overflow is no step",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
         +        weight.grad.nan_to_num_(0.0, 0.0, 0.0)
     """),
-    Mistake(
+    WrongAnswer(
         "unrepaired", "each rank looks at its own loss",
         check="the ranks stay equal", says="after step 3 the scale on rank 1: 1024.0, on rank 0: 512.0",
         on="looks_before_averaging", edit="""
@@ -234,7 +234,7 @@ ANSWERS = (
         +            scaler.step(optimizer)
         +            scaler.update()
     """),
-    Mistake(
+    WrongAnswer(
         "update_outside", "steps by its own loss, but updates the scaler always",
         state="crashed", check="raises", says="No inf checks were recorded prior to update",
         on="looks_before_averaging", edit="""
@@ -244,7 +244,7 @@ ANSWERS = (
         +        if torch.isfinite(loss):
         +            scaler.step(optimizer)
     """),
-    Mistake(
+    WrongAnswer(
         "zeroes_the_loss", "a rank with an overflow takes part with a loss of zero",
         check="an overflow moves nobody", says="in step 3 the weights on rank 0 went from",
         on="looks_before_averaging", edit="""
@@ -253,14 +253,14 @@ ANSWERS = (
         +        own = loss if torch.isfinite(loss) else (weight * 0.0).sum()
         +        scaler.scale(own).backward()
     """),
-    Mistake(
+    WrongAnswer(
         "scale_of_one_at_least", "does not let the scale fall below 1",
         check="a skipped step halves the scale", says="the scale on rank 0 went from 1 to 1; it should be 0.5", edit="""
                  scaler.update()
         +        if scaler.get_scale() < 1:
         +            scaler.update(1.0)
     """),
-    Route(
+    RightAnswer(
         "flag_by_all_reduce",
         "the ranks tell each other whether anything overflowed, and set the scale by hand; the detector compares bytes",
         text="""
@@ -300,7 +300,7 @@ ANSWERS = (
                 ):
                     return step
     """),
-    Route(
+    RightAnswer(
         "inf_found_by_hand", "unscales by hand after the average and looks for inf there",
         text="""
         import torch

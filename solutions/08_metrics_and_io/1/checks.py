@@ -8,21 +8,12 @@ from pathlib import Path
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, LogsOf, cases, where
-from ddp_course.grader.questions.q08_1 import given as given_script
 from ddp_course.grader.returned import numbers
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "one mistake, three faces"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Count what each rank still has to do when rank 0 enters the evaluation. Where is rank 1 by then: in another "
-    "epoch, or at the end? And which calls of rank 0 talk, also those that do not look like it?",
-    "An abort needs two messages of different sizes that meet. Where nothing is sent but a barrier, each side waits. "
-    "With buffers, the first forward of the wrapper after a training step broadcasts them, in evaluation too.",
-    "not_on_all: go over the entries of all logs and keep those that at least one log lacks, with the ranks whose logs "
-    "have it. train: take the block out of the `if` (every rank has its own held-out points), append on every rank, "
-    "and leave only the print under `if rank == 0`. model.module spares the hidden broadcast.",
-]
+from . import given as given_script
+
+GIVEN = Path(__file__).with_name("given.py")
 HANG_SECONDS = 1.2  # the broken runs need a fifth of that; then they wait
 REPORT = re.compile(r"held-out loss(.*)")  # to the end of the line; an epoch may be named before the loss
 LOSS = re.compile(r"\d*\.\d+(?:e[-+]?\d+)?|\bnan\b")

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 08.1; edited.py says how to read them."""
+"""Wrong and right answers to question 08.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "always_a_hang", "expects a hang whatever rank 1 does next",
         check="the symptoms are foretold", says="the run on 2 ranks ended with ('crash', 'all_reduce')",
         on="appends_on_rank_0", edit="""
@@ -14,7 +14,7 @@ ANSWERS = (
                  if rank == 0:  # one of them speaks
         -            losses.append((total[0] / total[1]).item())
     """),
-    Mistake(
+    WrongAnswer(
         "appends_on_rank_0", "takes part on all ranks, keeps the result on rank 0",
         check="every rank returns the losses", says="rank 1 returned []", on="only_rank_0", edit="""
         -    others = {entry for log in logs[1:] for entry in log}
@@ -31,7 +31,7 @@ ANSWERS = (
                  if rank == 0:  # one of them speaks
         +            losses.append((total[0] / total[1]).item())
     """),
-    Mistake(
+    WrongAnswer(
         "counts_calls", "compares how often, not whether",
         check="lonely calls are found", says="rank 1 is one step behind", on="only_rank_0", edit="""
         -    others = {entry for log in logs[1:] for entry in log}
@@ -44,7 +44,7 @@ ANSWERS = (
         +            found[entry] = ranks
         +    return found
     """),
-    Mistake(
+    WrongAnswer(
         "everybody_prints", "prints on every rank",
         check="one rank reports", says="(rank 0: 4, rank 1: 4)", on="appends_on_rank_0", edit="""
         -        if rank == 0:  # one of them speaks
@@ -53,7 +53,7 @@ ANSWERS = (
         +        losses.append((total[0] / total[1]).item())
         +        print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
     """),
-    Mistake(
+    WrongAnswer(
         "forgets_the_line", "compares operations without their lines",
         check="lonely calls are found", says="the same operation in another line", on="only_rank_0", edit="""
         -    others = {entry for log in logs[1:] for entry in log}
@@ -66,7 +66,7 @@ ANSWERS = (
         +            found[entry] = ranks
         +    return found
     """),
-    Mistake(
+    WrongAnswer(
         "forward_is_silent", "does not see that the forward talks",
         check="the symptoms are foretold", says="the run on 2 ranks ended with ('hang', 'broadcast')",
         on="appends_on_rank_0", edit="""
@@ -79,13 +79,13 @@ ANSWERS = (
                  if rank == 0:  # one of them speaks
         -            losses.append((total[0] / total[1]).item())
     """),
-    Mistake(
+    WrongAnswer(
         "looks_into_joined_text", "looks for an entry in the log joined to one text, where line 6 is found in line 66",
         check="lonely calls are found", says="lines 6 and 66: not_on_all", edit="""
         -    found = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
         +    found = {entry: [rank for rank, log in enumerate(logs) if entry in "; ".join(log)] for entry in entries}
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_means", "averages the ranks' means",
         check="every rank returns the losses", says="the mean over all held-out", on="appends_on_rank_0", edit="""
         -            errors = (model.module(held_out_x) - held_out_y).square()
@@ -96,7 +96,7 @@ ANSWERS = (
                  if rank == 0:  # one of them speaks
         -            losses.append((total[0] / total[1]).item())
     """),
-    Mistake(
+    WrongAnswer(
         "only_rank_0", "looks for calls that rank 0 makes alone",
         check="lonely calls are found", says="rank 0 alone called the all_reduce", edit="""
          from torch.nn.parallel import DistributedDataParallel
@@ -112,14 +112,14 @@ ANSWERS = (
         -    train(epochs=2, buffers=True)
         +    train(EPOCHS, BUFFERS)
     """),
-    Mistake(
+    WrongAnswer(
         "others_wait_in_a_barrier", "lets the other ranks wait in a barrier meanwhile",
         check="does not end", says="in barrier", on="unrepaired", edit="""
                      print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
         +        else:
         +            dist.barrier()
     """),
-    Mistake(
+    WrongAnswer(
         "own_share_only", "drops the all-reduce, so rank 0 reports its own share",
         check="every rank returns the losses", says="rank 0 returned", on="appends_on_rank_0", edit="""
         -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
@@ -128,13 +128,13 @@ ANSWERS = (
                  if rank == 0:  # one of them speaks
         -            losses.append((total[0] / total[1]).item())
     """),
-    Mistake(
+    WrongAnswer(
         "prints_its_own_share", "returns the right loss and prints that of rank 0's own points",
         check="one rank reports", says="rank 0 printed a held-out loss of", edit="""
         -            print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
         +            print(f"epoch {epoch + 1}: held-out loss {errors.mean():.4f}", flush=True)
     """),
-    Mistake(
+    WrongAnswer(
         "two_epochs_without_buffers", "expects that without buffers it always hangs",
         check="the symptoms are foretold",
         says="symptom(epochs=2, buffers=False) returned ('hang', 'all_reduce')", edit="""
@@ -145,7 +145,7 @@ ANSWERS = (
         +        return "hang", "all_reduce"
         +    return ("crash", "all_reduce") if epochs > 1 else ("hang", "broadcast")
     """),
-    Mistake(
+    WrongAnswer(
         "unrepaired", "leaves the evaluation under the if",
         state="crashed", check="dies", says="killed by SIGABRT", on="appends_on_rank_0", edit="""
         -        with torch.no_grad():  # on every rank, with the bare model: its forward is silent
@@ -158,7 +158,7 @@ ANSWERS = (
         +            total = torch.stack([errors.sum(), torch.tensor(len(errors))])
         +            dist.all_reduce(total)
     """),
-    Mistake(
+    WrongAnswer(
         "without_ddp", "trains with the bare model as well: gradients are no longer averaged",
         check="every rank returns the losses", says="the mean over all held-out points is",
         on="appends_on_rank_0", edit="""
@@ -169,7 +169,7 @@ ANSWERS = (
                  if rank == 0:  # one of them speaks
         -            losses.append((total[0] / total[1]).item())
     """),
-    Route(
+    RightAnswer(
         "gathers_through_the_wrapper", "every rank evaluates through the wrapper and gathers (sum, count)",
         edit="""
          from torch.nn.parallel import DistributedDataParallel
@@ -201,7 +201,7 @@ ANSWERS = (
         -    train(epochs=2, buffers=True)
         +    train(EPOCHS, BUFFERS)
     """),
-    Route(
+    RightAnswer(
         "last_rank_reports", "gathers every point's error as objects; the last rank prints",
         edit="""
         -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
@@ -214,7 +214,7 @@ ANSWERS = (
         +        losses.append(sum(everyones) / len(everyones))
         +        if rank == world - 1:  # one of them speaks
     """),
-    Route(
+    RightAnswer(
         "rank_0_evaluates_and_tells",
         "rank 0 evaluates all points with the bare model and broadcasts; sets in the detector",
         on="given", edit="""
@@ -246,7 +246,7 @@ ANSWERS = (
         +        dist.broadcast_object_list(box, src=0)
         +        losses.append(box[0])
     """),
-    Route(
+    RightAnswer(
         "words_between", "names the epoch between the words and the loss",
         edit="""
         -            print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)

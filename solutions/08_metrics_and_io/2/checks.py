@@ -3,28 +3,16 @@
 import math
 from collections import Counter
 from numbers import Real
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q08_2 import driver
-from ddp_course.grader.questions.q08_2 import given as given_script
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "a loss that depends on the number of ranks"
-GIVEN = Path(given_script.__file__)
-DRIVER = Path(driver.__file__)
-HINTS = [
-    "Whatever `evaluate` does, its result is a weighted mean of the losses. What does it return if all losses are 0, "
-    "except that of sample 8, which is 1?",
-    "Two things give samples unequal weights here. Print list(mine) on each rank: which samples are there twice? And "
-    "what does a batch of one sample count, beside a batch of four?",
-    "weights: for each k call evaluate(loss_of, samples, batch_size) with a loss_of that gives 1.0 for index k and 0.0 "
-    "for the others; every rank has to make all these calls. evaluate: take range(rank, samples, world), add up sums "
-    "of losses and numbers of samples, all-reduce both after the loop, divide.",
-]
+from . import driver
+from . import given as given_script
+
 RELATIVE_ERROR = 1e-9
 SECONDS = 2.5
 
@@ -37,12 +25,12 @@ def call(world, samples, batch_size, values=SOME):
 
 
 def job(world, *sizes):
-    return Job(world, "evaluate", tuple(call(world, *one) for one in sizes), SECONDS, driver=DRIVER)
+    return Job(world, "evaluate", tuple(call(world, *one) for one in sizes), SECONDS, driver=True)
 
 
 NINE = Call([("own", 9, 4, given_script.LOSSES.tolist())] * 2, "the nine samples of the script")
 REPAIRED = [
-    Job(2, "evaluate", (NINE, call(2, 13, 3), call(2, 8, 4), call(2, 1, 4)), SECONDS, driver=DRIVER),
+    Job(2, "evaluate", (NINE, call(2, 13, 3), call(2, 8, 4), call(2, 1, 4)), SECONDS, driver=True),
     job(4, (13, 2), (5, 1), (3, 8)),
     job(1, (13, 4)),
 ]
@@ -55,7 +43,7 @@ DETECT = Job(
         for samples, batch_size in ((10, 3), (7, 2))
     ),
     SECONDS,
-    driver=DRIVER,
+    driver=True,
 )
 JOBS = [DETECT, *REPAIRED]
 

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 08.2; edited.py says how to read them."""
+"""Wrong and right answers to question 08.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "all_reduce_in_the_loop", "all-reduces after every batch",
         check="does not end", says="rank 1 had returned", edit="""
         -    total = torch.zeros(2, dtype=torch.float64)
@@ -20,7 +20,7 @@ ANSWERS = (
         +        count += pair[1].item()
         +    return total / max(count, 1)
     """),
-    Mistake(
+    WrongAnswer(
         "drop_last", "drops samples so that all ranks have as many",
         check="every rank returns a number", says="returned nan", edit="""
          import torch.distributed as dist
@@ -29,7 +29,7 @@ ANSWERS = (
         -    mine = range(dist.get_rank(), samples, dist.get_world_size())
         +    mine = list(DistributedSampler(range(samples), shuffle=False, drop_last=True))
     """),
-    Mistake(
+    WrongAnswer(
         "float32", "adds up in float32",
         check="the mean is exact", says="rank 0 returned 14.5976926; the mean", look="the dtype", edit="""
         -    total = torch.zeros(2, dtype=torch.float64)
@@ -38,7 +38,7 @@ ANSWERS = (
         -    return (total[0] / total[1]).item()
         +    return total[0].item() / total[1].item()
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_rank_means", "averages the ranks' means",
         check="every rank returns a number", says="returned nan", text="""
         import torch
@@ -58,20 +58,20 @@ ANSWERS = (
             dist.all_reduce(mean)
             return (mean / dist.get_world_size()).item()
     """),
-    Mistake(
+    WrongAnswer(
         "nothing_on_other_ranks", "returns on rank 0 only",
         check="every rank returns a number", says="rank 1 returned None", edit="""
         -    return (total[0] / total[1]).item()
         +    if dist.get_rank() == 0:
         +        return (total[0] / total[1]).item()
     """),
-    Mistake(
+    WrongAnswer(
         "only_rank_0_knows", "reduces to rank 0 and reads the result everywhere",
         check="every rank returns a number", says="rank 1 returned nan", edit="""
         -    dist.all_reduce(total)
         +    dist.reduce(total, dst=0)
     """),
-    Mistake(
+    WrongAnswer(
         "rounds_of_messages", "pads the rounds so that each batch can be all-reduced",
         check="no message in the loop", says="collectives, the last in line", edit="""
         -    mine = range(dist.get_rank(), samples, dist.get_world_size())
@@ -91,7 +91,7 @@ ANSWERS = (
         +        dist.all_reduce(pair)
         +        total += pair
     """),
-    Mistake(
+    WrongAnswer(
         "still_batch_means", "takes every sample once, but averages the batches' means",
         check="the mean is exact", says="the mean of the batches' means;", look="your own weights", edit="""
         -        total[0] += losses.sum()
@@ -99,20 +99,20 @@ ANSWERS = (
         +        total[0] += losses.mean()
         +        total[1] += 1
     """),
-    Mistake(
+    WrongAnswer(
         "still_padded", "counts samples instead of batches, but keeps the sampler",
         check="the mean is exact", says="a mean in which repeated samples count again", on="drop_last", edit="""
         -    mine = list(DistributedSampler(range(samples), shuffle=False, drop_last=True))
         +    mine = list(DistributedSampler(range(samples), shuffle=False))
     """),
-    Mistake(
+    WrongAnswer(
         "weights_as_ratios", "divides by the largest weight",
         check="the weights are found", says="gives sample 0 the weight", edit="""
         -    return [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
         +    found = [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
         +    return [one / max(found) for one in found]
     """),
-    Mistake(
+    WrongAnswer(
         "weights_assumed", "counts how often the sampler deals a sample, without asking evaluate",
         check="the weights are found", says="the broken evaluate", edit="""
          import torch.distributed as dist
@@ -127,7 +127,7 @@ ANSWERS = (
         +    everything = sum(dealt, [])
         +    return [everything.count(sample) / len(everything) for sample in range(samples)]
     """),
-    Mistake(
+    WrongAnswer(
         "weights_by_rank", "lets each rank ask for its own samples only",
         check="does not end", says="rank 1 was in", edit="""
         -    def only(sample):
@@ -141,7 +141,7 @@ ANSWERS = (
         +        found.append(evaluate(lambda indices, one=one: one[indices], samples, batch_size))
         +    return found
     """),
-    Mistake(
+    WrongAnswer(
         "everybody_everything", "every rank evaluates all samples, so that nothing has to be sent",
         check="each sample is evaluated once", says="sample 0 was evaluated 2 times in all", edit="""
         -    mine = range(dist.get_rank(), samples, dist.get_world_size())
@@ -149,7 +149,7 @@ ANSWERS = (
         @@
         -    dist.all_reduce(total)
     """),
-    Mistake(
+    WrongAnswer(
         "one_large_batch", "asks for all losses of its samples at once",
         check="each sample is evaluated once", says="losses at once", look="into batches", edit="""
         -    for first in range(0, len(mine), batch_size):
@@ -157,7 +157,7 @@ ANSWERS = (
         +    if mine:
         +        losses = loss_of(list(mine))
     """),
-    Route(
+    RightAnswer(
         "chunks_and_two_reduces", "deals contiguous chunks; returns a tensor",
         edit="""
         -    mine = range(dist.get_rank(), samples, dist.get_world_size())
@@ -175,7 +175,7 @@ ANSWERS = (
         +    dist.all_reduce(count)
         +    return total / count
     """),
-    Route(
+    RightAnswer(
         "gathers_every_loss", "gathers all losses in their order; weights by differences",
         text="""
         import torch

@@ -2,33 +2,21 @@
 
 import math
 from numbers import Real
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.messages import assert_few_collectives
-from ddp_course.grader.questions.q08_3 import given as given_script
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "whose numbers are in the log?"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "`dist.reduce` changes its tensor in place. Which variable holds the sum afterwards, on which rank? And which "
-    "variable does the return line read?",
-    "The other ranks need a result too, or they must not use one. After an all_reduce everybody has the same sums, and "
-    "sums divide by the sum of the counts. In which order does a dict hand out its values, on every rank?",
-    "who_is_in: try every subset of the ranks (itertools.combinations, or the bits of a number) and compare its sum "
-    "with `found` by math.isclose. evaluate: names = sorted(sums); one float64 tensor with float(sums[name]) for each "
-    "name, and the count; all_reduce; divide.",
-]
+from . import given as given_script
+
 RELATIVE_ERROR = 1e-9
 MOST_OPERATIONS, SMALL_MESSAGE = 2, 8192  # collectives; bytes of a rank
 SECONDS = 2.5
 # So many that a set of them, too, has another order if it was filled in another one.
 MANY = {f"metric {n}": float(n + 1) for n in range(63)}
-DRIVER = Path(__file__).parent / "driver.py"
 
 SUBSETS = [
     ("the 300", [100.0, 200.0], 300.0, [0, 1]),
@@ -69,7 +57,7 @@ REPAIRED = [
             call("rank 0's loss is nan", ({"loss": math.nan, "correct": 1.0}, 2), ({"loss": 2.0, "correct": 2.0}, 2)),
         ),
         SECONDS,
-        driver=DRIVER,
+        driver=True,
     ),
     Job(
         3,
@@ -79,9 +67,9 @@ REPAIRED = [
             call("rank 0 has no samples", ({"loss": 0.0}, 0), ({"loss": 3.0}, 2), ({"loss": 9.0}, 1)),
         ),
         SECONDS,
-        driver=DRIVER,
+        driver=True,
     ),
-    Job(1, "evaluate", (call("one rank", ({"loss": 3.0, "correct": 1.0}, 4)),), SECONDS, driver=DRIVER),
+    Job(1, "evaluate", (call("one rank", ({"loss": 3.0, "correct": 1.0}, 4)),), SECONDS, driver=True),
 ]
 JOBS = [ASKED, *REPAIRED]
 

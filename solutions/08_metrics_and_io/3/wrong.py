@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 08.3; edited.py says how to read them."""
+"""Wrong and right answers to question 08.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "a_message_a_metric", "all-reduces each number by itself",
         check="one message is enough", says="started 3 operations", edit="""
         -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
@@ -19,13 +19,13 @@ ANSWERS = (
         +    everything = total(count)
         +    return {name: total(sums[name]) / everything for name in sorted(sums)}
     """),
-    Mistake(
+    WrongAnswer(
         "absolute_tolerance", "allows an absolute difference of a millionth",
         check="the ranks in a number are found", says="large numbers, rounded on the way", edit="""
         -            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
         +            if abs(sum(values[rank] for rank in ranks) - found) < 1e-6:
     """),
-    Mistake(
+    WrongAnswer(
         "exact_floats", "compares sums of floats to the last bit",
         check="the ranks in a number are found", says="rounded on the way", on="hides_nan", edit="""
         -            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
@@ -33,21 +33,21 @@ ANSWERS = (
         @@
         -    total = total.nan_to_num()
     """),
-    Mistake(
+    WrongAnswer(
         "float32", "adds in float32",
         check="the means are exact", says="30 million", on="hides_nan", edit="""
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
         -    total = total.nan_to_num()
         +    total = torch.tensor([*(float(sums[name]) for name in names), count])
     """),
-    Mistake(
+    WrongAnswer(
         "half_reduced", "reduces to rank 0 and reads the tensor everywhere",
         check="the means are exact", says="on rank 1, correct is 0.2", on="hides_nan", edit="""
         -    total = total.nan_to_num()
         -    dist.all_reduce(total)
         +    dist.reduce(total, dst=0)
     """),
-    Mistake(
+    WrongAnswer(
         "hides_nan", "leaves a nan out",
         check="the means are exact", says="rank 0's loss is nan", edit="""
         +    total = total.nan_to_num()
@@ -57,7 +57,7 @@ ANSWERS = (
         +    *totals, count = total.tolist()
         +    return {name: one / count for name, one in zip(names, totals, strict=True)}
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_means", "averages the ranks' means",
         check="the means are exact", says="the mean of the ranks' means", edit="""
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
@@ -67,7 +67,7 @@ ANSWERS = (
         -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
         +    return {name: one / dist.get_world_size() for name, one in zip(names, total.tolist(), strict=True)}
     """),
-    Mistake(
+    WrongAnswer(
         "name_count", "puts the count among the metrics, under a name that a metric may have",
         check="every rank has the metrics", says="a dict with count and loss is expected", edit="""
         -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
@@ -82,7 +82,7 @@ ANSWERS = (
         +    count = joint.pop("count")
         +    return {name: one / count for name, one in joint.items()}
     """),
-    Mistake(
+    WrongAnswer(
         "none_elsewhere", "reduces to rank 0 and returns there",
         check="every rank has the metrics", says="rank 1 returned None", on="hides_nan", edit="""
         -    total = total.nan_to_num()
@@ -91,7 +91,7 @@ ANSWERS = (
         +    if dist.get_rank() != 0:
         +        return None
     """),
-    Mistake(
+    WrongAnswer(
         "one_rank_or_all", "tries single ranks and all of them",
         check="the ranks in a number are found", says="three of four", on="hides_nan", edit="""
         -    for size in range(len(values) + 1):
@@ -108,7 +108,7 @@ ANSWERS = (
         @@
         -    total = total.nan_to_num()
     """),
-    Mistake(
+    WrongAnswer(
         "order_of_the_dict", "takes the values in each rank's own order",
         check="the means are exact", says="rank 1 lists its metrics in another order", on="hides_nan", edit="""
         -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
@@ -116,7 +116,7 @@ ANSWERS = (
              total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
         -    total = total.nan_to_num()
     """),
-    Mistake(
+    WrongAnswer(
         "own_count", "divides the joint sum by the rank's own count",
         check="the means are exact", says="the sum over all ranks by its own count", edit="""
         -    *totals, everything = total.tolist()
@@ -124,7 +124,7 @@ ANSWERS = (
         +    *totals, _ = total.tolist()
         +    return {name: one / max(count, 1) for name, one in zip(names, totals, strict=True)}
     """),
-    Mistake(
+    WrongAnswer(
         "sums_not_means", "does not divide",
         check="the means are exact", says="the sum, not the mean", edit="""
         -    *totals, everything = total.tolist()
@@ -132,7 +132,7 @@ ANSWERS = (
         +    *totals, count = total.tolist()
         +    return {name: one for name, one in zip(names, totals, strict=True)}
     """),
-    Mistake(
+    WrongAnswer(
         "takes_the_largest_first", "subtracts from the largest down",
         check="the ranks in a number are found", says="a negative number", text="""
         import torch
@@ -155,40 +155,40 @@ ANSWERS = (
             *totals, count = total.tolist()
             return {name: one / count for name, one in zip(names, totals, strict=True)}
     """),
-    Mistake(
+    WrongAnswer(
         "thrown_away", "all-reduces and returns the rank's own numbers",
         check="the means are exact", says="on rank 0, correct is 0.9, its own mean", edit="""
         -    *totals, everything = total.tolist()
         -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
         +    return {name: float(sums[name]) / max(count, 1) for name in names}
     """),
-    Mistake(
+    WrongAnswer(
         "empties_its_input", "takes the values out of the dict that it is handed",
         check="what it is handed stays", says="and holds {} afterwards", look="writes into `sums`", edit="""
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
         +    total = torch.tensor([*(float(sums.pop(name)) for name in names), count], dtype=torch.float64)
     """),
-    Mistake(
+    WrongAnswer(
         "last_rank_first", "lists the ranks from the last to the first",
         check="the ranks in a number are found", says="the 300: who_is_in([100.0, 200.0], 300.0) returned [1, 0]",
         look="the order of the ranks", edit="""
         -                return list(ranks)
         +                return list(ranks)[::-1]
     """),
-    Mistake(
+    WrongAnswer(
         "order_of_a_set", "takes the values in the order of a set of the names, on each rank its own",
         check="the means are exact", says="rank 1 lists 63 metrics in another order", look="set has none to rely on", edit="""
         -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
         +    names = list(set(sums))
     """),
-    Mistake(
+    WrongAnswer(
         "sorts_its_input", "sorts the dict that it is handed",
         check="what it is handed stays", says="rank 0 handed over {loss: 50.0, correct: 90.0}, and holds", edit="""
              names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
         +    for name in names:
         +        sums[name] = sums.pop(name)
     """),
-    Mistake(
+    WrongAnswer(
         "three_digits", "takes the ranks whose sum is nearest, if it agrees to three digits",
         check="the ranks in a number are found", says="no sum of these", look="only the seventh digit", edit="""
         -    for size in range(len(values) + 1):
@@ -200,14 +200,14 @@ ANSWERS = (
         +    nearest = min(subsets, key=lambda ranks: abs(sum(values[rank] for rank in ranks) - found))
         +    return nearest if math.isclose(sum(values[rank] for rank in nearest), found, rel_tol=1e-3) else None
     """),
-    Mistake(
+    WrongAnswer(
         "gives_up_above", "gives a set of ranks up as soon as its sum is above the number, as if none were negative",
         check="the ranks in a number are found", says="a negative number", edit="""
         +            if any(sum(values[rank] for rank in ranks[:end]) > found * (1 + 1e-6) for end in range(1, size)):
         +                continue
                      if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
     """),
-    Route(
+    RightAnswer(
         "gathers_objects", "gathers the dicts as they are; subsets as bits",
         text="""
         import torch.distributed as dist
@@ -226,7 +226,7 @@ ANSWERS = (
             everything = sum(one for one, _ in everyones)
             return {name: sum(one[name] for _, one in everyones) / everything for name in sums}
     """),
-    Route(
+    RightAnswer(
         "rank_0_tells", "rank 0 reduces, divides and broadcasts; returns tensors",
         edit="""
         -    dist.all_reduce(total)
@@ -236,7 +236,7 @@ ANSWERS = (
         +    dist.broadcast(total, src=0)
         +    return {name: total[place] / total[-1] for place, name in enumerate(names)}
     """),
-    Route(
+    RightAnswer(
         "everything_in_numpy", "gathers arrays and returns NumPy's numbers",
         edit="""
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)

@@ -3,26 +3,16 @@
 import functools
 import math
 from numbers import Real
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.messages import assert_few_collectives
-from ddp_course.grader.questions.q08_4 import driver
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "an exact evaluator"
-HINTS = [
-    "Three parts: this rank's samples (range(rank, n, world) needs no padding), sums over them, one all-reduce. Which "
-    "two sums determine loss, perplexity and tokens? And which is no mean of anything?",
-    "A batch: torch.nn.utils.rnn.pad_sequence of sample[:-1] for the inputs, of sample[1:] with padding_value=-100 for "
-    "the targets. Count the targets that are not -100. The model has submodules, and each has a mode of its own.",
-    "was = {module: module.training for module in model.modules()}; model.eval(); then, under torch.no_grad(), sum "
-    "model(inputs, targets).item() and the counts over the batches; module.training = was[module] for each; "
-    "all-reduce torch.tensor([loss_sum, count], dtype=torch.float64); loss = sum / count; perplexity = exp(loss).",
-]
+from . import driver
+
 NAMES = ("loss", "perplexity", "tokens")
 RELATIVE_ERROR = 1e-5  # the model computes in float32
 MOST_COLLECTIVES, SMALL_MESSAGE = 2, 4096
@@ -32,7 +22,7 @@ SECONDS = 3.0
 def job(world, *settings):
     """settings: (what is special, lengths of the texts, batch size, whether the model is in training mode)."""
     calls = tuple(Call([tuple(arguments)] * world, given) for given, *arguments in settings)
-    return Job(world, "evaluate", calls, SECONDS, driver=Path(driver.__file__))
+    return Job(world, "evaluate", calls, SECONDS, driver=True)
 
 
 LONG_AND_SHORT = [40, 2, 3, 25, 2, 31, 5, 2, 17, 9, 2]

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 08.4; edited.py says how to read them."""
+"""Wrong and right answers to question 08.4; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "a_message_a_batch", "all-reduces after each batch, the same number of times on every rank",
         check="few messages", says="rank 0 started 3 operations", text="""
         import math
@@ -33,7 +33,7 @@ ANSWERS = (
             loss = (sums[0] / sums[1]).item()
             return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
     """),
-    Mistake(
+    WrongAnswer(
         "back_to_train", "calls model.train() in the end",
         check="the model is as it was", says="its frozen part", on="stays_in_training_mode", edit="""
         -    was_training = {module: module.training for module in model.modules()}
@@ -43,13 +43,13 @@ ANSWERS = (
         -        module.training = training
         +    model.train()
     """),
-    Mistake(
+    WrongAnswer(
         "children_only", "keeps the modes of the model and of its direct children",
         check="the model is as it was", says="the dropout in its block came back in another mode", edit="""
         -    was_training = {module: module.training for module in model.modules()}
         +    was_training = {module: module.training for module in (model, *model.children())}
     """),
-    Mistake(
+    WrongAnswer(
         "everybody_everything", "evaluates all samples on every rank",
         check="the work is shared", says="the ranks evaluated 11 + 11 texts; there are 11",
         on="stays_in_training_mode", edit="""
@@ -59,7 +59,7 @@ ANSWERS = (
         @@
         -    dist.all_reduce(sums)
     """),
-    Mistake(
+    WrongAnswer(
         "leaves_grad_off", "switches the recording of gradients off and never on again",
         check="the model is as it was", says="no gradients were recorded any more", edit="""
         -    with torch.no_grad():
@@ -75,7 +75,7 @@ ANSWERS = (
         +        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
         +        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_perplexities", "averages the ranks' perplexities",
         check="the numbers are exact", says="the mean of the ranks' perplexities",
         on="stays_in_training_mode", edit="""
@@ -89,7 +89,7 @@ ANSWERS = (
         -    return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
         +    return {"loss": loss, "perplexity": (own[0] / own[1]).item(), "tokens": int(sums[1])}
     """),
-    Mistake(
+    WrongAnswer(
         "one_at_a_time", "ignores the batch size",
         check="the work is shared", says="in batches of [1, 1, 1", on="stays_in_training_mode", edit="""
         +    model.eval()
@@ -100,7 +100,7 @@ ANSWERS = (
         +    for first in range(0, len(mine), 1):
         +        batch = mine[first : first + 1]
     """),
-    Mistake(
+    WrongAnswer(
         "only_rank_0_returns", "returns the dict on rank 0",
         check="all ranks have one dict", says="rank 1 returned None", on="stays_in_training_mode", edit="""
              was_training = {module: module.training for module in model.modules()}
@@ -110,7 +110,7 @@ ANSWERS = (
         +    if dist.get_rank() == 0:
         +        return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
     """),
-    Mistake(
+    WrongAnswer(
         "packs_texts", "joins the texts of a batch into one row",
         check="the numbers are exact", says="loss is", on="stays_in_training_mode", edit="""
              was_training = {module: module.training for module in model.modules()}
@@ -121,7 +121,7 @@ ANSWERS = (
         +        inputs = torch.cat([sample[:-1] for sample in batch])[None]
         +        targets = torch.cat([sample[1:] for sample in batch])[None]
     """),
-    Mistake(
+    WrongAnswer(
         "padded_by_the_sampler", "takes the samples that DistributedSampler deals",
         check="the numbers are exact", says="tokens is", on="stays_in_training_mode", edit="""
          from torch.nn.utils.rnn import pad_sequence
@@ -131,14 +131,14 @@ ANSWERS = (
         +    model.eval()
         +    mine = [samples[i] for i in DistributedSampler(samples, shuffle=False)]
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_alone", "rank 0 evaluates everything and tells the others",
         check="the work is shared", says="rank 0 evaluated 11 texts", on="stays_in_training_mode", edit="""
         -    mine = samples[dist.get_rank() :: dist.get_world_size()]
         +    model.eval()
         +    mine = samples if dist.get_rank() == 0 else []
     """),
-    Mistake(
+    WrongAnswer(
         "records_gradients", "forgets no_grad",
         check="the model is as it was", says="recorded what backward would need",
         on="stays_in_training_mode", edit="""
@@ -150,7 +150,7 @@ ANSWERS = (
         -        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
         +        sums += torch.stack([model(inputs, targets).detach(), (targets != -100).sum()])
     """),
-    Mistake(
+    WrongAnswer(
         "remembers_one_flag", "restores the mode of the whole model from one flag",
         check="the model is as it was", says="its frozen part", on="stays_in_training_mode", edit="""
         -    was_training = {module: module.training for module in model.modules()}
@@ -161,7 +161,7 @@ ANSWERS = (
         -        module.training = training
         +    model.train(was_training)
     """),
-    Mistake(
+    WrongAnswer(
         "stays_in_training_mode", "does not switch to evaluation mode",
         check="the numbers are exact", says="loss is", on="leaves_grad_off", edit="""
          from torch.nn.utils.rnn import pad_sequence
@@ -174,7 +174,7 @@ ANSWERS = (
              sums = torch.zeros(2, dtype=torch.float64)  # of the losses, of the targets
         -    torch.set_grad_enabled(False)
     """),
-    Mistake(
+    WrongAnswer(
         "texts_not_tokens", "weights every text alike",
         check="the numbers are exact", says="the mean of the texts' means", on="stays_in_training_mode", edit="""
         +    model.eval()
@@ -191,7 +191,7 @@ ANSWERS = (
         +    dist.all_reduce(texts)
         +    loss = (texts[0] / texts[1]).item()
     """),
-    Mistake(
+    WrongAnswer(
         "adds_its_own_first", "gathers the ranks' sums, and each rank adds its own first",
         check="all ranks have one dict", says="on rank 0", look="divides the same two sums", edit="""
         -    dist.all_reduce(sums)
@@ -203,7 +203,7 @@ ANSWERS = (
         @@
         -    loss = (sums[0] / sums[1]).item()
     """),
-    Mistake(
+    WrongAnswer(
         "deals_whole_batches", "deals batches to the ranks instead of texts",
         check="the work is shared", says="its share is", look="dealt out", edit="""
         -    mine = samples[dist.get_rank() :: dist.get_world_size()]
@@ -214,27 +214,27 @@ ANSWERS = (
         +        for sample in samples[start : start + batch_size]
         +    ]
     """),
-    Mistake(
+    WrongAnswer(
         "freezes_the_model", "switches requires_grad off in place of the recording, and never on again",
         check="the model is as it was", says="the parameters of the model do not train any more", edit="""
         -    with torch.no_grad():
         +    model.requires_grad_(False)
         +    if True:
     """),
-    Mistake(
+    WrongAnswer(
         "clears_the_gradients", "clears the gradients of the model before it begins",
         check="the model is as it was", says="the gradient that the model had accumulated is gone", edit="""
              model.eval()
         +    model.zero_grad()
     """),
-    Mistake(
+    WrongAnswer(
         "sorts_the_samples", "sorts the list of samples by length, that of the caller",
         check="the model is as it was", says="the list of samples is another one", edit="""
         -    mine = samples[dist.get_rank() :: dist.get_world_size()]
         +    samples.sort(key=len)
         +    mine = samples[dist.get_rank() :: dist.get_world_size()]
     """),
-    Mistake(
+    WrongAnswer(
         "children_and_all_below", "gives each direct child its mode back, with all that is below it",
         check="the model is as it was", says="the frozen part of its block came back in another mode", edit="""
         -    was_training = {module: module.training for module in model.modules()}
@@ -243,7 +243,7 @@ ANSWERS = (
         -        module.training = training
         +        module.train(training)
     """),
-    Mistake(
+    WrongAnswer(
         "a_message_a_sum", "sends each sum by itself, and a barrier after them",
         check="few messages", says="rank 0 started 3 operations", look="fit into one message", edit="""
         -    dist.all_reduce(sums)
@@ -251,7 +251,7 @@ ANSWERS = (
         +    dist.all_reduce(sums[1:])
         +    dist.barrier()
     """),
-    Route(
+    RightAnswer(
         "sorted_and_gathered", "sorts the texts by length, deals them out, gathers the sums as objects",
         text="""
         import math
@@ -285,7 +285,7 @@ ANSWERS = (
             loss_sum, tokens = (sum(column) for column in zip(*everyones, strict=True))
             return {"tokens": tokens, "loss": loss_sum / tokens, "perplexity": math.exp(loss_sum / tokens)}
     """),
-    Route(
+    RightAnswer(
         "two_reduces_on_chunks", "deals contiguous chunks; rank 0 divides and broadcasts",
         text="""
         import torch
@@ -313,7 +313,7 @@ ANSWERS = (
             loss = (sums[0] / sums[1]).item()
             return {"loss": loss, "perplexity": torch.tensor(loss, dtype=torch.float64).exp(), "tokens": int(sums[1])}
     """),
-    Route(
+    RightAnswer(
         "works_on_a_copy", "evaluates a deep copy, so that no mode has to be restored",
         edit="""
         +import copy
@@ -326,7 +326,7 @@ ANSWERS = (
         -    for module, training in was_training.items():
         -        module.training = training
     """),
-    Route(
+    RightAnswer(
         "inference_mode", "works in inference mode, with tensors that know no gradient, and reduces them outside of it",
         edit="""
         -    sums = torch.zeros(2, dtype=torch.float64)  # of the losses, of the targets

@@ -1,16 +1,16 @@
-"""Wrong and right answers to question 09.1; edited.py says how to read them."""
+"""Wrong and right answers to question 09.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "adds_a_time", "writes more than it was given",
         check="they hold what was saved", says="they have the entries by_rank, rank, saved_at",
         on="saves_the_step_alone", edit="""
         -        torch.save(state, final.with_suffix(".tmp"))
         +        torch.save({**state, "saved_at": time.time(), "by_rank": dist.get_rank()}, final.with_suffix(".tmp"))
     """),
-    Mistake(
+    WrongAnswer(
         "any_content_will_do", "counts the files that can be loaded and does not look at what is in them",
         check="the check fails what is broken", says="without the tensors: check_save returned True",
         on="saves_the_step_alone", edit="""
@@ -18,7 +18,7 @@ ANSWERS = (
         +                torch.load(path)
         +                steps.append(len(steps) + 1)
     """),
-    Mistake(
+    WrongAnswer(
         "asks_for_its_own_names", "the check asks for the names that its own save gives",
         check="the check passes what is right", says="this save is right", on="named_by_the_second", edit="""
         -        final = Path(folder) / f"model_{int(time.time())}.pt"
@@ -27,14 +27,14 @@ ANSWERS = (
         -    for path in Path(folder).iterdir() if Path(folder).is_dir() else []:
         +    for path in Path(folder).glob("step_*.pt") if Path(folder).is_dir() else []:
     """),
-    Mistake(
+    WrongAnswer(
         "at_least", "is content if the wanted files are among those that are there",
         check="the check fails what is broken",
         says="copies the files that are there already: check_save returned True", on="saves_the_step_alone", edit="""
         -        fine &= steps_in(f"{folder}/shared") == list(range(1, step + 1))  # at once, on every rank
         +        fine &= set(range(1, step + 1)) <= set(steps_in(f"{folder}/shared"))  # at once, on every rank
     """),
-    Mistake(
+    WrongAnswer(
         "counts_after_one_save", "repairs the save and leaves the check that counts files after one save",
         check="the check fails what is broken", says="the given one: check_save returned True", text='''
         import os
@@ -59,7 +59,7 @@ ANSWERS = (
             save(folder, 1, {"step": 1, "weights": torch.zeros(1000)})
             return len(list(Path(folder).iterdir())) == 1  # one checkpoint, and not one for each rank
     '''),
-    Mistake(
+    WrongAnswer(
         "counts_and_does_not_load", "counts the files and loads none",
         check="the check fails what is broken", says="only half of the file: check_save returned True",
         on="named_by_the_second", edit="""
@@ -72,7 +72,7 @@ ANSWERS = (
         -            steps.append(None)
         +        steps.append(len(steps) + (path.stat().st_size > 0))
     """),
-    Mistake(
+    WrongAnswer(
         "does_not_ask_who_wrote", "finds one file for each save and does not ask who wrote it",
         check="the check fails what is broken",
         says="every rank writes, named by the step: check_save returned True", on="named_by_the_second", edit="""
@@ -84,13 +84,13 @@ ANSWERS = (
         -    fine = steps_in(f"{folder}/rank_{rank}") == ([1] if rank == 0 else [])
         +    fine = True
     """),
-    Mistake(
+    WrongAnswer(
         "equal_states", "the check passes the same state on every rank",
         check="the check fails what is broken", says="the state of the last rank: check_save returned True", edit="""
         -        return {"step": step, "rank": rank, "weights": torch.arange(5) + 10 * step + rank}
         +        return {"step": step, "weights": torch.arange(5) + 10 * step}
     """),
-    Mistake(
+    WrongAnswer(
         "named_by_the_second", "lets rank 0 alone write, still named by the second",
         check="every save leaves a file", says="saves of different steps there were 1,", text='''
         import os
@@ -135,7 +135,7 @@ ANSWERS = (
                     steps.append(None)
             return sorted(steps, key=str)
     '''),
-    Mistake(
+    WrongAnswer(
         "nobody_waits", "the other ranks do not wait for rank 0",
         check="every rank finds it", says="returned on rank 1, there were 0 files",
         on="named_by_the_second", edit="""
@@ -145,14 +145,14 @@ ANSWERS = (
                  os.replace(final.with_suffix(".tmp"), final)
         -    dist.barrier()  # whoever returns finds it there
     """),
-    Mistake(
+    WrongAnswer(
         "numbered_by_count", "names a file by the number of files that are there",
         check="every save leaves a file", says="after the save of step 4 there were 2, of steps 2 and 4",
         on="saves_the_step_alone", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / f"model_{len(list(Path(folder).iterdir())):06d}.pt"
     """),
-    Mistake(
+    WrongAnswer(
         "only_rank_0_looks", "only rank 0 looks, the others say True",
         check="the check fails what is broken", says="False on rank 0 and True on rank 1",
         on="named_by_the_second", edit="""
@@ -164,7 +164,7 @@ ANSWERS = (
         -    return bool(verdict)
         +    return fine if rank == 0 else True
     """),
-    Mistake(
+    WrongAnswer(
         "raises", "raises where it should return False",
         state="crashed", check="raises", says="rank 1 raised AssertionError", on="named_by_the_second", edit="""
         -        final = Path(folder) / f"model_{int(time.time())}.pt"
@@ -176,7 +176,7 @@ ANSWERS = (
         -        fine &= steps_in(f"{folder}/shared") == list(range(1, step + 1))  # at once, on every rank
         +        assert steps_in(f"{folder}/shared") == list(range(1, step + 1)), "broken"
     """),
-    Mistake(
+    WrongAnswer(
         "saves_the_step_alone", "the check saves a step and no tensor",
         check="the check fails what is broken", says="without the tensors: check_save returned True",
         on="given", edit='''
@@ -215,7 +215,7 @@ ANSWERS = (
         +    dist.all_reduce(verdict, op=dist.ReduceOp.MIN)
         +    return bool(verdict)
     '''),
-    Mistake(
+    WrongAnswer(
         "tries_its_own_save", "checks its own save, whatever it is given",
         check="the check passes what is right", says="check_save never called the `save` it was given",
         on="named_by_the_second", edit="""
@@ -225,7 +225,7 @@ ANSWERS = (
         -def check_save(save, folder):
         +def check_save(_, folder):
     """),
-    Mistake(
+    WrongAnswer(
         "unrepaired", "leaves both as they were",
         check="rank 0 writes and nobody else", says="rank 0 and rank 1 wrote in one call", text='''
         import time
@@ -245,7 +245,7 @@ ANSWERS = (
             save(folder, 1, {"step": 1, "weights": torch.zeros(1000)})
             return len(list(Path(folder).iterdir())) == 1  # one checkpoint, and not one for each rank
     '''),
-    Mistake(
+    WrongAnswer(
         "waits_before_it_looks", "a barrier between the save and the look hides who did not wait",
         check="the check fails what is broken", says="the others return at once: check_save returned True",
         on="named_by_the_second", edit="""
@@ -258,7 +258,7 @@ ANSWERS = (
                  save(f"{folder}/shared", step, {"step": step})
         +        dist.barrier()
     """),
-    Mistake(
+    WrongAnswer(
         "weights_alone", "saves the tensors of the state and not the step",
         check="they hold what was saved", says="['none', 'none', 'none']", on="named_by_the_second", edit="""
         -        final = Path(folder) / f"model_{int(time.time())}.pt"
@@ -266,12 +266,12 @@ ANSWERS = (
         +        final = Path(folder) / f"step_{step:06d}.pt"
         +        torch.save({k: v for k, v in state.items() if torch.is_tensor(v)}, final.with_suffix(".tmp"))
     """),
-    Mistake(
+    WrongAnswer(
         "folder_must_be_there", "writes into the folder and does not make it",
         state="crashed", check="raises", says="does not exist", edit="""
         -        Path(folder).mkdir(parents=True, exist_ok=True)
     """),
-    Mistake(
+    WrongAnswer(
         "looks_at_two_saves", "the check saves twice: whether the first file survives the third save, it does not ask",
         check="the check fails what is broken", says="removes all files but the two newest: check_save returned True",
         look="when the third is saved", edit="""
@@ -280,7 +280,7 @@ ANSWERS = (
         +    for step in (1, 2):
         +        save(f"{folder}/shared", step, state_of(rank, step))
     """),
-    Mistake(
+    WrongAnswer(
         "tries_elsewhere", "the check tries the save in a folder of its own choice",
         check="the check passes what is right", says="was given the folder checks/", look="below that folder", edit="""
              rank = dist.get_rank()
@@ -288,7 +288,7 @@ ANSWERS = (
         +    folder = f"tried_{os.path.basename(folder)}"
         +    save(f"{folder}/rank_{rank}", 1, state_of(rank, 1))
     """),
-    Mistake(
+    WrongAnswer(
         "looks_at_the_newest", "the check counts the files, and looks into the newest one only",
         check="the check fails what is broken", says="puts the new state into the files of the steps before: check_save",
         look="as they were", edit="""
@@ -298,13 +298,13 @@ ANSWERS = (
         +        states = states_in(f"{folder}/shared")
         +        fine &= len(states) == len(saved) and saved[-1] in states
     """),
-    Mistake(
+    WrongAnswer(
         "leaves_the_temporary_file", "copies the temporary file to its name and leaves it there",
         check="every save leaves a file", says="there were 2, 4 and 6 files", edit="""
         -        os.replace(final.with_suffix(".tmp"), final)
         +        shutil.copy(final.with_suffix(".tmp"), final)
     """),
-    Mistake(
+    WrongAnswer(
         "a_folder_for_each_step", "writes each file into a folder of its own, below the one that it was given",
         check="every save leaves a file", says="there lay 10 folders in the folder",
         look="one more file in the folder, and nothing else", edit="""
@@ -313,7 +313,7 @@ ANSWERS = (
         +        final = Path(folder) / f"step_{step:06d}" / "state.pt"
         +        final.parent.mkdir(parents=True, exist_ok=True)
     """),
-    Mistake(
+    WrongAnswer(
         "a_folder_for_drafts", "writes in a folder of its own below, renames from there, and leaves it",
         check="every save leaves a file", says="there lay 1 folder in the folder", edit="""
         -        torch.save(state, final.with_suffix(".tmp"))
@@ -322,7 +322,7 @@ ANSWERS = (
         +        torch.save(state, Path(folder) / ".drafts" / final.name)
         +        os.replace(Path(folder) / ".drafts" / final.name, final)
     """),
-    Mistake(
+    WrongAnswer(
         "keeps_three", "removes all but the three newest",
         check="every save leaves a file", says="after the save of step 10 there were the files of steps 8 and 9 and 10",
         look="what `save` removes", edit="""
@@ -331,7 +331,7 @@ ANSWERS = (
         +        for old in sorted(Path(folder).glob("step_*.pt"))[:-3]:
         +            old.unlink()
     """),
-    Mistake(
+    WrongAnswer(
         "keeps_eight", "removes all but the eight newest",
         check="every save leaves a file", says="the files of steps 3 and 4 and 5", edit="""
         -        os.replace(final.with_suffix(".tmp"), final)
@@ -339,20 +339,20 @@ ANSWERS = (
         +        for old in sorted(Path(folder).glob("step_*.pt"))[:-8]:
         +            old.unlink()
     """),
-    Mistake(
+    WrongAnswer(
         "adds_the_step", "puts the step into the state, which may have none",
         check="they hold what was saved", says="they have the entries rank, slow, step, steps, weights, given were", edit="""
         -        torch.save(state, final.with_suffix(".tmp"))
         +        torch.save({"step": step, **state}, final.with_suffix(".tmp"))
     """),
-    Mistake(
+    WrongAnswer(
         "makes_float32", "saves every tensor of real numbers as float32",
         check="they hold what was saved", says="but not the given values or types", look="what is given to torch.save", edit="""
         -        torch.save(state, final.with_suffix(".tmp"))
         +        smaller = {k: v.float() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in state.items()}
         +        torch.save(smaller, final.with_suffix(".tmp"))
     """),
-    Mistake(
+    WrongAnswer(
         "wants_two_files_of_one_step", "the check saves one step twice and wants two files",
         check="the check passes what is right", says="your own save: check_save returned False; this save is right",
         look="a second file of one step", edit="""
@@ -360,7 +360,7 @@ ANSWERS = (
         +    save(f"{folder}/shared", 3, state_of(rank, 3))
         +    verdict *= len(states_in(f"{folder}/shared")) == 4
     """),
-    Route(
+    RightAnswer(
         "reads_who_wrote",
         "names nothing by the step; a broadcast is the wait; the check tells by the content who wrote",
         text="""
@@ -408,7 +408,7 @@ ANSWERS = (
             dist.all_gather_object(everyones, problems)
             return not any(everyones)
     """),
-    Route(
+    RightAnswer(
         "tempfile_name", "save takes its names from tempfile",
         edit="""
          import shutil

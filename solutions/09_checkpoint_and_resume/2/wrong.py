@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 09.2; edited.py says how to read them."""
+"""Wrong and right answers to question 09.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "applies_then_verifies", "puts the state back before it looks whether it is whole",
         check="without a whole one nothing changes",
         says="one bit was wrong: `load` returned 0 on rank 0 and changed the weights", edit="""
@@ -39,7 +39,7 @@ ANSWERS = (
         -        model.load_state_dict(state["model"])
         -        optimizer.load_state_dict(state["optimizer"])
     """),
-    Mistake(
+    WrongAnswer(
         "digest_of_the_weights_only", "takes the checksum of the weights alone",
         check="without a whole one nothing changes", says="one bit was wrong: `load` returned 1", edit="""
         -        state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -68,7 +68,7 @@ ANSWERS = (
                      continue  # torn, damaged, or somebody else's
         -        state = torch.load(io.BytesIO(content[32:]), weights_only=True)
     """),
-    Mistake(
+    WrongAnswer(
         "every_rank_writes", "every rank writes the whole checkpoint, each under a temporary name of its own",
         check="only rank 0 writes the weights", says="rank 1 wrote a file", edit="""
         -    if dist.get_rank() == 0:
@@ -77,7 +77,7 @@ ANSWERS = (
         -        temporary = final.with_suffix(".tmp")  # load never looks at it
         +        temporary = final.with_suffix(f".{dist.get_rank()}.tmp")  # load never looks at it
     """),
-    Mistake(
+    WrongAnswer(
         "gathers_on_rank_0_only", "gathers the random states under `if rank == 0`",
         check="does not end", says="rank 0 was in all_gather", edit="""
         -    random_states = [None] * dist.get_world_size()
@@ -86,19 +86,19 @@ ANSWERS = (
         +        random_states = [None] * dist.get_world_size()
         +        dist.all_gather_object(random_states, torch.get_rng_state())
     """),
-    Mistake(
+    WrongAnswer(
         "names_sorted_as_text", "names without leading zeros, sorted as text",
         check="a stopped run goes on bit for bit",
         says="began at step 9; the newest whole checkpoint is that of step 10", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / f"step_{step}.pt"
     """),
-    Mistake(
+    WrongAnswer(
         "no_barrier", "the other ranks do not wait for rank 0",
         check="every rank waits until it is there", says="before rank 0 had it on the disk", edit="""
         -    dist.barrier()  # whoever returns finds it there
     """),
-    Mistake(
+    WrongAnswer(
         "no_checksum", "takes what torch.load can read for whole",
         check="damage is passed over", says="one bit of the checkpoint of step 13 wrong: rank 0", edit="""
         -            file.write(hashlib.sha256(data).digest() + data)
@@ -113,7 +113,7 @@ ANSWERS = (
                      continue  # torn, damaged, or somebody else's
         -        state = torch.load(io.BytesIO(content[32:]), weights_only=True)
     """),
-    Mistake(
+    WrongAnswer(
         "no_random_state", "leaves the random states out",
         check="a stopped run goes on bit for bit", says="on this rank: the random state", edit="""
         -    random_states = [None] * dist.get_world_size()
@@ -124,12 +124,12 @@ ANSWERS = (
         @@
         -        torch.set_rng_state(state["random_states"][dist.get_rank()])
     """),
-    Mistake(
+    WrongAnswer(
         "not_flushed", "closes the file and renames it: the bytes may still be on their way",
         check="it is on the disk", says="had not been flushed to the disk", edit="""
         -            os.fsync(file.fileno())
     """),
-    Mistake(
+    WrongAnswer(
         "one_file", "keeps one checkpoint under one name",
         check="damage is passed over",
         says="began at step 0; the newest whole checkpoint is that of step 11", edit="""
@@ -139,14 +139,14 @@ ANSWERS = (
         -    for path in sorted(Path(folder).glob("step_*.pt"), reverse=True):
         +    for path in Path(folder).glob("ckpt.pt"):
     """),
-    Mistake(
+    WrongAnswer(
         "prunes_by_name", "keeps the two files with the highest numbers, whatever they hold",
         check="foreign files are left alone", says="foreign files beside its own: rank 0", edit="""
                  os.replace(temporary, final)
         +        for old in sorted(path for path in Path(folder).glob("step_*.pt") if path.is_file())[:-2]:
         +            old.unlink()
     """),
-    Mistake(
+    WrongAnswer(
         "prunes_by_number", "keeps the two files with the highest numbers, under a name of its own",
         check="foreign files are left alone", says="foreign files beside its own: rank 0", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
@@ -159,13 +159,13 @@ ANSWERS = (
         -    for path in sorted(Path(folder).glob("step_*.pt"), reverse=True):
         +    for path in sorted(Path(folder).glob("step_*.ckpt"), reverse=True):
     """),
-    Mistake(
+    WrongAnswer(
         "a_number_in_each_name", "takes what stands in a name for a number, also in that of a copy",
         state="crashed", check="raises", says="raised ValueError: invalid literal for int()", edit="""
         -    for path in sorted(Path(folder).glob("step_*.pt"), reverse=True):
         +    for path in sorted(Path(folder).glob("step_*.pt"), key=lambda path: int(path.stem[5:]), reverse=True):
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0s_random_state", "gives every rank the random state of rank 0",
         check="a stopped run goes on bit for bit", says="rank 1 has loss", edit="""
         -    random_states = [None] * dist.get_world_size()
@@ -177,7 +177,7 @@ ANSWERS = (
         -        torch.set_rng_state(state["random_states"][dist.get_rank()])
         +        torch.set_rng_state(state["random_state"])
     """),
-    Mistake(
+    WrongAnswer(
         "runs_foreign_code", "loads every file it finds, without weights_only",
         check="foreign files are left alone", says="`load` ran code", edit="""
         -        if hashlib.sha256(content[32:]).digest() != content[:32]:
@@ -190,20 +190,20 @@ ANSWERS = (
         +        if not whole:
         +            continue
     """),
-    Mistake(
+    WrongAnswer(
         "seeds_when_empty", "seeds torch if there is no checkpoint",
         check="without a whole one nothing changes",
         says="the folder was empty: `load` returned 0 on rank 0 and changed the random state", edit="""
                  return state["step"]
         +    torch.manual_seed(1234 + dist.get_rank())  # a fresh start
     """),
-    Mistake(
+    WrongAnswer(
         "temporary_must_not_exist", "opens the temporary file exclusively, and stumbles over what a killed save left",
         state="crashed", check="raises", says="raised FileExistsError", edit="""
         -        with open(temporary, "wb") as file:
         +        with open(temporary, "xb") as file:
     """),
-    Mistake(
+    WrongAnswer(
         "trusts_the_newest", "has no way back when the newest cannot be read",
         state="crashed", check="raises", says="raised RuntimeError", edit="""
         -            file.write(hashlib.sha256(data).digest() + data)
@@ -215,13 +215,13 @@ ANSWERS = (
         -        state = torch.load(io.BytesIO(content[32:]), weights_only=True)
         +        state = torch.load(path, weights_only=True)
     """),
-    Mistake(
+    WrongAnswer(
         "two_digits", "names with two digits, sorted as text",
         check="a stopped run goes on bit for bit", says="after that of step 100, `load` returned 99", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / f"step_{step:02d}.pt"
     """),
-    Mistake(
+    WrongAnswer(
         "two_renames", "moves the newest aside before the new one has its name, and starts afresh if there is none",
         check="kills cost nothing that was saved", says="was killed at a rename", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
@@ -236,7 +236,7 @@ ANSWERS = (
         +        return 0
         +    for path in (Path(folder) / "newest.pt", Path(folder) / "previous.pt"):
     """),
-    Mistake(
+    WrongAnswer(
         "weights_only", "saves weights and step, no optimizer",
         check="a stopped run goes on bit for bit", says="the optimizer's state", edit="""
         -        state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -244,7 +244,7 @@ ANSWERS = (
         @@
         -        optimizer.load_state_dict(state["optimizer"])
     """),
-    Route(
+    RightAnswer(
         "checksum_in_the_name", "the checksum is a part of the file's name",
         edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
@@ -266,7 +266,7 @@ ANSWERS = (
         -        state = torch.load(io.BytesIO(content[32:]), weights_only=True)
         +        state = torch.load(io.BytesIO(content), weights_only=True)
     """),
-    Route(
+    RightAnswer(
         "rank_0_reads", "rank 0 alone reads the folder and broadcasts what it found",
         edit="""
         -    for path in sorted(Path(folder).glob("step_*.pt"), reverse=True):
@@ -285,7 +285,7 @@ ANSWERS = (
         +    if found[0]:
         +        state = torch.load(io.BytesIO(found[0]), weights_only=True)
     """),
-    Route(
+    RightAnswer(
         "the_courses_own", "the functions of the course's package, a folder for each step",
         text='''
         from pathlib import Path
@@ -335,7 +335,7 @@ ANSWERS = (
                 step += 1
                 save(training.folder, step, training.model, training.optimizer)
     '''),
-    Route(
+    RightAnswer(
         "two_slots",
         "two files that are overwritten in turn, no rename; each rank keeps its random state in a file of its own",
         text=r'''

@@ -1,28 +1,13 @@
 """10.1: a time limit and a learning rate that each rank takes from its own clock; a detector, and the repair."""
 
 import math
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q10_1 import given as given_script
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "whose clock?"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Two clocks never show the same time. Which lines of train depend on what this rank's clock shows? Each of them "
-    "can come out differently on every rank, and one of them decides whether the next all-reduce is called.",
-    "Rank 0 reads its clock once a step, puts the seconds into a float64 tensor and broadcasts it, before the loop "
-    "condition is looked at. Everything that follows uses the broadcast number. For the detector: lists of different "
-    "lengths do not fit into one all_gather of tensors; all_gather_object takes any object.",
-    "train: seconds = torch.tensor([clock()], dtype=torch.float64); dist.broadcast(seconds, src=0); leave if it is not "
-    "below the limit. first_difference: gather all lists; for each step up to the longest, collect each rank's entry "
-    "or None; the first step at which these are not all equal is the answer, on every rank.",
-]
-DRIVER = Path(__file__).parent / "driver.py"
 TRAIN, DETECTOR = "train", "first_difference"
 LIMITS = {"a limit of 40 seconds, and clocks with many digits": 40.0}
 CLOCKS = {  # (start, pace) by rank
@@ -60,7 +45,7 @@ def weights_of(rates, world):
 
 def trained(world):
     calls = tuple(Call([("train", clocks, limit_of(given))] * world, given) for given, clocks in CLOCKS.items())
-    return Job(world, TRAIN, calls, seconds=2.0, driver=DRIVER)
+    return Job(world, TRAIN, calls, seconds=2.0, driver=True)
 
 
 A = [0.1, 0.08, 0.06]
@@ -83,7 +68,7 @@ MADE_UP = {  # by rank, for 3 ranks
 
 def detected(world):
     calls = tuple(Call([("rates", rates)] * world, given) for given, rates in MADE_UP.items())
-    return Job(world, DETECTOR, calls, seconds=2.0, driver=DRIVER)
+    return Job(world, DETECTOR, calls, seconds=2.0, driver=True)
 
 
 REPAIRED = [trained(2), trained(4), trained(1)]

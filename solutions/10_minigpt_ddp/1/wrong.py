@@ -1,15 +1,15 @@
-"""Wrong and right answers to question 10.1; edited.py says how to read them."""
+"""Wrong and right answers to question 10.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "barrier_every_step", "waits for the others in every step and still looks at its own clock",
         check="does not end", says="rank 0 was in barrier", on="unrepaired", edit="""
                  rates.append(0.1 * (1 - seconds / limit))
         +        dist.barrier()
     """),
-    Mistake(
+    WrongAnswer(
         "compares_lengths", "compares the numbers of steps only",
         check="the detector names the step", says="returned None", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -25,7 +25,7 @@ ANSWERS = (
         +    dist.all_gather_object(lengths, len(rates))
         +    return min(lengths) if min(lengths) < max(lengths) else None
     """),
-    Mistake(
+    WrongAnswer(
         "compares_with_rank_0", "each rank compares its own list with that of rank 0",
         check="the detector names the step", says="while rank", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -40,7 +40,7 @@ ANSWERS = (
         +    for step in range(max(len(rates), len(box[0]))):
         +        if rates[step : step + 1] != box[0][step : step + 1]:
     """),
-    Mistake(
+    WrongAnswer(
         "float32_seconds", "broadcasts the seconds in float32",
         check="the learning rate is one", says="seven digits of it", on="whoever_is_first", edit="""
         -    seconds = torch.tensor([clock()], dtype=torch.float64)
@@ -48,13 +48,13 @@ ANSWERS = (
         +    seconds = torch.tensor([clock()])
         +    dist.broadcast(seconds, src=0)
     """),
-    Mistake(
+    WrongAnswer(
         "forgets_the_limit", "does not divide by the limit",
         check="the learning rate is one", says="a limit of 40 seconds", edit="""
         -        rates.append(0.1 * (1 - seconds.item() / limit))
         +        rates.append(0.1 * (1 - seconds.item()))
     """),
-    Mistake(
+    WrongAnswer(
         "gathers_tensors", "gathers lists of different lengths as tensors",
         state="crashed", check="dies", says="was killed by SIGABRT", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -70,7 +70,7 @@ ANSWERS = (
         +    for step in range(len(mine)):
         +        if len({one[step].item() for one in everyones}) > 1:
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_clocks", "takes the mean of all clocks",
         check="the ranks stop after the same step", says="rank 0's clock allows", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -78,7 +78,7 @@ ANSWERS = (
         +    dist.all_reduce(seconds)
         +    return seconds.item() / dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "nearly_equal", "takes learning rates for equal that agree to nine digits",
         check="the detector names the step", says="differs in the last digit", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -87,7 +87,7 @@ ANSWERS = (
         -        if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
         +        if len({round(mine[step], 9) if step < len(mine) else None for mine in everyones}) > 1:
     """),
-    Mistake(
+    WrongAnswer(
         "one_step_too_many", "looks at the broadcast clock after the step instead of before it",
         check="the ranks stop after the same step", says="rank 0 made 1 steps", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -102,7 +102,7 @@ ANSWERS = (
         +        if seconds >= limit:
         +            break
     """),
-    Mistake(
+    WrongAnswer(
         "only_rank_0_knows", "returns the answer on rank 0 only",
         check="the detector names the step", says="while rank 0 is right", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -111,7 +111,7 @@ ANSWERS = (
         -            return step
         +            return step if dist.get_rank() == 0 else None
     """),
-    Mistake(
+    WrongAnswer(
         "own_gradients", "repairs the clock and loses the all-reduce",
         check="the replicas are one process", says="ended with weights", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -121,7 +121,7 @@ ANSWERS = (
         -        weights -= rates[-1] * gradient / dist.get_world_size()
         +        weights -= rates[-1] * gradient
     """),
-    Mistake(
+    WrongAnswer(
         "pads_with_zero", "fills short lists up with zeros",
         check="the detector names the step",
         says="with the learning rate 0): first_difference returned None", edit="""
@@ -140,7 +140,7 @@ ANSWERS = (
         +    differ = (torch.stack(everyones) != everyones[0]).any(0).nonzero().flatten().tolist()
         +    return differ[0] if differ else None
     """),
-    Mistake(
+    WrongAnswer(
         "rate_from_own_clock", "lets rank 0 decide about the end and takes the learning rate from its own clock",
         check="the learning rate is one", says="that of its own clock", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -151,7 +151,7 @@ ANSWERS = (
         +    while seconds_of_rank_0(clock) < limit:
         +        rates.append(0.1 * (1 - clock() / limit))
     """),
-    Mistake(
+    WrongAnswer(
         "stops_at_the_shortest", "compares the lists up to the end of the shortest",
         check="the detector names the step", says="returned None", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -160,7 +160,7 @@ ANSWERS = (
         -    for step in range(max(map(len, everyones))):
         +    for step in range(min(map(len, everyones))):
     """),
-    Mistake(
+    WrongAnswer(
         "sum_of_gradients", "forgets to divide the gradient when it rewrites the step",
         check="the replicas are one process", says="one process with all samples", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -169,7 +169,7 @@ ANSWERS = (
         -        weights -= rates[-1] * gradient / dist.get_world_size()
         +        weights -= rates[-1] * gradient
     """),
-    Mistake(
+    WrongAnswer(
         "tells_only_the_end", "rank 0 broadcasts nothing but the end, when it comes",
         check="does not end", says="rank 0 was in broadcast", on="unrepaired", edit="""
         -    while (seconds := clock()) < limit:
@@ -181,7 +181,7 @@ ANSWERS = (
         +            dist.broadcast(over, src=0)
         +            break
     """),
-    Mistake(
+    WrongAnswer(
         "unrepaired", "leaves the script as it is",
         check="does not end", says="rank 0 was in barrier", on="whoever_is_first", edit="""
         -def seconds_of_rank_0(clock):
@@ -192,7 +192,7 @@ ANSWERS = (
         -    while (seconds := seconds_of_rank_0(clock)) < limit:
         +    while (seconds := clock()) < limit:
     """),
-    Mistake(
+    WrongAnswer(
         "whoever_is_first", "ends when the first clock is over",
         check="the ranks stop after the same step", says="rank 0's clock allows", text="""
         import torch
@@ -224,7 +224,7 @@ ANSWERS = (
                     return step
             return None
     """),
-    Mistake(
+    WrongAnswer(
         "whole_microseconds", "broadcasts whole microseconds",
         check="the learning rate is one", says="clocks with many digits", edit="""
         -        seconds = torch.tensor(clock(), dtype=torch.float64)
@@ -232,7 +232,7 @@ ANSWERS = (
                  dist.broadcast(seconds, src=0)  # from here on there is one clock
         +        seconds = seconds.double() / 1e6
     """),
-    Route(
+    RightAnswer(
         "gathers_all_clocks",
         "all clocks are gathered and the first is taken; the detector pads with NaN and compares bits",
         text="""
@@ -267,7 +267,7 @@ ANSWERS = (
             apart = (least != most).nonzero()
             return int(apart[0]) if len(apart) else None
     """),
-    Route(
+    RightAnswer(
         "objects",
         "rank 0 broadcasts a decision and a learning rate as an object; the detector lets rank 0 find the step",
         text="""

@@ -3,29 +3,16 @@
 import math
 import re
 from collections import Counter
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.likeness import Mistake, recognised
-from ddp_course.grader.questions.q10_2 import given as given_script
-from ddp_course.grader.questions.q10_2.driver import some_window
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "one training run at any number of processes"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Which numbers in train belong to one rank, or to one micro-batch, and are used as if they were the update's? And "
-    "what does // do with what is left over?",
-    "Add up the loss of all micro-batches on every rank, then over the ranks, once an update: one all-reduce of one "
-    "number, called on every rank. Refuse before the loop, on every rank: the arithmetic needs no communication.",
-    "together = world * micro_batch_size * CONTEXT; steps, rest = divmod(tokens_per_update, together); if rest: raise "
-    "ValueError with steps * together and (steps + 1) * together in the text. The detector: another "
-    "length, a NaN, or a loss that is further than about 1e-6 of itself from that of one process.",
-]
-DRIVER = Path(__file__).parent / "driver.py"
+from .driver import some_window
+
 TRAIN, DETECTOR = "train", "not_the_same_run"
 CONTEXT, UPDATES, RATE = 8, 5, 0.1
 WHOSE = "which micro-batches, and whose, are in the number that is called the loss"
@@ -43,7 +30,7 @@ UNFIT = {  # tokens per update, micro-batch size: the nearest that fit depend on
 def trained(world):
     plans = {given: (*plan, UPDATES) for given, plan in {**PLANS, **UNFIT}.items()} | {SHORT: (192, 1, WARM)}
     calls = tuple(Call([plan] * world, given) for given, plan in plans.items())
-    return Job(world, TRAIN, calls, seconds=6.0, driver=DRIVER)  # DDP takes more than a second to load
+    return Job(world, TRAIN, calls, seconds=6.0, driver=True)  # DDP takes more than a second to load
 
 
 def curve(tokens_per_update, weights=None):

@@ -1,41 +1,41 @@
-"""Wrong and right answers to question 10.2; edited.py says how to read them."""
+"""Wrong and right answers to question 10.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "a_millionth_of_one", "adds a constant to the limit, which is large beside a tiny loss",
         check="the detector tells runs apart", says="losses of 1e-15, three times as large", edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        near = [math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-12) for x, y in zip(a, b, strict=False)]
         +        return len(a) == len(b) and all(near)
     """),
-    Mistake(
+    WrongAnswer(
         "divides_by_the_loss", "divides by the loss of one process, which may be 0",
         state="crashed", check="raises", says="losses that end at 0): rank 0 raised ZeroDivisionError", edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        return len(a) == len(b) and all(abs(x - y) / abs(y) < 1e-6 for x, y in zip(a, b, strict=True))
     """),
-    Mistake(
+    WrongAnswer(
         "five_digits", "calls losses equal that agree to nearly five digits",
         check="the detector tells runs apart", says="the last loss is off by 0.002 %", edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=4e-5) for x, y in zip(a, b, strict=True))
     """),
-    Mistake(
+    WrongAnswer(
         "nine_digits", "compares nine digits, as math.isclose does by itself",
         check="the detector tells runs apart", says="losses equal to seven digits", edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        return len(a) == len(b) and all(math.isclose(x, y) for x, y in zip(a, b, strict=True))
     """),
-    Mistake(
+    WrongAnswer(
         "three_collectives", "meets the others in a barrier after every update",
         check="little is said", says="called 9 collectives (all_reduce, barrier) in its last 3 updates",
         look="what each of them is for", edit="""
                  weights.grad = None
         +        dist.barrier()
     """),
-    Mistake(
+    WrongAnswer(
         "absolute_limit", "calls losses equal that are less than 1e-6 apart",
         check="the detector tells runs apart", says="tiny losses", on="sum_over_ranks", edit="""
         -        losses.append(total.item() / accumulation)
@@ -44,20 +44,20 @@ ANSWERS = (
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        return len(a) == len(b) and all(abs(x - y) < 1e-4 for x, y in zip(a, b, strict=True))
     """),
-    Mistake(
+    WrongAnswer(
         "divides_by_none_that_fit", "divides by the number of micro-batches that fit, which may be 0",
         check="what does not divide is refused", says="rank 0 raised ZeroDivisionError", edit="""
         -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
         +        share = tokens_per_update / accumulation  # tokens of a joint micro-batch, were it to fit
         +        fits = f"{accumulation * together} or {(accumulation + 1) * together} ({share:.1f} is not {together})"
     """),
-    Mistake(
+    WrongAnswer(
         "exactly_equal", "takes rounding for another run",
         check="the detector tells runs apart", says="equal but for rounding", on="last_loss_only", edit="""
         -    return sorted(s for s, losses in curves.items() if not math.isclose(losses[-1], curves[1][-1], rel_tol=1e-6))
         +    return sorted(size for size, losses in curves.items() if losses != curves[1])
     """),
-    Mistake(
+    WrongAnswer(
         "forgets_the_micro_batch", "divides by the ranks and the windows, not by the size of a micro-batch",
         check="what does not divide is refused", says="divide by 1 x 2 x 8, and rank 0 raised no ValueError",
         on="sum_over_ranks", edit="""
@@ -68,13 +68,13 @@ ANSWERS = (
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
     """),
-    Mistake(
+    WrongAnswer(
         "four_digits", "calls losses equal that agree to four digits",
         check="the detector tells runs apart", says="the last loss is off by 0.005 %", edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-4) for x, y in zip(a, b, strict=True))
     """),
-    Mistake(
+    WrongAnswer(
         "last_loss_only", "compares where the curves end",
         check="the detector tells runs apart", says="returned", on="sum_over_ranks", edit="""
         -        losses.append(total.item() / accumulation)
@@ -87,7 +87,7 @@ ANSWERS = (
         -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
         +    return sorted(s for s, losses in curves.items() if not math.isclose(losses[-1], curves[1][-1], rel_tol=1e-6))
     """),
-    Mistake(
+    WrongAnswer(
         "last_micro_batch", "the loss is still that of the rank's last micro-batch",
         check="the loss is that of the update", says="that of its own last micro-batch",
         on="sum_over_ranks", edit="""
@@ -96,7 +96,7 @@ ANSWERS = (
         -        losses.append(total.item() / accumulation)
         +        losses.append(loss.item())
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_last", "takes the mean over the ranks of their last micro-batches",
         check="the loss is that of the update", says="of all 192 tokens it is", on="sum_over_ranks", edit="""
                      total += loss.detach()
@@ -105,7 +105,7 @@ ANSWERS = (
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / world)
     """),
-    Mistake(
+    WrongAnswer(
         "names_one_size", "names the nearest size below only",
         check="what does not divide is refused", says="which does not name", on="sum_over_ranks", edit="""
         -        fits = [n * together for n in (accumulation, accumulation + 1) if n]
@@ -114,7 +114,7 @@ ANSWERS = (
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
     """),
-    Mistake(
+    WrongAnswer(
         "nan_is_no_difference", "asks whether a gap is too large, which NaN never is",
         check="the detector tells runs apart", says="one loss is NaN", on="last_loss_only", edit="""
         -    return sorted(s for s, losses in curves.items() if not math.isclose(losses[-1], curves[1][-1], rel_tol=1e-6))
@@ -123,7 +123,7 @@ ANSWERS = (
         +
         +    return sorted(size for size, losses in curves.items() if apart(losses, curves[1]))
     """),
-    Mistake(
+    WrongAnswer(
         "others_keep_their_own", "reduces the loss to rank 0, the others keep their own",
         check="the loss is that of the update", says="on rank 1", on="sum_over_ranks", edit="""
         -        dist.all_reduce(total)  # once an update, not once a micro-batch
@@ -132,12 +132,12 @@ ANSWERS = (
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
     """),
-    Mistake(
+    WrongAnswer(
         "own_loss", "adds up the micro-batches of this rank and no others",
         check="the loss is that of the update", says="that of its own micro-batches", on="sum_over_ranks", edit="""
         -        dist.all_reduce(total)  # once an update, not once a micro-batch
     """),
-    Mistake(
+    WrongAnswer(
         "refuses_after_an_update", "notices in the first update, after its windows are read",
         check="what does not divide is refused", says="after it had read", on="still_silent", edit="""
                      total += loss.detach()
@@ -145,7 +145,7 @@ ANSWERS = (
         +            together = world * micro_batch_size * CONTEXT
         +            raise ValueError(f"nearest: {accumulation * together} and {(accumulation + 1) * together}")
     """),
-    Mistake(
+    WrongAnswer(
         "refuses_on_rank_0", "raises on rank 0 only, and the others go on",
         check="does not end", says="rank 0 had returned", on="sum_over_ranks", edit="""
         -    if rest:  # the same arithmetic on every rank: all of them raise
@@ -154,14 +154,14 @@ ANSWERS = (
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
     """),
-    Mistake(
+    WrongAnswer(
         "rounds_up", "makes the update larger until it divides",
         check="what does not divide is refused", says="raised no ValueError; it trained on 224 tokens",
         on="still_silent", edit="""
         -    accumulation = tokens_per_update // (world * micro_batch_size * CONTEXT)
         +    accumulation = -(-tokens_per_update // (world * micro_batch_size * CONTEXT))
     """),
-    Mistake(
+    WrongAnswer(
         "says_every_loss", "all-reduces the loss of every micro-batch",
         check="little is said", says="called", on="sum_over_ranks", edit="""
         -            total += loss.detach()
@@ -173,7 +173,7 @@ ANSWERS = (
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
     """),
-    Mistake(
+    WrongAnswer(
         "stale_last_step", "makes the last update without the others' gradients",
         check="the weights are those of one process", says="ended with weights", on="sum_over_ranks", edit="""
         -        dist.all_reduce(weights.grad)
@@ -185,7 +185,7 @@ ANSWERS = (
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
     """),
-    Mistake(
+    WrongAnswer(
         "still_silent", "repairs the loss and goes on training on fewer tokens",
         check="what does not divide is refused", says="raised no ValueError; it trained on 192 tokens",
         on="sum_over_ranks", edit="""
@@ -199,7 +199,7 @@ ANSWERS = (
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
     """),
-    Mistake(
+    WrongAnswer(
         "sum_of_gradients", "forgets to divide the gradient by the ranks",
         check="the loss is that of the update", says="the loss of update 1", on="sum_over_ranks", edit="""
         -            weights -= 0.1 * weights.grad / world
@@ -208,7 +208,7 @@ ANSWERS = (
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
     """),
-    Mistake(
+    WrongAnswer(
         "sum_over_ranks", "adds the ranks' losses and forgets to divide",
         check="the loss is that of the update", says="2 times too large", edit='''
         -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
@@ -240,7 +240,7 @@ ANSWERS = (
         +
         +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
     '''),
-    Mistake(
+    WrongAnswer(
         "zip_stops", "compares as far as both curves go",
         check="the detector tells runs apart", says="a run that", on="sum_over_ranks", edit="""
         -        losses.append(total.item() / accumulation)
@@ -249,7 +249,7 @@ ANSWERS = (
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        return all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=False))
     """),
-    Mistake(
+    WrongAnswer(
         "everybody_everything", "every rank trains on the whole update, so that nothing has to be sent",
         check="the windows are shared", says="window 0 of update 0 was read 2 times by all ranks together", edit="""
         -        for micro in range(accumulation):
@@ -259,20 +259,20 @@ ANSWERS = (
         -        dist.all_reduce(total)  # once an update, not once a micro-batch
         -        dist.all_reduce(weights.grad)
     """),
-    Mistake(
+    WrongAnswer(
         "in_their_order", "returns the world sizes in the order in which the dict holds them",
         check="the detector tells runs apart", says="in another order of sizes: not_the_same_run returned [4, 2], not [2, 4]",
         look="the order of the list", edit="""
         -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
         +    return [size for size, losses in curves.items() if not same(losses, curves[1])]
     """),
-    Mistake(
+    WrongAnswer(
         "relative_to_the_largest", "calls losses equal that are less than a millionth of the largest loss apart",
         check="the detector tells runs apart", says="a small loss behind a large one", look="a limit", edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        return len(a) == len(b) and all(abs(x - y) <= 1e-6 * max(b) for x, y in zip(a, b, strict=True))
     """),
-    Route(
+    RightAnswer(
         "gathers_losses",
         "the loss is gathered from all ranks at the end, in one collective; weights are averaged by hand",
         text="""
@@ -312,13 +312,13 @@ ANSWERS = (
                     found += [size]
             return found
     """),
-    Route(
+    RightAnswer(
         "numbers_without_a_space", "names the two sizes with nothing but a comma between them",
         edit="""
         -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
         +        fits = ",".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
     """),
-    Route(
+    RightAnswer(
         "one_message",
         "gradient and loss travel in one message; sums instead of means, divided once; the detector uses torch",
         text="""
@@ -357,7 +357,7 @@ ANSWERS = (
                     different.append(size)
             return different
     """),
-    Route(
+    RightAnswer(
         "ddp_and_no_sync", "lets DDP average the gradients, in the last micro-batch of an update only",
         edit="""
          import math
@@ -386,7 +386,7 @@ ANSWERS = (
         @@
         -        dist.all_reduce(weights.grad)
     """),
-    Route(
+    RightAnswer(
         "blocks_of_windows", "each rank takes a block of windows that lie together, and the error says more",
         edit="""
         -            first = (micro * world + rank) * micro_batch_size

@@ -1,22 +1,8 @@
 """11.1: a function that reads from what the ranks of a dead job left which ranks are to blame, and which line."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q11_1 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "which rank, which line?"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Take the jobs of notebook 11 one after the other. In which does an error say what is wrong? In the others, up "
-    "to which number have all ranks started the same?",
-    "An error that only says that a peer is gone, or did not come, blames nobody. Of the others, the first in time "
-    "counts, not the one of the lowest rank. With no error left, compare number by number.",
-    "causes = [(seconds, rank, line) for each error whose text has none of SYMPTOMS]; if causes: min(causes). Else for "
-    "each position: the entries there, without their lines; None for a rank whose list has ended. The first position "
-    "at which they are not all equal is the answer: missing if one is None, else unlike.",
-]
 FUNCTION = "blame"
 SYMPTOMS = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Application timeout caused")
 # As gloo writes it: the symptom stands in the middle.

@@ -1,22 +1,14 @@
 """11.2: every rank decides by its own loss whether to save, and saving is for all: the decision made one."""
 
 import math
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q11_2 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "the best loss, but whose?"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Which line of `train` do the ranks reach in different epochs, and what is in it that all of them have to reach?",
-    "A decision that leads to a collective has to be the same on all ranks. What can all ranks know about the loss?",
-    "total = torch.tensor(float(loss), dtype=torch.float64); dist.all_reduce(total); the mean is total / world_size, "
-    "on every rank. A comparison with nan is False, whichever way you turn it.",
-]
+from . import given as given_script
+
 NAN = math.nan
 COLLECT = "collect(epoch) stays as it is, and every rank calls it"
 

@@ -1,15 +1,15 @@
-"""Wrong and right answers to question 11.2; edited.py says how to read them."""
+"""Wrong and right answers to question 11.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "a_barrier_before", "lets the ranks meet before each of them decides, as before",
         check="does not end", says="no end, and nothing moves", on="given", edit="""
                  dist.all_reduce(torch.ones(4))  # stands for an epoch of training
         +        dist.barrier()
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_decides", "broadcasts the loss of rank 0: together, by a part of the samples",
         check="the best mean counts", says="as the losses of rank 0 alone say", edit="""
         -        dist.all_reduce(mean)
@@ -17,7 +17,7 @@ ANSWERS = (
         +        dist.broadcast(mean, src=0)
         +        mean = mean.item()
     """),
-    Mistake(
+    WrongAnswer(
         "the_lowest", "takes the lowest loss of any rank",
         check="the best mean counts", says="as the lowest loss of any rank says", edit="""
         -        dist.all_reduce(mean)
@@ -25,7 +25,7 @@ ANSWERS = (
         +        dist.all_reduce(mean, op=dist.ReduceOp.MIN)
         +        mean = mean.item()
     """),
-    Mistake(
+    WrongAnswer(
         "whoever_is_better", "saves when any rank has its own best",
         check="the best mean counts", says="the mean loss was the best so far after", on="given", edit="""
         -        if loss < best:
@@ -35,25 +35,25 @@ ANSWERS = (
         +        best = min(best, loss)
         +        if better:
     """),
-    Mistake(
+    WrongAnswer(
         "saves_a_nan", "asks whether the mean is not worse, which is true of a NaN",
         check="the best mean counts", says="rank 1 has a nan", look="what a nan on one rank makes of the mean", edit="""
         -        if mean < best:
         +        if not mean >= best:
     """),
-    Mistake(
+    WrongAnswer(
         "saves_what_is_equal", "saves again when the mean stays",
         check="the best mean counts", says="other gets worse): saved after epochs [0, 2]", edit="""
         -        if mean < best:
         +        if mean <= best:
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_saves", "only rank 0 collects",
         check="does not end", says="no end, and nothing moves", edit="""
         -            saved[epoch] = collect(epoch)
         +            saved[epoch] = collect(epoch) if dist.get_rank() == 0 else []
     """),
-    Mistake(
+    WrongAnswer(
         "only_rank_0_keeps_it", "all collect, and only rank 0 remembers that it saved",
         check="all ranks save together", says="the ranks do not save together: rank 0 after [0", edit="""
         -            saved[epoch] = collect(epoch)
@@ -61,25 +61,25 @@ ANSWERS = (
         +            if dist.get_rank() == 0:
         +                saved[epoch] = parts
     """),
-    Mistake(
+    WrongAnswer(
         "own_part_only", "needs no collective any more, as each rank keeps its own part",
         check="each part is there", says="on rank 0 the checkpoint of epoch 0 holds", edit="""
         -            saved[epoch] = collect(epoch)
         +            saved[epoch] = [f"rank {dist.get_rank()} after epoch {epoch}"]
     """),
-    Mistake(
+    WrongAnswer(
         "means_of_float32", "makes a tensor of the loss and does not say of which type",
         check="the best mean counts", says="as the means say in float32", edit="""
         -        mean = torch.tensor(loss, dtype=torch.float64)
         +        mean = torch.tensor(loss)
     """),
-    Mistake(
+    WrongAnswer(
         "asks_for_a_gain", "saves only what is better by a millionth, as early stopping does",
         check="the best mean counts", says="saved after epochs [0, 2]; the mean", edit="""
         -        if mean < best:
         +        if mean < best - 1e-6:
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_the_others", "leaves a rank with a nan out of the mean",
         check="the best mean counts", says="saved after epochs [0, 1, 2], where the mean of epoch 1 is nan;",
         look="what a nan on one rank makes of the mean", edit="""
@@ -91,7 +91,7 @@ ANSWERS = (
         +        dist.all_reduce(mean)
         +        mean = (mean[0] / mean[1]).item()
     """),
-    Mistake(
+    WrongAnswer(
         "a_nan_is_the_best", "keeps a nan as the best mean, and nothing is lower than that",
         check="the best mean counts", says="after epochs [0], where the mean of epoch 1 is nan; the mean loss",
         look="in this epoch and later", edit="""
@@ -102,13 +102,13 @@ ANSWERS = (
         +            saved[epoch] = collect(epoch)
         +        best = mean if math.isnan(mean) else min(best, mean)
     """),
-    Mistake(
+    WrongAnswer(
         "knows_what_they_add", "writes down itself what the ranks would add, without asking them",
         check="each part is there", says="and took part in 0 all-gathers", edit="""
         -            saved[epoch] = collect(epoch)
         +            saved[epoch] = [f"rank {rank} after epoch {epoch}" for rank in range(dist.get_world_size())]
     """),
-    Route(
+    RightAnswer(
         "gathers_all_losses_at_once", "gathers all losses before the first epoch, and decides alone", edit="""
              best, saved = math.inf, {}
         +    losses_of_all = [None] * dist.get_world_size()
@@ -120,7 +120,7 @@ ANSWERS = (
         -        mean = mean.item() / dist.get_world_size()
         +        mean = math.fsum(one[epoch] for one in losses_of_all) / dist.get_world_size()
     """),
-    Route(
+    RightAnswer(
         "gathers_and_decides_on_rank_0", "rank 0 gathers the losses and broadcasts its decision", edit="""
         -        mean = torch.tensor(loss, dtype=torch.float64)
         -        dist.all_reduce(mean)
@@ -137,7 +137,7 @@ ANSWERS = (
         +        dist.broadcast_object_list(decision, src=0)
         +        if decision[0]:
     """),
-    Route(
+    RightAnswer(
         "sums_are_enough", "compares sums, whose order is that of the means", edit="""
         -        mean = mean.item() / dist.get_world_size()
         +        mean = mean.item()

@@ -1,22 +1,9 @@
 """11.3: rank 0 does something for all, and fails, and the others wait: a failure that reaches every rank."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q11_3 import given as given_script
-from ddp_course.grader.questions.q11_3.driver import TEXT
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "rank 0 fails, the others wait"
-GIVEN = Path(given_script.__file__)
-DRIVER = Path(__file__).parent / "driver.py"
-HINTS = [
-    "Where does rank 0 stand when work() has raised? Where do the others stand? Which message are they waiting for?",
-    "Rank 0 has to take part in the broadcast in any case. So it sends not only the result, but also whether there is "
-    "one. Which errors does `except Exception` let pass?",
-    "outcome = [(result, None)] or [(None, f'{type(error).__name__}: {error}')]; broadcast it on every rank; then rank "
-    "0 raises its own error again, and the others a RuntimeError with that text.",
-]
+from .driver import TEXT
 
 
 def calls(world):
@@ -36,7 +23,7 @@ def calls(world):
     return tuple(Call([(kind, value)] * world, given) for given, kind, value in named)
 
 
-JOBS = [Job(world, "on_rank_0", calls(world), driver=DRIVER) for world in (2, 3, 1)]
+JOBS = [Job(world, "on_rank_0", calls(world), driver=True) for world in (2, 3, 1)]
 
 
 def work_runs_once(records):

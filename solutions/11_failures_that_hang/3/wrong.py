@@ -1,33 +1,33 @@
-"""Wrong and right answers to question 11.3; edited.py says how to read them."""
+"""Wrong and right answers to question 11.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "a_barrier_before", "adds a barrier, and rank 0 never comes to the broadcast",
         check="does not end", says="no end, and nothing moves", on="given", edit="""
         +    dist.barrier()
              result = [work() if dist.get_rank() == 0 else None]
     """),
-    Mistake(
+    WrongAnswer(
         "except_exception", "lets sys.exit pass",
         check="does not end", says="rank 1 was in broadcast", edit="""
         -        except BaseException as raised:  # also SystemExit: the others wait for it as well
         +        except Exception as raised:
     """),
-    Mistake(
+    WrongAnswer(
         "none_for_all", "hands out None when work fails, and goes on",
         check="failures arrive", says="rank 1 returned None, after work had failed on rank 0", edit="""
         -    if failure is not None:
         -        raise RuntimeError(f"rank 0 failed: {failure}")
     """),
-    Mistake(
+    WrongAnswer(
         "swallows_it", "tells the others, and raises nothing on rank 0",
         check="failures arrive", says="rank 0 raised RuntimeError, not the ValueError of work", edit="""
         -    if error is not None:
         -        raise error
     """),
-    Mistake(
+    WrongAnswer(
         "sends_the_error", "takes every error object for a failure, also one that was returned",
         check="results arrive", says="(work returns an error and raises none): rank 0 raised", edit="""
         -            error, failure = raised, f"{type(raised).__name__}: {raised}"
@@ -45,7 +45,7 @@ ANSWERS = (
         +    if isinstance(result, BaseException):
         +        raise result if dist.get_rank() == 0 else RuntimeError(f"rank 0 failed: {type(result).__name__}: {result}")
     """),
-    Mistake(
+    WrongAnswer(
         "none_means_failed", "takes a result of None for a failure",
         check="results arrive", says="(the result is None): rank 1 raised", edit="""
         -    if failure is not None:
@@ -53,25 +53,25 @@ ANSWERS = (
         +    if result is None and dist.get_rank() != 0:
         +        raise RuntimeError(f"rank 0 failed: {failure}")
     """),
-    Mistake(
+    WrongAnswer(
         "without_the_text", "says that rank 0 failed, and not how",
         check="failures arrive", says="it does not say what happened on rank 0", edit="""
         -        raise RuntimeError(f"rank 0 failed: {failure}")
         +        raise RuntimeError("rank 0 failed")
     """),
-    Mistake(
+    WrongAnswer(
         "without_the_type", "hands on the text of the error alone",
         check="failures arrive", says="it does not say what happened on rank 0, a ValueError", edit="""
         -            error, failure = raised, f"{type(raised).__name__}: {raised}"
         +            error, failure = raised, str(raised)
     """),
-    Mistake(
+    WrongAnswer(
         "every_rank_works", "lets every rank call work, so that nobody has to wait",
         check="work runs once", says="rank 1 called work 1 times", edit="""
         -    if dist.get_rank() == 0:
         +    if True:
     """),
-    Mistake(
+    WrongAnswer(
         "exits_everywhere", "raises the same kind of error on all ranks, also SystemExit",
         check="failures arrive", says="rank 1 raised SystemExit, which ends a process without a traceback", edit="""
         -    if failure is not None:
@@ -79,19 +79,19 @@ ANSWERS = (
         +        raise SystemExit(failure)
         +    if failure is not None:
     """),
-    Mistake(
+    WrongAnswer(
         "except_exception_and_exit", "catches what `except Exception` lets pass for sys.exit, and no more",
         check="does not end", says="rank 1 was in broadcast", edit="""
         -        except BaseException as raised:  # also SystemExit: the others wait for it as well
         +        except (Exception, SystemExit) as raised:
     """),
-    Mistake(
+    WrongAnswer(
         "a_copy_of_the_error", "raises an error of the same type and text on rank 0",
         check="failures arrive", says="rank 0 raised another ValueError than work did", look="that very object", edit="""
         -        raise error
         +        raise type(error)(*error.args)
     """),
-    Mistake(
+    WrongAnswer(
         "sends_the_error_to_be_described", "sends the error itself, which pickle may not be able to make again",
         check="failures arrive", says="__init__() missing 1 required positional argument", edit="""
         -            error, failure = raised, f"{type(raised).__name__}: {raised}"
@@ -100,7 +100,7 @@ ANSWERS = (
         -        raise RuntimeError(f"rank 0 failed: {failure}")
         +        raise RuntimeError(f"rank 0 failed: {type(failure).__name__}: {failure}")
     """),
-    Mistake(
+    WrongAnswer(
         "error_in_a_dict", "takes a dict with the key error for a failure",
         check="results arrive", says="(the result is a dict): rank 1 raised RuntimeError", edit="""
         -    outcome = [result, failure]
@@ -118,25 +118,25 @@ ANSWERS = (
         +    if dist.get_rank() != 0 and isinstance(result, dict) and "error" in result:
         +        raise RuntimeError(f"rank 0 failed: {result['error']}")
     """),
-    Mistake(
+    WrongAnswer(
         "the_first_line", "hands on the first line of the text",
         check="failures arrive", says="it does not say what happened on rank 0, a Damaged", edit="""
         -            error, failure = raised, f"{type(raised).__name__}: {raised}"
         +            error, failure = raised, f"{type(raised).__name__}: {raised}".splitlines()[0]
     """),
-    Mistake(
+    WrongAnswer(
         "80_characters", "cuts the text off after 80 characters",
         check="failures arrive", says="it does not say what happened on rank 0, a Damaged", edit="""
         -            error, failure = raised, f"{type(raised).__name__}: {raised}"
         +            error, failure = raised, f"{type(raised).__name__}: {raised}"[:80]
     """),
-    Mistake(
+    WrongAnswer(
         "repr_of_the_error", "sends repr(error), in which a file's error lacks the name of the file",
         check="failures arrive", says="No such file or directory: 'settings.json'", look="the log of rank 7", edit="""
         -            error, failure = raised, f"{type(raised).__name__}: {raised}"
         +            error, failure = raised, repr(raised)
     """),
-    Route(
+    RightAnswer(
         "the_traceback", "every rank gathers from all, and sends the whole traceback", edit="""
          import json
         +import traceback
@@ -150,7 +150,7 @@ ANSWERS = (
         +    dist.all_gather_object(outcomes, [result, failure])
         +    result, failure = outcomes[0]
     """),
-    Route(
+    RightAnswer(
         "a_flag_first", "broadcasts whether work went well, and then the result or the text", edit="""
         -    outcome = [result, failure]
         -    dist.broadcast_object_list(outcome, src=0)

@@ -1,23 +1,10 @@
 """12.1: a function that reads from the record of a run which ranks went wrong first, in which step, and in what."""
 
 import hashlib
-from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q12_1 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "which rank, which step, which state?"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Look for the first step in which anything is wrong, and in it for the first kind, in the order in which a step "
-    "uses them. Which kinds have to be equal on all ranks? Which must not be?",
-    "Samples and random states: go through the ranks upwards and remember what the lower ones have had in this step. "
-    "The others: which entry do more than half of the ranks hold? Rank 0 can be the one that is wrong.",
-    "for step, ranks in enumerate(report): for what in KINDS: entries = [one[what] for one in ranks]. Of entries that "
-    "have to be equal, value, count = Counter(map(repr, entries)).most_common(1)[0]; if count < len(entries), it "
-    "is here: the ranks whose repr is not value if 2 * count > len(entries), else [].",
-]
 FUNCTION = "diagnose"
 KINDS = ("samples", "random", "collectives", "gradient", "optimizer", "parameters")
 OWN = ("samples", "random")  # what each rank has for itself alone

@@ -1,16 +1,16 @@
-"""Wrong and right answers to question 12.1; edited.py says how to read them."""
+"""Wrong and right answers to question 12.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "all_have_to_be_equal", "compares samples and random states as it compares weights",
         check="a sound run is left alone", says="nothing is wrong: diagnose returned {'step': 0, 'what': 'samples'",
         look="samples and random states have to differ", edit="""
         -            if what in ("samples", "random"):
         +            if what == "nothing":
     """),
-    Mistake(
+    WrongAnswer(
         "remembers_all_samples", "takes a sample that comes again in the next epoch for a fault",
         check="a sound run is left alone", says="samples return in the next epoch", look="within one step", edit="""
         +    seen = []
@@ -21,7 +21,7 @@ ANSWERS = (
         +                    wrong = [rank for rank in range(len(ranks)) if wrong or set(entries[rank]) & set(seen)]
         +                    seen += [one for entry in entries for one in entry]
     """),
-    Mistake(
+    WrongAnswer(
         "remembers_random_states", "takes a random state for used up once any rank had it",
         check="a sound run is left alone", says="a random state returns on another rank", look="within a step", edit="""
         +    seen = set()
@@ -32,7 +32,7 @@ ANSWERS = (
         +                    wrong = wrong or [rank for rank, entry in enumerate(entries) if entry in seen]
         +                    seen |= set(entries)
     """),
-    Mistake(
+    WrongAnswer(
         "one_kind_after_the_other", "looks for the first kind in the whole run, and then for its step",
         check="the first step is named", says="two faults, and the first in time counts: diagnose named step 4, not 2",
         look="a later step shows what followed", edit="""
@@ -43,14 +43,14 @@ ANSWERS = (
         +        for step, ranks in enumerate(report):
         +            entries = [one[what] for one in ranks]
     """),
-    Mistake(
+    WrongAnswer(
         "whole_lists", "calls samples equal only if two ranks read the same list",
         check="the first step is named", says="rank 2 reads one sample of rank 0: diagnose returned None",
         look="one sample that two ranks read in a step is enough", edit="""
         -                wrong = repeated([set(entry) if what == "samples" else {entry} for entry in entries])
         +                wrong = repeated([{str(entry)} for entry in entries])
     """),
-    Mistake(
+    WrongAnswer(
         "compares_as_sets", "overlooks another order of the collectives",
         check="the first step is named", says="rank 0 leaves out an all-reduce: diagnose returned None",
         look="name, sizes and order", edit="""
@@ -58,27 +58,27 @@ ANSWERS = (
         +            if what == "collectives":
         +                entries = [entry[:1] and sorted({name for name, _ in entry}) for entry in entries]
     """),
-    Mistake(
+    WrongAnswer(
         "leaves_out_dropout", "has no look at the random states",
         check="the first step is named", says="all ranks have the same dropout masks: diagnose returned None",
         look="random states that are equal", edit="""
         -        for what in KINDS:
         +        for what in [kind for kind in KINDS if kind != "random"]:
     """),
-    Mistake(
+    WrongAnswer(
         "the_last_step", "reads from the end, where the difference is largest",
         check="the first step is named", says="a flipped bit in a weight of rank 2: diagnose named step 5, not 3",
         look="a later step", edit="""
         -    for step, ranks in enumerate(report):
         +    for step, ranks in reversed(list(enumerate(report))):
     """),
-    Mistake(
+    WrongAnswer(
         "parameters_first", "looks at the weights first, as at what matters most",
         check="the cause is named", says="not 'collectives'", look="communicates before it updates", edit="""
         -        for what in KINDS:
         +        for what in reversed(KINDS):
     """),
-    Mistake(
+    WrongAnswer(
         "believes_rank_0", "compares with rank 0",
         check="the ranks are right", says="rank 0 is the one: diagnose named the ranks [1, 2, 3], not [0]",
         look="rank 0 is one of many", edit="""
@@ -87,27 +87,27 @@ ANSWERS = (
         -        return []
         +    most = entries[0]
     """),
-    Mistake(
+    WrongAnswer(
         "most_common_is_enough", "lets the largest group decide, also if it is one of two equal ones",
         check="the ranks are right", says="two of four against two: diagnose named the ranks",
         look="more than half of the ranks have to agree", edit="""
         -    if 2 * entries.count(most) <= len(entries):
         -        return []
     """),
-    Mistake(
+    WrongAnswer(
         "half_is_enough", "takes half of the ranks for a majority",
         check="the ranks are right", says="two of four against two", look="more than half", edit="""
         -    if 2 * entries.count(most) <= len(entries):
         +    if 2 * entries.count(most) < len(entries):
     """),
-    Mistake(
+    WrongAnswer(
         "names_one", "stops at the first odd rank",
         check="the ranks are right", says="two of five, each in its own way: diagnose named the ranks [1], not [1, 4]",
         look="all ranks that do not hold", edit="""
         -    return [rank for rank, entry in enumerate(entries) if entry != most]
         +    return [rank for rank, entry in enumerate(entries) if entry != most][:1]
     """),
-    Mistake(
+    WrongAnswer(
         "names_both", "names the lower rank as well, which was there first",
         check="the ranks are right", says="rank 2 reads one sample of rank 0: diagnose named the ranks [0, 2], not [2]",
         look="not the lower rank", edit="""
@@ -115,7 +115,7 @@ ANSWERS = (
         +    others = [set().union(*parts[:rank], *parts[rank + 1 :]) for rank in range(len(parts))]
         +    return [rank for rank, part in enumerate(parts) if part & others[rank]]
     """),
-    Mistake(
+    WrongAnswer(
         "sizes_by_their_number", "compares how many dimensions a collective has, not its sizes",
         check="the first step is named", says="17 numbers where 16 are right: diagnose returned None",
         look="name, sizes and order", edit="""
@@ -123,7 +123,7 @@ ANSWERS = (
         +            if what == "collectives":
         +                entries = [[(name, len(sizes)) for name, sizes in entry] for entry in entries]
     """),
-    Mistake(
+    WrongAnswer(
         "sorts_the_collectives", "overlooks the order of the collectives, and names what follows",
         check="the cause is named", says="rank 1 reduces in another order: diagnose named 'gradient', not 'collectives'",
         look="name, sizes and order", edit="""
@@ -131,7 +131,7 @@ ANSWERS = (
         +            if what == "collectives":
         +                entries = [sorted(entry) for entry in entries]
     """),
-    Mistake(
+    WrongAnswer(
         "twice_on_one_rank", "names a rank that reads a sample twice itself",
         check="a sound run is left alone", says="one rank, which reads a sample twice: diagnose returned", edit="""
         -                wrong = repeated([set(entry) if what == "samples" else {entry} for entry in entries])
@@ -139,7 +139,7 @@ ANSWERS = (
         +                if what == "samples":
         +                    wrong = wrong or [rank for rank, one in enumerate(entries) if len(set(one)) < len(one)]
     """),
-    Route(
+    RightAnswer(
         "with_counters", "one loop with Counter and a set of what was seen", text='''
         from collections import Counter
 

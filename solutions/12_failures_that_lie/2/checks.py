@@ -1,27 +1,10 @@
 """12.2: a detector for replicas that have parted, in whatever part of the state, by however little."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.messages import assert_few_collectives
-from ddp_course.grader.questions.q12_2 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "a bit on one rank"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "What can differ between two ranks while the sums of the parameters agree? Which tensors belong to the state of a "
-    "run, but to no parameter?",
-    "Equal means equal bits, so compare bytes and not numbers. A hash of all bytes, one after the other, is small; a "
-    "rank gathers those of all, and then counts. Python's own hash() of bytes differs from process to process.",
-    "digest = hashlib.sha256(); for each of parameters, buffers (of all modules that "
-    "are no torch.nn.modules.batchnorm._BatchNorm) and what optimizer.state.get(parameter, {}) and the settings in "
-    "optimizer.param_groups hold: of a tensor tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()"
-    ".tobytes(), of anything else repr(); dist.all_gather_object the digest; the most common one is right if more "
-    "than half hold it.",
-]
 FUNCTION = "odd_ranks"
-DRIVER = Path(__file__).with_name("driver.py")
 MOST_BYTES, MOST_COLLECTIVES = 256, 2
 NORM = "running statistics of a BatchNorm, by each rank's own batch"
 SOUND = ("all ranks hold the same", "before the first update", "SGD without momentum", NORM)
@@ -84,7 +67,7 @@ JOBS = [
         FUNCTION,
         tuple(Call([(what, on)] * world, given(what, on)) for what, on, _ in done),
         seconds=8.0,
-        driver=DRIVER,
+        driver=True,
         loads=("torch._dynamo",),
     )
     for world, done in DONE.items()

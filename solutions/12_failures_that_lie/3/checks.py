@@ -1,23 +1,10 @@
 """12.3: draws by weight, of which every rank makes all, and the same: the repair is one draw, and a share for each."""
 
 import math
-from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q12_3 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "by weight, and by rank"
-GIVEN = Path(given_script.__file__)
-DRIVER = Path(__file__).with_name("driver.py")
-HINTS = [
-    "WeightedRandomSampler knows nothing of ranks. What does a DistributedSampler do with its seed and its rank that "
-    "it does not? Look at what each argument of `indices` changes.",
-    "With another seed on each rank they would no longer draw the same; but what would 4 ranks have in common with 1? "
-    "Let every rank make the whole draw, alike, and then take its share of the places.",
-    "generator = torch.Generator().manual_seed(seed + epoch); torch.multinomial(weights, draws, replacement=True, "
-    "generator=generator)[rank::world].tolist()",
-]
 FUNCTION = "indices"
 WEIGHTS = [1.0, 0.0, 3.0, 6.0, 0.0, 10.0]  # their sum is 20
 MANY, AGAIN, FIRST, FEW = "4,000 draws", "epoch 0 again", "40 draws", "equal weights"
@@ -33,7 +20,7 @@ CALLS = {  # weights, draws, seed, epoch
     MANY: (WEIGHTS, 4000, 9, 1),
 }
 JOBS = [
-    Job(world, FUNCTION, tuple(Call([call] * world, given) for given, call in CALLS.items()), driver=DRIVER)
+    Job(world, FUNCTION, tuple(Call([call] * world, given) for given, call in CALLS.items()), driver=True)
     for world in (1, 2, 3, 4)
 ]
 

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 12.3; edited.py says how to read them."""
+"""Wrong and right answers to question 12.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "only_the_epoch", "repairs the epoch, and lets every rank draw the same",
         check="the draws are those of one process", says="rank 1 drew what rank 0 drew", look="depend on the rank",
         edit="""
@@ -12,21 +12,21 @@ ANSWERS = (
         +    places = range(dist.get_rank(), draws, dist.get_world_size())
         +    return torch.multinomial(weights, draws, replacement=True, generator=generator)[: len(places)].tolist()
     """),
-    Mistake(
+    WrongAnswer(
         "a_seed_for_each_rank", "no duplicates any more, and other batches at each number of ranks",
         check="the draws are those of one process", says="together the ranks drew", look="one draw for all ranks",
         edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
         +    generator = torch.Generator().manual_seed(seed + epoch + 1000 * dist.get_rank())
     """),
-    Mistake(
+    WrongAnswer(
         "blocks", "gives each rank a block of the draws, so that a global batch depends on the number of ranks",
         check="the draws are those of one process", says="in another order", look="place i belongs to rank i % world",
         edit="""
         -    return drawn[dist.get_rank() :: dist.get_world_size()].tolist()
         +    return drawn.tensor_split(dist.get_world_size())[dist.get_rank()].tolist()
     """),
-    Mistake(
+    WrongAnswer(
         "shares_the_samples", "shares out the samples first, and draws within a share, whose weights add up otherwise",
         check="the weights count", says="was drawn", look="the weights of all samples", edit="""
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
@@ -38,25 +38,25 @@ ANSWERS = (
         +    drawn = torch.multinomial(own, count, replacement=True, generator=generator)
         +    return (drawn * world + rank % world).tolist()
     """),
-    Mistake(
+    WrongAnswer(
         "as_logits", "takes the weights for logits",
         check="the weights count", says="of weight 0, was drawn", look="what the weights are used for", edit="""
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    drawn = torch.multinomial(weights.softmax(0) + 0.01, draws, replacement=True, generator=generator)
     """),
-    Mistake(
+    WrongAnswer(
         "any_sample_of_weight", "draws every sample that has a weight equally often",
         check="the weights count", says="times; about", look="the weights of all samples", edit="""
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    drawn = torch.multinomial((weights > 0).double(), draws, replacement=True, generator=generator)
     """),
-    Mistake(
+    WrongAnswer(
         "counts_from_one", "numbers the samples from 1",
         check="the weights count", says="6 was drawn; there are 6 samples", look="an index", edit="""
         -    return drawn[dist.get_rank() :: dist.get_world_size()].tolist()
         +    return (drawn[dist.get_rank() :: dist.get_world_size()] + 1).tolist()
     """),
-    Mistake(
+    WrongAnswer(
         "drops_the_rest", "makes as many draws as divide by the ranks",
         check="each draw is made once", says="with 2 ranks (41 draws): the ranks drew [20, 20] samples, not [21, 20]",
         look="do not divide", edit="""
@@ -64,7 +64,7 @@ ANSWERS = (
         +    draws -= draws % dist.get_world_size()
         +    return drawn[:draws][dist.get_rank() :: dist.get_world_size()].tolist()
     """),
-    Mistake(
+    WrongAnswer(
         "pads", "gives all ranks equally many, as a DistributedSampler does",
         check="each draw is made once", says="the ranks drew [21, 21] samples, not [21, 20]", look="do not divide",
         edit="""
@@ -72,19 +72,19 @@ ANSWERS = (
         +    draws += -draws % dist.get_world_size()
         +    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
     """),
-    Mistake(
+    WrongAnswer(
         "without_the_epoch", "draws the same in every epoch, like a DistributedSampler without set_epoch",
         check="seed and epoch decide", says="epochs 0 and 1 have the same draws", look="what the epoch changes", edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
         +    generator = torch.Generator().manual_seed(seed)
     """),
-    Mistake(
+    WrongAnswer(
         "without_the_seed", "draws the same for every seed",
         check="seed and epoch decide", says="seeds 3 and 1011 have the same draws", look="what the seed changes", edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
         +    generator = torch.Generator().manual_seed(epoch)
     """),
-    Mistake(
+    WrongAnswer(
         "goes_on_drawing", "keeps one generator, so that an epoch cannot be drawn again",
         check="seed and epoch decide", says="the second call for epoch 0 drew", look="a run that resumes", edit="""
         +GENERATORS = {}
@@ -95,7 +95,7 @@ ANSWERS = (
         -    generator = torch.Generator().manual_seed(seed + epoch)
         +    generator = GENERATORS.setdefault((seed, epoch), torch.Generator().manual_seed(seed + epoch))
     """),
-    Mistake(
+    WrongAnswer(
         "the_global_generator", "seeds torch's own generator, and makes all dropout masks equal",
         check="the random states stay", says="changed the random state of torch on rank 0", look="of its own", edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
@@ -103,7 +103,7 @@ ANSWERS = (
         +    torch.manual_seed(seed + epoch)
         +    drawn = torch.multinomial(weights, draws, replacement=True)
     """),
-    Mistake(
+    WrongAnswer(
         "pythons_generator", "draws with Python's random.choices, seeded for all",
         check="the random states stay", says="changed the random state of Python on rank 0", edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
@@ -113,14 +113,14 @@ ANSWERS = (
         +    random.seed(f"{seed} {epoch}")
         +    drawn = torch.tensor(random.choices(range(len(weights)), weights.tolist(), k=draws))
     """),
-    Mistake(
+    WrongAnswer(
         "without_replacement", "draws without replacement where there are enough samples",
         check="the weights count", says="no sample of 50 was drawn twice in 47 draws", look="with replacement", edit="""
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    enough = int((weights > 0).sum()) >= draws
         +    drawn = torch.multinomial(weights, draws, replacement=not enough, generator=generator)
     """),
-    Mistake(
+    WrongAnswer(
         "back_to_the_first_seed", "seeds torch's own generator, and then as the run had seeded it",
         check="the random states stay", says="changed the random state of torch on rank 0", look="of its own", edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
@@ -130,7 +130,7 @@ ANSWERS = (
         +    drawn = torch.multinomial(weights, draws, replacement=True)
         +    torch.manual_seed(before)
     """),
-    Route(
+    RightAnswer(
         "with_the_sampler", "torch's WeightedRandomSampler draws for all, and islice takes the share", text='''
         from itertools import islice
 
@@ -144,7 +144,7 @@ ANSWERS = (
             sampler = WeightedRandomSampler(weights, draws, generator=generator)
             return list(islice(sampler, dist.get_rank(), None, dist.get_world_size()))
     '''),
-    Route(
+    RightAnswer(
         "rank_0_draws", "rank 0 draws with a random.Random and hands out the draws", text='''
         import random
 

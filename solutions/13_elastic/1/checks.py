@@ -2,23 +2,10 @@
 
 import math
 import random
-from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q13_1 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "what did the restart cost?"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "The place in the list says nothing. For each attempt: which ranks are in it, when had all of them reached a "
-    "number of steps, and which was the last number that all reached?",
-    "A rank reaches a number of steps by a `step` or a `resume`; all have reached it at the latest of these times. "
-    "Keep two things from attempt to attempt: how far the last one came, and the front (the most steps, and when).",
-    "done = {step: max(times) for each step reached by all ranks of the attempt}; steps += last - min(done); if "
-    "front in done: seconds += done[front] - front_time; then, if max(done) >= front: front, front_time = max(done), "
-    "done[max(done)]; last = max(done). An attempt with an empty `done` changes none of them.",
-]
 FUNCTION = "account"
 LAG = 0.25  # seconds by which each rank is later than the one below it
 

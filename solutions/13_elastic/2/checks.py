@@ -1,24 +1,10 @@
 """13.2: ranks with disks of their own go on from the newest checkpoint that all of them have whole."""
 
-from pathlib import Path
-
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q13_2 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "from which step on?"
-GIVEN = Path(given_script.__file__)
-DRIVER = Path(__file__).with_name("driver.py")
-HINTS = [
-    "Which checkpoint does rank 0 take, and which rank 1? What happens to the all-reduce if these are not of one step? "
-    "And what is the learning rate of the first step after a restart?",
-    "Each rank knows which of its own checkpoints are whole. The step to go on from is in all of these lists, and the "
-    "smallest of the newest ones need not be. The learning rate is a function of the step, not of the attempt.",
-    "own = [step for each path if load(path) is not None]; dist.all_gather_object(everyones, own); "
-    "common = set(everyones[0]).intersection(*everyones); go on from max(common), or begin if it is empty.",
-]
 FUNCTION, STEPS = "train", 14
 TORN_9, LOST_9 = [(9, "torn")], [(9, "lost")]
 ALL_TORN = [(3, "torn"), (6, "torn"), (9, "torn")]
@@ -51,7 +37,7 @@ def job(world):
         for number, (given, (kills, damage, _)) in enumerate(RUNS.items())
         if world > 1 or not any(1 in one for one in damage)
     ]
-    return Job(world, FUNCTION, tuple(calls), driver=DRIVER)
+    return Job(world, FUNCTION, tuple(calls), driver=True)
 
 
 JOBS = [job(world) for world in (2, 3, 1)]

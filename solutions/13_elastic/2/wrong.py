@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 13.2; edited.py says how to read them."""
+"""Wrong and right answers to question 13.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "own_newest", "each rank goes on from its own newest whole checkpoint",
         check="all go on from one step", says="rank 0 made the steps 0 to 13 in attempt 1, not 6 to 13", on="given", edit="""
         -    paths = sorted(Path(folder).glob("step_*.pt"))
@@ -17,14 +17,14 @@ ANSWERS = (
         +        return None
         +    return newest
     """),
-    Mistake(
+    WrongAnswer(
         "always_anew", "begins from the start whenever it is not certain",
         check="all go on from one step", says="made the steps 0 to 13 in attempt 1, not 6 to 13",
         look="the newest step of which all ranks have a whole checkpoint", edit="""
         -    return own[max(common)] if common else None
         +    return None
     """),
-    Mistake(
+    WrongAnswer(
         "smallest_of_the_newest", "takes the smallest of the newest steps, also where a rank lacks it",
         check="all go on from one step", says="in attempt 1, not 6 to 13", look="the newest step of which all ranks",
         edit="""
@@ -34,7 +34,7 @@ ANSWERS = (
         +    everyones_have_it = all(step in steps for steps in everyones)
         +    return own[step] if everyones_have_it else None
     """),
-    Mistake(
+    WrongAnswer(
         "torn_or_not", "takes every file of that name for a checkpoint",
         check="raises", state="crashed", says="rank 1 raised TypeError", edit="""
         -        if (state := load(path)) is not None:
@@ -44,13 +44,13 @@ ANSWERS = (
         -    return own[max(common)] if common else None
         +    return dict(own[max(common)]) if common else None
     """),
-    Mistake(
+    WrongAnswer(
         "the_oldest", "goes on from the oldest step that all have",
         check="all go on from one step", says="made the steps 3 to 13 in attempt 1, not 6 to 13", edit="""
         -    return own[max(common)] if common else None
         +    return own[min(common)] if common else None
     """),
-    Mistake(
+    WrongAnswer(
         "upwards_to_the_first_gap", "climbs from the oldest, and stops where one is torn",
         check="all go on from one step", says="torn, each at another step): rank 0 made the steps 0 to 13", edit="""
         -    return own[max(common)] if common else None
@@ -59,32 +59,32 @@ ANSWERS = (
         +        step += EVERY
         +    return own.get(step)
     """),
-    Mistake(
+    WrongAnswer(
         "a_step_too_late", "takes the step of the checkpoint for one that is still to be counted",
         check="all go on from one step", says="made the steps 7 to 13 in attempt 1, not 6 to 13", edit="""
         -    for step in range(first, steps):
         +    for step in range(first + (first > 0), steps):
     """),
-    Mistake(
+    WrongAnswer(
         "the_schedule_begins_anew", "leaves the learning rate as it was",
         check="the run is the one that never stopped", says="(stopped after step 7): rank 0 ended with the weights",
         look="the number of the step", edit="""
         -        weights = weights - 0.1 * (1 - step / steps) * momentum
         +        weights = weights - 0.1 * (1 - (step - first) / steps) * momentum
     """),
-    Mistake(
+    WrongAnswer(
         "without_momentum", "goes on with a momentum of zero",
         check="the run is the one that never stopped", says="(stopped after step 7)", look="momentum", edit="""
              first, weights, momentum, rest = (state[name] for name in ("step", "weights", "momentum", "rest"))
         +    momentum = zeros
     """),
-    Mistake(
+    WrongAnswer(
         "without_the_rest", "forgets what each rank had not sent yet",
         check="the run is the one that never stopped", says="(stopped after step 7)", look="the rest of this rank", edit="""
              first, weights, momentum, rest = (state[name] for name in ("step", "weights", "momentum", "rest"))
         +    rest = zeros
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_for_all", "hands out rank 0's state, in which the rest is rank 0's",
         check="the run is the one that never stopped", says="(stopped after step 7)", look="the rest of this rank", edit="""
         -    return own[max(common)] if common else None
@@ -92,19 +92,19 @@ ANSWERS = (
         +    dist.broadcast_object_list(states, src=0)
         +    return states[0]
     """),
-    Mistake(
+    WrongAnswer(
         "a_constant_rate", "makes the learning rate the same in all steps, and so in all attempts",
         check="the training is the given one", says="(never stopped): the weights are", look="stay as they are", edit="""
         -        weights = weights - 0.1 * (1 - step / steps) * momentum
         +        weights = weights - 0.1 * momentum
     """),
-    Mistake(
+    WrongAnswer(
         "sends_it_uncompressed", "does away with the rest, and with the compression",
         check="the training is the given one", says="(never stopped): the weights are", edit="""
         -        total = (8 * exact).round() / 8  # what is sent is compressed; the rest is this rank's own, for the next step
         +        total = exact.clone()
     """),
-    Route(
+    RightAnswer(
         "downwards_together", "the ranks go down from the largest step until all of them have one", edit="""
         -    own = {}
         -    for path in Path(folder).glob("step_*.pt"):
@@ -127,7 +127,7 @@ ANSWERS = (
         +            return state
         +        candidate = torch.tensor(max((name for name in names if name < candidate), default=0))
     """),
-    Route(
+    RightAnswer(
         "rank_0_decides", "rank 0 gathers the lists and broadcasts the step", edit="""
         -    dist.all_gather_object(everyones, list(own))
         -    common = set(own).intersection(*everyones)

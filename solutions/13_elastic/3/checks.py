@@ -1,26 +1,13 @@
 """13.3: SIGTERM reaches one rank, and all of them stop after the same step, with one checkpoint and one exit code."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.messages import assert_few_collectives
-from ddp_course.grader.questions.q13_3 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "one rank is asked to stop"
-GIVEN = Path(given_script.__file__)
-DRIVER = Path(__file__).with_name("driver.py")
-HINTS = [
-    "Rank 1 was asked, and rank 0 was not. In which line does each of them wait? Who could tell rank 0, and when does "
-    "it have to know?",
-    "After each step the ranks share whether anybody was asked: an all-reduce of one number, with MAX. Then all leave "
-    "the loop together, and what follows is as without a signal. What does a barrier after save promise?",
-    "for step in range(steps): ...; flag = torch.tensor(len(asked)); dist.all_reduce(flag, op=dist.ReduceOp.MAX); if "
-    "flag: break. Then: if rank 0: save(step + 1, weights); barrier(); return 0 if step + 1 == steps else STOPPED.",
-]
 FUNCTION, STEPS, STOPPED = "train", 8, 75
 SIGNALS = {  # {rank: steps in which it is asked}, and the steps that all ranks make
     "nobody is asked": ({}, 8),
@@ -43,7 +30,7 @@ ALL = SIGNALS | OF_THREE
 
 def job(world, runs):
     calls = tuple(Call([(STEPS, signals)] * world, given) for given, (signals, _) in runs.items())
-    return Job(world, FUNCTION, calls, driver=DRIVER)
+    return Job(world, FUNCTION, calls, driver=True)
 
 
 JOBS = [job(2, SIGNALS), job(3, OF_THREE), job(1, OF_ONE)]

@@ -1,28 +1,28 @@
-"""Wrong and right answers to question 13.3; edited.py says how to read them."""
+"""Wrong and right answers to question 13.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "a_barrier_before", "lets the rank that was asked wait for the others before it saves",
         check="does not end", says="no end, and nothing moves", on="given", edit="""
                  if asked:
         +            dist.barrier()
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_is_asked", "broadcasts whether rank 0 was asked",
         check="all stop after the same step", says="(rank 1 is asked in step 3): rank 0 made 8 steps, not 4",
         look="whether any of them was asked", edit="""
         -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
         +        dist.broadcast(anybody, src=0)
     """),
-    Mistake(
+    WrongAnswer(
         "all_have_to_agree", "stops when all ranks have been asked",
         check="all stop after the same step", says="made 8 steps, not 4", edit="""
         -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
         +        dist.all_reduce(anybody, op=dist.ReduceOp.MIN)
     """),
-    Mistake(
+    WrongAnswer(
         "a_step_later", "looks at the flag of the step before",
         check="all stop after the same step", says="made 5 steps, not 4", look="at the end of a step", edit="""
         -        anybody = torch.tensor(len(asked))
@@ -35,38 +35,38 @@ ANSWERS = (
         +        if before:
         +            break
     """),
-    Mistake(
+    WrongAnswer(
         "goes_on", "takes note of nothing, and makes all steps",
         check="all stop after the same step", says="made 8 steps, not 4", edit="""
         -        if anybody:
         -            break
     """),
-    Mistake(
+    WrongAnswer(
         "every_rank_saves", "lets every rank write the checkpoint",
         check="rank 0 saves once", says="rank 1 saved 1 times", look="one checkpoint, by rank 0", edit="""
         -    if dist.get_rank() == 0:
         -        save(step + 1, weights)
         +    save(step + 1, weights)
     """),
-    Mistake(
+    WrongAnswer(
         "the_one_that_was_asked_saves", "lets the rank save that was asked",
         check="rank 0 saves once", says="rank 0 saved 0 times", edit="""
         -    if dist.get_rank() == 0:
         +    if asked:
     """),
-    Mistake(
+    WrongAnswer(
         "only_when_stopped", "saves no checkpoint of a run that is done",
         check="rank 0 saves once", says="(nobody is asked): rank 0 saved 0 times", look="one that is done", edit="""
         -    if dist.get_rank() == 0:
         +    if dist.get_rank() == 0 and anybody:
     """),
-    Mistake(
+    WrongAnswer(
         "the_number_of_the_step", "saves the number of the last step instead of how many were made",
         check="rank 0 saves once", says="the checkpoint says 7 steps; 8 were made", look="step + 1", edit="""
         -        save(step + 1, weights)
         +        save(step, weights)
     """),
-    Mistake(
+    WrongAnswer(
         "saves_before_the_update", "leaves the loop before the update of the step",
         check="rank 0 saves once", says="the weights in the checkpoint are", look="also of the last one", edit="""
         -        weights -= 0.1 * total / dist.get_world_size()
@@ -76,12 +76,12 @@ ANSWERS = (
                      break
         +        weights -= 0.1 * total / dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "without_a_barrier", "lets the others leave while rank 0 saves",
         check="nobody leaves before the save", says="before the checkpoint was written", look="have to wait", edit="""
         -    dist.barrier()  # nobody leaves before the checkpoint is written
     """),
-    Mistake(
+    WrongAnswer(
         "a_barrier_too_early", "meets before the save, and not after it",
         check="nobody leaves before the save", says="before the checkpoint was written", edit="""
         -    if dist.get_rank() == 0:
@@ -91,32 +91,32 @@ ANSWERS = (
         +    if dist.get_rank() == 0:
         +        save(step + 1, weights)
     """),
-    Mistake(
+    WrongAnswer(
         "own_exit_code", "each rank returns whether it was asked",
         check="the exit code says how it ended", says="rank 0 returned 0, not 75", look="on every rank", edit="""
         -    return 0 if step + 1 == steps else STOPPED
         +    return STOPPED if asked else 0
     """),
-    Mistake(
+    WrongAnswer(
         "asked_in_the_last_step", "says that steps are missing if anybody had asked in the last one",
         check="the exit code says how it ended", says="(rank 1 is asked in the last step): rank 0 returned 75, not 0",
         look="are steps missing", edit="""
         -    return 0 if step + 1 == steps else STOPPED
         +    return STOPPED if anybody else 0
     """),
-    Mistake(
+    WrongAnswer(
         "all_is_well", "returns 0 in any case, so that nobody starts it again",
         check="the exit code says how it ended", says="returned 0, not 75", edit="""
         -    return 0 if step + 1 == steps else STOPPED
         +    return 0
     """),
-    Mistake(
+    WrongAnswer(
         "the_default_again", "gives the signal back before it saves, and the second one kills the rank",
         check="dies", state="crashed", says="killed by SIGTERM", edit="""
              if dist.get_rank() == 0:
         +        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     """),
-    Mistake(
+    WrongAnswer(
         "handler_back_on_the_others", "puts the old handler back on ranks that do not save, which still have to wait",
         check="dies", state="crashed", says="rank 1 was killed by SIGTERM", edit="""
         -    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
@@ -126,13 +126,13 @@ ANSWERS = (
         +    else:
         +        signal.signal(signal.SIGTERM, before)
     """),
-    Mistake(
+    WrongAnswer(
         "leaves_in_the_handler", "ends the process in the handler",
         check="leaves early", state="crashed", says="left with exit code 75", edit="""
         -    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
         +    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(STOPPED))
     """),
-    Mistake(
+    WrongAnswer(
         "asks_everybody_for_everything", "gathers objects, several messages per step",
         check="little is sent", says="operations with", look="one number per step", edit="""
         -        anybody = torch.tensor(len(asked))
@@ -141,7 +141,7 @@ ANSWERS = (
         +        dist.all_gather_object(told, {"rank": dist.get_rank(), "asked": bool(asked)})
         +        anybody = any(one["asked"] for one in told)
     """),
-    Mistake(
+    WrongAnswer(
         "three_at_the_end", "meets before and after the save, and tells once more how many steps were made",
         check="little is sent", says="(nobody is asked): rank 0 started 19 operations", look="at the end", edit="""
         +    dist.barrier()
@@ -149,12 +149,12 @@ ANSWERS = (
                  save(step + 1, weights)
         +    dist.broadcast(torch.tensor(step + 1), src=0)
     """),
-    Route(
+    RightAnswer(
         "two_at_the_end", "meets before the save and after it", edit="""
         +    dist.barrier()
              if dist.get_rank() == 0:
     """),
-    Route(
+    RightAnswer(
         "with_the_gradient", "sends the request as a fourth number of the gradient", edit="""
         -        total = gradient(step)
         -        dist.all_reduce(total)
@@ -170,7 +170,7 @@ ANSWERS = (
         +        if total[3] > 0:
         +            break
     """),
-    Route(
+    RightAnswer(
         "before_the_next_step", "asks at the top of the loop, and rank 0 tells with a broadcast that it has saved", edit="""
         -    for step in range(steps):
         +    step = -1

@@ -1,22 +1,10 @@
 """14.1: a function that reads from the ranks' traces, each on a clock of its own, which rank all others wait for."""
 
 import random
-from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q14_1 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "who is the straggler, and in which part?"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "First put the ranks on one clock: an all-reduce ends on all ranks at nearly the same moment. Then compare who "
-    "starts the last all-reduce of a step when. The straggler is the rank that does not wait.",
-    "A clock is ahead by the median gap of the ends. A rank is late by its start minus the latest start of the others. "
-    "Its part: compare its medians with those of the others, and let backward end where the last all-reduce starts.",
-    "ahead[rank] = median(end - other for end, other in zip(ends[rank], ends[first])); late = median(starts[rank][k] - "
-    "ahead[rank] - max(starts[other][k] - ahead[other] for other in others) for each step k). Is late > 1000?",
-]
 FUNCTION = "straggler"
 PARTS = {"input": 3.0, "forward": 10.0, "backward": 30.0}  # ms of a rank that is like the others
 

@@ -6,14 +6,6 @@ import random
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "how much of it is exposed?"
-HINTS = [
-    "Draw the events of 'two compute streams' on paper: which moments count twice if you add up durations?",
-    "Make each kind one sorted list of intervals that do not touch, as in warm-up 14.a. Then subtract from each "
-    "message what it has in common with computation.",
-    "overlap = sum(max(0.0, min(b, d) - max(a, c)) for a, b in messages for c, d in computation), both lists being "
-    "unions; communication = sum(b - a for a, b in messages); exposed = communication - overlap.",
-]
 FUNCTION = "exposed"
 
 

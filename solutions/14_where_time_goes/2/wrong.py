@@ -1,35 +1,35 @@
-"""Wrong and right answers to question 14.2; edited.py says how to read them."""
+"""Wrong and right answers to question 14.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "adds_durations", "adds up the durations of the messages",
         check="communication counts once", says="messages of two groups at once: exposed returned 7",
         look="the clock runs once", edit="""
         -    sent = sum(end - start for start, end in messages)
         +    sent = sum(one["end"] - one["start"] for one in events if one["kind"] == "communication")
     """),
-    Mistake(
+    WrongAnswer(
         "first_to_last", "takes all the time from the first message to the last for communication",
         check="communication counts once", says="no computation: exposed returned 4", look="a message that meets no",
         edit="""
         -    sent = sum(end - start for start, end in messages)
         +    sent = messages[-1][1] - messages[0][0] if messages else 0.0
     """),
-    Mistake(
+    WrongAnswer(
         "last_end_counts", "lets an interval end where the last that joined it ends, though an earlier one is longer",
         check="communication counts once", says="many events, 1: exposed returned", look="the clock runs once", edit="""
         -            found[-1] = (found[-1][0], max(end, found[-1][1]))
         +            found[-1] = (found[-1][0], end)
     """),
-    Mistake(
+    WrongAnswer(
         "in_the_order_of_the_list", "takes the events for sorted",
         check="communication counts once", says="events in no order: exposed returned", look="", edit="""
         -    for start, end in sorted((event["start"], event["end"]) for event in events if event["kind"] == kind):
         +    for start, end in ((event["start"], event["end"]) for event in events if event["kind"] == kind):
     """),
-    Mistake(
+    WrongAnswer(
         "every_operation_hides", "subtracts the overlap with each operation, also where two of them hide the same",
         check="exposed is what nothing hides", says="an operation within another: exposed returned",
         look="their time is there once", edit="""
@@ -37,7 +37,7 @@ ANSWERS = (
         +    messages = times(events, "communication")
         +    computation = [(one["start"], one["end"]) for one in events if one["kind"] == "compute"]
     """),
-    Mistake(
+    WrongAnswer(
         "one_stream", "looks at the first stream alone",
         check="exposed is what nothing hides", says="two compute streams: exposed returned 5 s exposed, not 3",
         look="two streams compute at once", edit="""
@@ -45,7 +45,7 @@ ANSWERS = (
         +    messages = times(events, "communication")
         +    computation = times([one for one in events if one.get("stream", 0) == 0], "compute")
     """),
-    Mistake(
+    WrongAnswer(
         "idle_hides", "takes everything that is no message for computation",
         check="exposed is what nothing hides", says="idle is noted too: exposed returned 0 s exposed, not 3",
         look="idle is not computation", edit="""
@@ -59,7 +59,7 @@ ANSWERS = (
         +
          def times(events, kind):
     """),
-    Mistake(
+    WrongAnswer(
         "after_the_last_operation", "takes what comes after all computation for all that is exposed",
         check="exposed is what nothing hides", says="all exposed: exposed returned 0.0 s exposed, not 2",
         look="as one set of times", edit="""
@@ -67,26 +67,26 @@ ANSWERS = (
         +    done = max((end for _, end in computation), default=0.0)
         +    overlap = sent - sum(max(0.0, b - max(a, done)) for a, b in messages)
     """),
-    Mistake(
+    WrongAnswer(
         "tenths_of_milliseconds", "rounds the times, to which a message of 20 microseconds is nothing",
         check="communication counts once", says="half hidden: exposed returned 0.0001 s of communication, not 2e-05", edit="""
         -    for start, end in sorted((event["start"], event["end"]) for event in events if event["kind"] == kind):
         +    both = [(round(event["start"], 4), round(event["end"], 4)) for event in events if event["kind"] == kind]
         +    for start, end in sorted(both):
     """),
-    Mistake(
+    WrongAnswer(
         "difference_of_sums", "subtracts all computation from all communication",
         check="exposed is what nothing hides", says="half hidden: exposed returned", look="", edit="""
         -    overlap = sum(max(0.0, min(b, d) - max(a, c)) for a, b in messages for c, d in computation)
         +    overlap = min(sent, sum(d - c for c, d in computation))
     """),
-    Mistake(
+    WrongAnswer(
         "negative_overlaps", "counts the gap to an operation that does not overlap as an overlap below zero",
         check="exposed is what nothing hides", says="exposed returned", look="", edit="""
         -    overlap = sum(max(0.0, min(b, d) - max(a, c)) for a, b in messages for c, d in computation)
         +    overlap = sum(min(b, d) - max(a, c) for a, b in messages for c, d in computation)
     """),
-    Mistake(
+    WrongAnswer(
         "first_operation_only", "subtracts one operation from each message",
         check="exposed is what nothing hides", says="one message over three operations: exposed returned 4",
         look="may overlap several operations", edit="""
@@ -94,7 +94,7 @@ ANSWERS = (
         +    pairs = [[max(0.0, min(b, d) - max(a, c)) for c, d in computation] for a, b in messages]
         +    overlap = sum(next(filter(None, one), 0.0) for one in pairs)
     """),
-    Mistake(
+    WrongAnswer(
         "share_of_the_step", "divides by the step",
         check="the hidden share is right", says="all hidden: exposed returned 0.5 as hidden, not 1",
         look="of the communication, not of the step", edit="""
@@ -102,27 +102,27 @@ ANSWERS = (
         +    step = max((one["end"] for one in events), default=0) - min((one["start"] for one in events), default=0)
         +    return {"communication": sent, "exposed": sent - overlap, "hidden": overlap / step if sent else None}
     """),
-    Mistake(
+    WrongAnswer(
         "the_exposed_share", "returns the share that is exposed",
         check="the hidden share is right", says="all hidden: exposed returned 0.0 as hidden, not 1",
         look="of the communication", edit="""
         -    return {"communication": sent, "exposed": sent - overlap, "hidden": overlap / sent if sent else None}
         +    return {"communication": sent, "exposed": sent - overlap, "hidden": 1 - overlap / sent if sent else None}
     """),
-    Mistake(
+    WrongAnswer(
         "nothing_is_all_hidden", "calls nothing completely hidden",
         check="the hidden share is right", says="no messages: exposed returned 1.0 as hidden, not None",
         look="no share of nothing", edit="""
         -    return {"communication": sent, "exposed": sent - overlap, "hidden": overlap / sent if sent else None}
         +    return {"communication": sent, "exposed": sent - overlap, "hidden": overlap / sent if sent else 1.0}
     """),
-    Mistake(
+    WrongAnswer(
         "divides_by_nothing", "divides by the communication where there is none",
         check="raises", state="crashed", says="ZeroDivisionError", edit="""
         -    return {"communication": sent, "exposed": sent - overlap, "hidden": overlap / sent if sent else None}
         +    return {"communication": sent, "exposed": sent - overlap, "hidden": overlap / sent}
     """),
-    Route(
+    RightAnswer(
         "sweep", "one pass over all starts and ends, with a count of what is under way", text='''
         def exposed(events):
             turns = []
@@ -139,7 +139,7 @@ ANSWERS = (
                 before = now
             return {"communication": sent, "exposed": alone, "hidden": (sent - alone) / sent if sent > 0 else None}
     '''),
-    Route(
+    RightAnswer(
         "between_all_edges", "asks for every piece between two edges what is under way in its middle", text='''
         def exposed(events):
             edges = sorted({one[edge] for one in events for edge in ("start", "end")})

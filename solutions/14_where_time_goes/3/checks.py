@@ -6,15 +6,6 @@ from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.verdict import Wrong
 from ddp_course.predict.schedule import MIB, Compute, Gradient, simulate
 
-TITLE = "a bucket plan that beats the default"
-HINTS = [
-    "The step is over when the last message is. What is the earliest time at which the link can be free again after "
-    "the first gradient, after the first two, after the first three?",
-    "Let free[n] be that time for the first n gradients. The last of their buckets begins after some m of them: it "
-    "leaves when the link is free of the first m, and not before gradient n is ready. Try every m.",
-    "free[n] = min(max(free[m], ready[n]) + latency + sum(sizes[m:n]) / bytes_per_second for m in range(n)); remember "
-    "the best m for each n, and read the plan from the end.",
-]
 FUNCTION = "plan"
 WITHIN = 1.005  # times the fastest step
 

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 14.3; edited.py says how to read them."""
+"""Wrong and right answers to question 14.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "forgets_the_rest", "closes full buckets only, and leaves out the gradients after the last one",
         check="every gradient is in one bucket", says="for 26 gradients", look="together all", text='''
         def plan(gradients, backward, latency, bytes_per_second):
@@ -15,44 +15,44 @@ ANSWERS = (
                     size = number = 0
             return counts
     '''),
-    Mistake(
+    WrongAnswer(
         "ends_instead_of_counts", "returns where the buckets begin",
         check="every gradient is in one bucket", says="gradients", look="the numbers of gradients", edit="""
         -        counts.append(n - begins[n])
         +        counts.append(begins[n])
     """),
-    Mistake(
+    WrongAnswer(
         "no_bucket_for_one", "cuts before the last gradient also where there is but one",
         check="every gradient is in one bucket", says="one gradient: plan returned", look="each at least 1", text='''
         def plan(gradients, backward, latency, bytes_per_second):
             return [len(gradients) - 1, 1]
     '''),
-    Mistake(
+    WrongAnswer(
         "one_each", "sends every gradient as soon as it is there",
         check="no slower than the default", says="a small model, latency of 5 ms: a step takes",
         look="every message pays the latency", edit="""
         -    return counts[::-1]
         +    return [1] * len(gradients)
     """),
-    Mistake(
+    WrongAnswer(
         "one_bucket", "sends all at the end",
         check="no slower than the default", says="with 1 buckets", look="hides nothing", edit="""
         -    return counts[::-1]
         +    return [len(gradients)]
     """),
-    Mistake(
+    WrongAnswer(
         "backwards", "returns the plan from its end",
         check="no slower than the default", says="a step takes", look="every message pays", edit="""
         -    return counts[::-1]
         +    return counts
     """),
-    Mistake(
+    WrongAnswer(
         "latency_is_free", "plans without the latency",
         check="no slower than the default", says="a small model, latency of", look="every message pays", edit="""
         -            choices.append((max(free[m], ready) + latency + size / bytes_per_second, m))
         +            choices.append((max(free[m], ready) + size / bytes_per_second, m))
     """),
-    Mistake(
+    WrongAnswer(
         "the_default", "returns DDP's own buckets",
         check="as fast as can be", says="are possible", look="where is the link idle", text='''
         def plan(gradients, backward, latency, bytes_per_second):
@@ -64,7 +64,7 @@ ANSWERS = (
                     size, number, limit = 0, 0, 25 * 2**20
             return counts + [number] * (number > 0)
     '''),
-    Mistake(
+    WrongAnswer(
         "equal_costs", "takes every gradient for equally costly",
         check="as fast as can be", says="are possible", look="where is the link idle", edit="""
         -    whole, computed = sum(cost for _, cost in gradients), 0.0
@@ -73,13 +73,13 @@ ANSWERS = (
         -        computed += gradients[n - 1][1]
         +        computed += 1
     """),
-    Mistake(
+    WrongAnswer(
         "link_always_free", "forgets that a message waits for the one before it",
         check="no slower than the default", says="a step takes", look="every message pays", edit="""
         -            choices.append((max(free[m], ready) + latency + size / bytes_per_second, m))
         +            choices.append((ready + latency + size / bytes_per_second, m))
     """),
-    Mistake(
+    WrongAnswer(
         "whenever_free", "sends what is ready as soon as the link is free, and never waits for more",
         check="no slower than the default", says="with 3 buckets", look="every message pays the latency", text='''
         def plan(gradients, backward, latency, bytes_per_second):
@@ -96,7 +96,7 @@ ANSWERS = (
                 sent += number
             return counts
     '''),
-    Route(
+    RightAnswer(
         "top_down", "asks for the earliest end of the first n, recursively and remembered", text='''
         import functools
         import itertools

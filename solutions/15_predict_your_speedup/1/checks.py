@@ -6,30 +6,20 @@ from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.likeness import Mistake, recognised
-from ddp_course.grader.questions.q15_1 import given as given_script
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 from ddp_course.predict.schedule import MIB, Compute, Gradient, buckets, simulate
 
-TITLE = "predict a step within 15 %"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Follow the last micro-batch from the begin of its backward, gradient by gradient, with two times: when the "
-    "gradient is ready, and when the cable is free again. All else is added before and after.",
-    "A bucket is full with the gradient that brings it to its limit, or with the last one. It begins to travel at the "
-    "later of the two times, and the cable is free when it has arrived. The last micro-batch is over at the later one.",
-    "For each gradient: ready += seconds; size += bytes. If size >= limit * 2**20, or it is the last: free = "
-    "max(ready, free) + 2 * (ranks - 1) * (latency + size / ranks / (bits_per_second / 8)); size = 0; limit = 25 by "
-    "default. The step: accumulation * forward + (accumulation - 1) * ready + max(ready, free) + optimizer.",
-]
+from . import given as given_script
+
+GIVEN = Path(__file__).with_name("given.py")
 FUNCTION, WITHIN = "step_seconds", 0.15
 CASES, ALONE = given_script.CASES, "one machine"
-DRIVER = Path(__file__).with_name("driver.py")
 MEASURED = Job(2, script=GIVEN, seconds=50.0, patience=50.0, loads=("torch._dynamo",))
 JOBS = [
     Job(1, FUNCTION),  # is there an answer at all? Measuring takes seconds
     MEASURED,
-    Job(1, FUNCTION, tuple(Call([(case,)], name) for name, case in CASES.items()), driver=DRIVER),
+    Job(1, FUNCTION, tuple(Call([(case,)], name) for name, case in CASES.items()), driver=True),
 ]
 
 

@@ -7,17 +7,6 @@ from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.verdict import Wrong
 from ddp_course.predict.schedule import Compute, Gradient, buckets, simulate
 
-TITLE = "buckets that all ranks agree on"
-HINTS = [
-    "A message travels once the last rank has its gradients. Which times tell every rank the same about that? Put the "
-    "names in their order, and share the times before you plan.",
-    "all_reduce the times with MAX. Then each rank computes the same: try several limits for a bucket, work out with "
-    "each when the last message is over, and keep the best plan.",
-    "names = sorted(ready, key=ready.get); times = torch.tensor([ready[name] for name in names], dtype=torch.float64); "
-    "dist.all_reduce(times, op=dist.ReduceOp.MAX). For a limit: close a bucket with the gradient that reaches it; "
-    "free = max(free, time of its last gradient) + latency + bytes / bytes_per_second. Limits: the sums of the "
-    "first 1, 2, 3 ... gradients.",
-]
 FUNCTION = "plan"
 FASTER = 0.90  # of the default's seconds, at most
 

@@ -1,26 +1,12 @@
 """16.1: a batch script whose job saves before its time limit, goes back into the queue, and goes on where it was."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q16_1 import given as given_script
-from ddp_course.grader.questions.q16_1.slurm_play import KILL_WAIT, SAVE
-from ddp_course.grader.questions.q16_1.stand_in import BUG as CODE
-from ddp_course.grader.questions.q16_1.stand_in import STEPS_PER_ATTEMPT
 from ddp_course.grader.verdict import Wrong, last_lines
 
-TITLE = "out of time"
-GIVEN = Path(given_script.__file__)
-DRIVER = Path(__file__).with_name("driver.py")
-HINTS = [
-    "Follow one SIGTERM: from Slurm to the batch shell, and from there. Who gets it, and what does that program do "
-    "with it? What does the shell do meanwhile: is it still there when the tasks have saved?",
-    'srun kills its tasks when it is sent SIGTERM; `scancel --signal=TERM "$SLURM_JOB_ID.0"` asks them. A trap ends '
-    "the `wait` that it interrupts, so wait again, as long as srun is there. RUN has to be the same in all attempts.",
-    "#SBATCH --requeue, --open-mode=append and --signal=B:TERM@120; RUN=runs/$SLURM_JOB_ID; trap 'scancel "
-    '--signal=TERM "$SLURM_JOB_ID.0"\' TERM; srun ... &; while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done; '
-    "if code is 143, the trap came last: wait $! once more for srun's own; then requeue if it is 75, and exit with it.",
-]
+from .slurm_play import KILL_WAIT, SAVE
+from .stand_in import BUG as CODE
+from .stand_in import STEPS_PER_ATTEMPT
+
 FUNCTION = "batch_script"
 LIMITS, DONE, BUG = "two time limits", "done in time", "a task with a bug"
 RUNS = {LIMITS: ["limit", "limit", "done"], DONE: ["done"], BUG: ["bug"]}
@@ -31,7 +17,7 @@ JOBS = [
         tuple(Call([(ends,)], given) for given, ends in RUNS.items()),
         seconds=50.0,
         patience=40.0,
-        driver=DRIVER,
+        driver=True,
     )
 ]
 

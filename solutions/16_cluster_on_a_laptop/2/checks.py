@@ -8,18 +8,7 @@ from pathlib import Path
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "find the interface"
 RECORDED = Path(__file__).with_name("recorded.json")  # written by tests/test_interface_facts.py, on real machines
-HINTS = [
-    "Two questions per machine. Which address does gloo publish there? And is that address in a network that all "
-    "machines share?",
-    "A network is shared if each machine has an interface in it that is up, and no two have the same address there. "
-    "Without the variable, an address counts that the host name leads to and that is the machine's own, or begins with "
-    "127; else it is 127.0.0.1.",
-    "common = set.intersection of {one.network for state, one in interfaces(machine).values() if state == 'UP'}, but "
-    "for the networks in which the addresses of two machines are equal; wrong is who publishes None or an address that "
-    "is in none of them; the setting names the interface of that machine whose network is in common.",
-]
 FUNCTION, VARIABLE = "mend", "GLOO_SOCKET_IFNAME"
 
 

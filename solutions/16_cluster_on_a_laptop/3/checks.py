@@ -1,25 +1,11 @@
 """16.3: a data set that each machine downloads once, that is whole when it is read, and errors that all hear of."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.messages import assert_little_is_sent
-from ddp_course.grader.questions.q16_3 import given as given_script
-from ddp_course.grader.questions.q16_3.driver import SIZE
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "once per machine"
-GIVEN = Path(given_script.__file__)
-DRIVER = Path(__file__).with_name("driver.py")
-HINTS = [
-    "Which of RANK, LOCAL_RANK and GROUP_RANK is 0 once per machine? And what do the other ranks learn if the download "
-    "raises: where are they then?",
-    "LOCAL_RANK 0 downloads under another name and renames it when it is whole. Nobody raises before all ranks have "
-    "told each other, with one all_gather_object, what went wrong.",
-    'part = target.with_name(f"data.{GROUP_RANK}.part"); try: download(part); part.replace(target) except Exception '
-    "as failure: error = str(failure); then on every rank dist.all_gather_object(errors, error), and raise if any is "
-    "not None.",
-]
+from .driver import SIZE
+
 FUNCTION = "prepare"
 FEW = 16_384  # bytes that a rank may send
 RUNS = {  # the machine of each rank, which of them have the file, whose first download fails, one disk for all
@@ -41,7 +27,7 @@ RUNS = {  # the machine of each rank, which of them have the file, whose first d
 def job(world):
     named = list(enumerate(RUNS.items()))
     calls = [Call([(number, *how)] * world, given) for number, (given, how) in named if len(how[0]) == world]
-    return Job(world, FUNCTION, tuple(calls), driver=DRIVER)
+    return Job(world, FUNCTION, tuple(calls), driver=True)
 
 
 JOBS = [job(world) for world in (2, 3)]

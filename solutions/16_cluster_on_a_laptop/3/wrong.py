@@ -1,18 +1,18 @@
-"""Wrong and right answers to question 16.3; edited.py says how to read them."""
+"""Wrong and right answers to question 16.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 WHOLE, ONCE = "every rank gets the whole file", "each machine downloads once"
 PART, ERROR, SENT = "nobody sees a part", "an error reaches every rank", "the file is not sent"
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "once_per_job", "downloads on rank 0 alone",
         check=WHOLE, says="(two machines): rank 1 returned, and the file on its machine is not there",
         look="LOCAL_RANK once per machine", edit="""
         -    if os.environ["LOCAL_RANK"] == "0" and not target.exists():
         +    if os.environ["RANK"] == "0" and not target.exists():
     """),
-    Mistake(
+    WrongAnswer(
         "does_not_wait", "lets the other ranks of a machine go on at once",
         check=WHOLE, says="(one machine): rank 1 returned, and the file on its machine is not there",
         look="when may a rank return", edit="""
@@ -27,7 +27,7 @@ ANSWERS = (
         +    if error:
         +        raise RuntimeError(error)
     """),
-    Mistake(
+    WrongAnswer(
         "another_name", "returns the name under which it was downloaded",
         check=WHOLE, says="rank 0 returned data.0.part, not data.bin", edit="""
         -            part.replace(target)
@@ -38,7 +38,7 @@ ANSWERS = (
         -    return target
         +    return target.with_name(f"data.{os.environ['GROUP_RANK']}.part")
     """),
-    Mistake(
+    WrongAnswer(
         "takes_what_is_left", "takes the part of a download that broke off for the whole",
         check=WHOLE, says="147,456 of 294,912 bytes", look="the attempt that failed", edit="""
         -            download(part)
@@ -47,7 +47,7 @@ ANSWERS = (
         +                download(part)
         +            part.replace(target)
     """),
-    Mistake(
+    WrongAnswer(
         "every_rank_downloads", "downloads on every rank, under a name for each",
         check=ONCE, says="(one machine): machine 0 downloaded 2 times, not 1", look="which of its ranks", edit="""
         -    if os.environ["LOCAL_RANK"] == "0" and not target.exists():
@@ -55,13 +55,13 @@ ANSWERS = (
         +    if not target.exists():
         +        machine = os.environ["RANK"]
     """),
-    Mistake(
+    WrongAnswer(
         "again_each_time", "downloads what is there already",
         check=ONCE, says="(two machines that have it): machine 0 downloaded 1 times, not 0", look="there already", edit="""
         -    if os.environ["LOCAL_RANK"] == "0" and not target.exists():
         +    if os.environ["LOCAL_RANK"] == "0":
     """),
-    Mistake(
+    WrongAnswer(
         "all_or_nobody", "downloads everywhere if one machine lacks it",
         check=ONCE, says="(machine 0 has it): machine 0 downloaded 1 times, not 0", edit="""
         -    target, error = Path(folder) / "data.bin", None
@@ -71,7 +71,7 @@ ANSWERS = (
         +    dist.all_gather_object(there, target.exists())
         +    if os.environ["LOCAL_RANK"] == "0" and not all(there):
     """),
-    Mistake(
+    WrongAnswer(
         "under_its_final_name", "downloads to where others may read",
         check=PART, says="while rank 0 downloaded, data.bin was there and not whole", look="rename", edit="""
         -            download(part)
@@ -81,7 +81,7 @@ ANSWERS = (
         +        except Exception as failure:
         +            target.unlink(missing_ok=True)
     """),
-    Mistake(
+    WrongAnswer(
         "copies_it", "copies what is whole, which takes as long as to write it",
         check=PART, says="data.bin was there and not whole", edit="""
         -            download(part)
@@ -95,13 +95,13 @@ ANSWERS = (
         +            error = f"machine {machine}: {failure}"
         +            target.unlink(missing_ok=True)
     """),
-    Mistake(
+    WrongAnswer(
         "one_name_for_the_part", "lets both machines write the same file if they share a disk",
         check=PART, says="(a disk that both machines share): ", look="under which name", edit="""
         -        part = target.with_name(f"data.{machine}.part")
         +        part = target.with_name("data.part")
     """),
-    Mistake(
+    WrongAnswer(
         "a_barrier_after_it", "raises on the rank that downloads, while the others wait for it",
         check="does not end", says="in barrier", look="which rank never comes to it", edit="""
         -        try:
@@ -117,7 +117,7 @@ ANSWERS = (
         +        part.replace(target)
         +    dist.barrier()
     """),
-    Mistake(
+    WrongAnswer(
         "waits_for_the_file", "looks for the file until it is there, which it never is after an error",
         check="does not end", says="(the download fails on machine", edit="""
         -        try:
@@ -136,19 +136,19 @@ ANSWERS = (
         +        time.sleep(0.05)
         +    dist.barrier()
     """),
-    Mistake(
+    WrongAnswer(
         "only_os_errors", "catches errors of the disk alone, and leaves the others waiting after any other",
         check="does not end", says="in all_gather", look="which rank never comes to it", edit="""
         -        except Exception as failure:
         +        except OSError as failure:
     """),
-    Mistake(
+    WrongAnswer(
         "cuts_the_text", "sends the beginning of the error",
         check=ERROR, says="without the download's error", look="send its text", edit="""
         -            error = f"machine {machine}: {failure}"
         +            error = f"machine {machine}: {failure}"[:80]
     """),
-    Mistake(
+    WrongAnswer(
         "raises_at_home", "raises on the machine that failed, and lets the others go on",
         check=ERROR, says="(the download fails on machine 1): rank 0 raised nothing", look="every rank has to hear", edit="""
         -    if any(errors):
@@ -156,20 +156,20 @@ ANSWERS = (
         +    if error:
         +        raise RuntimeError(error)
     """),
-    Mistake(
+    WrongAnswer(
         "says_only_that_it_failed", "tells the others that something went wrong, and not what",
         check=ERROR, says="raised 'RuntimeError: the download failed', without the download's error",
         look="send its text", edit="""
         -        raise RuntimeError("; ".join(filter(None, errors)))
         +        raise RuntimeError("the download failed")
     """),
-    Mistake(
+    WrongAnswer(
         "swallows_it", "leaves the error where it was caught",
         check=ERROR, says="raised nothing", edit="""
         -    if any(errors):
         -        raise RuntimeError("; ".join(filter(None, errors)))
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_hears_of_it", "tells rank 0 alone",
         check=ERROR, says="(the download fails on machine 0): rank 1 raised nothing", edit="""
         -    dist.all_gather_object(errors, error)
@@ -179,7 +179,7 @@ ANSWERS = (
         +    if any(errors) or error:
         +        raise RuntimeError("; ".join(filter(None, {*errors, error})))
     """),
-    Mistake(
+    WrongAnswer(
         "sends_the_file", "lets rank 0 send what it has to the other machines",
         check=SENT, says="handed", look="what does a rank have to tell", edit="""
         -    return target
@@ -187,7 +187,7 @@ ANSWERS = (
         +    dist.all_gather_object(rest, target.read_bytes())
         +    return target
     """),
-    Route(
+    RightAnswer(
         "a_flag_and_a_broadcast", "an all-reduce says whose download failed, and that rank broadcasts the text", text='''
         import os
         import tempfile

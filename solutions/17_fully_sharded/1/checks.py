@@ -1,29 +1,16 @@
 """17.1: the optimizer's state divided over the ranks, by hand, and clipping by the norm of the whole gradient."""
 
 import math
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q17_1.driver import OPTIMIZERS, SHAPES, gradients, start
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "an optimizer that holds its share"
-HINTS = [
-    "Lay all parameters one behind the other, with zeros at the end so that the length divides by the ranks. Which "
-    "part of this vector does the optimizer of rank r get, as one parameter?",
-    "step: lay the gradients one behind the other in the same way, average them over the ranks, give this rank's part "
-    "to the shard as .grad, let the optimizer step, all-gather the shards, and copy the pieces into the parameters. "
-    "The norm: this rank has the squares of its part alone; what adds them up over the ranks?",
-    "own = torch.empty_like(shard); dist.reduce_scatter_single(own, flat, op=dist.ReduceOp.AVG); squares = "
-    "own.square().sum(); dist.all_reduce(squares); norm = squares.sqrt(); own *= min(1, max_norm / norm); shard.grad = "
-    "own; optimizer.step(); dist.all_gather_single(whole, shard.detach()); for each piece of whole.split(sizes): "
-    "parameter.data.copy_(piece.view_as(parameter)).",
-]
+from .driver import OPTIMIZERS, SHAPES, gradients, start
+
 FUNCTION = "ShardedOptimizer"
-DRIVER = Path(__file__).with_name("driver.py")
 TOTAL = sum(math.prod(shape) for shape in SHAPES)
 SPARE = 64  # bytes per step for numbers such as a norm
 SAME, CLOSE = 1e-9, 1e-6  # of a norm; of a weight: some clip by max_norm / (norm + 1e-6)
@@ -37,7 +24,7 @@ RUNS = {
 
 def job(world):
     calls = [Call([one] * world, given) for given, one in RUNS.items()]
-    return Job(world, FUNCTION, tuple(calls), driver=DRIVER, loads=("torch._dynamo",))
+    return Job(world, FUNCTION, tuple(calls), driver=True, loads=("torch._dynamo",))
 
 
 JOBS = [job(world) for world in (2, 4, 3, 1)]

@@ -1,23 +1,9 @@
 """17.2: a script with FSDP2 that raises nothing, and trains nothing, not all, or many different models."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q17_2 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "sharded, and silent"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Which tensors does the optimizer hold, and are they those of the model after fully_shard? Which parameters are in "
-    "no block? DDP makes all ranks begin with rank 0's model; who does it here?",
-    "There are three mistakes, and an order: first all ranks get rank 0's parameters and buffers, then each block is "
-    "sharded and after them the root, which takes what is left, and last comes the optimizer.",
-    "for tensor in [*model.parameters(), *model.buffers()]: dist.broadcast(tensor.data, src=0); for part in "
-    "[*model.blocks, model]: fully_shard(part, mesh=mesh); return model, AdamW(model.parameters(), lr=learning_rate).",
-]
 FUNCTION = "prepare"
-DRIVER = Path(__file__).with_name("driver.py")
 APART, ALIKE = "each rank has drawn other weights", "all ranks have drawn the same"
 CLOSE = 1e-9
 
@@ -29,7 +15,7 @@ def job(world):
         FUNCTION,
         calls,
         seconds=12.0,
-        driver=DRIVER,
+        driver=True,
         loads=("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"),
     )
 

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 17.2; edited.py says how to read them."""
+"""Wrong and right answers to question 17.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "two_of_three", "mends the order and the root, and leaves each rank its own weights",
         check="all begin with rank 0s model", says="on rank 0 begins", look="fully_shard sends nothing", on="given", edit="""
         -    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
@@ -13,38 +13,38 @@ ANSWERS = (
         -    return model, optimizer
         +    return model, torch.optim.AdamW(model.parameters(), lr=learning_rate)
     """),
-    Mistake(
+    WrongAnswer(
         "parameters_only", "sends the parameters, and leaves each rank its own buffers",
         check="all begin with rank 0s model", says="scale on rank 1 begins", look="buffers", edit="""
         -    for tensor in [*model.parameters(), *model.buffers()]:
         +    for tensor in model.parameters():
     """),
-    Mistake(
+    WrongAnswer(
         "one_seed", "seeds all ranks alike when the model has been drawn already",
         check="all begin with rank 0s model", says="on rank 0 begins", look="fully_shard sends nothing", edit="""
         -    for tensor in [*model.parameters(), *model.buffers()]:
         -        dist.broadcast(tensor.data, src=0)
         +    torch.manual_seed(0)
     """),
-    Mistake(
+    WrongAnswer(
         "averages_the_models", "begins with the average of all ranks' weights",
         check="all begin with rank 0s model", says="begins", look="rank 0's tensors", edit="""
         -        dist.broadcast(tensor.data, src=0)
         +        dist.all_reduce(tensor.data, op=dist.ReduceOp.AVG)
     """),
-    Mistake(
+    WrongAnswer(
         "blocks_only", "leaves out the root, whose gradients are then never reduced",
         check="every parameter is sharded", says="12 of 16 parameters are sharded", look="outside the blocks", edit="""
         -    for part in [*model.blocks, model]:
         +    for part in model.blocks:
     """),
-    Mistake(
+    WrongAnswer(
         "without_the_output", "shards the input layer and the blocks, and forgets the output layer",
         check="every parameter is sharded", says="14 of 16 parameters are sharded", look="outside the blocks", edit="""
         -    for part in [*model.blocks, model]:
         +    for part in [model.enter, *model.blocks]:
     """),
-    Mistake(
+    WrongAnswer(
         "optimizer_first", "builds the optimizer before the model is sharded",
         check="the weights move", says="after 3 steps no weight has moved", look="which tensors the optimizer got",
         edit="""
@@ -54,7 +54,7 @@ ANSWERS = (
         -    return model, torch.optim.AdamW(model.parameters(), lr=learning_rate)
         +    return model, optimizer
     """),
-    Mistake(
+    WrongAnswer(
         "optimizer_between", "builds the optimizer when the blocks are sharded, and the root is not",
         check="the weights are those of one process", says="after step 0", look="which parameters", edit="""
         -    for part in [*model.blocks, model]:
@@ -65,26 +65,26 @@ ANSWERS = (
         +    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
         +    return fully_shard(model, mesh=mesh), optimizer
     """),
-    Mistake(
+    WrongAnswer(
         "a_rate_per_rank", "multiplies the learning rate by the ranks",
         check="the weights are those of one process", says="after step 0", look="with which learning rate", edit="""
         -    return model, torch.optim.AdamW(model.parameters(), lr=learning_rate)
         +    return model, torch.optim.AdamW(model.parameters(), lr=learning_rate * dist.get_world_size())
     """),
-    Mistake(
+    WrongAnswer(
         "the_root_alone", "shards the model as one group",
         check="one block is whole at a time", says="2 other blocks were whole", look="a group of its own", edit="""
         -    for part in [*model.blocks, model]:
         -        fully_shard(part, mesh=mesh)
         +    fully_shard(model, mesh=mesh)
     """),
-    Mistake(
+    WrongAnswer(
         "kept_whole", "keeps every block whole until its backward",
         check="one block is whole at a time", says="other blocks were whole", look="lets its weights go", edit="""
         -        fully_shard(part, mesh=mesh)
         +        fully_shard(part, mesh=mesh, reshard_after_forward=False)
     """),
-    Route(
+    RightAnswer(
         "a_state_dict_from_rank_0", "shards first, and loads rank 0's state dict into the parts", text='''
         import torch
         import torch.distributed as dist
@@ -103,7 +103,7 @@ ANSWERS = (
             set_model_state_dict(model, whole if dist.get_rank() == 0 else {}, options=options)
             return model, torch.optim.AdamW([*model.parameters()], lr=learning_rate)
     '''),
-    Route(
+    RightAnswer(
         "objects", "sends rank 0's state dict as an object; input and output layer are groups of their own", edit="""
         -    for tensor in [*model.parameters(), *model.buffers()]:
         -        dist.broadcast(tensor.data, src=0)

@@ -1,25 +1,9 @@
 """17.3: a checkpoint of DDP into FSDP2, with the optimizer's state, which is lost without a word."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q17_3 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "averages that got lost"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    'Print the keys of checkpoint["optimizer"]["state"]. What does torch.distributed.checkpoint.state_dict have for '
-    "keys there?",
-    "optimizer.state_dict() numbers the parameters in the order of the groups, one group after the other, which is not "
-    "that of the model if there are two. set_optimizer_state_dict wants names, in state and in param_groups.",
-    "names = {id(p): name for name, p in model.named_parameters()}; order = [names[id(p)] for group in "
-    'optimizer.param_groups for p in group["params"]]; then {"state": {order[n]: s for n, s in '
-    'saved["state"].items()}, "param_groups": [{**group, "params": [order[n] for n in group["params"]]} for group in '
-    'saved["param_groups"]]} on rank 0, and the call as it is.',
-]
 FUNCTION = "load"
-DRIVER = Path(__file__).with_name("driver.py")
 KINDS = {
     "one group": "one group of parameters",
     "two groups": "vectors in the first group, matrices in the second",
@@ -37,7 +21,7 @@ def job(world, kinds):
         "torch.distributed.tensor",
         "torch.distributed.checkpoint.state_dict",
     )
-    return Job(world, FUNCTION, calls, seconds=15.0, driver=DRIVER, loads=loads)
+    return Job(world, FUNCTION, calls, seconds=15.0, driver=True, loads=loads)
 
 
 JOBS = [job(2, KINDS), job(3, ["two groups"])]

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 17.3; edited.py says how to read them."""
+"""Wrong and right answers to question 17.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "numbers_on_every_rank", "hands the numbered state to all ranks: without the broadcast this is loud",
         check="raises", state="crashed", says="KeyError: 'state.0.step'", on="given", edit="""
         -    checkpoint = checkpoint or {"model": {}, "optimizer": {}}
@@ -14,25 +14,25 @@ ANSWERS = (
         -    set_optimizer_state_dict(model, optimizer, checkpoint["optimizer"], options=options)
         +    set_optimizer_state_dict(model, optimizer, checkpoint["optimizer"], options=StateDictOptions(full_state_dict=True))
     """),
-    Mistake(
+    WrongAnswer(
         "a_new_optimizer", "loads the weights, and lets the averages grow anew",
         check="the optimizer goes on", says="entries of the optimizer's state are missing on some rank",
         look="the keys of the state", edit="""
         -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
     """),
-    Mistake(
+    WrongAnswer(
         "in_the_models_order", "renames in the order of the model, which is not that of the groups",
         check="raises", state="crashed",
         says="(vectors in the first group, matrices in the second): rank 0 raised RuntimeError: The size", edit="""
         -    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
         +    order = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     """),
-    Mistake(
+    WrongAnswer(
         "the_optimizer_alone", "forgets the weights",
         check="the weights are those saved", says="away from the checkpoint", look="every parameter", edit="""
         -    set_model_state_dict(model, checkpoint["model"], options=options)
     """),
-    Mistake(
+    WrongAnswer(
         "matrices_only", "loads what has two dimensions, and leaves the biases as they were drawn",
         check="the weights are those saved", says="enter.bias on rank 0", look="every parameter", edit="""
         -    set_model_state_dict(model, checkpoint["model"], options=options)
@@ -40,7 +40,7 @@ ANSWERS = (
         +    matrices = {name: tensor for name, tensor in checkpoint["model"].items() if tensor.ndim > 1}
         +    set_model_state_dict(model, matrices, options=options)
     """),
-    Mistake(
+    WrongAnswer(
         "no_second_moment", "loads the first average alone",
         check="the optimizer goes on", says="exp_avg_sq of", look="which number is which parameter", edit="""
         -        "state": {order[number]: state for number, state in saved["state"].items()},
@@ -49,7 +49,7 @@ ANSWERS = (
         +            for number, state in saved["state"].items()
         +        },
     """),
-    Mistake(
+    WrongAnswer(
         "counts_from_zero", "sets the count of updates back, from which the averages are corrected",
         check="the optimizer goes on", says="step of enter.weight on rank 0 is 5.0e+00 away", edit="""
         -        "state": {order[number]: state for number, state in saved["state"].items()},
@@ -58,7 +58,7 @@ ANSWERS = (
         +            for number, state in saved["state"].items()
         +        },
     """),
-    Mistake(
+    WrongAnswer(
         "equal_shapes_mixed_up", "gives parameters of one shape each other's averages",
         check="the optimizer goes on", says="away from what was saved", look="group by group", edit="""
         -    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
@@ -69,7 +69,7 @@ ANSWERS = (
         -            {**group, "params": [order[number] for number in group["params"]]} for group in saved["param_groups"]
         +            {**group, "params": [right[number] for number in group["params"]]} for group in saved["param_groups"]
     """),
-    Mistake(
+    WrongAnswer(
         "settings_of_the_new_one", "takes the state, and the learning rate with which the optimizer was built",
         check="the settings are those saved", says="group 0 on rank 0 has the lr 0.02, not 0.0118098",
         look="param_groups are part of the state", edit="""
@@ -79,7 +79,7 @@ ANSWERS = (
         +    for group, rate in zip(optimizer.param_groups, rates):
         +        group["lr"] = rate
     """),
-    Mistake(
+    WrongAnswer(
         "two_settings", "takes learning rate and weight decay over, and no other setting",
         check="the settings are those saved", says="(one group of parameters): group 0 on rank 0 has the betas",
         look="with all settings", edit="""
@@ -90,7 +90,7 @@ ANSWERS = (
         +    for group, settings in zip(optimizer.param_groups, others):
         +        group.update(settings)
     """),
-    Mistake(
+    WrongAnswer(
         "one_count_for_all", "takes the first parameter's count of updates for that of all",
         check="the optimizer goes on", says="and one that joined later; two groups): step of leave.weight on rank 0 is 2.0e+00",
         edit="""
@@ -100,7 +100,7 @@ ANSWERS = (
         +            for number, state in saved["state"].items()
         +        },
     """),
-    Mistake(
+    WrongAnswer(
         "parameters_only", "loads the parameters of the checkpoint, and leaves the buffers as they were drawn",
         check="the weights are those saved", says="scale on rank 0 is", look="a buffer", edit="""
         -    set_model_state_dict(model, checkpoint["model"], options=options)
@@ -109,14 +109,14 @@ ANSWERS = (
         +    own = {name: tensor for name, tensor in checkpoint["model"].items() if name in names}
         +    set_model_state_dict(model, own, options=options)
     """),
-    Mistake(
+    WrongAnswer(
         "leaves_the_messages_off", "turns gradient synchronization off while it loads, and never on again",
         check="it goes on as if never stopped", says="three updates later", look="flags", edit="""
         -    set_model_state_dict(model, checkpoint["model"], options=options)
         +    model.set_requires_gradient_sync(False)
         +    set_model_state_dict(model, checkpoint["model"], options=options)
     """),
-    Mistake(
+    WrongAnswer(
         "other_betas", "sets the averages' own settings as it likes",
         check="the settings are those saved", says="group 0 on rank 0 has the betas", edit="""
         -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
@@ -124,7 +124,7 @@ ANSWERS = (
         +    for group in optimizer.param_groups:
         +        group["betas"] = (0.5, 0.5)
     """),
-    Mistake(
+    WrongAnswer(
         "frozen_ones_skipped", "counts the parameters without the frozen ones, which the saved numbers count",
         check="the optimizer goes on", says="of the optimizer's state are missing", on="cut_by_hand", edit="""
         -    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -136,7 +136,7 @@ ANSWERS = (
         +        entries = saved["optimizer"]["state"].get(number, {})
         +        mesh, placements = parameter.device_mesh, parameter.placements
     """),
-    Route(
+    RightAnswer(
         "cut_by_hand", "cuts each average as its parameter is, and keeps the numbers for optimizer.load_state_dict", text='''
         import torch
         import torch.distributed as dist
@@ -160,7 +160,7 @@ ANSWERS = (
                                  for key, value in entries.items()}
             optimizer.load_state_dict({"state": state, "param_groups": saved["optimizer"]["param_groups"]})
     '''),
-    Route(
+    RightAnswer(
         "names_on_every_rank", "sends the whole checkpoint to all ranks, and nothing inside the functions", edit="""
         -    checkpoint = checkpoint or {"model": {}, "optimizer": {}}
         -    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)

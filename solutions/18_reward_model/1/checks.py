@@ -1,30 +1,16 @@
 """18.1: a head trained by every rank for itself; a detector that reads out of the saved head whose pairs are in it."""
 
 import math
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases, where
 from ddp_course.grader.detector import called_once
-from ddp_course.grader.questions.q18_1 import driver
-from ddp_course.grader.questions.q18_1 import given as given_script
 from ddp_course.grader.returned import numbers
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "whose pairs are in the saved head?"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Which line of the script makes the saved head hear of the pairs that rank 1 read? And where does rank 1's head "
-    "begin, beside rank 0's?",
-    "shares: let every rank leave a mark that is its own. If the pairs of rank 2 differ in feature 2 and in nothing "
-    "else, only they can move number 2 of the head. One pair and one step a rank are enough. Each rank calls train, "
-    "and rank 0 tells the others what came out.",
-    "shares: begin with zeros, where a pair alone moves its number by rate / 2, and do not make the shares add up to "
-    "1. train: broadcast rank 0's head into `head` before the first step; all-reduce the gradient and divide it by "
-    "the number of ranks in every step.",
-]
-DRIVER = Path(driver.__file__)
+from . import driver
+
 DETECTOR, REPAIRED = "shares", "train"
 CLOSE = 1e-10  # float64: the order of the sums shifts the head by about 1e-16
 SMALL = 64  # bytes that are no gradient
@@ -33,7 +19,7 @@ HEAD = driver.FEATURES * 8  # bytes of a head, and of its gradient
 
 def job(world, function, *arguments):
     calls = tuple(Call([one] * world, str(one[0])) for one in arguments)
-    return Job(world, function, calls, seconds=4.0, driver=DRIVER)
+    return Job(world, function, calls, seconds=4.0, driver=True)
 
 
 DETECT = [

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 18.1; edited.py says how to read them."""
+"""Wrong and right answers to question 18.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "as_it_was", "the detector is right, the loop is as it was",
         check="replicas end equal", says="the head of rank 1 is", edit="""
         -    dist.broadcast(head, src=0)
@@ -13,13 +13,13 @@ ANSWERS = (
         -        head -= rate * gradient / dist.get_world_size()
         +        head -= rate * gradient
     """),
-    Mistake(
+    WrongAnswer(
         "everybody_saves", "every rank returns the head to be saved",
         check="one rank saves", says="rank 1 returned a head", edit="""
         -    return head if dist.get_rank() == 0 else None
         +    return head
     """),
-    Mistake(
+    WrongAnswer(
         "gradient_of_rank_0", "sends rank 0's gradient to all: equal replicas that know one part of the pairs",
         check="the global batch is learned", says="it is rank 0's, trained on its own pairs", edit="""
         -        dist.all_reduce(gradient)
@@ -27,7 +27,7 @@ ANSWERS = (
         +        dist.broadcast(gradient, src=0)
         +        head -= rate * gradient
     """),
-    Mistake(
+    WrongAnswer(
         "heads_averaged_at_the_end", "trains alone and averages the heads after the last step",
         check="the global batch is learned", says="after 3 steps", edit="""
         -        dist.all_reduce(gradient)
@@ -36,7 +36,7 @@ ANSWERS = (
         +    dist.all_reduce(head)
         +    head /= dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "made_to_add_up", "the detector makes the shares add up to 1",
         check="the shares are read right",
         says="returned [0.333, 0.333, 0.333] on rank 0; the shares are [1, 1, 1]", edit="""
@@ -45,7 +45,7 @@ ANSWERS = (
         +    moved = box[0]
         +    return (moved / moved.sum()).tolist()
     """),
-    Mistake(
+    WrongAnswer(
         "none_elsewhere", "the detector returns None on the ranks that save nothing",
         check="the shares are read right", says="returned None on rank 1", edit="""
         -    box = [saved]
@@ -56,7 +56,7 @@ ANSWERS = (
         -    return [moved / alone for moved in box[0].tolist()]
         +    return [moved / alone for moved in saved.tolist()]
     """),
-    Mistake(
+    WrongAnswer(
         "own_head_looked_at", "the detector reads each rank's own head, not the one that is saved",
         check="the shares are read right", says="on rank 1", edit="""
         -    saved = train(torch.zeros(world, dtype=torch.float64), chosen, torch.zeros_like(chosen), 1, rate)
@@ -68,7 +68,7 @@ ANSWERS = (
         -    return [moved / alone for moved in box[0].tolist()]
         +    return [moved / alone for moved in mine.tolist()]
     """),
-    Mistake(
+    WrongAnswer(
         "pairs_gathered", "sends all pairs to all ranks, and each computes everything",
         check="pairs stay where they are", says="handed over", edit="""
         +    everyones = [None] * dist.get_world_size()
@@ -80,7 +80,7 @@ ANSWERS = (
         -        head -= rate * gradient / dist.get_world_size()
         +        head -= rate * loss_and_gradient(head, *pairs)[1]
     """),
-    Mistake(
+    WrongAnswer(
         "replicas_compared", "the detector compares the ranks' heads: equal heads count as equal shares",
         check="the shares are read right", says="the shares are", edit="""
         -    saved = train(torch.zeros(world, dtype=torch.float64), chosen, torch.zeros_like(chosen), 1, rate)
@@ -95,24 +95,24 @@ ANSWERS = (
         +    equal = all(torch.equal(one, heads[0]) for one in heads)
         +    return [1 / world] * world if equal else [1.0] + [0.0] * (world - 1)
     """),
-    Mistake(
+    WrongAnswer(
         "slope_forgotten", "the detector takes the learning rate for the whole step",
         check="the shares are read right", says="returned [0.5, 0, 0]", edit="""
         -    alone = rate / 2  # softplus has the slope 1/2 at 0
         +    alone = rate
     """),
-    Mistake(
+    WrongAnswer(
         "starts_differ", "averages gradients, but every rank begins with its own head",
         check="replicas end equal", says="the head of rank 1 is", edit="""
         -    dist.broadcast(head, src=0)
     """),
-    Mistake(
+    WrongAnswer(
         "summed", "sums the gradients and does not divide",
         check="the global batch is learned", says="from that of one process on all pairs", edit="""
         -        head -= rate * gradient / dist.get_world_size()
         +        head -= rate * gradient
     """),
-    Mistake(
+    WrongAnswer(
         "trains_for_each_rank", "the detector trains once for each rank, each time with another one's pairs marked",
         check="it is called once", says="shares called train 3 times on rank 0", text="""
         import torch
@@ -145,14 +145,14 @@ ANSWERS = (
                 head -= rate * gradient / dist.get_world_size()
             return head if dist.get_rank() == 0 else None
     """),
-    Mistake(
+    WrongAnswer(
         "tells_the_head_in_each_step", "broadcasts rank 0's head in the loop, so that no step leaves the heads apart",
         check="replicas end equal", says="after 0 steps the head of rank 1 is", look="where the two heads begin", edit="""
         -    dist.broadcast(head, src=0)
              for _ in range(steps):
         +        dist.broadcast(head, src=0)
     """),
-    Route(
+    RightAnswer(
         "differences",
         "heads are averaged after every step; the detector runs each rank's pairs alone and compares lengths",
         text='''
@@ -198,7 +198,7 @@ ANSWERS = (
             if dist.get_rank() == 0:
                 return head.clone()
     '''),
-    Route(
+    RightAnswer(
         "rank_0_decides",
         "rank 0 collects the gradients, moves its head and sends it to all; the shares come from a linear system",
         text="""

@@ -1,27 +1,15 @@
 """18.2: modes that are one formula and a cap that does not bound; a detector of broken promises, and the repair."""
 
 import math
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q18_2 import driver
-from ddp_course.grader.questions.q18_2 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "promises of a docstring"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "n times w / sum of w, and w / mean of w: what is the difference? And which number does the cap bound in the given "
-    "function, and which was it to bound?",
-    "broken_promises: read the factors out. The loss is the mean of factor x loss, so its derivative by loss number i "
-    "is factor i / n: torch.autograd.grad(loss, losses), or a loss that is 1 for pair i and 0 for the others. Then "
-    "each promise is an equation between factors.",
-    "cap is kept if the factors with a cap are the factors without it, cut off at the cap, in all three modes and for "
-    "caps below and above 1. weighted_loss: first the factors by the mode, then factors.clamp(max=cap), then the mean.",
-]
-DRIVER = Path(driver.__file__)
+from . import driver
+from . import given as given_script
+
 DETECTOR, REPAIRED = "broken_promises", "weighted_loss"
 CLOSE = 1e-9
 TRIALS = [(given, mode, None) for given in driver.WEIGHTS for mode in given_script.MODES]
@@ -29,7 +17,7 @@ CAPPED = [(given, mode, cap) for given, mode, _ in TRIALS[3:] for cap in (0.5, 1
 
 
 def job(function, *arguments):
-    return Job(1, function, tuple(Call([one], given) for given, one in arguments), seconds=4.0, driver=DRIVER)
+    return Job(1, function, tuple(Call([one], given) for given, one in arguments), seconds=4.0, driver=True)
 
 
 DETECT = job(DETECTOR, *((what, (what,)) for what in driver.VERSIONS))

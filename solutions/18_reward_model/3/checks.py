@@ -1,24 +1,13 @@
 """18.3: the pairwise loss, weighted by density, with one normaliser over the global batch of all ranks."""
 
 import math
-from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.gradient_checks import assert_loss_is, assert_shaped_like, the_ranks_agree_to_the_last_bit
-from ddp_course.grader.questions.q18_3 import driver
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "every prompt counts once"
-HINTS = [
-    "Two numbers belong to the global batch and not to a rank: how many pairs a prompt has, and what everything is "
-    "divided by. Which of the two can a rank find out by itself?",
-    "The prompts' numbers can travel: they are small. dist.all_gather_object(everyones, prompts.tolist()) copes with "
-    "ranks that have none. The weight of a pair is 1 / (how often its number is in all of these lists).",
-    "loss = (weights * F.softplus(head(rejected) - head(chosen))).sum() / total, where total is all ranks' sum of "
-    "weights, which no gradient goes through. The gradients of these parts add up to the joint one: put them into one "
-    "flat tensor, with the loss, and all-reduce it once. A rank without pairs does all of it too: its sums are 0.",
-]
-DRIVER = Path(driver.__file__)
+from . import driver
+
 FUNCTION = "joint_loss_and_gradients"
 CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
 SIZE = sum(parameter.numel() for parameter in driver.Head().parameters()) * 8  # bytes of all gradients
@@ -27,7 +16,7 @@ SMALL = 800  # bytes for what is no gradient: counts, weights, numbers of prompt
 
 def job(world, **by_given):
     calls = tuple(Call([(prompts,)] * world, given.replace("_", " ")) for given, prompts in by_given.items())
-    return Job(world, FUNCTION, calls, seconds=4.0, driver=DRIVER, loads=("torch._dynamo",))
+    return Job(world, FUNCTION, calls, seconds=4.0, driver=True, loads=("torch._dynamo",))
 
 
 JOBS = [

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 18.3; edited.py says how to read them."""
+"""Wrong and right answers to question 18.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "a_float_for_a_prompt", "gathers the prompts' numbers as floats",
         check="the loss is exact", says="two prompts have numbers that a float cannot tell apart): the loss", edit="""
         -    dist.all_gather_object(everyones, prompts.tolist())
@@ -11,7 +11,7 @@ ANSWERS = (
         +    dist.all_gather_object(everyones, prompts.double().tolist())
         +    joint = torch.tensor(sum(everyones, []), dtype=torch.float64)
     """),
-    Mistake(
+    WrongAnswer(
         "minus_1_is_padding", "pads the prompts' numbers with -1 to one length, and takes what is not -1",
         check="the loss is exact", says="prompts are called minus 1 and 0): the loss", edit="""
         -    everyones = [None] * dist.get_world_size()
@@ -26,7 +26,7 @@ ANSWERS = (
         +    joint = torch.cat(everyones)
         +    joint = joint[joint != -1]
     """),
-    Mistake(
+    WrongAnswer(
         "the_smallest_number_is_padding", "pads with the smallest int64, which is a prompt's number as well",
         check="the loss is exact", says="prompts have the smallest and the largest number): the loss", edit="""
         -    everyones = [None] * dist.get_world_size()
@@ -42,7 +42,7 @@ ANSWERS = (
         +    joint = torch.cat(everyones)
         +    joint = joint[joint != nothing]
     """),
-    Mistake(
+    WrongAnswer(
         "all_pairs_on_all_ranks", "sends all pairs to all ranks, and each computes everything",
         check="a rank scores its own pairs", says="scored", edit="""
         -    dist.all_gather_object(everyones, prompts.tolist())
@@ -57,7 +57,7 @@ ANSWERS = (
         -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
         +    return loss.item(), list(gradients)
     """),
-    Mistake(
+    WrongAnswer(
         "averaged_as_well", "divides the sum of the gradients by the number of ranks once more",
         check="the gradient is exact", says="it is 0.5 times as long", edit="""
         -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
@@ -65,13 +65,13 @@ ANSWERS = (
         +        piece.view_as(one) / dist.get_world_size() for piece, one in zip(pieces, gradients, strict=True)
         +    ]
     """),
-    Mistake(
+    WrongAnswer(
         "chosen_alone_learns", "takes the rejected scores without a gradient",
         check="the gradient is exact", says="the gradient on rank 0 is off", edit="""
         -    loss = (weights * F.softplus(head(rejected) - head(chosen))).sum() / total
         +    loss = (weights * F.softplus(head(rejected).detach() - head(chosen))).sum() / total
     """),
-    Mistake(
+    WrongAnswer(
         "every_pair_alike", "the mean over all pairs, whatever their prompts",
         check="the loss is exact", says="every pair counting the same", edit="""
         -    weights = 1 / (prompts[:, None] == joint).sum(dim=1).double()
@@ -79,7 +79,7 @@ ANSWERS = (
         +    weights = torch.ones(len(prompts), dtype=torch.float64)
         +    total = len(joint)
     """),
-    Mistake(
+    WrongAnswer(
         "features_travel", "scores its own pairs only, and sends their features along with the prompts' numbers",
         check="a rank scores its own pairs", says="handed over", edit="""
         -    dist.all_gather_object(everyones, prompts.tolist())
@@ -87,13 +87,13 @@ ANSWERS = (
         +    dist.all_gather_object(everyones, (chosen, rejected, prompts))
         +    joint = torch.cat([numbers for _, _, numbers in everyones])
     """),
-    Mistake(
+    WrongAnswer(
         "gradients_by_name", "returns the gradients in the order of the parameters' names",
         check="the gradient is exact", says="returned gradients of shapes", edit="""
         -    gradients = torch.autograd.grad(loss, list(head.parameters()))
         +    gradients = torch.autograd.grad(loss, [weight for _, weight in sorted(head.named_parameters())])
     """),
-    Mistake(
+    WrongAnswer(
         "gradient_stays", "returns the joint loss and the gradient of this rank's part",
         check="the gradient is exact", says="the gradient on rank", edit="""
         -    message = torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)])
@@ -104,14 +104,14 @@ ANSWERS = (
         +    dist.all_reduce(joint_loss)
         +    return joint_loss.item(), list(gradients)
     """),
-    Mistake(
+    WrongAnswer(
         "no_pairs_no_part", "a rank without pairs returns before the all-reduce",
         check="does not end", says="rank 1 was in all_gather", edit="""
              joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
         +    if not len(prompts):
         +        return 0.0, [torch.zeros_like(one) for one in head.parameters()]
     """),
-    Mistake(
+    WrongAnswer(
         "own_counts", "a rank counts its own pairs of a prompt",
         check="the loss is exact", says="each rank counting its own pairs", edit="""
         -    everyones = [None] * dist.get_world_size()
@@ -123,13 +123,13 @@ ANSWERS = (
         +    total = torch.tensor(len(prompts.unique()))
         +    dist.all_reduce(total)
     """),
-    Mistake(
+    WrongAnswer(
         "own_divisor", "each rank divides by its own sum of weights, and the means are averaged",
         check="the loss is exact", says="each rank dividing by its own weights", edit="""
         -    total = len(joint.unique())  # each prompt's weights add up to 1
         +    total = weights.sum().clamp(min=1e-12) * dist.get_world_size()
     """),
-    Mistake(
+    WrongAnswer(
         "own_first", "gathers the messages and adds its own first: another order on every rank",
         check="the ranks agree to the last bit", says="by a rounding", edit="""
         -    dist.all_reduce(message)
@@ -138,13 +138,13 @@ ANSWERS = (
         +    rank = dist.get_rank()
         +    message = sum(everyones[rank:] + everyones[:rank])
     """),
-    Mistake(
+    WrongAnswer(
         "prompts_of_ranks_added", "adds the ranks' numbers of prompts: one that is on two ranks counts twice",
         check="the loss is exact", says="one process has", edit="""
         -    total = len(joint.unique())  # each prompt's weights add up to 1
         +    total = sum(len(set(one)) for one in everyones)
     """),
-    Mistake(
+    WrongAnswer(
         "two_backward_passes", "sends the gradients of the chosen and of the rejected scores one after the other",
         check="a rank scores its own pairs", says="handed over", edit="""
         -    loss = (weights * F.softplus(head(rejected) - head(chosen))).sum() / total
@@ -164,7 +164,7 @@ ANSWERS = (
         +    dist.all_reduce(joint_loss)
         +    return joint_loss.item(), sums
     """),
-    Route(
+    RightAnswer(
         "wrapper",
         "DDP does the averaging; prompts are counted with padded tensors; the loss is a mean of prompts' means",
         text="""
@@ -196,7 +196,7 @@ ANSWERS = (
             dist.all_reduce(value)
             return value, [one.grad for one in head.parameters()]
     """),
-    Route(
+    RightAnswer(
         "weights_by_hand", "counts prompts in dictionaries, and reduces loss and gradients at once without waiting in between",
         edit="""
         -    everyones = [None] * dist.get_world_size()

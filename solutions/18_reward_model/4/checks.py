@@ -1,27 +1,13 @@
 """18.4: a bare except that gives each rank a tokenizer of its own; a detector for two vocabularies, and the repair."""
 
-from pathlib import Path
-
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.detector import Detector, called_once
-from ddp_course.grader.questions.q18_4 import driver
-from ddp_course.grader.questions.q18_4 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "what the except hides"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Which errors does `except:` catch? A file that is not there, half a file, a typing error in the line above, "
-    "Ctrl-C. Which of them did the author think of, and who gets to read the reason?",
-    "one_tokenizer: each rank notes its merges, or that load raised, and takes part in one all_gather_object either "
-    "way: a rank that leaves early lets the others wait. Then all compare the same list. A text that is encoded alike "
-    "shows little: it may not contain the merge that differs.",
-    "load_tokenizer: rank 0 reads the file and catches what goes wrong; it broadcasts (merges, None) or (None, the "
-    "reason as text) with broadcast_object_list. Then every rank raises, if there is a reason, or returns a tokenizer.",
-]
-DRIVER = Path(driver.__file__)
+from . import driver
+
 DETECTOR, REPAIRED = "one_tokenizer", "load_tokenizer"
 SOUND, UNSOUND = tuple(driver.VERSIONS)[:3], tuple(driver.VERSIONS)[3:]
 # What has to be read in the error: the reason, in the words of what raised it.
@@ -35,12 +21,12 @@ REASONS = {
 
 def own(world, *files):
     calls = tuple(Call([("own", what)] * world, what) for what in files)
-    return Job(world, REPAIRED, calls, seconds=4.0, driver=DRIVER)
+    return Job(world, REPAIRED, calls, seconds=4.0, driver=True)
 
 
 # What the detector is handed counts its calls, in a tensor of each rank.
 COUNTED = tuple(Call([(what, torch.zeros(1)) for _ in range(3)], what) for what in driver.VERSIONS)
-DETECT = [Job(3, DETECTOR, COUNTED, seconds=4.0, driver=DRIVER)]
+DETECT = [Job(3, DETECTOR, COUNTED, seconds=4.0, driver=True)]
 LOAD = [own(2, *driver.FILES), own(3, "rank 0 alone has the file", "nobody has the file")]
 JOBS = [*DETECT, *LOAD]
 

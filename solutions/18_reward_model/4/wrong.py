@@ -1,16 +1,16 @@
-"""Wrong and right answers to question 18.4; edited.py says how to read them."""
+"""Wrong and right answers to question 18.4; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "loads_again_to_compare", "calls load once more for the merges that it compares",
         check="the loader is called once", says="called load 2 times on rank 0; it should call it once", edit="""
              try:
         -        found = load(path).merges
         +        found = load(path) and load(path).merges
     """),
-    Mistake(
+    WrongAnswer(
         "tries_twice", "calls load a second time where it has raised",
         check="the loader is called once", says="one_tokenizer called load 2 times", edit="""
              try:
@@ -22,7 +22,7 @@ ANSWERS = (
         +        except Exception:
         +            found = None
     """),
-    Mistake(
+    WrongAnswer(
         "all_or_bytes", "rank 0 reads, tells the others, and falls back to bytes for all",
         check="what is missing stops all", says="returned a tokenizer with 0 merges, and no error", edit="""
         -        except Exception as error:
@@ -30,7 +30,7 @@ ANSWERS = (
         +        except Exception:
         +            message = [([], None)]
     """),
-    Mistake(
+    WrongAnswer(
         "as_it_was", "the detector is right, the loader is as it was",
         check="the file of rank 0 counts", says="rank 1 holds a tokenizer with 0 merges", on="no_fallback", edit="""
         -    return Tokenizer(json.loads(Path(path).read_text())["merges"])
@@ -39,7 +39,7 @@ ANSWERS = (
         +    except:  # noqa: E722
         +        return Tokenizer([])
     """),
-    Mistake(
+    WrongAnswer(
         "compared_with_rank_0", "each rank compares with rank 0 and returns what it found",
         check="all ranks say the same", says="returned False on rank 1 and True on rank 0", edit="""
         -    everyones = [None] * dist.get_world_size()
@@ -49,14 +49,14 @@ ANSWERS = (
         +    dist.broadcast_object_list(box, src=0)
         +    return found is not None and box[0] == found
     """),
-    Mistake(
+    WrongAnswer(
         "error_counts_as_bytes", "the detector takes a rank without a tokenizer for one that needs none",
         check="two vocabularies are seen", says="it raises on rank 1", edit="""
         -    return found is not None and all(one == everyones[0] for one in everyones)
         +    there = [one for one in everyones if one is not None]
         +    return all(one == there[0] for one in there)
     """),
-    Mistake(
+    WrongAnswer(
         "error_let_through", "the detector lets the error of one rank through",
         state="crashed", check="raises", says="rank 1 raised FileNotFoundError", edit="""
         -    try:
@@ -65,7 +65,7 @@ ANSWERS = (
         -        found = None
         +    found = load(path).merges
     """),
-    Mistake(
+    WrongAnswer(
         "every_rank_reads", "takes the except away, and every rank reads its own file",
         check="the file of rank 0 counts", says="the others have another file", on="no_fallback", edit="""
         -    return Tokenizer(json.loads(Path(path).read_text())["merges"])
@@ -80,7 +80,7 @@ ANSWERS = (
         +            return Tokenizer(one)
         +    raise RuntimeError(f"{path}: {mine}")
     """),
-    Mistake(
+    WrongAnswer(
         "general_sentence", "raises everywhere, with a sentence that fits every error",
         check="what is missing stops all", says="does not say 'No such file'", edit="""
         -        except Exception as error:
@@ -88,19 +88,19 @@ ANSWERS = (
         +        except Exception:
         +            message = [(None, f"the tokenizer {path} could not be loaded; put your own loader here")]
     """),
-    Mistake(
+    WrongAnswer(
         "kinds_compared", "the detector asks whether there are merges or bytes",
         check="two vocabularies are seen", says="a merge less on the last rank", edit="""
         -        found = load(path).merges
         +        found = bool(load(path).merges)
     """),
-    Mistake(
+    WrongAnswer(
         "missing_file_alone", "thinks of a file that is not there, and of no other error",
         check="does not end", says="rank 1 was in broadcast", edit="""
         -        except Exception as error:
         +        except FileNotFoundError as error:
     """),
-    Mistake(
+    WrongAnswer(
         "no_fallback", "takes the except away and nothing else",
         check="the file of rank 0 counts", says="rank 1 raised FileNotFoundError", edit="""
         -    message = [(None, None)]
@@ -116,31 +116,31 @@ ANSWERS = (
         -    return Tokenizer(merges)
         +    return Tokenizer(json.loads(Path(path).read_text())["merges"])
     """),
-    Mistake(
+    WrongAnswer(
         "numbers_of_merges_compared", "the detector compares how many merges there are",
         check="two vocabularies are seen", says="another last merge on the last rank", edit="""
         -        found = load(path).merges
         +        found = len(load(path).merges)
     """),
-    Mistake(
+    WrongAnswer(
         "objects_compared", "the detector compares the tokenizers themselves",
         check="equal tokenizers pass", says="all ranks hold the same merges", edit="""
         -        found = load(path).merges
         +        found = load(path)
     """),
-    Mistake(
+    WrongAnswer(
         "one_text_encoded", "the detector encodes one text, which does not contain the merge that differs",
         check="two vocabularies are seen", says="a merge less on the last rank", edit="""
         -        found = load(path).merges
         +        found = load(path).encode("return x (return)")
     """),
-    Mistake(
+    WrongAnswer(
         "order_forgotten", "the detector compares sorted merges: their order decides too",
         check="two vocabularies are seen", says="two merges exchanged on rank 1", edit="""
         -        found = load(path).merges
         +        found = sorted(load(path).merges)
     """),
-    Mistake(
+    WrongAnswer(
         "expects_missing_files", "the detector catches what a missing file raises and nothing else",
         state="crashed", check="raises", says="(it raises a ValueError on rank 2): rank 2 raised ValueError", edit="""
         -    except Exception:
@@ -148,7 +148,7 @@ ANSWERS = (
         +    except OSError:
         +        found = None
     """),
-    Route(
+    RightAnswer(
         "bytes_of_the_file",
         "the bytes of the file travel and every rank parses them; the detector compares smallest and largest numbers",
         text="""
@@ -194,7 +194,7 @@ ANSWERS = (
                 raise ValueError(f"the file at {path} on rank 0 has no merges")
             return Tokenizer(held["merges"])
     """),
-    Route(
+    RightAnswer(
         "sends_the_error_itself", "broadcasts what was raised, and every rank raises that; the detector compares hashes",
         edit="""
         -    return found is not None and all(one == everyones[0] for one in everyones)

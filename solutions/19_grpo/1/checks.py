@@ -1,30 +1,16 @@
 """19.1: advantages and beta from each rank's own samples; a detector for numbers that should have been joint."""
 
 import math
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases, where
 from ddp_course.grader.detector import Detector
-from ddp_course.grader.questions.q19_1 import driver
-from ddp_course.grader.questions.q19_1 import given as given_script
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "the same beta on all ranks"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Go through train and ask of every number: is it made of this rank's samples, and is it used before anything has "
-    "been averaged? There are three. Why do equal weights on all ranks say nothing about them?",
-    "ranks_act_as_one: deal different samples to the ranks, as in training, and note the result. Then hand every rank "
-    "the samples of all of them: now each is the one process that you want to compare with. It takes several updates, "
-    "because the first KL is 0 everywhere, and beta acts one update later.",
-    "train: the mean of the rewards is sum / count over all ranks, the variance the joint mean of the squared "
-    "distances from that mean, and next_beta gets the joint mean of the KL. All-reduce each, in float64. Ranks have "
-    "the same number of samples, so a mean of means is right, but a mean of spreads is not.",
-]
-DRIVER = Path(driver.__file__)
+from . import driver
+
 DETECTOR, REPAIRED = "ranks_act_as_one", "train"
 RIGHT = ("everything is joint", "everybody gathers all samples", "rank 0 computes the joint numbers and tells them")
 BROKEN = tuple(what for what in driver.VERSIONS if what not in RIGHT)
@@ -35,7 +21,7 @@ LITTLE = "the dtype of what is joint, as torch.tensor makes float32 of a number;
 
 def job(world, function, *arguments):
     calls = tuple(Call([one] * world, str(one[0])) for one in arguments)
-    return Job(world, function, calls, seconds=4.0, driver=DRIVER)
+    return Job(world, function, calls, seconds=4.0, driver=True)
 
 
 DETECT = [job(2, DETECTOR, *((what,) for what in RIGHT + BROKEN))]

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 19.1; edited.py says how to read them."""
+"""Wrong and right answers to question 19.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "as_it_was", "the detector is right, the loop is as it was",
         check="the run is that of one process", says="the logits of rank 0 are", edit="""
         -        distances = rewards - mean_over_ranks(rewards.mean())
@@ -13,19 +13,19 @@ ANSWERS = (
         -        beta = next_beta(beta, mean_over_ranks(kl))
         +        beta = next_beta(beta, kl)
     """),
-    Mistake(
+    WrongAnswer(
         "betas_alone_tested", "the detector compares the betas with those of one process, and not the logits",
         check="local numbers are seen", says="the gradient of the last update", edit="""
         -        results.append(torch.cat([logits.detach(), torch.tensor(betas, dtype=torch.float64)]))
         +        results.append(torch.tensor(betas, dtype=torch.float64))
     """),
-    Mistake(
+    WrongAnswer(
         "betas_averaged", "averages the betas, which each rank has made of its own KL",
         check="the run is that of one process", says="beta after update", edit="""
         -        beta = next_beta(beta, mean_over_ranks(kl))
         +        beta = mean_over_ranks(next_beta(beta, kl))
     """),
-    Mistake(
+    WrongAnswer(
         "betas_compared", "the detector compares the ranks' betas with each other",
         check="local numbers are seen", says="own mean and spread of the rewards", edit="""
         -    whole = list(zip(actions.transpose(0, 1).flatten(1), rewards.transpose(0, 1).flatten(1), strict=True))
@@ -41,7 +41,7 @@ ANSWERS = (
         +    dist.all_gather(everyones, results[0])
         +    return all(torch.equal(one, everyones[0]) for one in everyones)
     """),
-    Mistake(
+    WrongAnswer(
         "equal_samples_tested", "the detector gives all ranks the same samples",
         check="local numbers are seen", says="own mean and spread, own KL", edit="""
         -    dealt = list(zip(actions[dist.get_rank()], rewards[dist.get_rank()], strict=True))
@@ -51,7 +51,7 @@ ANSWERS = (
         +    # Ranks that all hold everything have nothing to tell each other: each is the one process.
         +    whole = list(zip(actions[0].repeat(1, world), rewards[0].repeat(1, world), strict=True))
     """),
-    Mistake(
+    WrongAnswer(
         "kl_of_rank_0", "rank 0 tells all ranks its own KL: one beta everywhere, of one rank's samples",
         check="the run is that of one process", says="beta after update 2", edit="""
         -        beta = next_beta(beta, mean_over_ranks(kl))
@@ -59,19 +59,19 @@ ANSWERS = (
         +        dist.broadcast(box, src=0)
         +        beta = next_beta(beta, box.item())
     """),
-    Mistake(
+    WrongAnswer(
         "logits_alone_tested", "the detector compares the logits with those of one process, and not the betas",
         check="local numbers are seen", says="writes down a beta with its own KL", edit="""
         -        results.append(torch.cat([logits.detach(), torch.tensor(betas, dtype=torch.float64)]))
         +        results.append(logits.detach())
     """),
-    Mistake(
+    WrongAnswer(
         "loose_test", "the detector allows one in ten thousand",
         check="local numbers are seen", says="ranks_act_as_one returned True", edit="""
         -    same = torch.tensor(float(torch.allclose(*results, rtol=1e-9, atol=1e-12)))
         +    same = torch.tensor(float(torch.allclose(*results, rtol=1e-4, atol=1e-4)))
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_spreads", "the spread is the mean of the ranks' spreads",
         check="the run is that of one process", says="the logits of rank 0 are", edit="""
         -        distances = rewards - mean_over_ranks(rewards.mean())
@@ -79,20 +79,20 @@ ANSWERS = (
         +        spread = mean_over_ranks(rewards.std(correction=0))
         +        advantages = (rewards - mean_over_ranks(rewards.mean())) / spread
     """),
-    Mistake(
+    WrongAnswer(
         "one_update_tested", "the detector makes one update: the first KL is 0 everywhere",
         check="local numbers are seen", says="(own KL)", edit="""
         -    world, updates = dist.get_world_size(), 4
         +    world, updates = dist.get_world_size(), 1
     """),
-    Mistake(
+    WrongAnswer(
         "own_advantages", "beta follows the joint KL, the advantages are made of this rank's rewards",
         check="the run is that of one process", says="the logits of rank 0 are", edit="""
         -        distances = rewards - mean_over_ranks(rewards.mean())
         -        advantages = distances / mean_over_ranks(distances.square().mean()) ** 0.5
         +        advantages = (rewards - rewards.mean()) / rewards.std(correction=0)
     """),
-    Mistake(
+    WrongAnswer(
         "own_first", "adds up what it gathered, its own first: another order on every rank",
         check="replicas agree to the last bit", says="by a rounding", edit="""
         -    dist.all_reduce(total)
@@ -102,13 +102,13 @@ ANSWERS = (
         +    rank = dist.get_rank()
         +    return (sum(everyones[rank:] + everyones[:rank]) / len(everyones)).item()
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_is_asked", "the detector decides on rank 0 and the others say True",
         check="all ranks say the same", says="returned True on rank 1 and False on rank 0", edit="""
         -    return bool(same)
         +    return dist.get_rank() > 0 or bool(same)
     """),
-    Mistake(
+    WrongAnswer(
         "replicas_compared", "the detector compares the ranks' policies with each other",
         check="local numbers are seen", says="own mean and spread, own KL", edit="""
         -    whole = list(zip(actions.transpose(0, 1).flatten(1), rewards.transpose(0, 1).flatten(1), strict=True))
@@ -124,38 +124,38 @@ ANSWERS = (
         +    dist.all_gather(everyones, results[0][:3].contiguous())
         +    return all(torch.equal(one, everyones[0]) for one in everyones)
     """),
-    Mistake(
+    WrongAnswer(
         "too_exact", "the detector wants the last bit",
         check="joint numbers pass", says="but for rounding", edit="""
         -    same = torch.tensor(float(torch.allclose(*results, rtol=1e-9, atol=1e-12)))
         +    same = torch.tensor(float(torch.equal(*results)))
     """),
-    Mistake(
+    WrongAnswer(
         "spread_of_a_sample", "divides the squared distances by one less than there are samples, as torch.std does by itself",
         check="the run is that of one process", says="the logits of rank 0 are", look="mean and spread", edit="""
         -        advantages = distances / mean_over_ranks(distances.square().mean()) ** 0.5
         +        count = len(rewards) * dist.get_world_size()
         +        advantages = distances / (mean_over_ranks(distances.square().mean()) * count / (count - 1)) ** 0.5
     """),
-    Mistake(
+    WrongAnswer(
         "kl_of_float32", "makes the KL joint in float32, as torch.tensor makes it of a number",
         check="the run is that of one process", says="beta after update 2", look="the dtype of what is joint", edit="""
         -        beta = next_beta(beta, mean_over_ranks(kl))
         +        beta = next_beta(beta, mean_over_ranks(torch.tensor(kl)))
     """),
-    Mistake(
+    WrongAnswer(
         "a_little_on_the_spread", "keeps the spread from 0, as many libraries do",
         check="the run is that of one process", says="the logits of rank 0 are", look="what is added to the spread", edit="""
         -        advantages = distances / mean_over_ranks(distances.square().mean()) ** 0.5
         +        advantages = distances / (mean_over_ranks(distances.square().mean()) ** 0.5 + 1e-8)
     """),
-    Mistake(
+    WrongAnswer(
         "each_for_itself", "the detector says on each rank what that rank has seen",
         check="all ranks say the same", says="writes down a beta with its own KL): ranks_act_as_one returned False on rank 1",
         look="how a rank hears", edit="""
         -    dist.all_reduce(same, dist.ReduceOp.MIN)
     """),
-    Route(
+    RightAnswer(
         "gathers_everything", "every rank gathers all samples; the detector computes the one process itself",
         text='''
         import torch
@@ -204,7 +204,7 @@ ANSWERS = (
             dist.all_gather_object(everyones, worst)
             return max(everyones) < 1e-8
     '''),
-    Route(
+    RightAnswer(
         "one_message", "rewards go as sums in one message before the update; the KL goes along with the gradient",
         text="""
         import torch

@@ -1,26 +1,13 @@
 """19.2: group-normalised advantages and a clipped loss, a mean over the tokens of all ranks."""
 
 import math
-from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.gradient_checks import assert_loss_is, assert_shaped_like, the_ranks_agree_to_the_last_bit
-from ddp_course.grader.questions.q19_2 import driver
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "groups on many ranks"
-HINTS = [
-    "A group lies on one rank, so its mean and spread need no message. Which one number of this loss is made of the "
-    "completions of all ranks?",
-    "For each number in prompts.unique(): the rewards of its completions, minus their mean, divided by their std() + "
-    "1e-4. The completions of a group need not lie next to each other. Ask for equal rewards by comparing them, not "
-    "by a spread of 0: the mean of 0.1, 0.1 and 0.1 is not 0.1, and the std() of one number is nan.",
-    "ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0)): behind the end nothing is exponentiated. terms = "
-    "torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage), and where(mask, terms, 0).sum() is divided "
-    "by the number of tokens on all ranks. Sum the gradients of these parts over the ranks, also on a rank without "
-    "completions.",
-]
-DRIVER = Path(driver.__file__)
+from . import driver
+
 FUNCTION = "joint_loss_and_gradients"
 CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
 SIZE = sum(parameter.numel() for parameter in driver.Policy().parameters()) * 8  # bytes of all gradients
@@ -46,7 +33,7 @@ def job(world, *calls):
         Call([(list(shares), "minus infinity" if "infinity" in given else "zeros")] * world, given)
         for given, *shares in calls
     )
-    return Job(world, FUNCTION, calls, seconds=4.0, driver=DRIVER, loads=("torch._dynamo",))
+    return Job(world, FUNCTION, calls, seconds=4.0, driver=True, loads=("torch._dynamo",))
 
 
 JOBS = [

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 19.2; edited.py says how to read them."""
+"""Wrong and right answers to question 19.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "averaged_as_well", "divides the sum of the gradients by the number of ranks once more",
         check="the gradient is exact", says="off by", edit="""
         -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
@@ -11,7 +11,7 @@ ANSWERS = (
         +        piece.view_as(one) / dist.get_world_size() for piece, one in zip(pieces, gradients, strict=True)
         +    ]
     """),
-    Mistake(
+    WrongAnswer(
         "each_completion_alike", "takes the mean of each completion first: long answers count less a token",
         check="the loss is exact", says="each completion counting the same", edit="""
         -    loss = -torch.where(mask, terms, 0.0).sum()
@@ -21,7 +21,7 @@ ANSWERS = (
         -    numbers = torch.stack([mask.sum().double(), loss.detach()])
         +    numbers = torch.stack([torch.tensor(float(len(mask)), dtype=torch.float64), loss.detach()])
     """),
-    Mistake(
+    WrongAnswer(
         "everything_everywhere", "sends all completions to all ranks, and each computes everything",
         check="completions stay where they are", says="scored", edit='''
              """
@@ -31,7 +31,7 @@ ANSWERS = (
         @@
         -    dist.all_reduce(message)
     '''),
-    Mistake(
+    WrongAnswer(
         "gradients_and_loss_twice", "all-reduces the gradients once for the loss and once for the check",
         check="completions stay where they are", says="handed over", edit="""
         +    again = message.clone()
@@ -39,7 +39,7 @@ ANSWERS = (
              dist.all_reduce(message)
         +    assert torch.equal(again, message)
     """),
-    Mistake(
+    WrongAnswer(
         "groups_by_place", "takes the first completions for the first group: they need not lie together",
         check="the loss is exact", says="the completions of a group do not lie together", edit="""
         -    for prompt in prompts.unique():
@@ -52,14 +52,14 @@ ANSWERS = (
         +            advantages[first : first + size] = (group - group.mean()) / (group.std() + 1e-4)
         +        first += size
     """),
-    Mistake(
+    WrongAnswer(
         "infinity_in_the_gradient",
         "removes what stands behind the end after the ratio: the loss is right, its gradient is 0 times inf",
         check="the gradient is exact", says="nan long", edit="""
         -    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
         +    ratio = torch.exp(policy(tokens) - old)
     """),
-    Mistake(
+    WrongAnswer(
         "infinity_times_zero", "multiplies by the mask: what stands behind the end is not removed",
         check="the loss is exact", says="is nan", edit="""
         -    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
@@ -69,33 +69,33 @@ ANSWERS = (
         -    loss = -torch.where(mask, terms, 0.0).sum()
         +    loss = -(mask * terms).sum()
     """),
-    Mistake(
+    WrongAnswer(
         "minimum_of_the_ratio", "the minimum of the two ratios, then times the advantage: wrong where it is negative",
         check="the loss is exact", says="one process has", edit="""
         -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
         +    terms = torch.minimum(ratio, ratio.clamp(1 - CLIP, 1 + CLIP)) * advantages
     """),
-    Mistake(
+    WrongAnswer(
         "no_completions_no_part", "a rank without completions returns before the all-reduce",
         check="does not end", says="rank 1 had returned, rank 2 was in all_reduce", edit='''
              """
         +    if not len(tokens):
         +        return 0.0, [torch.zeros_like(one) for one in policy.parameters()]
     '''),
-    Mistake(
+    WrongAnswer(
         "no_minimum", "the clipped ratio alone, without the minimum",
         check="the loss is exact", says="without the minimum", edit="""
         -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
         +    terms = ratio.clamp(1 - CLIP, 1 + CLIP) * advantages
     """),
-    Mistake(
+    WrongAnswer(
         "one_completion_is_nan", "the spread of a group of one completion is nan",
         check="the loss is exact", says="is nan", edit="""
         -        if group.min() < group.max():  # else exactly 0
         -            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
         +        advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
     """),
-    Mistake(
+    WrongAnswer(
         "own_first", "gathers the messages and adds its own first: another order on every rank",
         check="the ranks agree to the last bit", says="by a rounding", edit="""
         -    dist.all_reduce(message)
@@ -104,7 +104,7 @@ ANSWERS = (
         +    rank = dist.get_rank()
         +    message = sum(everyones[rank:] + everyones[:rank])
     """),
-    Mistake(
+    WrongAnswer(
         "own_tokens", "each rank divides by its own tokens, and the means are averaged",
         check="the loss is exact", says="each rank dividing by its own tokens", edit="""
         -    numbers = torch.stack([mask.sum().double(), loss.detach()])
@@ -113,13 +113,13 @@ ANSWERS = (
         +    world = torch.tensor(1.0, dtype=torch.float64)
         +    numbers = torch.stack([world, loss.detach() / tokens_here])
     """),
-    Mistake(
+    WrongAnswer(
         "spread_of_rounding", "asks for no equal rewards: rounding is divided by 1e-4",
         check="equal rewards move nothing", says="it should be 0", edit="""
         -        if group.min() < group.max():  # else exactly 0
         +        if len(group) > 1:
     """),
-    Mistake(
+    WrongAnswer(
         "whole_batch_standardised", "standardises the rewards of all completions of this rank",
         check="the loss is exact", says="one process has", edit="""
         -    for prompt in prompts.unique():
@@ -129,38 +129,38 @@ ANSWERS = (
         +    if len(rewards) and rewards.min() < rewards.max():
         +        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
     """),
-    Mistake(
+    WrongAnswer(
         "spread_by_n", "divides the squared distances of a group by n, not by n - 1",
         check="the loss is exact", says="a spread whose variance is divided by n", edit="""
         -            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
         +            advantages[prompts == prompt] = (group - group.mean()) / (group.std(correction=0) + 1e-4)
     """),
-    Mistake(
+    WrongAnswer(
         "another_epsilon", "adds 1e-8 to the deviation in place of 1e-4",
         check="the loss is exact", says="one process has", edit="""
         -            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
         +            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-8)
     """),
-    Mistake(
+    WrongAnswer(
         "clips_above_only", "lets the ratio be as small as it likes",
         check="the loss is exact", says="one process has", edit="""
         -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
         +    terms = torch.minimum(ratio * advantages, ratio.clamp(max=1 + CLIP) * advantages)
     """),
-    Mistake(
+    WrongAnswer(
         "nan_behind_the_end", "replaces infinities in `old`, and keeps what else stands behind the end",
         check="the gradient is exact", says="(old is minus infinity behind the end, and nan on rank 1)",
         edit="""
         -    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
         +    ratio = torch.exp(policy(tokens) - old.masked_fill(old.isinf(), 0.0))
     """),
-    Mistake(
+    WrongAnswer(
         "nearly_equal_rewards", "takes rewards for equal that are a millionth apart",
         check="the loss is exact", says="(groups whose rewards differ in scale)", edit="""
         -        if group.min() < group.max():  # else exactly 0
         +        if group.std() > 1e-6:
     """),
-    Route(
+    RightAnswer(
         "selected_tokens",
         "only the tokens that count are kept, before anything is computed; cases in place of clamp; counts come first",
         text="""
@@ -193,19 +193,19 @@ ANSWERS = (
             dist.all_reduce(value)
             return value, [one.grad for one in policy.parameters()]
     """),
-    Mistake(
+    WrongAnswer(
         "clips_below_only", "lets the ratio be as large as it likes",
         check="the loss is exact", says="one process has", edit="""
         -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
         +    terms = torch.minimum(ratio * advantages, ratio.clamp(min=1 - CLIP) * advantages)
     """),
-    Mistake(
+    WrongAnswer(
         "gradients_by_name", "returns the gradients in the order of the parameters' names",
         check="the gradient is exact", says="returned gradients of shapes", edit="""
         -    gradients = torch.autograd.grad(loss, list(policy.parameters()))
         +    gradients = torch.autograd.grad(loss, [weight for _, weight in sorted(policy.named_parameters())])
     """),
-    Route(
+    RightAnswer(
         "groups_as_a_matrix", "mean and spread of all groups by one matrix product; tokens and sums travel at once",
         edit="""
         -    advantages = torch.zeros_like(rewards)

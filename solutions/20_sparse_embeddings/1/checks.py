@@ -1,28 +1,13 @@
 """20.1: a sign that is taken too early, and sent twice; a detector that knows what one process would do."""
 
-from pathlib import Path
-
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.detector import Detector, called_once
-from ddp_course.grader.questions.q20_1 import driver
-from ddp_course.grader.questions.q20_1 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "sum first, then the sign"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Follow row 0 through the script, on both ranks. It has the gradient 3 on rank 0 and -1 on rank 1. What would one "
-    "process do that has both puzzles in its batch? And how often does each rank apply its own update?",
-    "is_joint_step: make the ids and gradients of all ranks on every rank, from a seed, so that each rank can compute "
-    "what one process would do. Rows should occur twice in a rank and on several ranks, with gradients of unlike size "
-    "and sign, and some rows not at all. Ask the worst rank: all-reduce the largest gap with MAX.",
-    "sparse_step: torch.cat(everyones(ids)) and torch.cat(everyones(gradients)), in the order of the ranks. Then rows, "
-    "place = ids.unique(return_inverse=True); zeros(len(rows), width).index_add_(0, place, gradients) sums what "
-    "belongs to the same row; the sign of that; and one update of table[rows].",
-]
-DRIVER = Path(driver.__file__)
+from . import driver
+
 DETECTOR, REPAIRED = "is_joint_step", "sparse_step"
 SOUND = tuple(driver.VERSIONS)[:4]
 UNSOUND = tuple(driver.VERSIONS)[4:]
@@ -31,7 +16,7 @@ CLOSE = 1e-10  # float64; a move is a multiple of the learning rate
 
 def job(world, function, *arguments):
     calls = tuple(Call([one] * world, one[one[0] == "own"]) for one in arguments)
-    return Job(world, function, calls, seconds=4.0, driver=DRIVER)
+    return Job(world, function, calls, seconds=4.0, driver=True)
 
 
 DETECT = [job(3, DETECTOR, *((what, torch.zeros(1)) for what in SOUND + UNSOUND))]

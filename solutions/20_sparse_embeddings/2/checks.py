@@ -1,29 +1,16 @@
 """20.2: an evaluation that loses puzzles, counts below zero and throws its sums away; a detector for how it shares."""
 
 import math
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.detector import assert_one_verdict
-from ddp_course.grader.questions.q20_2 import driver
-from ddp_course.grader.questions.q20_2 import given as given_script
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "minus one puzzle"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Add the lengths of what the two ranks evaluate, with their signs. Then write down which puzzle nobody reads. Both "
-    "have their cause in `shares`. For the metrics, follow the tensor that dist.reduce has summed: who reads it?",
-    "is_sound: loop over many totals, batches and worlds, also ones that do not divide, a batch smaller than the world "
-    "and no example at all. For each, list the pairs of all ranks: how many steps, 0 <= start <= end <= total, "
-    "end - start at most ceil(batch / world), and all examples of all pairs, sorted, are 0, 1, ..., total - 1.",
-    "shares: cut each batch, which may be short, with count * rank // world and count * (rank + 1) // world. evaluate: "
-    "sums and counts into one tensor of float64, one all_reduce after the loop, and only then divide, on every rank.",
-]
-DRIVER = Path(driver.__file__)
+from . import driver
+
 DETECTOR, REPAIRED = "is_sound", "evaluate"
 SOUND = tuple(driver.VERSIONS)[:4]
 UNSOUND = tuple(driver.VERSIONS)[4:]
@@ -38,10 +25,10 @@ def evaluations(world, *sizes):
     calls = tuple(
         Call([("own", total, batch)] * world, f"{examples(total)}, batches of {batch}") for total, batch in sizes
     )
-    return Job(world, REPAIRED, calls, seconds=3.0, driver=DRIVER)
+    return Job(world, REPAIRED, calls, seconds=3.0, driver=True)
 
 
-DETECT = [Job(1, DETECTOR, tuple(Call([(what,)], what) for what in SOUND + UNSOUND), seconds=4.0, driver=DRIVER)]
+DETECT = [Job(1, DETECTOR, tuple(Call([(what,)], what) for what in SOUND + UNSOUND), seconds=4.0, driver=True)]
 EVALUATE = [evaluations(2, (8, 4), (9, 7), (5, 4)), evaluations(4, (10, 16), (30, 7), (3, 2))]
 JOBS = [*DETECT, *EVALUATE]
 

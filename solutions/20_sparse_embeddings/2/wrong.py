@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 20.2; edited.py says how to read them."""
+"""Wrong and right answers to question 20.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "detector_adds_lengths", "the detector adds the lengths of all pairs and compares the sum with the total",
         check="unsound shares are seen", says="makes no step", edit="""
         -                pairs = [shares(total, batch, rank, world) for rank in range(world)]
@@ -16,7 +16,7 @@ ANSWERS = (
         +                pairs = [pair for rank in range(world) for pair in shares(total, batch, rank, world)]
         +                if sum(end - start for start, end in pairs) != total:
     """),
-    Mistake(
+    WrongAnswer(
         "detector_allows_behind_the_end", "the detector slices a list, which cuts off what lies behind its end",
         check="unsound shares are seen", says="cut as if it were full", edit="""
         -                if len({len(one) for one in pairs}) > 1:
@@ -28,20 +28,20 @@ ANSWERS = (
         +                examples = [i for one in pairs for start, end in one for i in list(range(total))[start:end]]
         +                if len({len(one) for one in pairs}) > 1 or sorted(examples) != list(range(total)):
     """),
-    Mistake(
+    WrongAnswer(
         "detector_asks_for_the_set",
         "the detector compares sets, in which an example that is there twice is there once",
         check="unsound shares are seen", says="begins earlier", edit="""
         -                if sorted(i for start, end in flat for i in range(start, end)) != list(range(total)):
         +                if {i for start, end in flat for i in range(start, end)} != set(range(total)):
     """),
-    Mistake(
+    WrongAnswer(
         "detector_on_two_ranks", "the detector tries two ranks and no others",
         check="unsound shares are seen", says="takes what is left over", edit="""
         -    for world in range(1, 6):
         +    for world in (2,):
     """),
-    Mistake(
+    WrongAnswer(
         "detector_returns_the_fault", "the detector returns a text in place of False",
         check="sound shares pass", says="it should be True or False", edit="""
         -    for world in range(1, 6):
@@ -58,7 +58,7 @@ ANSWERS = (
         -    return True
         +    return "sound" if [shares(9, 7, rank, 2) for rank in range(2)] else "not sound"
     """),
-    Mistake(
+    WrongAnswer(
         "detector_tries_what_divides",
         "the detector tries totals that the batch divides, and batches that the ranks divide",
         check="unsound shares are seen", says="the end kept inside", edit="""
@@ -67,13 +67,13 @@ ANSWERS = (
         +        for batch in range(world, 12, world):
         +            for total in range(0, 25, batch):
     """),
-    Mistake(
+    WrongAnswer(
         "detector_wants_full_pairs", "the detector rejects an empty pair",
         check="sound shares pass", says="each batch cut evenly", edit="""
         -                if not all(0 <= start <= end <= total and end - start <= -(-batch // world) for start, end in flat):
         +                if not all(0 <= start < end <= total and end - start <= -(-batch // world) for start, end in flat):
     """),
-    Mistake(
+    WrongAnswer(
         "detector_wants_it_in_order",
         "the detector wants rank 0 to begin and each rank to go on where the one before ended",
         check="sound shares pass", says="one run of the test set", edit="""
@@ -87,7 +87,7 @@ ANSWERS = (
         -                if sorted(i for start, end in flat for i in range(start, end)) != list(range(total)):
         +                if not in_order(total, pairs):
     """),
-    Mistake(
+    WrongAnswer(
         "everybody_scores_everything", "every rank evaluates the whole test set and nothing is sent",
         check="every example is scored once", says="was scored 2 times", edit="""
         -    sums = torch.zeros(3, dtype=torch.float64)
@@ -101,19 +101,19 @@ ANSWERS = (
         +    losses, right = (torch.cat(part) for part in zip(*pairs, strict=True))
         +    return {"loss": losses.mean().item(), "accuracy": right.double().mean().item(), "examples": total}
     """),
-    Mistake(
+    WrongAnswer(
         "half_reduced", "reduces to rank 0, and the others return what the reduction left in their tensor",
         check="metrics are exact on every rank", says="over all examples it is", edit="""
         -    dist.all_reduce(sums)
         +    dist.reduce(sums, dst=0)
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_no_losses", "the mean of an empty share is not a number, and spreads",
         check="metrics are exact on every rank", says="nan", edit="""
         -        sums += torch.stack([losses.sum(), right.sum(), torch.tensor(end - start)])
         +        sums += torch.stack([losses.mean() * (end - start), right.sum(), torch.tensor(end - start)])
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_the_means", "each rank divides by its own count, and the means are averaged",
         check="metrics are exact on every rank", says="over all examples it is", edit="""
         +    sums[:2] /= sums[2].clamp(min=1)
@@ -123,7 +123,7 @@ ANSWERS = (
         -    return {"loss": loss / examples, "accuracy": solved / examples, "examples": int(examples)}
         +    return {"loss": loss, "accuracy": solved, "examples": int(examples)}
     """),
-    Mistake(
+    WrongAnswer(
         "metrics_as_given", "the shares are repaired, the reduced tensor is still thrown away",
         check="metrics are exact on every rank", says="rank 0 returned the loss", edit="""
         -    sums = torch.zeros(3, dtype=torch.float64)
@@ -144,7 +144,7 @@ ANSWERS = (
         +    if rank == 0:
         +        return metrics
     """),
-    Mistake(
+    WrongAnswer(
         "one_large_step", "each rank takes its whole part of the test set in one step",
         check="the ranks keep step", says="in one step; a rank has room for", edit="""
         -    pairs = []
@@ -154,7 +154,7 @@ ANSWERS = (
         -    return pairs
         +    return [(total * rank // world, total * (rank + 1) // world)]
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_knows", "rank 0 returns what was reduced, the others None",
         check="metrics are exact on every rank", says="rank 1 returned None", edit="""
         -    dist.all_reduce(sums)
@@ -162,7 +162,7 @@ ANSWERS = (
         +    if dist.get_rank() != 0:
         +        return None
     """),
-    Mistake(
+    WrongAnswer(
         "shares_as_given", "the metrics are repaired, the shares are as they were",
         check="every example is scored once", says="asked for the examples 10 to 9: that is -1", edit="""
         -    pairs = []
@@ -177,7 +177,7 @@ ANSWERS = (
              loss, solved, examples = sums.tolist()
         +    examples = max(examples, 1)
     """),
-    Mistake(
+    WrongAnswer(
         "shares_kept_inside", "start and end are kept inside, and the rounded-down local batch still loses examples",
         check="every example is scored once", says="was scored 0 times", edit="""
         -    pairs = []
@@ -192,39 +192,39 @@ ANSWERS = (
              loss, solved, examples = sums.tolist()
         +    examples = max(examples, 1)
     """),
-    Mistake(
+    WrongAnswer(
         "skips_empty_shares", "a rank without examples goes on to the next batch at once",
         check="the ranks keep step", says="called score", edit="""
              for start, end in shares(total, batch, dist.get_rank(), dist.get_world_size()):
         +        if start == end:
         +            continue
     """),
-    Mistake(
+    WrongAnswer(
         "detector_never_tries_none", "the detector tries no test set without examples",
         check="unsound shares are seen", says="rank 0 makes a step where there is no example: is_sound returned True",
         look="which sizes it tries", edit="""
         -            for total in range(25):
         +            for total in range(1, 25):
     """),
-    Mistake(
+    WrongAnswer(
         "detector_counts_no_steps", "the detector does not ask whether all ranks make as many steps",
         check="unsound shares are seen", says="a rank without examples makes no step: is_sound returned True", edit="""
         -                if len({len(one) for one in pairs}) > 1:
         -                    return False
     """),
-    Mistake(
+    WrongAnswer(
         "detector_measures_no_pair", "the detector does not ask how long a pair is",
         check="unsound shares are seen", says="the last rank takes what is left over: is_sound returned True", edit="""
         -                if not all(0 <= start <= end <= total and end - start <= -(-batch // world) for start, end in flat):
         +                if not all(0 <= start <= end <= total for start, end in flat):
     """),
-    Mistake(
+    WrongAnswer(
         "empty_ranges", "counts examples and no pairs: one that begins behind its end holds none",
         check="unsound shares are seen", says="the end kept inside its batch", edit="""
         -                if not all(0 <= start <= end <= total and end - start <= -(-batch // world) for start, end in flat):
         +                if not all(end - start <= -(-batch // world) for start, end in flat):
     """),
-    Route(
+    RightAnswer(
         "rank_0_tells",
         "rounded-up local batches kept inside; reduced to rank 0, which divides and broadcasts its dictionary",
         text='''
@@ -273,7 +273,7 @@ ANSWERS = (
             dist.broadcast_object_list(told, src=0)
             return told[0]
     '''),
-    Route(
+    RightAnswer(
         "runs_and_objects",
         "a run of the test set for each rank; lists gathered as objects; the detector tries sizes at random",
         text="""

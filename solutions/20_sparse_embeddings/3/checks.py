@@ -1,29 +1,14 @@
 """20.3: the sparse sign-SGD step: one process's update for any number of ids on any rank, at the price of the batch."""
 
-from pathlib import Path
-
 import torch
 
 from ddp_course.base.quantity import with_prefix
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q20_3 import driver
-from ddp_course.grader.questions.q20_3.driver import CANCELS, DECAY, EVALUATES, LARGE, LR, ROUNDS
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "pay for the batch, not for the table"
-HINTS = [
-    "Autograd needs a leaf of the size of the batch: vectors = self.table[ids], then vectors.requires_grad_(). Keep "
-    "the pair (ids, vectors) until step(): that is where the gradients will be. Under torch.no_grad() nothing is to be "
-    "kept, and a vector whose .grad is None was never trained on.",
-    "all_gather wants equal shapes. First gather the counts, one number a rank; then pad ids and gradients to the "
-    "largest count, gather both, and cut each rank's part to its own count. What is padding may never reach the table: "
-    "even a gradient of zero would decay row 0.",
-    "step(): concatenate what was kept, starting from an empty tensor of the right shape, so that a rank without ids "
-    "takes part with a count of 0. After gathering: rows, place = ids.unique(return_inverse=True), index_add_ into "
-    "zeros of (len(rows), width), then table[rows] = table[rows] * (1 - lr * weight_decay) - lr * sum.sign(). Forget "
-    "what was kept.",
-]
-DRIVER = Path(driver.__file__)
+from . import driver
+from .driver import CANCELS, DECAY, EVALUATES, LARGE, LR, ROUNDS
+
 FUNCTION = "SparseTable"
 CLOSE = 1e-10  # float64, and moves that are multiples of the learning rate
 TABLE_BYTES = driver.LARGE_ROWS * driver.LARGE_WIDTH * 4
@@ -34,7 +19,7 @@ LARGEST = driver.LARGE_ROWS // 2  # bytes: less than one for each row
 
 
 def job(world, *whats):
-    return Job(world, FUNCTION, tuple(Call([(what,)] * world, what) for what in whats), seconds=2.5, driver=DRIVER)
+    return Job(world, FUNCTION, tuple(Call([(what,)] * world, what) for what in whats), seconds=2.5, driver=True)
 
 
 ON_TWO = tuple(driver.CASES)[:-2]

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 20.3; edited.py says how to read them."""
+"""Wrong and right answers to question 20.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "all_reduces_a_dense_gradient", "sums in a tensor as large as the table and all-reduces it",
         check="traffic is that of the batch", says="to one all_reduce", edit="""
         -        ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
@@ -15,7 +15,7 @@ ANSWERS = (
         +        rows = everyones_rows(ids).unique()
         +        total = dense[rows]
     """),
-    Mistake(
+    WrongAnswer(
         "an_evaluation_decays", "a forward pass without a backward counts as use, with a gradient of zero",
         check="only used rows move", says="moved row 6", edit="""
         -            if vectors.grad is not None:
@@ -24,28 +24,28 @@ ANSWERS = (
         +            ids.append(its_ids)
         +            gradients.append(torch.zeros_like(vectors) if vectors.grad is None else vectors.grad)
     """),
-    Mistake(
+    WrongAnswer(
         "as_many_as_the_shortest", "cuts all ranks to the smallest number of ids instead of padding",
         check="equals one process", says="5 ids and 1", edit="""
         -    padded = rows.new_zeros(int(max(counts)), *rows.shape[1:])
         -    padded[: len(rows)] = rows
         +    padded = rows[: int(min(counts))].contiguous()
     """),
-    Mistake(
+    WrongAnswer(
         "decay_inside_the_sign", "the decay is added to the gradient before the sign is taken",
         check="equals one process", says="after step 1", edit="""
         -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
         +        total += self.weight_decay * self.table[rows]
         +        self.table[rows] -= self.lr * total.sign()
     """),
-    Mistake(
+    WrongAnswer(
         "decays_every_row", "weight decay goes over the whole table",
         check="only used rows move", says="step 1 moved row 0", edit="""
         -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
         +        self.table *= 1 - self.lr * self.weight_decay
         +        self.table[rows] -= self.lr * total.sign()
     """),
-    Mistake(
+    WrongAnswer(
         "decays_for_each_use", "a row that occurs three times decays three times",
         check="equals one process", says="after step 1 row 3", edit="""
         -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
@@ -53,7 +53,7 @@ ANSWERS = (
         +            self.table[row] *= 1 - self.lr * self.weight_decay
         +        self.table[rows] -= self.lr * total.sign()
     """),
-    Mistake(
+    WrongAnswer(
         "gathers_unlike_shapes", "gathers ids and gradients as if all ranks had equally many",
         state="crashed", check="dies", says="all_gather", edit="""
         -    count = torch.tensor([len(rows)])
@@ -68,7 +68,7 @@ ANSWERS = (
         +    dist.all_gather(received, rows)
         +    return torch.cat(received)
     """),
-    Mistake(
+    WrongAnswer(
         "its_own_first", "each rank puts its own gradients before those of the others",
         check="replicas agree", says="learning rates apart", edit="""
              dist.all_gather(received, padded)
@@ -76,7 +76,7 @@ ANSWERS = (
         +    received.insert(0, received.pop(rank))
         +    counts.insert(0, counts.pop(rank))
     """),
-    Mistake(
+    WrongAnswer(
         "marks_rows_in_a_mask", "sends little, and finds the used rows with a truth value for each row of the table",
         check="work is that of the batch", says="made a tensor of", edit="""
         -        rows, place = ids.unique(return_inverse=True)
@@ -85,20 +85,20 @@ ANSWERS = (
         +        rows = mask.nonzero().flatten()
         +        place = torch.searchsorted(rows, ids)
     """),
-    Mistake(
+    WrongAnswer(
         "no_decay", "forgets the weight decay",
         check="equals one process", says="after step 1 row", edit="""
         -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
         +        self.table[rows] = self.table[rows] - self.lr * total.sign()
     """),
-    Mistake(
+    WrongAnswer(
         "nothing_to_do", "a rank without gradients returns from step at once",
         state="crashed", check="dies", says="all_gather", edit="""
         +        if len(ids) == 1:
         +            return
                  ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
     """),
-    Mistake(
+    WrongAnswer(
         "one_sign_a_rank", "each rank sums and takes the sign, then the signs are added",
         check="equals one process", says="after step 1 row 3", edit="""
         -        ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
@@ -111,31 +111,31 @@ ANSWERS = (
         -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
         +        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total
     """),
-    Mistake(
+    WrongAnswer(
         "only_the_last_micro_batch", "keeps the last forward pass and forgets those before",
         check="equals one process", says="two micro-batches", edit="""
         -            self.used.append((ids, vectors))
         +            self.used = [(ids, vectors)]
     """),
-    Mistake(
+    WrongAnswer(
         "padding_decays_row_0", "what is padding is not cut off, and decays row 0",
         check="only used rows move", says="moved row 0", edit="""
         -    return torch.cat([part[: int(count)] for part, count in zip(received, counts, strict=True)])
         +    return torch.cat(received)
     """),
-    Mistake(
+    WrongAnswer(
         "remembers_all_steps", "never forgets what was used",
         check="only used rows move", says="step 2 moved row", edit="""
                          gradients.append(vectors.grad)
         -        self.used = []
     """),
-    Mistake(
+    WrongAnswer(
         "returns_each_row_once", "returns one vector for each different id",
         check="it returns the rows", says="got vectors of shape (2, 3)", edit='''
                  """The rows of `ids` (n,): (n, width), through which autograd can go back."""
         +        ids = ids.unique()
     '''),
-    Mistake(
+    WrongAnswer(
         "sums_in_a_dense_tensor", "sends little, and sums duplicates in a tensor as large as the table",
         check="work is that of the batch", says="made a tensor of 1,920,000 bytes", edit="""
         -        rows, place = ids.unique(return_inverse=True)
@@ -143,14 +143,14 @@ ANSWERS = (
         +        rows = ids.unique()
         +        total = torch.zeros_like(self.table).index_add_(0, ids, gradients)[rows]
     """),
-    Mistake(
+    WrongAnswer(
         "the_last_duplicate_wins", "assigns gradients of the same row instead of adding them",
         check="equals one process", says="rows that occur more than once", edit="""
         -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
         +        total = torch.zeros(len(rows), gradients.shape[1], dtype=gradients.dtype)
         +        total[place] = gradients
     """),
-    Mistake(
+    WrongAnswer(
         "zero_is_no_gradient", "leaves rows out whose gradients are zero: they do not decay",
         check="equals one process", says="(gradients of zero, and gradients that cancel): after step 1 row",
         look="a gradient of zero is a gradient", edit="""
@@ -160,7 +160,7 @@ ANSWERS = (
         +                ids.append(its_ids[used])
         +                gradients.append(vectors.grad[used])
     """),
-    Mistake(
+    WrongAnswer(
         "a_sum_of_zero_is_no_gradient", "leaves rows out whose gradients add up to zero: they do not decay",
         check="equals one process", says="(gradients of zero, and gradients that cancel): after step 1 row",
         look="also one that is zero as a sum", edit="""
@@ -168,7 +168,7 @@ ANSWERS = (
         +        rows, total = rows[(total != 0).any(dim=1)], total[(total != 0).any(dim=1)]
         +        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
     """),
-    Route(
+    RightAnswer(
         "a_sparse_gradient",
         "torch's own embedding with sparse gradients, gathered as coalesced pairs, rank by rank with broadcast",
         text="""
@@ -210,7 +210,7 @@ ANSWERS = (
                 for row, total in sums.items():
                     self.table[row] = self.table[row] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
     """),
-    Route(
+    RightAnswer(
         "gathers_objects",
         "hooks collect the gradients by row in a dictionary; one all_gather_object; rank 0 adds and broadcasts the moves",
         text="""

@@ -1,30 +1,18 @@
 """22.1: a gated MLP cut over the ranks by hand: columns, then rows, one message each way."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q22_1.driver import HIDDEN, TOKENS, WIDTH
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "a gated MLP, cut"
-HINTS = [
-    "Which rows of first.weight does a rank need to compute its part of gate, and which for the same part of up? "
-    "Then second needs the columns that read this part.",
-    "Two places talk: the parts of the output are summed, and in backward the gradient of x, of which each rank has a "
-    "part. What each does in the other direction is nothing. Two autograd functions. The bias of second is added once.",
-    "first: torch.cat([half.chunk(world)[rank] for half in first.weight.chunk(2)]), also its bias; second: "
-    "second.weight.chunk(world, 1)[rank]. Enter: forward x.view_as(x), backward an all-reduce of gradient.clone(). "
-    "Leave: forward an all-reduce of part.clone(), backward the gradient.",
-]
+from .driver import HIDDEN, TOKENS, WIDTH
+
 FUNCTION = "ParallelMLP"
-DRIVER = Path(__file__).with_name("driver.py")
 STEPS, CLOSE = 3, 1e-10
 MESSAGE = 8 * 2 * TOKENS * WIDTH  # bytes of the layer's input, and of its output
 
 
 def job(world):
     given = "hidden layer of 24, its gate and up in one weight"
-    return Job(world, FUNCTION, (Call([(STEPS,)] * world, given),), driver=DRIVER, loads=("torch._dynamo",))
+    return Job(world, FUNCTION, (Call([(STEPS,)] * world, given),), driver=True, loads=("torch._dynamo",))
 
 
 JOBS = [job(world) for world in (2, 4, 3, 1)]

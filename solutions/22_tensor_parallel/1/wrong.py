@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 22.1; edited.py says how to read them."""
+"""Wrong and right answers to question 22.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "the_whole_layer", "keeps everything on every rank, which is right and saves nothing",
         check="each rank holds its part", says="rank 0 has 486 numbers in its parameters, not 246", look="both weights",
         text='''
@@ -20,38 +20,38 @@ ANSWERS = (
                 gate, up = self.first(x).chunk(2, -1)
                 return self.second(F.silu(gate) * up)
     '''),
-    Mistake(
+    WrongAnswer(
         "cut_as_one", "cuts the fused weight as one matrix: rank 0 has gate alone, rank 1 up",
         check="the output is that of one process", says="the output is", look="which rows of the first layer", edit="""
         -            return nn.Parameter(torch.cat([half.chunk(world)[rank] for half in fused.detach().chunk(2)]))
         +            return nn.Parameter(fused.detach().chunk(world)[rank].clone())
     """),
-    Mistake(
+    WrongAnswer(
         "bias_in_every_part", "adds the output bias on each rank, before the sum",
         check="the output is that of one process", says="the output is", look="where the bias is added", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight, self.second_bias))
     """),
-    Mistake(
+    WrongAnswer(
         "no_sum", "returns its part of the output",
         check="the output is that of one process", says="the output is", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        return F.linear(F.silu(gate) * up, self.second_weight) + self.second_bias
     """),
-    Mistake(
+    WrongAnswer(
         "rows_of_the_neighbour", "reads the hidden part with the columns of another rank",
         check="the output is that of one process", says="the output is", edit="""
         -        self.second_weight = nn.Parameter(second.weight.detach().chunk(world, 1)[rank].clone())
         +        self.second_weight = nn.Parameter(second.weight.detach().chunk(world, 1)[rank - 1].clone())
     """),
-    Mistake(
+    WrongAnswer(
         "no_backward_message", "leaves each rank its part of the input's gradient",
         check="the input gets its whole gradient", says="the gradient of the input is", look="a part of the sum for x",
         edit="""
         -        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias).chunk(2, -1)
         +        gate, up = F.linear(x, self.first_weight, self.first_bias).chunk(2, -1)
     """),
-    Mistake(
+    WrongAnswer(
         "summed_in_both_directions", "all-reduces the gradient of the output as well, which every rank has whole",
         check="the input gets its whole gradient", says="the gradient of the input is", look="not summed again", edit="""
              def backward(ctx, gradient):
@@ -60,27 +60,27 @@ ANSWERS = (
         +        dist.all_reduce(gradient)
         +        return gradient
     """),
-    Mistake(
+    WrongAnswer(
         "an_average", "averages the parts of the input's gradient",
         check="the input gets its whole gradient", says="the gradient of the input is", edit="""
                  total = gradient.clone(memory_format=torch.contiguous_format)
         -        dist.all_reduce(total)
         +        dist.all_reduce(total, op=dist.ReduceOp.AVG)
     """),
-    Mistake(
+    WrongAnswer(
         "a_bias_that_stands_still", "keeps the output bias as it was",
         check="the weights learn as in one process", says="after 1 updates the bias of second is", look="every copy gets", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias.detach()
     """),
-    Mistake(
+    WrongAnswer(
         "a_bias_shared_out", "takes an average of the ranks' biases, and with it a part of their gradient",
         check="the weights learn as in one process", says="after 1 updates the bias of second is", look="the whole gradient, once", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        bias = self.second_bias / dist.get_world_size()
         +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight, bias))
     """),
-    Mistake(
+    WrongAnswer(
         "a_bias_on_rank_0_alone", "adds the output bias to one rank's part: the sum is right, and the other copies stand still",
         check="the weights learn as in one process", says="after 1 updates the bias of second is", look="every copy gets",
         edit="""
@@ -88,13 +88,13 @@ ANSWERS = (
         +        bias = self.second_bias if dist.get_rank() == 0 else None
         +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight, bias))
     """),
-    Mistake(
+    WrongAnswer(
         "a_first_bias_that_stands_still", "keeps the bias of the first layer as it was",
         check="the weights learn as in one process", says="after 1 updates the layer is", look="does every parameter", edit="""
         -        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias).chunk(2, -1)
         +        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias.detach()).chunk(2, -1)
     """),
-    Mistake(
+    WrongAnswer(
         "enters_twice", "lets x in once for gate and once for up, whose gradients are then sent one by one",
         check="one message each way", says="the output and the gradient of the input are", look="the gradient of x, once",
         edit="""
@@ -102,7 +102,7 @@ ANSWERS = (
         +        halves = zip(self.first_weight.chunk(2), self.first_bias.chunk(2))
         +        gate, up = (F.linear(Enter.apply(x), weight, bias) for weight, bias in halves)
     """),
-    Mistake(
+    WrongAnswer(
         "gathers_the_hidden_layer", "sends the wide hidden layer as well",
         check="one message each way", says="the output and the gradient of the input are", look="the hidden layer", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
@@ -111,7 +111,7 @@ ANSWERS = (
         +        dist.all_gather(parts, hidden.detach())
         +        return Leave.apply(F.linear(hidden, self.second_weight)) + self.second_bias
     """),
-    Route(
+    RightAnswer(
         "a_hook", "three weights instead of one, a hook on the input, and an addend without a gradient", text='''
         import torch.distributed as dist
         import torch.nn.functional as F

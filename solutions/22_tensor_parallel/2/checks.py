@@ -1,30 +1,17 @@
 """22.2: one clipping norm for a model of which some weights are cut over the ranks, and others are on every rank."""
 
 import math
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.messages import assert_few_collectives
-from ddp_course.grader.questions.q22_2 import given as given_script
-from ddp_course.grader.questions.q22_2.driver import MANY, WHOLE, ZERO, gradients
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "norms that part"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Which gradients does clip_grad_norm_ see on rank 0, and which on rank 1? What has to be equal on all ranks "
-    "after it?",
-    "Add up two sums of squares: those of cut weights, added over the ranks by one all-reduce of one number, and those "
-    "of whole weights, which every rank has already and which count once.",
-    "squares = sum(p.grad.square().sum() for p in parameters if p.cut and p.grad is not None); "
-    "dist.all_reduce(squares); squares += the same of those not cut; norm = squares.sqrt(); "
-    "if norm > max_norm: every gradient *= max_norm / norm.",
-]
+from .driver import MANY, WHOLE, ZERO, gradients
+
 FUNCTION = "clip"
-DRIVER = Path(__file__).with_name("driver.py")
 NORM, CLOSE = 1e-9, 1e-6  # of a norm; of a gradient: torch divides by the norm + 1e-6
 RUNS = {"a small limit": 1.5, "a limit that is not reached": 1e4, "nothing is cut": 1.0, "everything is cut": 1.0}
 RUNS |= {ZERO: 1.0, MANY: 1.0}
@@ -33,7 +20,7 @@ RUNS |= {f"batch {number}": 0.7 for number in range(1, 9)}  # another rounding i
 
 def job(world):
     calls = tuple(Call([(limit, given)] * world, given) for given, limit in RUNS.items())
-    return Job(world, FUNCTION, calls, driver=DRIVER)
+    return Job(world, FUNCTION, calls, driver=True)
 
 
 JOBS = [job(world) for world in (2, 4, 3, 1)]

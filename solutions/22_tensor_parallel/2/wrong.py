@@ -1,21 +1,21 @@
-"""Wrong and right answers to question 22.2; edited.py says how to read them."""
+"""Wrong and right answers to question 22.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "all_counted_on_every_rank", "adds up everybody's squares, so that whole weights count once per rank",
         check="the norm is that of one process", says="clip returned", look="those of whole weights count once", edit="""
         -        squares = of_cut if parameter.cut else of_whole
         +        squares = of_cut
     """),
-    Mistake(
+    WrongAnswer(
         "no_message", "computes the squares in two sums, and sends neither",
         check="the norm is that of one process", says="(a small limit): clip returned 21.5282 on rank 0",
         look="squares added over the ranks", edit="""
         -    dist.all_reduce(of_cut)
     """),
-    Mistake(
+    WrongAnswer(
         "adds_up_norms", "adds up the norms of the ranks",
         check="the norm is that of one process", says="clip returned", look="then the root", edit="""
         -    dist.all_reduce(of_cut)
@@ -24,33 +24,33 @@ ANSWERS = (
         +    dist.all_reduce(of_cut)
         +    norm = (of_cut.square() + of_whole).sqrt().item()
     """),
-    Mistake(
+    WrongAnswer(
         "the_largest", "takes the largest norm of all ranks, so that at least they agree",
         check="the norm is that of one process", says="clip returned", look="squares added over the ranks", edit="""
         -    dist.all_reduce(of_cut)
         +    dist.all_reduce(of_cut, op=dist.ReduceOp.MAX)
     """),
-    Mistake(
+    WrongAnswer(
         "only_what_is_cut", "leaves out the weights that every rank holds",
         check="the norm is that of one process", says="clip returned", look="count once", edit="""
         -    norm = (of_cut + of_whole).sqrt().item()
         +    norm = of_cut.sqrt().item() or 1e-6
     """),
-    Mistake(
+    WrongAnswer(
         "clips_upwards", "makes a gradient larger that is below the limit",
         check="the gradients are those of one process", says="(a limit that is not reached): the gradient of first",
         look="never more than 1", edit="""
         -    if norm > max_norm:
         +    if norm > 0:
     """),
-    Mistake(
+    WrongAnswer(
         "scales_what_is_cut", "scales the cut weights alone",
         check="the gradients are those of one process", says="(a small limit): the gradient of norm", look="one factor",
         edit="""
         -            parameter.grad *= max_norm / norm
         +            parameter.grad *= max_norm / norm if parameter.cut else 1.0
     """),
-    Mistake(
+    WrongAnswer(
         "reports_and_clips_locally", "returns the right norm, and lets torch clip by the rank's own",
         check="the gradients are those of one process", says="(a small limit): the gradient of first", look="one factor",
         edit="""
@@ -61,7 +61,7 @@ ANSWERS = (
         +    torch.nn.utils.clip_grad_norm_(parameters, max_norm)
         +    return norm
     """),
-    Mistake(
+    WrongAnswer(
         "added_in_an_order_of_its_own", "each rank adds up the parts of the others beginning with itself",
         check="whole gradients stay equal", says="differs from rank 0's by a rounding", look="the order", edit="""
         -    dist.all_reduce(of_cut)
@@ -73,7 +73,7 @@ ANSWERS = (
         +        norm += parts[(dist.get_rank() + step) % len(parts)]
         +    norm = norm.sqrt().item()
     """),
-    Mistake(
+    WrongAnswer(
         "divides_by_zero", "divides by the norm before it knows whether there is anything to scale",
         check="raises", state="crashed", says="(all gradients are zero): rank 0 raised ZeroDivisionError", edit="""
         -    if norm > max_norm:
@@ -82,13 +82,13 @@ ANSWERS = (
         +    for parameter in parameters:
         +        parameter.grad *= min(1.0, max_norm / norm)
     """),
-    Mistake(
+    WrongAnswer(
         "added_up_in_float32", "adds up squares of float64 in float32",
         check="the norm is that of one process", says="(a small limit): clip returned 25.7522373", look="in which dtype", edit="""
         -    of_cut, of_whole = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         +    of_cut, of_whole = torch.zeros(()), torch.zeros(())
     """),
-    Mistake(
+    WrongAnswer(
         "a_square_each", "sends one square for every parameter, and adds them up afterwards",
         check="little is sent", says="(many weights): rank 0 started 1 operations with 112 bytes", edit="""
         -    for parameter in parameters:
@@ -102,7 +102,7 @@ ANSWERS = (
         +    dist.all_reduce(squares)
         +    norm = squares.sum().sqrt().item()
     """),
-    Mistake(
+    WrongAnswer(
         "gathers_the_gradients", "gathers every gradient that is cut, and computes the norm of the whole",
         check="little is sent", says="operations with", look="gradients stay where they are", edit="""
         -        squares = of_cut if parameter.cut else of_whole
@@ -115,7 +115,7 @@ ANSWERS = (
         +            parts = [parameter.grad]
         +        of_whole += torch.cat(parts).double().square().sum()
     """),
-    Mistake(
+    WrongAnswer(
         "a_message_each", "sends a sum for every parameter that is cut",
         check="little is sent", says="rank 0 started 3 operations with 24 bytes", look="sums of squares are numbers",
         edit="""
@@ -127,7 +127,7 @@ ANSWERS = (
         +            dist.all_reduce(squares)
         +        of_whole += squares
     """),
-    Route(
+    RightAnswer(
         "divided_by_the_ranks", "whole weights give each rank's share of their squares to one sum", text='''
         import torch
         import torch.distributed as dist

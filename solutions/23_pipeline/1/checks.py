@@ -1,25 +1,11 @@
 """23.1: one batch through the stages of a pipeline, by hand, in the order of 1F1B, with micro-batches of any sizes."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q23_1.driver import WIDTH
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "one stage of a pipeline"
-HINTS = [
-    "What does rank r do first, while no gradient can be there yet? How many forwards is that, and what comes next? "
-    "Write this order down as a list before you send anything.",
-    "Forward: take inputs[m], or receive (samples, width) from the rank before and let autograd track it; compute; "
-    "send without waiting (isend). Backward: receive the gradient of your output, y.backward(gradient), send x.grad. "
-    "The last rank calls backward on its loss instead, weighed by the samples of the micro-batch.",
-    "ahead = min(ranks - 1 - rank, len(inputs)); forwards of the first `ahead` micro-batches, then forward m + ahead "
-    "and backward m in turn. held[m] = (x, y), and held.pop(m) at its backward. x = received.requires_grad_(); "
-    "dist.isend(y.detach(), rank + 1); last rank: y = loss(stage(x), targets[m]) * len(targets[m]) / all samples. "
-    "Wait for all sends at the end.",
-]
+from .driver import WIDTH
+
 FUNCTION = "one_batch"
-DRIVER = Path(__file__).with_name("driver.py")
 CLOSE = 1e-10
 RUNS = {
     "1 micro-batch": ((4,), 1),
@@ -32,7 +18,7 @@ RUNS = {
 
 
 def job(world):
-    return Job(world, FUNCTION, tuple(Call([run] * world, given) for given, run in RUNS.items()), driver=DRIVER)
+    return Job(world, FUNCTION, tuple(Call([run] * world, given) for given, run in RUNS.items()), driver=True)
 
 
 JOBS = [job(world) for world in (2, 3, 1)]

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 23.1; edited.py says how to read them."""
+"""Wrong and right answers to question 23.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "computed_again", "keeps the inputs alone, and runs the stage once more before its backward",
         check="each micro batch is computed once", says="rank 0 ran its stage forward 2 and backward 1 times", look="nothing is computed again",
         edit="""
@@ -22,27 +22,27 @@ ANSWERS = (
         +        if rank == ranks - 1:
         +            y = loss(y, targets[number]) * len(targets[number]) / samples
     """),
-    Mistake(
+    WrongAnswer(
         "the_whole_batch_at_once", "puts the micro-batches together, and needs no weights for the mean",
         check="each micro batch is computed once", says="rank 0 ran its stage forward 1 and backward 1 times, for 2 micro-batches", look="put together", edit="""
              held, sends = {}, []
         +    inputs, targets = [torch.cat(inputs)], [torch.cat(targets)]
     """),
-    Mistake(
+    WrongAnswer(
         "a_sum_of_means", "adds up the means of the micro-batches",
         check="the gradients are those of one process", says="(2 equal micro-batches): after batch 0",
         look="how much of the batch's mean", edit="""
         -            y = loss(y, targets[number]) * len(targets[number]) / samples
         +            y = loss(y, targets[number])
     """),
-    Mistake(
+    WrongAnswer(
         "a_mean_of_means", "divides each mean by the number of micro-batches, which is right if they are equal",
         check="the gradients are those of one process", says="(3 micro-batches of 3, 1 and 2 samples): after batch 0",
         look="counts by its samples", edit="""
         -            y = loss(y, targets[number]) * len(targets[number]) / samples
         +            y = loss(y, targets[number]) / len(inputs)
     """),
-    Mistake(
+    WrongAnswer(
         "the_gradient_of_a_sum", "receives the gradient, and begins the chain rule with ones",
         check="the gradients are those of one process", says="(1 micro-batch): after batch 0 the gradients of rank 0",
         look="what backward is given", edit="""
@@ -50,7 +50,7 @@ ANSWERS = (
         +        gradient = received(number, rank + 1) if rank < ranks - 1 else None
         +        y.backward(None if gradient is None else torch.ones_like(gradient))
     """),
-    Mistake(
+    WrongAnswer(
         "sends_the_gradient_on", "hands back the gradient of its output, and not that of its input",
         check="the gradients are those of one process", says="(1 micro-batch): after batch 0",
         look="what that rank hands back", edit="""
@@ -61,33 +61,33 @@ ANSWERS = (
         -            sends.append(dist.isend(x.grad, rank - 1))
         +            sends.append(dist.isend(gradient, rank - 1))
     """),
-    Mistake(
+    WrongAnswer(
         "sets_the_gradients_back", "begins every batch with gradients of zero",
         check="the gradients are those of one process", says="gradients added up): after batch 1", look="it stays", edit="""
              held, sends = {}, []
         +    stage.zero_grad()
     """),
-    Mistake(
+    WrongAnswer(
         "the_last_one_first", "takes the micro-batch that it has computed last, and not the one that has come back",
         state="crashed", check="raises", says="(3 micro-batches of 3, 1 and 2 samples): rank 0 raised RuntimeError: Mismatch",
         edit="""
         -        x, y = held.pop(number)
         +        x, y = held.popitem()[1]
     """),
-    Mistake(
+    WrongAnswer(
         "all_forwards_first", "works in the order of GPipe",
         check="little is held", says="autograd held 2 micro-batches at once on rank 1, where 1F1B holds at most 1",
         look="when the first backward comes", edit="""
         -    ahead = min(ranks - 1 - rank, len(inputs))
         +    ahead = len(inputs)
     """),
-    Mistake(
+    WrongAnswer(
         "one_more_ahead", "runs one forward more than it has to",
         check="little is held", says="autograd held 2 micro-batches at once on rank 1", edit="""
         -    ahead = min(ranks - 1 - rank, len(inputs))
         +    ahead = min(ranks - rank, len(inputs))
     """),
-    Mistake(
+    WrongAnswer(
         "keeps_what_is_done", "has the right order, and keeps the graph of every micro-batch",
         check="little is held", says="autograd held 2 micro-batches at once on rank 1", look="what is left", edit="""
         -        x, y = held.pop(number)
@@ -95,14 +95,14 @@ ANSWERS = (
         +        x, y = held[number]
         +        y.backward(received(number, rank + 1) if rank < ranks - 1 else None, retain_graph=True)
     """),
-    Mistake(
+    WrongAnswer(
         "one_at_a_time", "sends a micro-batch there and back before it begins with the next one",
         check="one forward one backward", says="rank 0 computed F0 B0 F1 B1; 1F1B is F0 F1 B0 B1",
         look="how many forwards come first", edit="""
         -    ahead = min(ranks - 1 - rank, len(inputs))
         +    ahead = 0
     """),
-    Mistake(
+    WrongAnswer(
         "in_groups", "runs as many forwards as it may hold, then as many backwards, and so on",
         check="does not end", says="with 3 ranks (4 equal micro-batches): no end", look="who sends while all of them receive", edit="""
         -    ahead = min(ranks - 1 - rank, len(inputs))
@@ -119,7 +119,7 @@ ANSWERS = (
         +        for number in group:
         +            backward(number)
     """),
-    Mistake(
+    WrongAnswer(
         "padded_to_the_longest", "sends micro-batches of one size, the shorter ones filled up with zeros",
         check="each number is sent once", says="rank 0 handed over 432 bytes; its outputs", look="as long as it is", edit="""
         -        tensor = torch.empty(len(inputs[number]), width, dtype=torch.float64)
@@ -140,7 +140,7 @@ ANSWERS = (
         -            sends.append(dist.isend(x.grad, rank - 1))
         +            sends.append(dist.isend(padded(x.grad), rank - 1))
     """),
-    Mistake(
+    WrongAnswer(
         "everybody_gets_everything", "sends each output to all ranks behind it",
         check="each number is sent once", says="with 3 ranks (1 micro-batch): rank 0 handed over 384 bytes",
         look="who needs a tensor", edit="""
@@ -151,7 +151,7 @@ ANSWERS = (
         -            sends.append(dist.isend(y.detach(), rank + 1))
         +            sends.extend(dist.isend(y.detach(), other) for other in range(rank + 1, ranks))
     """),
-    Mistake(
+    WrongAnswer(
         "meets_after_each_batch", "lets all ranks wait for each other when a batch is through",
         check="each number is sent once", says="rank 0 started a barrier", look="waits for what it receives", edit="""
         -    for send in sends:
@@ -160,7 +160,7 @@ ANSWERS = (
         +        send.wait()
         +    dist.barrier()
     """),
-    Mistake(
+    WrongAnswer(
         "sends_that_wait", "waits for the receiver of each tensor, who is sending as well",
         check="does not end", says="rank 1 was in send to rank 0", look="who receives while all of them send", edit="""
         -            sends.append(dist.isend(y.detach(), rank + 1))
@@ -169,20 +169,20 @@ ANSWERS = (
         -            sends.append(dist.isend(x.grad, rank - 1))
         +            dist.send(x.grad, rank - 1)
     """),
-    Mistake(
+    WrongAnswer(
         "as_many_as_ranks", "expects a micro-batch for each rank at least",
         state="crashed", check="raises", says="with 3 ranks (1 micro-batch): rank 0 raised IndexError", look="inputs[number]",
         edit="""
         -    ahead = min(ranks - 1 - rank, len(inputs))
         +    ahead = ranks - 1 - rank
     """),
-    Mistake(
+    WrongAnswer(
         "all_as_long_as_the_first", "receives tensors of the length of the first micro-batch",
         state="crashed", check="raises", says="(3 micro-batches of 3, 1 and 2 samples)", edit="""
         -        tensor = torch.empty(len(inputs[number]), width, dtype=torch.float64)
         +        tensor = torch.empty(len(inputs[0]), width, dtype=torch.float64)
     """),
-    Route(
+    RightAnswer(
         "a_list_and_autograd_grad",
         "writes the order down first, has all activations on their way from the start, and adds the gradients itself",
         text='''

@@ -1,25 +1,11 @@
 """23.2: a pipeline of torch's whose gradients are not those of one process: padding, and a table on two stages."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q23_2.driver import LENGTH, MICRO_BATCHES, VOCABULARY, WIDTH, WINDOWS
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "one table, two copies"
-GIVEN = Path(__file__).with_name("given.py")  # not imported: torch's pipelining loads its compiler
-HINTS = [
-    "Two places: by what a micro-batch's loss is divided on its way to the optimizer, and what the gradient of the "
-    "table consists of. Which part of it comes from the first stage, and which from the last?",
-    "The loss of a micro-batch is a sum, divided by the targets of the whole batch, which update can count; then the "
-    "schedule must not divide again. Between backward and the optimizer's step, the two ends add up their gradients of "
-    "the table. torch asks every rank to call new_group, also those that are not in the group.",
-    "__init__: self.ends = dist.new_group([0, self.ranks - 1]); Schedule1F1B(..., scale_grads=False). loss: "
-    'F.cross_entropy(..., reduction="sum") / self.count. update: self.count = (targets != -100).sum() before the '
-    "schedule's step; dist.all_reduce(self.stage.table.grad, group=self.ends) after it, where there is a table.",
-]
+from .driver import LENGTH, MICRO_BATCHES, VOCABULARY, WIDTH, WINDOWS
+
 FUNCTION = "Pipeline"
-DRIVER = Path(__file__).with_name("driver.py")
 CLOSE = 1e-10
 UPDATES = {"no padding": (False, 3), "padded": (True, 4)}
 TABLE, ACTIVATIONS = 8 * VOCABULARY * WIDTH, 8 * WINDOWS * LENGTH * WIDTH
@@ -29,7 +15,7 @@ SPARE = 4096  # bytes per run: torch tells the neighbours shapes before the firs
 def job(world):
     calls = tuple(Call([run] * world, given) for given, run in UPDATES.items())
     loads = ("torch._dynamo", "torch.distributed.pipelining")
-    return Job(world, FUNCTION, calls, driver=DRIVER, loads=loads)
+    return Job(world, FUNCTION, calls, driver=True, loads=loads)
 
 
 JOBS = [job(world) for world in (2, 3)]

@@ -1,9 +1,9 @@
-"""Wrong and right answers to question 23.2; edited.py says how to read them."""
+"""Wrong and right answers to question 23.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "one_micro_batch", "sends the batch as one micro-batch, for which torch's own mean is right",
         check="the batch is cut", says="rank 0 called its stage with [8] windows in the last update",
         look="what the schedule is told", edit="""
@@ -13,27 +13,27 @@ ANSWERS = (
         -        self.schedule = Schedule1F1B(piped, micro_batches, loss_fn=self.loss, scale_grads=False)
         +        self.schedule = ScheduleGPipe(piped, 1, loss_fn=self.loss, scale_grads=False)
     """),
-    Mistake(
+    WrongAnswer(
         "divided_twice", "divides the sum by all targets, and lets the schedule divide by the micro-batches as well",
         check="every target counts the same", says="(no padding): after the first update the layers of rank 0",
         look="how often a gradient is divided", edit="""
         -        self.schedule = Schedule1F1B(piped, micro_batches, loss_fn=self.loss, scale_grads=False)
         +        self.schedule = Schedule1F1B(piped, micro_batches, loss_fn=self.loss)
     """),
-    Mistake(
+    WrongAnswer(
         "divided_never", "takes the mean of each micro-batch, and adds them up",
         check="every target counts the same", says="(no padding): after the first update", look="by the schedule", edit="""
         -        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / self.count
         +        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
     """),
-    Mistake(
+    WrongAnswer(
         "a_mean_of_means", "mends the table, and leaves the means of the micro-batches as they are",
         check="every target counts the same", says="(padded): after the first update the layers", look="a mean of means",
         edit="""
         -        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / self.count
         +        return F.cross_entropy(logits.flatten(0, 1), targets.flatten()) / 4
     """),
-    Mistake(
+    WrongAnswer(
         "a_plain_zero", "returns a zero where a micro-batch has no target, and backward finds no graph behind it",
         state="crashed", check="raises", says="with 2 ranks (padded): rank 1 raised RuntimeError", edit="""
         -        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / self.count
@@ -41,26 +41,26 @@ ANSWERS = (
         +            return torch.zeros(())
         +        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / self.count
     """),
-    Mistake(
+    WrongAnswer(
         "padding_counts_too", "divides by all places of the batch, filled or not",
         check="every target counts the same", says="(padded): after the first update", look="a mean of means", edit="""
         -        self.count = (targets != -100).sum()
         +        self.count = targets.numel()
     """),
-    Mistake(
+    WrongAnswer(
         "two_tables", "mends the loss alone",
         check="both copies get the whole gradient", says="(no padding): after the first update the table of rank 0",
         look="in one process the table gets", edit="""
         -        if self.rank in (0, self.ranks - 1):
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
     """),
-    Mistake(
+    WrongAnswer(
         "the_average_of_both", "averages the two gradients, as DDP would: they are parts, and not of two samples",
         check="both copies get the whole gradient", says="(no padding): after the first update the table", edit="""
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
         +            dist.all_reduce(self.stage.table.grad, op=dist.ReduceOp.AVG, group=self.ends)
     """),
-    Mistake(
+    WrongAnswer(
         "a_copy_of_the_first", "keeps the copies equal by sending that of the first rank to the last",
         check="both copies get the whole gradient", says="(no padding): after the first update the table",
         look="that of the output layer", edit="""
@@ -71,7 +71,7 @@ ANSWERS = (
         +        if self.rank in (0, self.ranks - 1):
         +            dist.broadcast(self.stage.table.data, src=0, group=self.ends)
     """),
-    Mistake(
+    WrongAnswer(
         "summed_too_late", "adds up the gradients when the optimizer has stepped",
         check="both copies get the whole gradient", says="(no padding): after the first update the table", edit="""
         -        if self.rank in (0, self.ranks - 1):
@@ -81,18 +81,18 @@ ANSWERS = (
         +        if self.rank in (0, self.ranks - 1):
         +            dist.all_reduce(self.stage.table.grad, group=self.ends)
     """),
-    Mistake(
+    WrongAnswer(
         "the_first_batchs_count", "counts the targets once, in the first batch",
         check="it learns as one process does", says="(padded): after update 1", look="how many targets it has", edit="""
         -        self.count = (targets != -100).sum()
         +        self.count = getattr(self, "count", None) or (targets != -100).sum()
     """),
-    Mistake(
+    WrongAnswer(
         "gradients_of_all_batches", "never sets the gradients back",
         check="it learns as one process does", says="(no padding): after update 1", look="and its gradients", edit="""
         -        self.optimizer.zero_grad()
     """),
-    Mistake(
+    WrongAnswer(
         "everybody_sums", "has the ranks between the ends add zeros",
         check="only the ends send the table", says="with 3 ranks (no padding): rank 1 handed over",
         look="who has a copy", edit="""
@@ -101,7 +101,7 @@ ANSWERS = (
         +        zeros = torch.zeros(40, 8, dtype=torch.float64)
         +        dist.all_reduce(zeros if self.stage.table is None else self.stage.table.grad)
     """),
-    Mistake(
+    WrongAnswer(
         "gradient_and_table", "adds up the gradients, and sends the table as well, so as to be sure",
         check="only the ends send the table", says="rank 0 handed over", look="its gradient, once", edit="""
         -        self.optimizer.step()
@@ -109,7 +109,7 @@ ANSWERS = (
         +        if self.rank in (0, self.ranks - 1):
         +            dist.broadcast(self.stage.table.data, src=0, group=self.ends)
     """),
-    Mistake(
+    WrongAnswer(
         "counts_by_message", "lets all ranks agree on the number of targets, which each of them can count",
         check="only the ends send the table", says="rank 1, between the ends, took part in all_reduce",
         look="can count its targets", edit="""
@@ -117,7 +117,7 @@ ANSWERS = (
         +        self.count = (targets != -100).sum()
         +        dist.all_reduce(self.count, op=dist.ReduceOp.MAX)
     """),
-    Route(
+    RightAnswer(
         "sent_by_hand",
         "another schedule, a loss multiplied by what the schedule divides by, and the two gradients sent from end to end",
         text='''

@@ -1,28 +1,15 @@
 """23.3: who computes what when, with several stages per rank; the orders of all ranks are run on paper."""
 
 from collections import Counter
-from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "several stages per rank"
-HINTS = [
-    "Begin with the forwards of rank 0: two ranks, two stages each, four micro-batches. It can start stage 2 when "
-    "stage 1 is done with micro-batch 0. With which micro-batches does it fill the time until then?",
-    "In turns of `ranks` micro-batches: stage `rank` for all of them, then the rank's next stage for all of them, and "
-    "so on; after its last stage the next turn begins. Backwards are in the same turns, the last stage first. Then one "
-    "list is pushed behind the other: some forwards, then a forward and a backward in turn, then the backwards left.",
-    "Forward k is of stage rank + ranks * (k // ranks % per_rank) and micro-batch k // (ranks * per_rank) * ranks + "
-    "k % ranks; for backward k the rank's stages are counted from the end. Ahead are (per_rank - 1) * ranks forwards, "
-    "up to the rank's last stage, and ranks - 1 - rank for the ranks behind it, as in 1F1B.",
-]
 FUNCTION = "order"
-DRIVER = Path(__file__).with_name("driver.py")
 FORWARD, BACKWARD = 1, 2  # what they take
 SIZES = [(2, 2, 4), (2, 2, 2), (4, 2, 8), (3, 3, 9), (2, 4, 6), (4, 1, 8), (1, 2, 3), (6, 2, 24)]
 GIVEN_AS = {f"ranks {p}, per_rank {v}, micro_batches {m}": (p, v, m) for p, v, m in SIZES}
-JOBS = [Job(1, FUNCTION, tuple(Call([sizes], given) for given, sizes in GIVEN_AS.items()), driver=DRIVER)]
+JOBS = [Job(1, FUNCTION, tuple(Call([sizes], given) for given, sizes in GIVEN_AS.items()), driver=True)]
 
 
 def each_piece_of_work_once(records):

@@ -1,41 +1,41 @@
-"""Wrong and right answers to question 23.3; edited.py says how to read them."""
+"""Wrong and right answers to question 23.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "neighbouring_stages", "gives a rank stages that follow each other: then nothing is gained by having two",
         check="each piece of work once", says="rank 0 has ('forward', 1, 0) once in its list, and not 0",
         look="round the ranks in a loop", edit="""
         -    stages = range(rank, ranks * per_rank, ranks)
         +    stages = range(rank * per_rank, (rank + 1) * per_rank)
     """),
-    Mistake(
+    WrongAnswer(
         "the_last_backwards_left_out", "ends with the pairs, and leaves out the backwards behind them",
         check="each piece of work once", says="rank 0 has ('backward',", edit="""
         -    return forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
         +    return forwards[:ahead] + [one for pair in pairs for one in pair]
     """),
-    Mistake(
+    WrongAnswer(
         "a_dictionary", "describes each piece of work in words of its own",
         check="each piece of work once", says="order returned", look="a list of", edit="""
         -    return forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
         +    found = forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
         +    return [{"kind": kind, "stage": stage, "micro_batch": number} for kind, stage, number in found]
     """),
-    Mistake(
+    WrongAnswer(
         "backwards_in_the_order_of_the_forwards", "begins its backwards with the rank's first stage",
         check="no rank waits forever", says="waits forever with the backward of stage 0", look="its own forward", edit="""
         -    forwards, backwards = work("forward", stages), work("backward", stages[::-1])
         +    forwards, backwards = work("forward", stages), work("backward", stages)
     """),
-    Mistake(
+    WrongAnswer(
         "ahead_as_with_one_stage", "runs as many forwards ahead as 1F1B does with one stage per rank",
         check="no rank waits forever", says="waits forever", look="what has to come before it", edit="""
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         +    ahead = ranks - 1 - rank
     """),
-    Mistake(
+    WrongAnswer(
         "all_of_a_stage_first", "finishes a stage with all micro-batches before the next one: LoopedBFS, then 1F1B's pairs",
         check="little is held", says="activations at once", look="how many forwards come before", edit="""
         -        turns = range(0, micro_batches, ranks)
@@ -45,20 +45,20 @@ ANSWERS = (
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         +    ahead = (per_rank - 1) * micro_batches + ranks - 1 - rank
     """),
-    Mistake(
+    WrongAnswer(
         "all_forwards_first", "runs all forwards, then all backwards",
         check="little is held", says="(ranks 2, per_rank 2, micro_batches 4): rank 0 holds 8 activations at once, more than 4",
         look="until one can come", edit="""
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         +    ahead = total
     """),
-    Mistake(
+    WrongAnswer(
         "as_torch_does", "runs as many forwards ahead as torch and Megatron-LM do, which have messages that take time",
         check="little is held", says="rank 0 holds 5 activations at once, more than 4", look="as many as are needed", edit="""
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         +    ahead = min((per_rank - 1) * ranks + 2 * (ranks - 1 - rank), total)
     """),
-    Mistake(
+    WrongAnswer(
         "one_turn_at_a_time", "finishes p micro-batches, forwards and backwards, before it begins with the next p",
         check="nobody idles longer than the formula", says="(ranks 2, per_rank 2, micro_batches 4): with forwards that take 1",
         look="where a rank waits", edit="""
@@ -69,13 +69,13 @@ ANSWERS = (
         +    starts = range(0, total, size)
         +    return [one for start in starts for half in (forwards, backwards) for one in half[start : start + size]]
     """),
-    Mistake(
+    WrongAnswer(
         "the_ranks_behind_forgotten", "begins with backwards on every rank when its last stage has a micro-batch",
         check="nobody idles longer than the formula", says="are possible", edit="""
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         +    ahead = (per_rank - 1) * ranks
     """),
-    Mistake(
+    WrongAnswer(
         "one_at_a_time", "sends one micro-batch through all stages and back before the next one",
         check="nobody idles longer than the formula", says="(ranks 2, per_rank 2, micro_batches 4): with forwards that take 1",
         look="draw the lanes", text='''
@@ -87,7 +87,7 @@ ANSWERS = (
                 found += [("backward", stage, number) for stage in reversed(stages)]
             return found
     '''),
-    Mistake(
+    WrongAnswer(
         "what_is_ready", "plays all ranks: who is free takes a backward if one can be done, and a forward otherwise",
         check="nobody idles longer than the formula", says="are possible", look="where a rank waits", text='''
         def order(rank, ranks, per_rank, micro_batches):
@@ -115,7 +115,7 @@ ANSWERS = (
                 time += 1
             return lists[rank]
     '''),
-    Route(
+    RightAnswer(
         "a_timetable", "gives every piece of work of the rank a time, in pairs of a forward and a backward, and sorts by it",
         text='''
         def order(rank, ranks, per_rank, micro_batches):

@@ -1,24 +1,11 @@
 """24.1: two blocks of attention made one by their log-sum-exp, as ring attention does at each step."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q24_1.driver import HEADS, QUERIES, SIZE
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "two blocks of attention, merged"
-HINTS = [
-    "exp(lse) is the sum by which a block has divided. With the sums of both blocks, what is each block's share of the "
-    "sum over all keys?",
-    "Subtract the larger lse from both before exp: then the larger one gives 1, and nothing overflows. If both are "
-    "-inf, -inf - -inf is NaN, so put 0 in the place of that larger one. torch.where repairs the result of log(0) and "
-    "0/0, not its gradient: replace what goes in.",
-    "top = maximum(lse_a, lse_b).detach(), its -inf replaced by 0; a, b = exp(lse_a - top), exp(lse_b - top); total = "
-    "a + b, with 1 where it is 0; out = (a * out_a + b * out_b) / total, with a[..., None] and so on; lse = top + "
-    "total.log(), with -inf where the total was 0.",
-]
+from .driver import HEADS, QUERIES, SIZE
+
 FUNCTION = "merge"
-DRIVER = Path(__file__).with_name("driver.py")
 MODERATE = {"blocks of 5 and 5 keys": (5, 10), "blocks of 1 and 9 keys": (1, 10)}
 LARGE = dict.fromkeys(("scores around 3000", "scores around -3000", "the second block 3000 above the first"), (4, 8))
 MASKED = {"masked: query 0 sees block a alone, queries 1 and 3 block b, query 2 neither": (4, 8)}
@@ -27,9 +14,9 @@ CLOSE = 1e-9
 SHAPES = [[HEADS, QUERIES, SIZE], [HEADS, QUERIES]]
 
 ALONE = Job(
-    1, FUNCTION, tuple(Call([(name, *keys)], name) for name, keys in (MODERATE | LARGE | MASKED).items()), driver=DRIVER
+    1, FUNCTION, tuple(Call([(name, *keys)], name) for name, keys in (MODERATE | LARGE | MASKED).items()), driver=True
 )
-JOBS = [ALONE, Job(2, FUNCTION, tuple(Call([(name, 0, 0)] * 2, name) for name in RINGS), driver=DRIVER)]
+JOBS = [ALONE, Job(2, FUNCTION, tuple(Call([(name, 0, 0)] * 2, name) for name in RINGS), driver=True)]
 
 
 def the_output_is_that_of_both_blocks(records):

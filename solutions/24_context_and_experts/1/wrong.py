@@ -1,64 +1,64 @@
-"""Wrong and right answers to question 24.1; edited.py says how to read them."""
+"""Wrong and right answers to question 24.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "a_mean", "takes the mean of the two outputs",
         check="the output is that of both blocks", says="(blocks of 5 and 5 keys): out is", look="a block's share", edit="""
         -    out = (a[..., None] * out_a + b[..., None] * out_b) / total[..., None]
         +    out = (out_a + out_b) / 2
     """),
-    Mistake(
+    WrongAnswer(
         "not_divided", "adds the outputs, weighted, and does not divide",
         check="the output is that of both blocks", says="out is", look="over the sum of both", edit="""
         -    out = (a[..., None] * out_a + b[..., None] * out_b) / total[..., None]
         +    out = a[..., None] * out_a + b[..., None] * out_b
     """),
-    Mistake(
+    WrongAnswer(
         "weighted_by_the_log", "weights by lse itself, not by its exponential",
         check="the output is that of both blocks", says="out is", look="exp(lse of the block)", edit="""
         -    a, b = torch.exp(lse_a - top), torch.exp(lse_b - top)
         +    a, b = lse_a, lse_b
     """),
-    Mistake(
+    WrongAnswer(
         "one_dimension_more", "returns an lse that still has the dimension for the product",
         check="the output is that of both blocks", says="merge returned tensors of shapes [[2, 6, 4], [2, 6, 1]]",
         look="shaped as it came in", edit="""
         -    return out, (top + total.log()).masked_fill(nothing, -torch.inf)
         +    return out, (top + total.log()).masked_fill(nothing, -torch.inf)[..., None]
     """),
-    Mistake(
+    WrongAnswer(
         "the_larger_lse", "returns the larger lse as that of both",
         check="the lse is that of both blocks", says="lse is", look="the sums of exp(score) add up", edit="""
         -    return out, (top + total.log()).masked_fill(nothing, -torch.inf)
         +    return out, torch.maximum(lse_a, lse_b)
     """),
-    Mistake(
+    WrongAnswer(
         "adds_the_logs", "adds up the two lse, as if they were the sums",
         check="the lse is that of both blocks", says="lse is", look="lse is the log of a sum", edit="""
         -    return out, (top + total.log()).masked_fill(nothing, -torch.inf)
         +    return out, lse_a + lse_b
     """),
-    Mistake(
+    WrongAnswer(
         "plain_exp", "takes exp(lse) as it is",
         check="large scores do no harm", says="(scores around 3000): 48 numbers of out and lse are NaN", look="at most 0", edit="""
         -    top = torch.maximum(lse_a, lse_b).detach()
         +    top = torch.zeros_like(lse_a)
     """),
-    Mistake(
+    WrongAnswer(
         "subtracts_the_first", "subtracts the first lse, which may be the smaller one",
         check="large scores do no harm", says="(the second block 3000 above the first)", look="0 for one of the two blocks", edit="""
         -    top = torch.maximum(lse_a, lse_b).detach()
         +    top = lse_a.detach()
     """),
-    Mistake(
+    WrongAnswer(
         "begins_with_zero", "takes 0 for the largest score so far, which may be far above all of them",
         check="large scores do no harm", says="(scores around -3000): lse is inf", look="0 for one of the two blocks", edit="""
         -    top = torch.maximum(lse_a, lse_b).detach()
         +    top = torch.maximum(lse_a, lse_b).detach().clamp(min=0)
     """),
-    Mistake(
+    WrongAnswer(
         "a_limit_to_exp", "keeps exp from overflowing by a limit, not by a difference",
         check="large scores do no harm", says="(scores around 3000): lse is", edit="""
         -    top = torch.maximum(lse_a, lse_b).detach()
@@ -67,7 +67,7 @@ ANSWERS = (
         +    top = torch.zeros_like(lse_a)
         +    a, b = torch.exp(lse_a.clamp(max=700)), torch.exp(lse_b.clamp(max=700))
     """),
-    Mistake(
+    WrongAnswer(
         "sigmoid_alone", "one sigmoid and one logsigmoid, right where no block is masked",
         check="what is masked counts nothing", says="numbers of out and lse are NaN", look="which difference can be that",
         text='''
@@ -79,7 +79,7 @@ ANSWERS = (
             out = out_a - torch.sigmoid(lse_b - lse_a)[..., None] * (out_a - out_b)
             return out, lse_a - F.logsigmoid(lse_a - lse_b)
     '''),
-    Mistake(
+    WrongAnswer(
         "neither_forgotten", "right where one block is masked, NaN where both are",
         check="what is masked counts nothing", says="8 numbers of out and lse are NaN", look="-inf minus -inf",
         text='''
@@ -91,14 +91,14 @@ ANSWERS = (
             a, b = torch.exp(lse_a - lse), torch.exp(lse_b - lse)
             return a[..., None] * out_a + b[..., None] * out_b, lse
     '''),
-    Mistake(
+    WrongAnswer(
         "a_very_small_number", "puts -1e5 in the place of -inf, and leaves it there",
         check="what is masked counts nothing", says="lse is inf away", look="lse is -inf again", edit="""
         -    top = torch.maximum(lse_a, lse_b).detach()
         +    lse_a, lse_b = lse_a.clamp(min=-1e5), lse_b.clamp(min=-1e5)
         +    top = torch.maximum(lse_a, lse_b).detach()
     """),
-    Mistake(
+    WrongAnswer(
         "nan_to_num", "replaces NaN in the results, behind which the gradients are NaN still",
         check="the gradients are right", says="is missing or not finite", look="both sides of a torch.where",
         text='''
@@ -110,26 +110,26 @@ ANSWERS = (
             a, b = torch.exp(lse_a - lse).nan_to_num(), torch.exp(lse_b - lse).nan_to_num()
             return a[..., None] * out_a + b[..., None] * out_b, lse
     '''),
-    Mistake(
+    WrongAnswer(
         "log_of_zero", "fills in what comes out of log(0), and not what goes in",
         check="the gradients are right", says="is missing or not finite", look="the gradient of log(0)", edit="""
         -    total = total.masked_fill(nothing, 1)
         -    out = (a[..., None] * out_a + b[..., None] * out_b) / total[..., None]
         +    out = (a[..., None] * out_a + b[..., None] * out_b) / total.masked_fill(nothing, 1)[..., None]
     """),
-    Mistake(
+    WrongAnswer(
         "shares_without_a_gradient", "takes the shares as constants",
         check="the gradients are right", says="(blocks of 5 and 5 keys): the gradient of lse_", look="every path", edit="""
         -    a, b = torch.exp(lse_a - top), torch.exp(lse_b - top)
         +    a, b = torch.exp(lse_a - top).detach(), torch.exp(lse_b - top).detach()
     """),
-    Mistake(
+    WrongAnswer(
         "an_lse_without_a_gradient", "returns an lse that ends the graph",
         check="the gradients are right", says="the gradient of lse_", look="which goes into the next merge", edit="""
         -    return out, (top + total.log()).masked_fill(nothing, -torch.inf)
         +    return out, (top + total.log()).masked_fill(nothing, -torch.inf).detach()
     """),
-    Mistake(
+    WrongAnswer(
         "added_over_the_ranks", "adds up over the ranks as well, each of which has other queries",
         check="a ring equals one process", says="(a ring, in blocks): out on rank 0 is", look="this rank's queries", edit="""
         +import torch.distributed as dist
@@ -143,7 +143,7 @@ ANSWERS = (
              total = total.masked_fill(nothing, 1)
         +    log_of_both = total.log()
     """),
-    Route(
+    RightAnswer(
         "by_sigmoid", "a sigmoid of the difference, 0 in the place of -inf where both blocks are masked", text='''
         import torch
 
@@ -154,7 +154,7 @@ ANSWERS = (
             out = out_a + torch.sigmoid(b - a).unsqueeze(-1) * (out_b - out_a)
             return out, torch.logaddexp(a, b).masked_fill(neither, -torch.inf)
     '''),
-    Route(
+    RightAnswer(
         "both_in_one_tensor", "stacks the blocks: any number of them by softmax and logsumexp", text='''
         import torch
 

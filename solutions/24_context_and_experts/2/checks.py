@@ -1,37 +1,23 @@
 """24.2: a step of context parallel training that differs from one process for three reasons, and raises nothing."""
 
 import math
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.likeness import Mistake, recognised
-from ddp_course.grader.questions.q24_2 import given as given_script
-from ddp_course.grader.questions.q24_2.driver import LENGTH, LENGTHS, PAD, windows_of
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "one window, two ranks, three mistakes"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Write down, for windows of eight tokens on two ranks: which tokens rank 1 has, which positions and which targets "
-    "it gives them, and how many targets each rank has if the second half is PAD.",
-    "Shift the whole window first, and cut tokens, targets and positions in the same way. Two ranks' means are not the "
-    "mean of both: add up losses and targets over the ranks, divide once, and add up the gradients.",
-    "def own(whole): chunks = whole.chunk(2 * world, -1); return cat([chunks[rank], chunks[-1 - rank]], -1). Then "
-    "targets = own(F.pad(windows[:, 1:], (0, 1), value=PAD)), positions = own(arange(length)); count = the targets of "
-    "all windows, which every rank has; loss = cross_entropy(..., ignore_index=PAD, reduction='sum') / count; "
-    "all_reduce the loss and the gradients with SUM.",
-]
+from .driver import LENGTH, LENGTHS, PAD, windows_of
+
 FUNCTION = "backward"
-DRIVER = Path(__file__).with_name("driver.py")
 LOSS, CLOSE, UNEVEN = 1e-9, 1e-7, 1.2
 
 
 def job(world):
-    return Job(world, FUNCTION, tuple(Call([(name,)] * world, name) for name in LENGTHS), driver=DRIVER)
+    return Job(world, FUNCTION, tuple(Call([(name,)] * world, name) for name in LENGTHS), driver=True)
 
 
 JOBS = [job(2), job(1)]

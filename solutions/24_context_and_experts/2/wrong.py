@@ -1,42 +1,42 @@
-"""Wrong and right answers to question 24.2; edited.py says how to read them."""
+"""Wrong and right answers to question 24.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "as_handed_out", "changes nothing",
         check="each token is computed once", says="rank 0 gives its tokens the positions [0, 1, 2, 3, 4, 5, 6, 7]",
         look="the second one does not follow the first", on="given", edit="""
         -KINDS, PAD, WINDOWS, LENGTH, WIDTH, STEPS = 32, 0, 8, 64, 32, 60
         +KINDS, PAD, WINDOWS, LENGTH, WIDTH, STEPS = 32, 0, 8, 64, 32, 30
     """),
-    Mistake(
+    WrongAnswer(
         "positions_from_zero", "counts the positions from 0 on every rank",
         check="each token is computed once", says="rank 0 gives its tokens the positions [0, 1, 2, 3, 4, 5, 6, 7]", edit="""
         -    logits = model(own(windows), own(torch.arange(windows.shape[1])))
         +    logits = model(own(windows), torch.arange(windows.shape[1] // world))
     """),
-    Mistake(
+    WrongAnswer(
         "late_chunk_of_another", "takes the same late chunk on every rank",
         check="each token is computed once", says="the ranks compute the positions rank 0 [0, 1, 2, 3, 12, 13, 14, 15], "
         "rank 1 [4, 5, 6, 7, 12", look="which chunks a rank takes", edit="""
         -        return torch.cat([chunks[rank], chunks[-1 - rank]], -1)  # an early and a late chunk, for equal work
         +        return torch.cat([chunks[rank], chunks[-1]], -1)
     """),
-    Mistake(
+    WrongAnswer(
         "the_whole_window", "computes every window on every rank",
         check="each token is computed once", says="all of them have to be there once", edit="""
         -        return torch.cat([chunks[rank], chunks[-1 - rank]], -1)  # an early and a late chunk, for equal work
         +        return whole
     """),
-    Mistake(
+    WrongAnswer(
         "chunk_by_chunk", "calls the model for each of its chunks",
         check="each token is computed once", says="rank 0 called model 2 times", look="one call", edit="""
         -    logits = model(own(windows), own(torch.arange(windows.shape[1])))
         +    pairs = zip(own(windows).chunk(2, 1), own(torch.arange(windows.shape[1])).chunk(2))
         +    logits = torch.cat([model(tokens, positions) for tokens, positions in pairs], 1)
     """),
-    Mistake(
+    WrongAnswer(
         "blocks_of_equal_work", "cuts into blocks with as many pairs each, which have not as many tokens",
         check="raises", state="crashed", says="ValueError: model got tokens of shapes [[4, 11], [4, 5]], by rank", edit="""
         -        chunks = whole.chunk(2 * world, -1)
@@ -44,14 +44,14 @@ ANSWERS = (
         +        start, end = (round(whole.shape[-1] * (part / world) ** 0.5) for part in (rank, rank + 1))
         +        return whole[..., start:end]
     """),
-    Mistake(
+    WrongAnswer(
         "in_blocks", "cuts into blocks: right, but the last rank has most of the work",
         check="all ranks have equal work", says="the ranks have [36, 100] pairs", look="late tokens see more", edit="""
         -        chunks = whole.chunk(2 * world, -1)
         -        return torch.cat([chunks[rank], chunks[-1 - rank]], -1)  # an early and a late chunk, for equal work
         +        return whole.chunk(world, -1)[rank]
     """),
-    Mistake(
+    WrongAnswer(
         "shifted_after_the_cut", "shifts what the rank has: the first chunk ends with a token from the end of the window",
         check="the loss is that of one process", says=", with targets shifted after the cut", look="shift first, then cut",
         edit="""
@@ -64,20 +64,20 @@ ANSWERS = (
         -    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD, reduction="sum") / count
         +    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="sum") / count
     """),
-    Mistake(
+    WrongAnswer(
         "a_target_for_the_last", "rolls the windows, so that the last token is to give the first one",
         check="the loss is that of one process", says=", with the first token as the target of the last", look="has none",
         edit="""
         -    targets = F.pad(windows[:, 1:], (0, 1), value=PAD)
         +    targets = windows.roll(-1, 1)
     """),
-    Mistake(
+    WrongAnswer(
         "a_mean_of_means", "averages the ranks' means",
         check="the loss is that of one process", says=", the mean of the ranks' means", look="weigh by the targets", edit="""
         -    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD, reduction="sum") / count
         +    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD) / world
     """),
-    Mistake(
+    WrongAnswer(
         "means_weighted", "weighs each rank's mean by its targets: 0 times NaN, where it has none",
         check="the loss is that of one process", says="(windows of 2, 1, 2 and 1 tokens): the loss on rank 0 is nan",
         look="a rank without a target", edit="""
@@ -85,19 +85,19 @@ ANSWERS = (
         +    share = own(targets).ne(PAD).sum() / count.double()
         +    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD) * share
     """),
-    Mistake(
+    WrongAnswer(
         "divided_by_all_tokens", "divides by the tokens of all windows, whether they are targets or not",
         check="the loss is that of one process", says=", the sum over the number of all tokens", look="PAD is no target", edit="""
         -    count = targets.ne(PAD).sum()  # of all windows, which every rank has
         +    count = targets.numel()
     """),
-    Mistake(
+    WrongAnswer(
         "returns_its_part", "trains right, and returns this rank's part of the loss",
         check="the loss is that of one process", says=", this rank's part of it", look="the loss returned", edit="""
         -    for tensor in [loss, *(parameter.grad for parameter in model.parameters())]:
         +    for tensor in [parameter.grad for parameter in model.parameters()]:
     """),
-    Mistake(
+    WrongAnswer(
         "gradients_averaged", "averages the ranks' parts of the gradients, which have to be added",
         check="the gradients are those of one process", says=", one part in 2 of it", look="or their mean",
         edit="""
@@ -107,20 +107,20 @@ ANSWERS = (
         +    for parameter in model.parameters():
         +        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
     """),
-    Mistake(
+    WrongAnswer(
         "gradients_of_its_own", "leaves each rank the gradients of its own targets",
         check="the gradients are those of one process", says="away from one process", look="what then becomes", edit="""
         -    for tensor in [loss, *(parameter.grad for parameter in model.parameters())]:
         -        dist.all_reduce(tensor)
         +    dist.all_reduce(loss)
     """),
-    Mistake(
+    WrongAnswer(
         "its_own_mean_backward", "returns the right loss, and starts backward from the rank's own mean",
         check="the gradients are those of one process", says="away from one process", look="what backward starts from", edit="""
         -    loss.backward()
         +    (loss * count / own(targets).ne(PAD).sum().clamp(min=1)).backward()
     """),
-    Mistake(
+    WrongAnswer(
         "no_target_no_backward", "leaves backward out where a rank has no target, and the other waits there; each early "
         "token with its mirror image",
         check="dies", state="crashed", says="(windows of 2, 1, 2 and 1 tokens): rank 1 was killed by SIGABRT in all_reduce",
@@ -138,7 +138,7 @@ ANSWERS = (
         +        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         +    loss = loss.detach()
     """),
-    Mistake(
+    WrongAnswer(
         "half_of_the_bytes", "sends its gradients in float32, and adds what comes to its own in float64",
         check="the ranks agree to the last bit", says="by a rounding", look="the one that it has sent", edit="""
         -    for tensor in [loss, *(parameter.grad for parameter in model.parameters())]:
@@ -149,7 +149,7 @@ ANSWERS = (
         +        dist.all_gather(both, parameter.grad.float())
         +        parameter.grad += sum(part for other, part in enumerate(both) if other != rank)
     """),
-    Route(
+    RightAnswer(
         "striped", "gives every rank each N-th token, as Striped Attention does, and counts the targets by a message",
         text='''
         import torch
@@ -173,7 +173,7 @@ ANSWERS = (
                 parameter.grad = piece.view_as(parameter).clone()
             return (found[0] / found[1]).item()
     '''),
-    Route(
+    RightAnswer(
         "the_late_chunk_first", "the late chunk before the early one, and positions in the same order", edit="""
         -        return torch.cat([chunks[rank], chunks[-1 - rank]], -1)  # an early and a late chunk, for equal work
         +        return torch.cat([chunks[-1 - rank], chunks[rank]], -1)

@@ -1,33 +1,19 @@
 """24.3: tokens travel to the experts that they have chosen, wherever those are, and come back."""
 
-from pathlib import Path
-
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.likeness import Mistake, recognised
-from ddp_course.grader.questions.q24_3.driver import CASES, WIDTH, of_case
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "experts, wherever they are"
-HINTS = [
-    "Sort the pairs of a token and a choice by the rank of the expert, then by expert. What does a rank have to know "
-    "before it can receive? And of what arrives, which row is for which expert?",
-    "Gather each rank's counts per expert: that gives both lists of split sizes and, because each rank's rows are "
-    "sorted, the expert of each row that comes. The backward of an all-to-all of rows is the one with both lists "
-    "swapped. The way back ends with the inverse of the sorting.",
-    "counts[r][e]: tokens of rank r for expert e, by all_gather. send = counts[rank][home == other].sum() for each "
-    "other, receive = counts[:, home == rank].sum(1). arrived = mine.repeat(world).repeat_interleave(counts[:, "
-    "mine].flatten()), with mine = (home == rank).nonzero().flatten(). done[arrived == e] = experts[e](rows[arrived == "
-    "e]). At the end outputs[order] = back, a view of (tokens, choices, width), times weights[..., None], summed.",
-]
+from .driver import CASES, WIDTH, of_case
+
 FUNCTION = "mixture"
-DRIVER = Path(__file__).with_name("driver.py")
 CLOSE = 1e-10
 NUMBERS = WIDTH + 2  # of a row: with its weight and its expert, if an answer sends those too
 BOOKKEEPING = 512  # bytes of counts per call
 
 
 def job(world):
-    return Job(world, FUNCTION, tuple(Call([(name,)] * world, name) for name in CASES), driver=DRIVER)
+    return Job(world, FUNCTION, tuple(Call([(name,)] * world, name) for name in CASES), driver=True)
 
 
 JOBS = [job(2), job(1)]

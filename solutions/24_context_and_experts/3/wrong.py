@@ -1,34 +1,34 @@
-"""Wrong and right answers to question 24.3; edited.py says how to read them."""
+"""Wrong and right answers to question 24.3; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "sorted_on_arrival", "takes what arrives as sorted by expert, where each rank's rows are",
         check="each expert computes what chose it", says="which have not chosen it", look="which row is for which expert",
         edit="""
         -    arrived = mine.repeat(world).repeat_interleave(counts[:, mine].flatten())  # the expert of each row
         +    arrived = mine.repeat_interleave(counts[:, mine].sum(0))
     """),
-    Mistake(
+    WrongAnswer(
         "the_order_of_the_dict", "takes the rows as sorted in the order in which its experts stand in the dict",
         check="each expert computes what chose it", says="which have not chosen it", look="which row is for which expert", edit="""
         -    mine = (home == rank).nonzero().flatten()
         +    mine = torch.tensor(list(experts))
     """),
-    Mistake(
+    WrongAnswer(
         "sorted_by_expert_alone", "sorts by the expert's number, which is not the order of the ranks",
         check="each expert computes what chose it", says="which have not chosen it", edit="""
         -    order = (home[pairs] * len(home) + pairs).argsort(stable=True)  # by rank, then by expert
         +    order = pairs.argsort(stable=True)
     """),
-    Mistake(
+    WrongAnswer(
         "every_row_through_every_expert", "lets each expert compute all rows of the rank, and takes what it needs",
         check="each expert computes what chose it", says="which have not chosen it", look="its own rows", edit="""
         -        done[arrived == number] = expert(rows[arrived == number])
         +        done[arrived == number] = expert(rows)[arrived == number]
     """),
-    Mistake(
+    WrongAnswer(
         "a_capacity", "drops what goes beyond three tokens per expert",
         check="each expert computes what chose it", says="was handed 3 tokens, 0 of which have not chosen it; of the 5",
         look="left out", edit="""
@@ -36,14 +36,14 @@ ANSWERS = (
         +        first = (arrived == number).nonzero().flatten()[:3]
         +        done[first] = expert(rows[first])
     """),
-    Mistake(
+    WrongAnswer(
         "one_call_per_rank", "calls an expert for the rows of each rank",
         check="each expert computes what chose it", says="was called 2 times", look="brought together from all ranks", edit="""
         -        done[arrived == number] = expert(rows[arrived == number])
         +        for part in (arrived == number).nonzero().flatten().split(counts[:, number].tolist()):
         +            done[part] = expert(rows[part])
     """),
-    Mistake(
+    WrongAnswer(
         "left_sorted", "leaves what comes back in the order in which it was sent",
         check="the output is that of one process", says="the output on rank 0 is", look="the order in which they were sent",
         edit="""
@@ -51,7 +51,7 @@ ANSWERS = (
         -    outputs[order] = back
         +    outputs = back
     """),
-    Mistake(
+    WrongAnswer(
         "sorted_once_more", "sorts again, where the inverse would be right",
         check="the output is that of one process", says="the output on rank 0 is", look="each is one choice of a token",
         edit="""
@@ -59,7 +59,7 @@ ANSWERS = (
         -    outputs[order] = back
         +    outputs = back[order]
     """),
-    Mistake(
+    WrongAnswer(
         "returned_by_expert", "sends back sorted by expert, and not as it came",
         check="the output is that of one process", says="the output on rank", look="rows return", edit="""
         -    done = torch.zeros_like(rows)
@@ -67,34 +67,34 @@ ANSWERS = (
         -        done[arrived == number] = expert(rows[arrived == number])
         +    done = torch.cat([expert(rows[arrived == number]) for number, expert in experts.items()])
     """),
-    Mistake(
+    WrongAnswer(
         "unweighted", "adds up the experts' outputs as they are",
         check="the output is that of one process", says=", that of weights which are all 1", look="the weights", edit="""
         -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
         +    return outputs.view(*chosen.shape, x.shape[1]).sum(1)
     """),
-    Mistake(
+    WrongAnswer(
         "weights_made_one", "divides the weights by their sum",
         check="the output is that of one process", says=", that of weights divided by their sum", look="as the router", edit="""
         -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
         +    weights = weights / weights.sum(1, keepdim=True)
         +    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
     """),
-    Mistake(
+    WrongAnswer(
         "no_backward_to_the_tokens", "sends the tokens by a call that autograd does not know",
         check="gradients reach tokens and weights", says="the gradient of x on rank 0 is missing", look="split sizes swapped",
         edit="""
         -    rows = Exchange.apply(x[order // chosen.shape[1]], send, receive)
         +    rows = exchanged(x[order // chosen.shape[1]].detach(), send, receive)
     """),
-    Mistake(
+    WrongAnswer(
         "no_gradient_for_the_router", "takes the weights as constants",
         check="gradients reach tokens and weights", says="the gradient of weights on rank 0 is missing", look="the router",
         edit="""
         -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
         +    return (weights.detach()[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
     """),
-    Mistake(
+    WrongAnswer(
         "zeros_without_tokens", "returns new zeros on a rank without tokens, whose backward then sends nothing",
         check="gradients reach tokens and weights", says="(rank 1 has no tokens): the output on rank 1 has no gradient",
         look="takes part in backward too", edit="""
@@ -103,7 +103,7 @@ ANSWERS = (
         +        return torch.zeros(0, x.shape[1], dtype=x.dtype)
         +    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
     """),
-    Mistake(
+    WrongAnswer(
         "nothing_to_do", "returns at once on a rank without tokens, whose experts the others wait for",
         check="does not end", says="(rank 1 has no tokens)", edit="""
         -    pairs = chosen.flatten()  # of a token and a choice
@@ -111,27 +111,27 @@ ANSWERS = (
         +        return x
         +    pairs = chosen.flatten()
     """),
-    Mistake(
+    WrongAnswer(
         "minus_one", "leaves the width to view(), which cannot compute it from no numbers",
         check="raises", state="crashed", says="(rank 1 has no tokens): rank 1 raised RuntimeError: cannot reshape", edit="""
         -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
         +    return (weights[..., None] * outputs.view(*chosen.shape, -1)).sum(1)
     """),
-    Mistake(
+    WrongAnswer(
         "experts_over_n", "divides the gradients of experts by the number of ranks",
         check="each expert has its whole gradient", says="the gradient of expert", look="an expert lives once", edit="""
         +        for parameter in expert.parameters():
         +            parameter.register_hook(lambda gradient: gradient / world)
                  done[arrived == number] = expert(rows[arrived == number])
     """),
-    Mistake(
+    WrongAnswer(
         "a_mean_over_its_tokens", "divides an expert's gradient by the tokens that it had",
         check="each expert has its whole gradient", says="the gradient of expert", look="neither to be divided", edit="""
         +        for parameter in expert.parameters():
         +            parameter.register_hook(lambda gradient, n=(arrived == number).sum(): gradient / n.clamp(min=1))
                  done[arrived == number] = expert(rows[arrived == number])
     """),
-    Mistake(
+    WrongAnswer(
         "filled_up", "fills every part up to the largest, so that all are equal",
         check="only what is needed travels", says="rank 0 sent", look="nothing is filled up", edit="""
         -    got = rows.new_empty(sum(receive), rows.shape[1])
@@ -146,7 +146,7 @@ ANSWERS = (
         +    dist.all_to_all_single(got, filled)
         +    return torch.cat([part[:count] for part, count in zip(got, receive)])
     """),
-    Mistake(
+    WrongAnswer(
         "gathered", "gives all rows to all ranks, which take what is for them",
         check="only what is needed travels", says="bytes to all_gather", look="the ranks of its experts only", edit="""
         -    got = rows.new_empty(sum(receive), rows.shape[1])
@@ -162,7 +162,7 @@ ANSWERS = (
         +    parts = [one[: int(size.sum())].split(size.tolist()) for one, size in zip(everybodys, sizes)]
         +    return torch.cat([part[rank] for part in parts])
     """),
-    Route(
+    RightAnswer(
         "weighed_by_the_expert", "torch's own exchange, and counts by all-to-all; the weights travel with the rows",
         text='''
         import torch
@@ -196,7 +196,7 @@ ANSWERS = (
             back = all_to_all_single(done.new_empty(len(rows), x.shape[1]), done, send, receive)
             return torch.zeros_like(x).index_add(0, tokens, back)
     '''),
-    Route(
+    RightAnswer(
         "inverse_by_argsort", "the inverse as an argsort, the counts of all ranks by a sum", edit="""
         -    counts = [torch.empty(len(home), dtype=torch.long) for _ in range(world)]
         -    dist.all_gather(counts, pairs.bincount(minlength=len(home)))

@@ -1,24 +1,13 @@
 """25.1: DiLoCo, whose outer optimizer has to step from the weights of the last meeting."""
 
 import math
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q25_1 import given as given_script
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "a meeting that goes too far"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Which weights are in `parameter` when self.outer.step() begins? How far from the common weights are they already?",
-    "SGD subtracts rate times gradient from what the parameter holds. The gradient is common weights minus the mean; "
-    "for a rate of 1 to give the mean, the parameter has to hold the common weights before the step.",
-    "In meet(), after parameter.grad = common - parameter: parameter.copy_(common).",
-]
 FUNCTION = "DiLoCo"
-DRIVER = Path(__file__).with_name("driver.py")
 CLOSE = 1e-10
 ALONE, MEAN, FIRST, GOES_ON, HALF = (
     "every 4, but 3 updates only",
@@ -38,7 +27,7 @@ RUNS = {  # what is special: inner optimizer, updates, every, outer rate, outer 
 
 def job(world):
     calls = tuple(Call([settings] * world, given) for given, settings in RUNS.items())
-    return Job(world, FUNCTION, calls, seconds=10.0, driver=DRIVER, loads=("torch._dynamo",))
+    return Job(world, FUNCTION, calls, seconds=10.0, driver=True, loads=("torch._dynamo",))
 
 
 JOBS = [job(2), job(3)]

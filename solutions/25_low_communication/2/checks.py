@@ -1,33 +1,22 @@
 """25.2: the k largest numbers of each gradient are sent, and what was not sent is added to the next gradient."""
 
 import math
-from pathlib import Path
 
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.likeness import Mistake, recognised
-from ddp_course.grader.questions.q25_2.driver import EVERY_ONE, SHAPES, SOME, TIES, UPDATES, ZEROS, K, gradients
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "what was not sent"
-HINTS = [
-    "For each parameter: what competes for a place among the k is the gradient plus what is kept. What of that is kept "
-    "afterwards?",
-    "Ranks choose different places, so an all-reduce of the values alone adds up numbers of different places. Gather "
-    "the values and their places, then add each value at its place, in the order of the ranks.",
-    "total = (self.kept[n] + parameter.grad).flatten(); at = total.abs().topk(min(self.k, total.numel())).indices; "
-    "dist.all_gather of total[at] and of at; mean.index_add_(0, places, values / world) for each rank; then "
-    "total[at] = 0, and that is what is kept.",
-]
+from .driver import EVERY_ONE, SHAPES, SOME, TIES, UPDATES, ZEROS, K, gradients
+
 FUNCTION = "TopK"
-DRIVER = Path(__file__).with_name("driver.py")
 CLOSE = 1e-12
 
 
 def job(world):
     calls = tuple(Call([(given,)] * world, given) for given in (EVERY_ONE, SOME, ZEROS, TIES))
-    return Job(world, FUNCTION, calls, driver=DRIVER)
+    return Job(world, FUNCTION, calls, driver=True)
 
 
 JOBS = [job(world) for world in (2, 3, 1)]

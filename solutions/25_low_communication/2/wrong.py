@@ -1,21 +1,21 @@
-"""Wrong and right answers to question 25.2; edited.py says how to read them."""
+"""Wrong and right answers to question 25.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "a_sum", "adds up what the ranks send",
         check="the largest are sent", says="the sum over the ranks", look="mean", edit="""
         -                mean.index_add_(0, at, one / world)
         +                mean.index_add_(0, at, one)
     """),
-    Mistake(
+    WrongAnswer(
         "largest_not_in_size", "takes the largest numbers, and never a negative one",
         check="the largest are sent", says="after update 1 the gradient of first on rank 0 is wrong", look="-3", edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            largest = total.topk(min(self.k, total.numel())).indices
     """),
-    Mistake(
+    WrongAnswer(
         "values_without_places", "adds up the values of all ranks, which stand at other places there",
         check="the largest are sent", says="is wrong", look="at which place", edit="""
         -            for one, at in zip(values, places, strict=True):
@@ -23,43 +23,43 @@ ANSWERS = (
         +            for one in values:
         +                mean.index_add_(0, largest, one / world)
     """),
-    Mistake(
+    WrongAnswer(
         "its_own_alone", "cuts its own gradient and forgets the others",
         check="the largest are sent", says="what this rank sends", look="the other ranks", edit="""
         -            for one, at in zip(values, places, strict=True):
         -                mean.index_add_(0, at, one / world)
         +            mean[largest] = total[largest]
     """),
-    Mistake(
+    WrongAnswer(
         "sends_all", "sends whole gradients, so that nothing has to be kept",
         check="the largest are sent", says="the mean of whole gradients", look="stay at home", edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            largest = torch.arange(total.numel())
     """),
-    Mistake(
+    WrongAnswer(
         "keeps_nothing", "forgets what it has not sent: the small numbers never arrive",
         check="a rank keeps what it has not sent", says="what rank 0 keeps of first is wrong, nothing",
         look="what becomes of", edit="""
         -            self.kept[number] = total.view_as(parameter)
     """),
-    Mistake(
+    WrongAnswer(
         "keeps_what_it_has_sent", "keeps the sum of all gradients, so that each number is sent over and over",
         check="a rank keeps what it has not sent", says="all of the gradient", look="once more", edit="""
         -            total[largest] = 0
     """),
-    Mistake(
+    WrongAnswer(
         "keeps_of_the_mean", "keeps its gradient minus the mean that came back",
         check="a rank keeps what it has not sent", says="what rank 0 keeps of bias is wrong", look="of its own", edit="""
         -            total[largest] = 0
         +            total -= mean
     """),
-    Mistake(
+    WrongAnswer(
         "everybody_keeps_the_same", "averages what is kept, so that the ranks agree",
         check="a rank keeps what it has not sent", says="keeps of first is wrong", look="this rank's", edit="""
                      total[largest] = 0
         +            dist.all_reduce(total, op=dist.ReduceOp.AVG)
     """),
-    Mistake(
+    WrongAnswer(
         "keeps_the_last_rest_only", "keeps what it has not sent of this gradient, and drops what it kept before",
         check="nothing is lost", says="after update 2", look="kept before", edit="""
         -            total[largest] = 0
@@ -72,14 +72,14 @@ ANSWERS = (
         +            parameter_gradient = parameter.grad.flatten()
         +            total = (self.kept[number] + parameter.grad).flatten()
     """),
-    Mistake(
+    WrongAnswer(
         "chooses_by_the_gradient", "chooses by the gradient alone: what is kept may wait for ever",
         check="what was kept competes", says="after update 2 the gradient of first on rank 0", look="the k largest of what",
         edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            largest = parameter.grad.flatten().abs().topk(min(self.k, total.numel())).indices
     """),
-    Mistake(
+    WrongAnswer(
         "kept_by_position", "leaves out parameters without a gradient, and so mixes up what is kept",
         check="a parameter without a gradient waits", says="after update 2 the gradient of second on rank 0",
         look="belong to which", edit="""
@@ -88,19 +88,19 @@ ANSWERS = (
         -                continue
         +        for number, parameter in enumerate(p for p in self.parameters if p.grad is not None):
     """),
-    Mistake(
+    WrongAnswer(
         "none_is_zero", "takes no gradient for zeros, and sends what was kept",
         check="a parameter without a gradient waits", says="is there, though it had none", look=".grad is None", edit="""
         -                continue
         +                parameter.grad = torch.zeros_like(parameter)
     """),
-    Mistake(
+    WrongAnswer(
         "none_clears", "drops what was kept where there is no gradient",
         check="a parameter without a gradient waits", says="after update 2 the kept numbers of first on rank 0", edit="""
                      if parameter.grad is None:
         +                self.kept[number] = torch.zeros_like(parameter)
     """),
-    Mistake(
+    WrongAnswer(
         "added_in_an_order_of_its_own", "adds what the ranks sent beginning with its own",
         check="all ranks get the same", says="differs from rank 0's by a rounding", look="the order", edit="""
         -            for one, at in zip(values, places, strict=True):
@@ -109,7 +109,7 @@ ANSWERS = (
         +                other = (dist.get_rank() + step) % world
         +                mean.index_add_(0, places[other], values[other] / world)
     """),
-    Mistake(
+    WrongAnswer(
         "sends_zeros", "all-reduces the whole gradient with zeros where nothing is sent",
         check="little is sent", says="bytes for 48 numbers and their places", look="zeros cost", edit="""
         -            values = [torch.empty_like(total[largest]) for _ in range(world)]
@@ -122,7 +122,7 @@ ANSWERS = (
         +            mean[largest] = total[largest]
         +            dist.all_reduce(mean, op=dist.ReduceOp.AVG)
     """),
-    Mistake(
+    WrongAnswer(
         "all_as_large_as_the_kth", "sends all numbers that are not smaller than the k-th, also if they are many alike",
         check="little is sent", says="(fewer than k numbers of a gradient are not zero): rank 0 handed over",
         look="if several are equally large", edit="""
@@ -130,13 +130,13 @@ ANSWERS = (
         +            kth = total.abs().topk(min(self.k, total.numel())).values[-1]
         +            [largest] = torch.where(total.abs() >= kth)
     """),
-    Mistake(
+    WrongAnswer(
         "all_as_large_are_gone", "sends k numbers, and keeps none that is as large as the smallest of them",
         check="nothing is lost", says="(many numbers are equally large): after update 1", look="as large as", edit="""
         -            total[largest] = 0
         +            total[total.abs() >= total[largest].abs().min()] = 0
     """),
-    Route(
+    RightAnswer(
         "one_message", "all parameters one after the other in one message, the places as numbers beside the values", text='''
         import torch
         import torch.distributed as dist

@@ -1,30 +1,30 @@
-"""Wrong and right answers to question 26.1; edited.py says how to read them."""
+"""Wrong and right answers to question 26.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "the_first_axis_fastest", "numbers the ranks column by column: tp crosses the cable",
         check="the right ranks", says="the group of rank 0 over tp has the ranks [0, 2], not [0, 1]",
         look="which axis counts fastest", edit="""
         -    grid = torch.arange(world).view(*sizes.values())
         +    grid = torch.arange(world).view(*reversed(sizes.values())).permute(*reversed(range(len(sizes))))
     """),
-    Mistake(
+    WrongAnswer(
         "agree_and_differ_mixed_up", "takes the axes on which the ranks of a group agree",
         check="the right ranks", says="the group of rank 0 over tp has the ranks [0, 2], not [0, 1]", look="on which they agree",
         edit="""
         -        lines = grid.permute(*rest, *own).reshape(-1, math.prod(sizes[axis] for axis in axes))
         +        lines = grid.permute(*own, *rest).reshape(math.prod(sizes[axis] for axis in axes), -1)
     """),
-    Mistake(
+    WrongAnswer(
         "one_axis_of_several", "takes the first axis of an entry alone",
         check="the right ranks", says="the group of rank 0 over dp and tp has the ranks [0, 2], not [0, 1, 2, 3]",
         look="an entry with two axes", edit="""
              for axes in over:
         +        axes = axes[:1]
     """),
-    Mistake(
+    WrongAnswer(
         "step_of_the_next_axis", "steps along an axis by the size of the next one, forgetting those after it",
         check="the right ranks", says="(pp 2 x dp 1 x tp 2): the group of rank 0 over pp has the ranks [0, 1], not [0, 2]",
         look="the product of the sizes", text='''
@@ -54,7 +54,7 @@ ANSWERS = (
                 found.append(mine)
             return found
     '''),
-    Mistake(
+    WrongAnswer(
         "axes_side_by_side", "takes the axes of an entry for one long axis, though another one may lie between them",
         check="the right ranks", says="(pp 2 x dp 2 x tp 1): the group of rank 0 over pp and tp has the ranks [0, 1], not [0, 2]",
         look="another axis may lie between", edit="""
@@ -66,26 +66,26 @@ ANSWERS = (
         +        step = math.prod(sizes[name] for name in names[last + 1 :])
         +        for line in grid.reshape(-1, many, step).transpose(1, 2).reshape(-1, many).tolist():
     """),
-    Mistake(
+    WrongAnswer(
         "all_ranks_everywhere", "returns the group of all ranks for each entry",
         check="the right ranks", says="over tp has the ranks [0, 1, 2, 3], not [0, 1]", look="which group", edit="""
                      if rank in line:
         -                found.append(group)
         +                found.append(dist.group.WORLD)
     """),
-    Mistake(
+    WrongAnswer(
         "none_when_alone", "has no group for a rank that is alone",
         check="a group per entry", says="returned [ProcessGroup, NoneType, ProcessGroup", look="a rank that is alone", edit="""
         -            group = dist.new_group(line)
         +            group = dist.new_group(line) if len(line) > 1 else None
     """),
-    Mistake(
+    WrongAnswer(
         "by_axis", "returns a dict",
         check="a group per entry", says="returned a dict, not 3 process groups", edit="""
         -    return found
         +    return dict(zip(map(tuple, over), found))
     """),
-    Mistake(
+    WrongAnswer(
         "lists_of_ranks", "returns the ranks, and builds no group",
         check="a group per entry", says="returned [list, list, list], not 3 process groups", edit="""
         -            group = dist.new_group(line)
@@ -94,7 +94,7 @@ ANSWERS = (
         +            if rank in line:
         +                found.append(line)
     """),
-    Mistake(
+    WrongAnswer(
         "once_per_rank", "builds each group once for every rank of it",
         check="each group is built once", says="rank 0 is in 8 new groups; 3 were asked for", look="once for each of its",
         edit="""
@@ -108,7 +108,7 @@ ANSWERS = (
         +            mine = group if rank in line else mine if one else None
         +        found.append(mine)
     """),
-    Mistake(
+    WrongAnswer(
         "built_by_its_ranks_alone", "builds only the groups that it is in, though new_group waits for all ranks",
         check="does not end", says="no end, and nothing moves", look="new_group waits for all ranks", edit="""
         -            group = dist.new_group(line)
@@ -117,20 +117,20 @@ ANSWERS = (
         +            if rank in line:
         +                found.append(dist.new_group(line))
     """),
-    Mistake(
+    WrongAnswer(
         "no_refusal", "lets torch find that the numbers do not fit",
         check="other products are refused", says="rank 0 raised RuntimeError and no ValueError", look="on every rank", edit="""
         -    if math.prod(sizes.values()) != world:
         -        raise ValueError(f"a mesh of {math.prod(sizes.values())} ranks, but {world} were started")
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_refuses", "lets rank 0 alone compare, and the others run into torch",
         check="other products are refused", says="(dp 2 x tp 2): rank 1 raised RuntimeError and no ValueError",
         look="on every rank", edit="""
         -    if math.prod(sizes.values()) != world:
         +    if math.prod(sizes.values()) != world and rank == 0:
     """),
-    Mistake(
+    WrongAnswer(
         "too_small_is_accepted", "refuses a mesh that is too large, and leaves ranks out of one that is too small",
         check="other products are refused", says="(dp 1 x tp 1): rank 0 raised no ValueError", look="compare the product",
         edit="""
@@ -140,13 +140,13 @@ ANSWERS = (
         -    grid = torch.arange(world).view(*sizes.values())
         +    grid = torch.arange(math.prod(sizes.values())).view(*sizes.values())
     """),
-    Mistake(
+    WrongAnswer(
         "says_no_numbers", "refuses without the numbers",
         check="other products are refused", says="without 4 or without 2", look="a message with", edit="""
         -        raise ValueError(f"a mesh of {math.prod(sizes.values())} ranks, but {world} were started")
         +        raise ValueError("the sizes do not fit the number of ranks")
     """),
-    Mistake(
+    WrongAnswer(
         "rank_0_deals_out", "lets rank 0 compute the lines and send them to all",
         check="nothing is sent", says="rank 0 started", look="can compute", edit="""
         -        for line in lines.tolist():
@@ -154,7 +154,7 @@ ANSWERS = (
         +        dist.broadcast(lines, src=0)
         +        for line in lines.tolist():
     """),
-    Route(
+    RightAnswer(
         "by_coordinates", "computes each rank's coordinates by division, and lets torch enumerate", text='''
         import torch.distributed as dist
 
@@ -177,7 +177,7 @@ ANSWERS = (
                 found.append(own)
             return tuple(found)
     '''),
-    Route(
+    RightAnswer(
         "its_own_groups_only", "builds only the groups that it is in, whose members alone wait for each other", edit="""
         -            group = dist.new_group(line)
         -            if rank in line:

@@ -1,34 +1,21 @@
 """26.2: training on a mesh of dp and tp: who reads which windows, what a replica's loss weighs, where a run goes on."""
 
 import math
-from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.questions.q26_2 import given as given_script
-from ddp_course.grader.questions.q26_2.driver import CONTEXT, PER_UPDATE, UPDATES, WIDTH
 from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
 
-TITLE = "windows for two axes"
-GIVEN = Path(given_script.__file__)
-HINTS = [
-    "Two ranks of one tp group compute parts of one layer, of the same inputs. Which windows does each of them take, "
-    "and from which number does that follow?",
-    "Windows go by mesh.dp.rank. A replica's mean over its own targets counts as much as that of a replica with more "
-    "targets. And what is saved must mean the same where dp has another size.",
-    "next_windows: first = self.read + self.mesh.dp.rank * own, then self.read += per_update, the windows of all "
-    "replicas. update: cross_entropy with reduction='sum', divided by the number of targets != -100, added up over "
-    "mesh.dp.group; gradients and losses are then summed over mesh.dp.group, not averaged.",
-]
+from .driver import CONTEXT, PER_UPDATE, UPDATES, WIDTH
+
 FUNCTION = "Training"
-DRIVER = Path(__file__).with_name("driver.py")
 CLOSE = 1e-10
 RUNS = {1: [((1, 1), (1, 1))], 2: [((1, 2), (2, 1)), ((2, 1), (1, 2))], 4: [((2, 2), (4, 1)), ((4, 1), (2, 2))]}
 
 
 def job(world):
     calls = tuple(Call([meshes] * world, f"dp {meshes[0][0]} x tp {meshes[0][1]}") for meshes in RUNS[world])
-    return Job(world, FUNCTION, calls, seconds=10.0, driver=DRIVER, loads=("torch._dynamo",))
+    return Job(world, FUNCTION, calls, seconds=10.0, driver=True, loads=("torch._dynamo",))
 
 
 JOBS = [job(world) for world in RUNS]

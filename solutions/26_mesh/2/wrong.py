@@ -1,16 +1,16 @@
-"""Wrong and right answers to question 26.2; edited.py says how to read them."""
+"""Wrong and right answers to question 26.2; ddp_course/authoring/answers.py says how to read them."""
 
-from ..edited import Mistake, Route
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
-    Mistake(
+    WrongAnswer(
         "by_global_rank", "deals windows out by the rank among all ranks, as the script does",
         check="peers on tp read the same", says="rank 1 read the windows [4, 5, 6, 7], and rank 0, its peer on tp, [0, 1, 2, 3]",
         look="which of its numbers", edit="""
         -        first = self.read + self.mesh.dp.rank * own
         +        first = self.read + dist.get_rank() * own
     """),
-    Mistake(
+    WrongAnswer(
         "divided_over_all_ranks", "divides the windows by the number of all ranks",
         check="peers on tp read the same", says="rank 1 read the windows [2, 3]", look="which of its numbers", edit="""
         -        own = self.per_update // self.mesh.dp.size
@@ -18,31 +18,31 @@ ANSWERS = (
         +        own = self.per_update // dist.get_world_size()
         +        first = self.read + dist.get_rank() * own
     """),
-    Mistake(
+    WrongAnswer(
         "by_the_rank_on_tp", "takes the place on the other axis",
         check="peers on tp read the same", says="its peer on tp", look="that on an axis", edit="""
         -        first = self.read + self.mesh.dp.rank * own
         +        first = self.read + self.mesh.tp.rank * own
     """),
-    Mistake(
+    WrongAnswer(
         "all_read_the_same", "lets every replica read the first part",
         check="replicas share the windows", says="the replicas read [0, 0, 1, 1]", look="where each replica's part", edit="""
         -        first = self.read + self.mesh.dp.rank * own
         +        first = self.read
     """),
-    Mistake(
+    WrongAnswer(
         "the_next_part_is_not_next", "goes on behind its own part, where the next replica has read already",
         check="replicas share the windows", says="in update 2 the replicas read", look="where an update begins", edit="""
         -        self.read += self.per_update
         +        self.read += own
     """),
-    Mistake(
+    WrongAnswer(
         "mean_of_means", "averages the replicas' means, as the script does",
         check="the gradient is that of one process", says="(dp 2 x tp 1): in update 1", look="fewer targets", edit="""
         -        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum") / count
         +        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100) / self.mesh.dp.size
     """),
-    Mistake(
+    WrongAnswer(
         "means_weighted", "weighs each replica's mean by its targets: 0 times NaN, where it has none",
         check="the loss is that of one process", says="the loss on rank 0 is nan", look="a mean of nothing", edit="""
         -        count = (targets != -100).sum()
@@ -52,44 +52,44 @@ ANSWERS = (
         -        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum") / count
         +        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100) * own / count
     """),
-    Mistake(
+    WrongAnswer(
         "counts_padding", "divides by the number of tokens, with and without a target",
         check="the gradient is that of one process", says="with 1 rank (dp 1 x tp 1): in update 1",
         look="over which targets", edit="""
         -        count = (targets != -100).sum()
         +        count = (targets == targets).sum()
     """),
-    Mistake(
+    WrongAnswer(
         "counted_over_all_ranks", "adds up targets over all ranks, peers on tp included",
         check="the gradient is that of one process", says="(dp 1 x tp 2): in update 1", look="those of which axis", edit="""
         -        dist.all_reduce(count, group=self.mesh.dp.group)
         +        dist.all_reduce(count)
     """),
-    Mistake(
+    WrongAnswer(
         "summed_over_all_ranks", "adds up gradients over all ranks: parts of different weights, for their shapes agree",
         check="the gradient is that of one process", says="(dp 1 x tp 2): in update 1", look="those of which axis", edit="""
         -            dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
         +            dist.all_reduce(parameter.grad)
     """),
-    Mistake(
+    WrongAnswer(
         "nothing_is_summed", "leaves each replica its own gradient",
         check="the gradient is that of one process", says="(dp 2 x tp 1): in update 1", look="whose gradients",
         edit="""
         -        for parameter in self.model.parameters():
         -            dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
     """),
-    Mistake(
+    WrongAnswer(
         "its_own_loss", "returns what its own targets add to the loss",
         check="the loss is that of one process", says="the loss on rank 0 is", look="one sum and one count", edit="""
         -        dist.all_reduce(total, group=self.mesh.dp.group)
     """),
-    Mistake(
+    WrongAnswer(
         "loss_over_all_ranks", "adds up the loss over all ranks, peers on tp included",
         check="the loss is that of one process", says="(dp 1 x tp 2): in update 1 the loss on rank 0", edit="""
         -        dist.all_reduce(total, group=self.mesh.dp.group)
         +        dist.all_reduce(total)
     """),
-    Mistake(
+    WrongAnswer(
         "windows_of_one_rank", "saves how many windows one rank has read, as the script does",
         check="it goes on where it stopped", says="in update 4, after a stop and on dp 2 x tp 1, the replicas read",
         look="neither windows of one rank", edit="""
@@ -98,13 +98,13 @@ ANSWERS = (
         +        first = self.read * self.mesh.dp.size + self.mesh.dp.rank * own
         +        self.read += own
     """),
-    Mistake(
+    WrongAnswer(
         "begins_anew", "loads the state, and reads from the beginning",
         check="it goes on where it stopped", says="the replicas read [0, 1, 2, 3]", look="what load_state_dict sets", edit="""
         -        self.read = state["read"]
         +        self.read = 0
     """),
-    Mistake(
+    WrongAnswer(
         "saves_its_place", "saves where rank 0 stands, and takes every rank there",
         check="it goes on where it stopped", says="the replicas read [12, 12, 13, 13]", look="nor its place", edit="""
         -        return {"read": self.read}
@@ -116,7 +116,7 @@ ANSWERS = (
         -        first = self.read + self.mesh.dp.rank * own
         +        first = self.read + getattr(self, "part", self.mesh.dp.rank) * own
     """),
-    Mistake(
+    WrongAnswer(
         "another_rate", "saves the learning rate, and halves it where dp has twice the size",
         check="it goes on where it stopped", says="away from its part of one process", look="what load_state_dict changes",
         edit="""
@@ -128,7 +128,7 @@ ANSWERS = (
         +        for group in self.optimizer.param_groups:
         +            group["lr"] *= state["dp"] / self.mesh.dp.size
     """),
-    Mistake(
+    WrongAnswer(
         "averaged_over_tp_as_well", "averages gradients of whole weights over tp, where they are equal already",
         check="each gradient is sent once", says="bytes in 6 updates", look="nothing to add up there", edit="""
                  for parameter in self.model.parameters():
@@ -137,14 +137,14 @@ ANSWERS = (
         +                dist.all_reduce(parameter.grad, group=self.mesh.tp.group)
         +                parameter.grad /= self.mesh.tp.size
     """),
-    Mistake(
+    WrongAnswer(
         "agreed_once_more", "adds up the gradients over dp, and sends the first replica's sum to the others",
         check="each gradient is sent once", says="bytes in 6 updates", look="how often a gradient goes over dp", edit="""
                  for parameter in self.model.parameters():
                      dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
         +            dist.broadcast(parameter.grad, dist.get_global_rank(self.mesh.dp.group, 0), group=self.mesh.dp.group)
     """),
-    Route(
+    RightAnswer(
         "counts_updates", "saves the number of updates, sums the gradients in one message and divides them afterwards", text='''
         import torch
         import torch.distributed as dist
