@@ -122,7 +122,7 @@ def test_nothing_that_a_learner_reads_loads_what_can_run_code():
     found = {}
     for folder in ("ddp_course", "solutions", "exercises"):
         for path in sorted((authoring.ROOT / folder).rglob("*.[pi][yp]*")):
-            if path.suffix == ".py":
+            if path.suffix == ".py" and path.name != "wrong.py":
                 found[path] = careless_loads(path.read_text())
             elif path.suffix == ".ipynb":
                 found[path] = [line for cell in code_cells(read_notebook(path)) for line in careless_loads(cell.source)]

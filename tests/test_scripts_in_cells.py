@@ -165,7 +165,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("path", GIVEN, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", GIVEN, ids=lambda path: str(path.parent.relative_to(path.parents[2])))
 def test_a_script_that_a_question_gives_begins_and_ends_as_all(path):
     assert list(endings("scripts/given.py", path.read_text())) == []
 
