@@ -21,12 +21,12 @@ NPROC ?= $(patsubst 0,2,$(GPUS))
 OMP_NUM_THREADS ?= $(shell threads=$$(( $$(getconf _NPROCESSORS_ONLN) / $(NPROC) )); echo $$(( threads > 1 ? threads : 1 )))
 # Five on two cores, for many tests wait more than they compute.
 TEST_WORKERS ?= 5
-PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope
 FUZZ_SECONDS ?= 600
 NOW := $(shell date +%Y%m%d-%H%M%S)
 RUN ?= runs/minigpt-$(NOW)
 
-.PHONY: help train skeleton speedrun test test-rest test-fast fuzz chaos lab notebooks exercises bench lint kill-matrix doctor-matrix pins
+.PHONY: help train skeleton speedrun smoke test test-weekly fuzz chaos lab notebooks exercises bench lint kill-matrix doctor-matrix pins
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -50,14 +50,15 @@ speedrun: RUN = runs/speedrun-$(NOW)
 speedrun: $(READY)  ## tokenizer, pre-training, reward model, GRPO and a report; RUN=DIR goes on with a run
 	$(BIN)/python -m ddp_course.speedrun --nproc $(NPROC) --run-dir $(RUN) $(ARGS)
 
-test: lint  ## ruff, notebooks 00 to 14, the ladder, trainers, faults; with ARGS whatever those choose
-	$(PYTEST) $(or $(ARGS),-m "not rest")
+smoke: lint  ## three minutes: style, units, one training on two processes
+	$(PYTEST) -m smoke
 
-test-rest: lint  ## what make test leaves: deep dives, notebooks 15 to 26, clusters, meshes, exercises and their graders
-	$(PYTEST) $(or $(ARGS),-m rest)
+test: lint  ## all but what runs weekly; with ARGS whatever those choose
+	$(PYTEST) $(or $(ARGS),-m "not weekly")
 
-test-fast: lint  ## the tests that start no ranks, notebooks or trainers: what a change usually needs
-	$(PYTEST) -m "not ranks" $(ARGS)
+test-weekly: lint  ## every wrong answer to every exercise, every mesh of eight ranks, 200 cases of chaos
+	$(PYTEST) -m weekly
+	$(BIN)/python tests/chaos.py
 
 fuzz: $(READY)  ## ten minutes of random command lines, files and environments; FUZZ_SECONDS=60 for one
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/test_fuzz.py $(ARGS)
@@ -101,7 +102,7 @@ lab: export DDP_COURSE_PROGRESS := $(CURDIR)/progress
 # A solution that does not pass its check fails the run, so its outputs are not stored.
 notebooks: export DDP_COURSE_STRICT := 1
 # What a terminal, a cell and a test see is the same as in an activated environment.
-lab notebooks test test-rest test-fast fuzz chaos: export PATH := $(abspath $(BIN)):$(PATH)
+lab notebooks smoke test test-weekly fuzz chaos: export PATH := $(abspath $(BIN)):$(PATH)
 
 $(READY): pyproject.toml doctor/pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

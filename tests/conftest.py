@@ -4,6 +4,8 @@ import os
 import re
 import signal
 import sys
+import threading
+import time
 import uuid
 from pathlib import Path
 
@@ -12,31 +14,6 @@ import pytest
 from ddp_doctor.launch.supervise import environment_of, sweep
 
 TEST_VARIABLE = "DDP_COURSE_TEST"
-SPREAD_OUT = ("test_notebooks.py", "test_exercises.py")  # each test goes to the next free worker, not each file
-LONGEST_FILES = (
-    *SPREAD_OUT,
-    "test_wrong_answers.py",  # many minutes each
-    "test_faults.py",
-    "test_launch.py",
-    "test_check.py",
-    "test_ladder.py",
-    "test_process_group.py",
-    "test_speedrun.py",
-    "test_sync.py",
-    "test_resume.py",
-    "test_reward.py",
-    "test_fuzz.py",
-    "test_cluster.py",
-    "test_slurm.py",  # a minute
-)
-# A test module that imports one of these starts ranks, kernels or trainers, minutes in all: not for make test-fast.
-STARTS_RANKS = ("torchrun", "warm", "run_notebook", "run_answers", "metrics", "examine", "Chaos")
-# Left to make test-rest, more than half of the computing: deep dives, exercises and the answers to them, clusters, the
-# speedrun, what lies beyond DDP. CI runs both parts at once.
-REST = re.compile(
-    r"test_notebook_runs\[notebooks/(\d\d[a-z]|1[5-9]|2\d)|test_exercise_runs|"
-    r"test_(wrong_answers|parallel|diloco|experts|speedrun|cluster|slurm|templates)\.py"
-)
 # What a library starts once and keeps as long as this process lives: not the test's doing.
 KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
 
@@ -53,43 +30,58 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Tests that share what took long to make stay on one worker; each of the others would make it again.
-
-    Not by the mark xdist_group: xdist 3.8 writes it where pytest 9.2 no longer looks, and then every test goes its own
-    way, without a word (https://github.com/pytest-dev/pytest-xdist/issues/1386).
-    """
+    """The tests of a file go to one worker, for they share what took long to make; those of a notebook likewise."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Together(LoadScopeScheduling):
+    class ByFileOrNotebook(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return together(nodeid)
+            return re.sub(r"::\w+(\[(?:\w+/)?\d\d)?.*", r"::\1", nodeid)
 
-    return Together(config, log)
-
-
-def together(nodeid):
-    """A name for the tests that stay together: those of a file, or of one notebook's answers, or `nodeid` alone."""
-    path, _, test = nodeid.partition("::")
-    name = path.rpartition("/")[2]
-    if name in SPREAD_OUT:
-        return nodeid
-    if name == "test_wrong_answers.py":  # the answers of a notebook are graded at once
-        return f"answers {test.partition('[')[2][:2]}"
-    return path
+    return ByFileOrNotebook(config, log)
 
 
-def pytest_collection_modifyitems(items):
-    """The longest files first: begun last, one of them would keep one worker busy and leave the others idle.
+class Progress:
+    """Prints every 30 seconds how far the tests are and which of them run now, and each failure at once."""
 
-    And the marks: `ranks`, by what a test's module imports, and `rest`, by a test's name.
-    """
-    order = {name: number for number, name in enumerate(LONGEST_FILES)}
-    items.sort(key=lambda item: order.get(item.path.name, len(order)))
-    for item in items:
-        if item.path.name in order or any(hasattr(item.module, name) for name in STARTS_RANKS):
-            item.add_marker("ranks")
-        if REST.search(item.nodeid):
-            item.add_marker("rest")
+    def __init__(self, plugins):
+        self.plugins, self.begin, self.running, self.ended, self.total = plugins, time.monotonic(), {}, 0, 0
+        self.stop = threading.Event()
+
+    def pytest_xdist_node_collection_finished(self, ids):
+        self.total = len(ids)
+
+    def pytest_sessionstart(self):
+        threading.Thread(target=self.print_regularly, daemon=True).start()
+
+    def pytest_runtest_logstart(self, nodeid):
+        self.running[nodeid] = time.monotonic()
+
+    def pytest_runtest_logfinish(self, nodeid):
+        self.running.pop(nodeid, None)
+        self.ended += 1
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.print(f"FAILED {report.nodeid} ({report.when})")
+
+    def pytest_sessionfinish(self):
+        self.stop.set()
+
+    def print(self, line):
+        reporter = self.plugins.getplugin("terminalreporter")
+        reporter.ensure_newline()
+        reporter.write_line(line)
+
+    def print_regularly(self):
+        while not self.stop.wait(30):
+            now = time.monotonic()
+            tests = ", ".join(f"{nodeid} ({now - start:.0f} s)" for nodeid, start in list(self.running.items()))
+            self.print(f"{now - self.begin:.0f} s: {self.ended} of {self.total} tests; now {tests}")
+
+
+def pytest_configure(config):
+    if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:  # it starts the workers
+        config.pluginmanager.register(Progress(config.pluginmanager))
 
 
 @pytest.fixture(scope="session", autouse=True)

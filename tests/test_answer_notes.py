@@ -6,9 +6,12 @@ from collections import deque
 from fractions import Fraction
 
 import numpy as np
+import pytest
 import torch
 
 from ddp_course.grader.harness.notes import TOO_LARGE, UNREADABLE, Notes, Operation, read_rank
+
+pytestmark = pytest.mark.smoke
 
 
 def test_what_was_returned_comes_back(tmp_path):

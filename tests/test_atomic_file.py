@@ -4,6 +4,8 @@ import pytest
 
 from ddp_course.base.atomic_file import replacing
 
+pytestmark = pytest.mark.smoke
+
 
 def test_the_new_content_appears_at_the_end_of_the_block(tmp_path):
     path = tmp_path / "file"

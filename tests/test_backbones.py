@@ -16,6 +16,8 @@ from ddp_course.models.reward import RewardHead, feature_count
 from ddp_course.post_training.backbones import fingerprint, load_backbone, prepare_backbone
 from ddp_course.post_training.reward_model import RewardModel, load_reward_model
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture(scope="module")
 def transformers():

@@ -12,6 +12,8 @@ import torch
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint
 
+pytestmark = pytest.mark.smoke
+
 
 def state(step):
     return {"step": step, "model": {"weight": torch.full((256, 256), float(step))}, "names": ["a", "b"]}

@@ -16,7 +16,6 @@ from ddp_course.cluster import Cluster, available, job, machines, slurm_unavaila
 from ddp_course.cluster.cable import limit
 from ddp_course.launcher import RunFailed
 
-pytestmark = pytest.mark.ranks
 here = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
 CLUSTER_VARIABLE = "DDP_COURSE_CLUSTER_OF_A_TEST"
 SERVE = """

@@ -23,6 +23,8 @@ import torch
 from ddp_course.base.errors import InputError
 from ddp_course.data import corpora, text_files, token_file, tokenizer, windows
 
+pytestmark = pytest.mark.smoke
+
 TOKENIZERS = ("bytes", "bpe", "rustbpe")
 SENTENCE = 'def add(a, b):\n\treturn a + b  # ünïcödé, 中文, 🐍 and "<|endoftext|>"\r\n'
 

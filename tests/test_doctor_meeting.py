@@ -11,6 +11,8 @@ from ddp_doctor.errors import InputError
 
 from ddp_course.cluster import Cluster, unavailable
 
+pytestmark = pytest.mark.smoke
+
 MEET = [sys.executable, "-m", "ddp_doctor", "meet", "node1:29500"]
 
 
@@ -136,7 +138,6 @@ def test_a_port_where_nobody_listens_yet():
         assert meeting._port("localhost", "127.0.0.1", mine.getsockname()[1]).status == "ok"
 
 
-@pytest.mark.ranks
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
 def test_on_two_machines_with_and_without_a_firewall():
     with Cluster(nodes=2, rate=None) as cluster:

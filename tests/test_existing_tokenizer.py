@@ -10,6 +10,8 @@ from ddp_course.base.errors import InputError
 from ddp_course.data import tokenizer
 from ddp_course.data.token_file import open_tokens, prepare
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture
 def folder(tmp_path):

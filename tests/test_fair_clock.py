@@ -9,6 +9,8 @@ import pytest
 
 from ddp_course.launcher import fair_clock
 
+pytestmark = pytest.mark.smoke
+
 LOOK = """
 import json, os, time
 from ddp_course.launcher.fair_clock import FairClock

@@ -23,6 +23,8 @@ from ddp_course.base.quantity import format_number, quantity, with_prefix
 from ddp_course.lab import figures
 from ddp_course.lab.figures.style import ink_on, spread_out
 
+pytestmark = pytest.mark.smoke
+
 TRAINING = [{"step": step, "loss": 5.0 - step / 10, "learning_rate": 0.001} for step in range(20)]
 
 LIFE = [

@@ -21,6 +21,8 @@ import pytest
 
 from ddp_course.authoring import commands as authoring
 
+pytestmark = pytest.mark.smoke
+
 PACKAGE = authoring.ROOT / "ddp_course"
 IN_A_RANK = {
     "base",

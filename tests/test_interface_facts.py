@@ -18,7 +18,6 @@ from ddp_course.cluster import Cluster, unavailable
 from ddp_course.grader.exercises import load
 
 CHECKS = load("16.2").module("checks")
-pytestmark = pytest.mark.ranks
 here = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
 NODES = ("node1", "node2")
 BOTH = {"node1": "eth0", "node2": "ens3"}

@@ -7,6 +7,8 @@ import pytest
 from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.ladder_figure import BROKEN, headline, ladder, read_ladder
 
+pytestmark = pytest.mark.smoke
+
 
 def record(rung, gap, world_size=2, tolerance=1e-10, topic="the batch"):
     return {"rung": rung, "topic": topic, "world_size": world_size, "gap": gap, "tolerance": tolerance}

@@ -14,6 +14,8 @@ from ddp_course.base.errors import InputError
 from ddp_course.lab import machine
 from ddp_course.launcher import cores as launcher_cores
 
+pytestmark = pytest.mark.smoke
+
 
 def test_the_description_agrees_with_the_system():
     found = machine.describe()

@@ -9,6 +9,8 @@ import pytest
 
 from ddp_course.cluster import nccl_bootstrap, nccl_log
 
+pytestmark = pytest.mark.smoke
+
 STORED = Path(nccl_log.__file__).parent / "stored" / "nccl_bootstrap.txt"
 HOSTS = ["node1", "node1", "node2", "node2"]  # of the ranks
 

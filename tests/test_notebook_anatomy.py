@@ -16,6 +16,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from ddp_course.authoring import commands as authoring
 from ddp_course.authoring.notebook_run import code_hash, is_fresh, notebook_text, output_texts, read_notebook
 
+pytestmark = pytest.mark.smoke
+
 NOTEBOOKS = authoring.select(authoring.ROOT, ("notebooks", "solutions"), [])
 LARGEST_BYTES = 1_000_000
 MEDIAN_LINES, LONGEST_CELL, LONGEST_SCRIPT = 8, 40, 80

@@ -23,6 +23,8 @@ from ddp_course.data.pairs import (
     write_pairs,
 )
 
+pytestmark = pytest.mark.smoke
+
 SOURCE = '''"""A docstring, if any (one) + two == 3:
 stays whole.
 """

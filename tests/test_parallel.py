@@ -15,7 +15,6 @@ from ddp_course.distributed.tensor_parallel import Placement
 from ddp_course.training.command_line import parse
 
 AXES = "pp", "dp", "shard", "cp", "tp"
-EVERY = os.environ.get("DDP_COURSE_EVERY_CASE", "0") != "0"  # once a week: each mesh of eight ranks
 STEPS, EQUAL = 4, 1e-10  # a larger gap between losses in float64 is no rounding: a test of each axis shows it
 FLAGS = (
     "--data",
@@ -203,7 +202,10 @@ def test_what_does_not_divide_is_refused(four, refusal):
     assert outcomes[refusal].startswith(f"InputError: {refusal}")
 
 
-MESHES_OF_EIGHT = factorisations(8) if EVERY else [(2, 1, 2, 1, 2), (1, 2, 2, 2, 1), (2, 1, 1, 2, 2), (2, 4, 1, 1, 1)]
+IN_EVERY_RUN = (2, 1, 2, 1, 2), (1, 2, 2, 2, 1), (2, 1, 1, 2, 2), (2, 4, 1, 1, 1)
+MESHES_OF_EIGHT = [
+    pytest.param(sizes, marks=() if sizes in IN_EVERY_RUN else pytest.mark.weekly) for sizes in factorisations(8)
+]
 DEEP = ("--layers", 8, "--heads", 8, "--tokens-per-update", 256, "--micro-batch-size", 1, "--steps", 2)
 
 

@@ -7,6 +7,8 @@ import torch
 
 from ddp_course.models import minigpt
 
+pytestmark = pytest.mark.smoke
+
 
 def test_the_plain_model_computes_minigpts_loss_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))

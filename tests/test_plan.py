@@ -17,6 +17,8 @@ from ddp_course.plan.overview import NOTHING, overview
 from ddp_course.plan.search import Job, best_way, cannot, divisors, evaluate, meshes, search
 from ddp_course.plan.traffic import Cluster, bubble, micro_batches, step, traffic
 
+pytestmark = pytest.mark.smoke
+
 GB = 2**30
 SEVEN = Model(7e9, 32, 4096, 32, 4096)
 SIXTY_FOUR = Cluster(64, 80 * GB, 50e9)

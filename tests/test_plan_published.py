@@ -14,6 +14,8 @@ from ddp_course.predict.cluster_step import Job as Plain
 from ddp_course.predict.hardware import ASSUMED, GPUS, Range
 from ddp_course.predict.shape import SHAPES
 
+pytestmark = pytest.mark.smoke
+
 SEVEN = Model(7e9, 32, 4096, 32, 4096)
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from ddp_course.authoring import commands as authoring
 
+pytestmark = pytest.mark.smoke
+
 ROOT = authoring.ROOT
 PAGES = [*authoring.select(ROOT, ("notebooks", "solutions", "exercises"), []), *sorted(ROOT.glob("notebooks/*.md"))]
 NUMBER = r"\d{1,2}[a-z]?\.\d+"

@@ -7,6 +7,8 @@ import torch
 from ddp_course.lab import predict as module
 from ddp_course.lab.predict import predict, scoreboard
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture(autouse=True)
 def empty_notebook(monkeypatch):

@@ -7,6 +7,8 @@ import pytest
 from ddp_course.base.errors import InputError
 from ddp_course.lab.probe import printed
 
+pytestmark = pytest.mark.smoke
+
 RUN = SimpleNamespace(
     lines={
         0: ["3 tokens", "step 1  loss 5.25  gradient norm 7", "step 1  validation loss 5.5", "step 12  loss nan"],

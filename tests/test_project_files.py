@@ -15,9 +15,12 @@ from packaging.utils import canonicalize_name
 
 from ddp_course.authoring import commands as authoring
 
+pytestmark = pytest.mark.smoke
+
 ROOT = authoring.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TARGETS = ["train", "test", "lab", "notebooks", "exercises", "bench", "lint", "kill-matrix", "fuzz"]
+TARGETS += ["smoke", "test-weekly"]
 WRITTEN_FOLDERS = [f"{folder}/scripts" for folder in ("notebooks", "exercises", "solutions")]
 WRITTEN_FOLDERS += [f"{folder}/answers" for folder in ("exercises", "solutions")]
 OF_THIS_PLATFORM = re.compile(r"platform_|sys_platform|os_name|python_|implementation_")
@@ -164,33 +167,14 @@ def test_folders_that_cells_write_to_are_there_in_a_fresh_clone():
         assert (ROOT / folder / ".gitkeep").is_file(), f"{folder}/.gitkeep is missing: %%writefile makes no folder"
 
 
-def test_continuous_integration_runs_all_tests_and_every_answer_once_a_week():
-    workflow = yaml.safe_load(text_of(".github/workflows/test.yml"))
-    job = workflow["jobs"]["test"]
-    weekly = {"DDP_COURSE_EVERY_CASE": "${{ github.event_name == 'schedule' && 1 || 0 }}"}
-    assert [step for step in job["steps"] if "run" in step] == [{"run": ".ci/run ${{ matrix.part }}", "env": weekly}]
-    assert job["strategy"]["matrix"]["part"] == ["test", "test-rest"]
-    assert job["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
-    uses = [step["uses"] for step in job["steps"] if "uses" in step]
-    assert uses and all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", one) for one in uses), "pin actions by commit"
-
-
-@pytest.mark.parametrize("part", [[], ["test-rest"]])
-@pytest.mark.parametrize(("codes", "calls", "code"), [("0", 1, 0), ("2 0", 2, 0), ("2 2", 2, 2)])
-def test_ci_runs_what_failed_once_more_and_no_more(tmp_path, codes, calls, code, part):
-    """With a `make` that ends with each of `codes` in turn."""
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
-    make = tmp_path / "make"
-    make.write_text(f'#!/bin/bash\ncodes=({codes})\necho "$@" >> calls\nexit "${{codes[$(wc -l < calls) - 1]}}"\n')
-    make.chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run([tmp_path / ".ci" / "run", *part], env=environment, stdout=subprocess.PIPE, timeout=60)
-    made = (tmp_path / "calls").read_text().splitlines()
-    [target] = part or ["test"]
-    assert (done.returncode, len(made), made[0]) == (code, calls, target)
-    again = "--last-failed --last-failed-no-failures=none"
-    assert all(one.startswith(f"{target} ") and again in one for one in made[1:])
+def test_continuous_integration_runs_smoke_first_then_all_and_the_rest_once_a_week():
+    jobs = yaml.safe_load(text_of(".github/workflows/test.yml"))["jobs"]
+    commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
+    assert commands == {name: [f".ci/run {name}"] for name in ("smoke", "test", "test-weekly")}
+    assert jobs["test"]["needs"] == "smoke" and jobs["test-weekly"]["if"] == "github.event_name == 'schedule'"
+    assert jobs["test"]["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
+    uses = [step["uses"] for job in jobs.values() for step in job["steps"] if "uses" in step]
+    assert uses and all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action) for action in uses), "pin by commit"
 
 
 # ---- the Makefile, without running it ----------------------------------------------------------------------------
@@ -261,13 +245,16 @@ def test_make_train_leaves_hidden_gpus_alone(commands, monkeypatch, visible, pro
     assert "--nproc-per-node=2 " in make("--dry-run", "train", path=commands(0, 4)).stdout
 
 
-@pytest.mark.parametrize(("target", "chosen"), [("test", '-m "not rest"'), ("test-rest", "-m rest")])
-def test_make_test_checks_style_first_and_with_its_rest_runs_all(target, chosen):
+@pytest.mark.parametrize(
+    ("target", "chosen"), [("smoke", "-m smoke"), ("test", '-m "not weekly"'), ("test-weekly", "-m weekly")]
+)
+def test_each_lane_checks_style_first_and_chooses_by_marks(target, chosen):
     run = make("--dry-run", target).stdout
-    assert -1 < run.index("ruff check .") < run.index("-m pytest")
-    assert run.rstrip().endswith(f"--no-loadscope-reorder {chosen}")
-    run = make("--dry-run", target, "ARGS=tests/test_ladder.py").stdout
-    assert run.rstrip().endswith("--no-loadscope-reorder tests/test_ladder.py")
+    assert -1 < run.index("ruff check .") < run.index("-m pytest") < run.index(chosen)
+
+
+def test_make_test_runs_what_it_is_told_to():
+    assert make("--dry-run", "test", "ARGS=tests/test_ladder.py").stdout.rstrip().endswith(" tests/test_ladder.py")
 
 
 def test_an_old_or_missing_python_gives_one_line(tmp_path):

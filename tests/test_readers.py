@@ -9,6 +9,8 @@ from ddp_course.base.errors import InputError
 from ddp_course.lab.figures.readers import who_reads
 from ddp_course.lab.figures.style import rank_colour
 
+pytestmark = pytest.mark.smoke
+
 
 def readings(figure):
     """{(row, sample): the colours of its parts, from bottom to top}."""

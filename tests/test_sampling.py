@@ -6,6 +6,8 @@ import torch
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, generate
 from ddp_course.models.sampling import KeyValueCache, sample, sample_without_cache
 
+pytestmark = pytest.mark.smoke
+
 CONTEXT, VOCABULARY = 32, 61
 RAGGED = [[1, 2, 3], [7], [5, 4, 3, 2, 1, 0, 9, 8], [11, 12]]
 

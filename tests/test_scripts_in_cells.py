@@ -12,6 +12,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from ddp_course.authoring import commands as authoring
 from ddp_course.authoring.notebook_run import WRITE_FOLDERS, cell_label, read_notebook, written_files
 
+pytestmark = pytest.mark.smoke
+
 NOTEBOOKS = authoring.select(authoring.ROOT, ("notebooks", "solutions"), [])
 LESSONS = authoring.ROOT / "notebooks"
 ABSOLUTE = re.compile(r"/(tmp\b|(?!proc/|sys/|dev/)[A-Za-z][\w.-]*/)|[A-Za-z]:\\")

@@ -8,6 +8,8 @@ from ddp_course.data.shards import Shards
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.data.windows import micro_batches, validation_batches
 
+pytestmark = pytest.mark.smoke
+
 IDS = np.random.default_rng(1).integers(1, 256, 5000).astype("<u2")
 LENGTHS = [900, 1, 2600, 499]  # and what is left
 

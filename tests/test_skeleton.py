@@ -59,7 +59,7 @@ def of_the_trainer(tmp_path_factory):
     return {"loss": metrics(run_dir), "validation loss": metrics(run_dir, "val_loss")}
 
 
-@pytest.mark.parametrize("nproc", [1, 2, 4])
+@pytest.mark.parametrize("nproc", [1, pytest.param(2, marks=pytest.mark.smoke), 4])
 def test_its_losses_are_the_trainers(of_the_trainer, nproc):
     run = warm.ranks(SKELETON, *FLAGS, nproc=nproc)
     found = curves(run.lines[0])

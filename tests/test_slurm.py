@@ -14,7 +14,6 @@ from ddp_course.cluster import slurm as slurm_module
 from ddp_course.cluster.namespaces import path
 from ddp_course.cluster.slurm import PROGRAMS
 
-pytestmark = pytest.mark.ranks
 MISSING = unavailable() or slurm_unavailable()
 here = pytest.mark.skipif(bool(MISSING), reason=MISSING or "")
 TEMPLATE = "ddp_course/cluster/templates/minigpt.sbatch"

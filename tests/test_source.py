@@ -15,6 +15,8 @@ from ddp_course.base.errors import InputError
 from ddp_course.lab import source
 from ddp_course.lab.source import show_diff, show_source
 
+pytestmark = pytest.mark.smoke
+
 
 class Reader(HTMLParser):
     """Checks that tags close in order; collects text, tags and attributes."""

@@ -10,6 +10,8 @@ from ddp_course.lab import predict as predicting
 from ddp_course.lab import start_page
 from ddp_course.lab.predict import predict, scoreboard
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):

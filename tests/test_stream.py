@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader
 from ddp_course.base.errors import InputError
 from ddp_course.data.stream import TokenStream
 
+pytestmark = pytest.mark.smoke
+
 CONTEXT = 4
 SIZES = [41, 3, 0, 22, 5, 67]  # tokens in each file; the second and third have no window
 WINDOWS = sum((size - 1) // CONTEXT for size in SIZES if size)

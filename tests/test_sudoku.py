@@ -7,6 +7,8 @@ import pytest
 from ddp_course.base.errors import InputError
 from ddp_course.data import sudoku
 
+pytestmark = pytest.mark.smoke
+
 # A published one, and the only grid that completes it (Wikipedia, "Sudoku").
 PUBLISHED = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 SOLVED = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"

@@ -1,6 +1,10 @@
 """A table in a notebook."""
 
+import pytest
+
 from ddp_course.lab.table import table
+
+pytestmark = pytest.mark.smoke
 
 
 def test_rows_become_a_table_under_their_names():

@@ -22,7 +22,6 @@ from ddp_course.cluster.manifest import documents, models_missing, problems
 from ddp_course.cluster.namespaces import path
 from ddp_course.cluster.pods import Pod, pods, run
 
-pytestmark = pytest.mark.ranks
 here = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
 with_models = pytest.mark.skipif(bool(models_missing()), reason=models_missing() or "")
 TEMPLATES = ROOT / "ddp_course" / "cluster" / "templates"

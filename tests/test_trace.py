@@ -9,6 +9,8 @@ from ddp_course.base.errors import InputError
 from ddp_course.lab.step_shares import EXPOSED, IDLE, fastest, hidden, lane, shares, steps_of
 from ddp_course.lab.trace import aligned, clocks, lateness, matched, read_traces, save_merged, transfers
 
+pytestmark = pytest.mark.smoke
+
 TRAINS, GLOO = 11, 12  # threads
 # One step from 0 to 100 ms: the message leaves at 50, is exposed from 70 to 90, and 98 to 100 belongs to nothing.
 STEP = [("step", 0, 100), ("input", 0, 10), ("forward", 10, 40), ("backward", 40, 92), ("optimizer", 92, 98)]

@@ -4,6 +4,8 @@ import pytest
 
 from ddp_course.grader.warm_up import STRICT_VARIABLE, warm_up
 
+pytestmark = pytest.mark.smoke
+
 
 def attempted(answer):
     with warm_up("02.a"):

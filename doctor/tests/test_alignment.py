@@ -5,6 +5,8 @@ from ddp_doctor.alignment import differences
 from ddp_doctor.history import Collective, Frame, History
 from ddp_doctor.source_lines import conditions, decisive, text_at
 
+pytestmark = pytest.mark.smoke
+
 SCRIPT = """\
 def evaluate(rank, x):
     if rank != 0:

@@ -9,6 +9,8 @@ from ddp_doctor.history import Frame
 from ddp_doctor.page import as_json, page
 from ddp_doctor.seen import Error, Job, Rank
 
+pytestmark = pytest.mark.smoke
+
 LINE = "/somewhere/train.py"
 TORCH = "/x/site-packages/torch/distributed/distributed_c10d.py"
 BACKWARD = (Frame("/x/site-packages/torch/autograd/__init__.py", 395, "backward"), Frame(LINE, 12, "train"))

@@ -5,6 +5,8 @@ from ddp_doctor.audit.kept import Kept
 from ddp_doctor.audited import Audit, Seen
 from ddp_doctor.set_back import moment, set_back, take_copies
 
+pytestmark = pytest.mark.smoke
+
 
 class Log:
     def __init__(self, folder):

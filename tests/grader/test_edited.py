@@ -9,6 +9,8 @@ from ddp_course.grader.exercises import names
 
 from .kill_matrix import main
 
+pytestmark = pytest.mark.smoke
+
 BASE = "def f(x):\n    y = x + 1\n    return y\n\n\ndef g(x):\n    y = x + 2\n    return y\n"
 
 

@@ -7,6 +7,8 @@ from ddp_course.grader.likeness import Mistake, recognised
 
 from .kill_matrix import verdicts
 
+pytestmark = pytest.mark.smoke
+
 MISREAD = {  # question: {what is wrong: (edit of the solution, part of what was observed, part of where to look)}
     "02.2": {
         "the operations give up before the grader does": (

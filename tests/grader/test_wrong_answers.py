@@ -1,12 +1,10 @@
 """The grader is itself on trial: every wrong answer is caught by the check that should, every right one passes.
 
-A usual run grades the right answers and one wrong answer for each check. DDP_COURSE_EVERY_CASE=1 grades all, as
-`make kill-matrix` does. That the course's own solutions pass is shown by the exercises, see test_exercises.py.
+One wrong answer for each check runs every time, all of them weekly. `make kill-matrix` prints what they become.
+That the course's own solutions pass is shown by the exercises, see test_exercises.py.
 The answers of a notebook are graded with one start of the harness. The name of a test says which check catches which
 answer; authoring/answers.py says how an answer is written down.
 """
-
-import os
 
 import pytest
 
@@ -16,11 +14,16 @@ from ddp_course.grader.verdict import EXIT_CODES
 
 from .kill_matrix import all_verdicts, first_of_each_check
 
-EVERY = os.environ.get("DDP_COURSE_EVERY_CASE", "0") != "0"
+IN_EVERY_RUN = {question: [answer.name for answer in first_of_each_check(question)] for question in names()}
 WRONG = [
-    pytest.param(question, answer, id=f"{question}-{answer.check}-{answer.name}")
+    pytest.param(
+        question,
+        answer,
+        id=f"{question}-{answer.check}-{answer.name}",
+        marks=() if answer.name in IN_EVERY_RUN[question] else pytest.mark.weekly,
+    )
     for question in names()
-    for answer in (wrong_answers(question) if EVERY else first_of_each_check(question))
+    for answer in wrong_answers(question)
 ]
 RIGHT = [
     pytest.param(question, answer, id=f"{question}-{answer.name}")
@@ -30,14 +33,10 @@ RIGHT = [
 LEAST = 5  # wrong answers to a question
 
 
-def results(question):
-    """{name: verdict} of the answers to `question` that this run grades."""
-    return all_verdicts(question[:2], EVERY)[question]
-
-
 @pytest.mark.parametrize(("question", "answer"), WRONG)
 def test_a_wrong_answer_is_caught(question, answer):
-    verdict = results(question)[answer.name]
+    every = answer.name not in IN_EVERY_RUN[question]
+    verdict = all_verdicts(question[:2], every)[question][answer.name]
     assert not verdict.passed, f"{question} {answer.name} survives: {answer.does}"
     assert (verdict.state, verdict.check) == (answer.state, answer.check), verdict
     assert answer.says in verdict.observed, verdict
@@ -47,7 +46,7 @@ def test_a_wrong_answer_is_caught(question, answer):
 
 @pytest.mark.parametrize(("question", "answer"), RIGHT)
 def test_a_right_answer_passes(question, answer):
-    verdict = results(question)[answer.name]
+    verdict = all_verdicts(question[:2], every=False)[question][answer.name]
     assert verdict.passed, verdict
     assert len(verdict.facts) == len(load(question).checks)
 
