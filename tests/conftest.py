@@ -68,9 +68,7 @@ class Progress:
         self.stop.set()
 
     def print(self, line):
-        reporter = self.plugins.getplugin("terminalreporter")
-        reporter.ensure_newline()
-        reporter.write_line(line)
+        self.plugins.getplugin("terminalreporter").write(f"\n{line}\n")
 
     def print_regularly(self):
         while not self.stop.wait(30):
