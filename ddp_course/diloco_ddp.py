@@ -26,32 +26,32 @@ from ddp_course.checkpoint.run_directory import open_run
 from ddp_course.checkpoint.training_state import TrainingState
 from ddp_course.distributed import process_group
 from ddp_course.distributed.replica_check import assert_replicas_equal
-from ddp_course.distributed.sync import sum_over_ranks
 from ddp_course.models import minigpt
 from ddp_course.models.minigpt import MiniGPT, parameter_count
 from ddp_course.trainers.pretraining import (
-    PretrainingSettings,
-    begin,
-    identity_of,
-    micro_steps_per_update,
+    TINY,
+    PretrainingConfig,
+    batch_bytes,
+    gradient_accumulation_steps,
+    make_identity,
+    make_model_config,
+    micro_batches,
     open_text,
-    say_results,
-    shape_of,
+    results,
     validate,
 )
 from ddp_course.training.command_line import run
 from ddp_course.training.diloco import DiLoCo
+from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
-from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate
+from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, by_rule, parameter_dtype
-from ddp_course.training.progress import Progress
 from ddp_course.training.settings import check_ranges
-from ddp_course.training.stop_request import StopRequest
-from ddp_course.training.throughput import copied_ahead, peak_per_second
+from ddp_course.training.throughput import peak_per_second
 
 
 @dataclass(frozen=True)
-class DiLoCoConfig(PretrainingSettings):
+class DiLoCoConfig(PretrainingConfig):
     """Pre-train MiniGPT on workers, one per rank, that meet seldom. Their number belongs to the training run.
 
     Numbers are logged, validations and checkpoints made, and stops obeyed at meetings: the first one when it is due, or
@@ -60,77 +60,50 @@ class DiLoCoConfig(PretrainingSettings):
     """
 
     sync_every: int = 25
-    """Updates between meetings, at which a worker sends as much as DDP does in one update. The last update meets."""
+    """Steps between meetings, at which a worker sends as much as DDP does in one step. The last step meets."""
     outer_lr: float = 0.7
     """Learning rate of the outer optimizer. 1 without momentum: the weights become their mean."""
     outer_momentum: float = 0.5
     """Nesterov momentum of the outer optimizer, below 1. The paper has 0.9, for runs with many more meetings."""
     inner: Literal["adamw", "sgd"] = "adamw"
     """What a worker trains with between meetings. sgd: without momentum."""
-    check_every: int = 0
-    """Updates between comparisons of weights, outer momentum and random state over the ranks. 0: weights at the end."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(
-            self, at_least_1=("sync_every",), at_least_0=("outer_momentum", "check_every"), above_0=("outer_lr",)
-        )
+        check_ranges(self, at_least_1=("sync_every",), at_least_0=("outer_momentum",), above_0=("outer_lr",))
         if self.outer_momentum >= 1:
             raise ValueError(f"--outer-momentum must be below 1, not {self.outer_momentum}")
 
 
-PRESETS = {
-    "laptop": DiLoCoConfig(),
-    "tiny": DiLoCoConfig(
-        preset="tiny",
-        tokenizer="bytes",
-        vocab_size=None,
-        layers=2,
-        heads=2,
-        width=64,
-        context=64,
-        tokens_per_update=2048,
-        micro_batch_size=8,
-        steps=20,
-        warmup_steps=2,
-        validate_every=10,
-        checkpoint_every=10,
-        log_every=1,
-        sync_every=5,
-    ),
-}
+PRESETS = {"laptop": DiLoCoConfig(), "tiny": DiLoCoConfig(**TINY, sync_every=5)}
 
 
 def train(config: DiLoCoConfig) -> int:
-    """One worker's part of the run, to the last step or until a stop was asked for; returns the exit code."""
+    """Train as one worker, to the last step or until a stop was asked for; returns the exit code."""
     world = process_group.start(config.timeout_seconds, config.device)
-    accumulation_steps = micro_steps_per_update(config, world.size)
+    accumulation_steps = gradient_accumulation_steps(config, world.size)
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="diloco")
-    tokens, windows = open_text(world, config, run_directory.before)
+    tokens, windows = open_text(world, config, run_directory)
     process_group.seed_shared(config.seed)
-    shape, dtype = shape_of(config, tokens), parameter_dtype(config.precision)
-    parameters = parameter_count(shape)
-    need = training_bytes(parameters, dtype)
-    need += 3 * parameters * dtype.itemsize  # the common weights, the way from there, and momentum
-    need += minigpt.activation_bytes(shape, config.micro_batch_size) + 8 * config.tokens_per_update // config.context
+    model_config, dtype = make_model_config(config, tokens), parameter_dtype(config.precision)
+    parameters = parameter_count(model_config)
+    need = training_bytes(parameters, dtype) + batch_bytes(config, model_config)
+    need += 3 * parameters * dtype.itemsize  # the common weights, the outer gradient, and momentum
     require_memory(world, "this training run", need)
     by_rule(config.precision, world.device, config.context).use()
 
     # DiLoCo 1/6: no wrapper around the model. Each worker has an optimizer of its own; the outer one is common.
-    model = MiniGPT(shape).to(world.device, dtype)
+    model = MiniGPT(model_config).to(world.device, dtype)
     inner = make_inner(config, model)
     process_group.seed_rank(config.seed, world.rank)
     diloco = DiLoCo(world, model, inner, config.outer_lr, config.outer_momentum)
     # DiLoCo 2/6: a checkpoint holds the common weights, the averages of all workers, and the outer momentum.
-    state = TrainingState(
-        {"model": model, "optimizer": diloco, "scaler": torch.amp.GradScaler(world.device.type, enabled=False)},
-        identity_of(config, tokens),
-    )
-    step = state.restore(world, checkpoint) if checkpoint else 0
-    if step >= config.steps:
-        world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
+    scaler = torch.amp.GradScaler(world.device.type, enabled=False)
+    parts = {"model": model, "optimizer": diloco, "scaler": scaler}
+    loop = TrainingLoop(run_directory, config, TrainingState(parts, make_identity(config, tokens, config.precision)))
+    settings = {"token_file": str(tokens.folder)}
+    if not loop.begin(checkpoint, settings, {"tokenizer_state": tokens.tokenizer.state()}):
         return 0
-    settings = begin(world, run_directory, config, tokens, step)
 
     world.say(
         f"{parameters:,} parameters; {len(tokens.train):,} training tokens{windows.described}; "
@@ -138,75 +111,50 @@ def train(config: DiLoCoConfig) -> int:
         f"{config.tokens_per_update:,} tokens per update = {world.size} worker(s) x {accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
-    progress = Progress(
-        run_directory,
-        config,
-        first_step=step,
-        per_update=config.tokens_per_update,
-        unit="tokens",
-        peak=peak_per_second(world, config.precision, minigpt.flops_per_token(shape)),
-    )
-    stop_request, stopping = StopRequest(world, config), False
-    batches = copied_ahead(
-        (
-            batch
-            for update in range(step, config.steps)
-            for batch in windows.micro_batches(
-                update=update,
-                rank=world.rank,
-                world_size=world.size,
-                micro_batch_size=config.micro_batch_size,
-                accumulation_steps=accumulation_steps,
-            )
-        ),
-        world.device,
-    )
-    while step < config.steps and not stopping:
-        met, step = step, min(config.steps, step - step % config.sync_every + config.sync_every)
+    steps = range(loop.step, config.steps)
+    batches = micro_batches(windows, config, steps, rank=world.rank, world_size=world.size, device=world.device)
+    peak = peak_per_second(world, config.precision, minigpt.flops_per_token(model_config))
+    for first_step in loop.steps(unit="tokens", per_step=config.tokens_per_update, peak=peak):
+        meeting = min(config.steps, first_step - first_step % config.sync_every + config.sync_every)
         loss_sum = torch.zeros((), device=world.device, dtype=torch.float64)
         norm_sum, target_count = 0.0, 0
-        # DiLoCo 3/6: between meetings a worker trains as if it were alone, and sends nothing.
-        for update in range(met, step):
-            set_learning_rate(inner, config.learning_rate_at(update))
+        # DiLoCo 3/6: between meetings a worker trains for itself, and sends nothing.
+        for step in range(first_step, meeting):
+            set_learning_rate(inner, config.learning_rate_at(step))
             for _ in range(accumulation_steps):
                 inputs, targets = next(batches)
                 with autocast(config.precision, world.device):
                     loss = model(inputs, targets)
                 # As in DDP, so that the mean over the workers is the mean over the tokens of all of them.
-                (loss * (world.size / windows.targets(update))).backward()
+                (loss * (world.size / windows.targets(step))).backward()
                 loss_sum += loss.detach()
             # DiLoCo 4/6: the limit is for a worker's own gradient. Nobody knows that of the global batch.
             norm_sum += clip_grad_norm_(model.parameters(), config.gradient_clip or math.inf)
             inner.step()
             inner.zero_grad()
-            target_count += windows.targets(update)
+            target_count += windows.targets(step)
         # DiLoCo 5/6: one all-reduce of the size of the model, and one of the few numbers that all have to know.
         outer_norm = diloco.meet()
-        total, norms, ranks_asked = sum_over_ranks(world, loss_sum, norm_sum, stop_request.asked())
-        stopping, updates = ranks_asked > 0, range(met + 1, step + 1)
-        if any(config.check_every and update % config.check_every == 0 for update in updates):
-            assert_replicas_equal(world, model, diloco.outer, own_random_state=True, step=step)
-        progress.step(
-            step,
+        total_loss, total_norm = loop.sum_over_ranks(loss_sum, norm_sum)
+        step_count = meeting - first_step
+        loop.report(
             loss_sum,
-            loss=total / target_count,
-            learning_rate=config.learning_rate_at(step - 1),
-            grad_norm=norms / len(updates) / world.size,
+            step=meeting,
+            loss=total_loss / target_count,
+            learning_rate=config.learning_rate_at(meeting - 1),
+            grad_norm=total_norm / step_count / world.size,
             outer_grad_norm=outer_norm,
-            **windows.logged(target_count / len(updates)),
+            **windows.logged(target_count / step_count),
         )
-        with progress.paused():
-            # DiLoCo 6/6: now, and only now, there is one model to save and to judge.
-            if stopping or any(is_due(update, config.checkpoint_every, config.steps) for update in updates):
-                state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
-            if any(is_due(update, config.validate_every, config.steps) for update in updates):
-                progress.validation(step, loss=validate(model, tokens, config, world))
-    progress.close()
+        if loop.passed(config.check_every):
+            assert_replicas_equal(world, model, diloco.outer, own_random_state=True, step=meeting)
+        # DiLoCo 6/6: now, and only now, there is one model to save and to validate.
+        loop.save_and_validate(lambda: {"loss": validate(model, tokens, config, config.precision, world)})
 
     assert_replicas_equal(world, model)
-    if stopping and step < config.steps:
-        return stop_request.leave(step, run_directory.path)
-    say_results(world, progress, run_directory)
+    if loop.stopped_early:
+        return loop.leave()
+    world.say(f"{results(loop.progress)}\nrun directory: {run_directory.path}")
     return 0
 
 

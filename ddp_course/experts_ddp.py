@@ -28,34 +28,33 @@ from ddp_course.distributed import process_group
 from ddp_course.distributed.expert_parallel import add_gradients
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.parameter_shards import assert_copies_equal, clip_gradients, parameter_shards
-from ddp_course.distributed.sync import sum_over_ranks
-from ddp_course.models import minigpt
 from ddp_course.trainers.minigpt_experts import MixtureGPT, mixture_parameter_count
 from ddp_course.trainers.minigpt_stage import TIED
 from ddp_course.trainers.pretraining import (
-    PretrainingSettings,
-    begin,
-    identity_of,
-    micro_steps_per_update,
+    TINY,
+    PretrainingConfig,
+    batch_bytes,
+    gradient_accumulation_steps,
+    make_identity,
+    make_model_config,
+    micro_batches,
     open_text,
-    say_results,
-    shape_of,
+    results,
     validate,
 )
 from ddp_course.training.command_line import run
+from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
-from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate
+from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, by_rule, parameter_dtype
-from ddp_course.training.progress import Progress
 from ddp_course.training.settings import check_ranges
-from ddp_course.training.stop_request import StopRequest
 
 
 @dataclass(frozen=True)
-class ExpertsConfig(PretrainingSettings):
+class ExpertsConfig(PretrainingConfig):
     """Pre-train MiniGPT with experts. The same flags mean the same training run at any number of processes.
 
-    Of several micro-batches the choices are counted first, in a forward pass more: take one, if it fits.
+    With several micro-batches one more forward pass counts the choices first: take one micro-batch, if it fits.
     """
 
     experts: int = 8
@@ -66,107 +65,73 @@ class ExpertsConfig(PretrainingSettings):
     """Ranks over which the experts are spread; the others are replicas of these. None: all ranks."""
     balance: float = 0.01
     """Weight of the balance loss, which is 1 in a layer whose experts are equally popular."""
-    check_every: int = 0
-    """Updates between comparisons of the copies that ranks hold of the same weights. 0: at the end."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, at_least_1=("experts", "best", "ep"), at_least_0=("balance", "check_every"))
+        check_ranges(self, at_least_1=("experts", "best", "ep"), at_least_0=("balance",))
         if self.best > self.experts:
             raise ValueError(f"--best {self.best} is more than --experts {self.experts}")
 
 
-PRESETS = {
-    "laptop": ExpertsConfig(),
-    "tiny": ExpertsConfig(
-        preset="tiny",
-        tokenizer="bytes",
-        vocab_size=None,
-        layers=2,
-        heads=2,
-        width=64,
-        context=64,
-        tokens_per_update=2048,
-        micro_batch_size=8,
-        steps=20,
-        warmup_steps=2,
-        validate_every=10,
-        checkpoint_every=10,
-        log_every=1,
-    ),
-}
+PRESETS = {"laptop": ExpertsConfig(), "tiny": ExpertsConfig(**TINY)}
 
 
 def train(config: ExpertsConfig) -> int:
-    """One rank's part of the run, to the last step or until a stop was asked for; returns the exit code."""
+    """Train as one rank, to the last step or until a stop was asked for; returns the exit code."""
     world = process_group.start(config.timeout_seconds, config.device)
-    accumulation_steps = micro_steps_per_update(config, world.size)
+    accumulation_steps = gradient_accumulation_steps(config, world.size)
     # MoE 1/7: experts are cut over the mesh's tp axis, as other tensors are; dp has the replicas. Windows go by rank.
-    spread_over = config.ep or world.size
-    if world.size % spread_over or config.experts % spread_over:
+    expert_ranks = config.ep or world.size
+    if world.size % expert_ranks or config.experts % expert_ranks:
         raise InputError(
-            f"--ep {spread_over} must divide the number of processes, {world.size}, and --experts "
+            f"--ep {expert_ranks} must divide the number of processes, {world.size}, and --experts "
             f"{config.experts}: each rank holds as many whole experts"
         )
-    mesh = Mesh(world, pp=1, dp=world.size // spread_over, shard=1, cp=1, tp=spread_over)
+    mesh = Mesh(world, pp=1, dp=world.size // expert_ranks, shard=1, cp=1, tp=expert_ranks)
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="experts")
-    tokens, windows = open_text(world, config, run_directory.before)
+    tokens, windows = open_text(world, config, run_directory)
     process_group.seed_shared(config.seed)
-    shape, dtype = shape_of(config, tokens), parameter_dtype(config.precision)
-    of_experts, others = mixture_parameter_count(shape, config.experts)
-    need = max((of_experts + others) * dtype.itemsize, training_bytes(others + of_experts // spread_over, dtype))
-    need += minigpt.activation_bytes(shape, config.micro_batch_size) + 8 * config.tokens_per_update // config.context
-    need += 16 * config.tokens_per_update // world.size  # the tokens and targets of an update lie here together
-    require_memory(world, "this training run", need)
+    model_config, dtype = make_model_config(config, tokens), parameter_dtype(config.precision)
+    of_experts, others = mixture_parameter_count(model_config, config.experts)
+    need = max((of_experts + others) * dtype.itemsize, training_bytes(others + of_experts // expert_ranks, dtype))
+    need += 16 * config.tokens_per_update // world.size  # the tokens and targets of a step are held at once
+    require_memory(world, "this training run", need + batch_bytes(config, model_config))
     by_rule(config.precision, world.device, config.context).use()
 
     # MoE 2/7: every rank makes the same whole model and keeps its experts. All else is replicated.
-    model = MixtureGPT(shape, config.experts, config.best).to(world.device, dtype)
+    model = MixtureGPT(model_config, config.experts, config.best).to(world.device, dtype)
     names = names_by_group(model)
     model.spread(mesh.tp)
     optimizer = make_adamw(model, config.learning_rate, config.weight_decay)  # after sharding
     shards = parameter_shards(model, mesh, {})
     process_group.seed_rank(config.seed, world.rank)
-    identity = {name: getattr(config, name) for name in ("experts", "best")} | identity_of(config, tokens)
     # MoE 3/7: a checkpoint holds all experts, so any number of ranks can go on from it.
-    state = TrainingState(
-        {"model": WholeModel(mesh, shards, names, TIED), "optimizer": WholeOptimizer(mesh, shards, names, optimizer)},
-        identity,
-    )
-    step = state.restore(world, checkpoint) if checkpoint else 0
-    if step >= config.steps:
-        world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
+    whole_optimizer = WholeOptimizer(mesh, shards, names, optimizer)
+    parts = {"model": WholeModel(mesh, shards, names, TIED), "optimizer": whole_optimizer}
+    identity = {"experts": config.experts, "best": config.best} | make_identity(config, tokens, config.precision)
+    loop = TrainingLoop(run_directory, config, TrainingState(parts, identity))
+    settings = {"token_file": str(tokens.folder)}
+    if not loop.begin(checkpoint, settings, {"tokenizer_state": tokens.tokenizer.state()}):
         return 0
-    settings = begin(world, run_directory, config, tokens, step)
 
     world.say(
-        f"{of_experts + others:,} parameters, {of_experts // spread_over + others:,} of them on rank 0; "
+        f"{of_experts + others:,} parameters, {of_experts // expert_ranks + others:,} of them on rank 0; "
         f"{len(tokens.train):,} training tokens{windows.described}; {config.precision} on {world.device}\n"
-        f"{config.experts} experts over {spread_over} rank(s), {mesh.dp.size} replica(s); "
+        f"{config.experts} experts over {expert_ranks} rank(s), {mesh.dp.size} replica(s); "
         f"{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x {accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
-    progress = Progress(run_directory, config, first_step=step, per_update=config.tokens_per_update, unit="tokens")
-    stop_request, stopping = StopRequest(world, config), False
     own = [shard.parameter for shard in shards if shard.placement]
     replicated = [shard.parameter for shard in shards if not shard.placement]
-    while step < config.steps and not stopping:
+    for step in loop.steps(unit="tokens", per_step=config.tokens_per_update):
         learning_rate = config.learning_rate_at(step)
         set_learning_rate(optimizer, learning_rate)
-        target_count = windows.targets(step)  # of all ranks together
-        batches = [
-            (inputs.to(world.device), targets.to(world.device))
-            for inputs, targets in windows.micro_batches(
-                update=step,
-                rank=world.rank,
-                world_size=world.size,
-                micro_batch_size=config.micro_batch_size,
-                accumulation_steps=accumulation_steps,
-            )
-        ]
+        target_count = windows.targets(step)  # of all ranks
+        share = {"rank": world.rank, "world_size": world.size, "device": world.device}
+        batches = list(micro_batches(windows, config, [step], **share))
         loss_sum, balance_sum = torch.zeros(2, device=world.device, dtype=torch.float64)
-        # MoE 4/7: the balance loss is of the whole update. A single forward pass cannot know its later choices.
-        choices = counted(model, batches, config, world.device) if accumulation_steps > 1 else None
+        # MoE 4/7: the balance loss is of the whole step. A single forward pass cannot know its later choices.
+        choices = count_choices(model, batches, config, world.device) if accumulation_steps > 1 else None
         for inputs, targets in batches:
             with autocast(config.precision, world.device):
                 loss = model(inputs, targets)
@@ -184,42 +149,34 @@ def train(config: ExpertsConfig) -> int:
         gradient_norm = clip_gradients(shards, config.gradient_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad()
-        step += 1
-        if config.check_every and step % config.check_every == 0:
-            assert_copies_equal(world, shards, step)
 
-        total, balance_total, ranks_asked = sum_over_ranks(world, loss_sum, balance_sum, stop_request.asked())
-        stopping = ranks_asked > 0
-        progress.step(
-            step,
+        total_loss, total_balance = loop.sum_over_ranks(loss_sum, balance_sum)
+        loop.report(
             loss_sum,
-            loss=total / target_count,
+            loss=total_loss / target_count,
             learning_rate=learning_rate,
             grad_norm=gradient_norm,
-            balance=balance_total / config.layers,
+            balance=total_balance / config.layers,
             busiest=busiest(choices),
             **windows.logged(target_count),
         )
-        with progress.paused():
-            if stopping or is_due(step, config.checkpoint_every, config.steps):
-                state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
-            if is_due(step, config.validate_every, config.steps):
-                # MoE 7/7: ranks communicate in the forward pass, so all take as many batches.
-                progress.validation(step, loss=validate(model, tokens, config, world))
-    progress.close()
+        if loop.passed(config.check_every):
+            assert_copies_equal(world, shards, loop.step)
+        # MoE 7/7: ranks communicate in the forward pass, so all take as many batches.
+        loop.save_and_validate(lambda: {"loss": validate(model, tokens, config, config.precision, world, even=True)})
 
     assert_copies_equal(world, shards)
-    if stopping and step < config.steps:
-        return stop_request.leave(step, run_directory.path)
-    say_results(world, progress, run_directory)
+    if loop.stopped_early:
+        return loop.leave()
+    world.say(f"{results(loop.progress)}\nrun directory: {run_directory.path}")
     return 0
 
 
 @torch.no_grad()
-def counted(
+def count_choices(
     model: MixtureGPT, batches: list[tuple[Tensor, Tensor]], config: ExpertsConfig, device: torch.device
 ) -> Tensor:
-    """(layers, experts): the choices of an update, of all ranks. Random numbers are left as they were."""
+    """(layers, experts): the choices of a step, of all ranks. Random numbers are left as they were."""
     choices = torch.zeros(config.layers, config.experts, dtype=torch.int64, device=device)
     with torch.random.fork_rng([device] if device.type == "cuda" else []), autocast(config.precision, device):
         for inputs, targets in batches:

@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
 import math
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -37,12 +37,11 @@ from ddp_course.distributed.sparse_embedding import SparseEmbedding, SparseSignS
 from ddp_course.distributed.sync import from_rank_0, sum_over_ranks
 from ddp_course.models.puzzle import PuzzleModel, PuzzleModelConfig, halting_steps
 from ddp_course.training.command_line import run
+from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
-from ddp_course.training.optimization import is_due, make_adamw, set_learning_rate, warmup_cosine
+from ddp_course.training.optimization import make_adamw, set_learning_rate, warmup_cosine
 from ddp_course.training.precision import HALF, autocast, parameter_dtype
-from ddp_course.training.progress import Progress
 from ddp_course.training.settings import RunSettings, check_ranges
-from ddp_course.training.stop_request import StopRequest
 
 IDENTITY = (
     "size",
@@ -82,7 +81,7 @@ class PuzzleConfig(RunSettings):
     embedding_weight_decay: float = 0.1
     """The embedding's own decay, on used rows only."""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Of the matrix products and of the rows that are looked up; weights stay float32 (float64 for float64)."""
+    """The number format of matrix products and of looked-up rows; weights stay float32 (float64 for float64)."""
     checkpoint_every: int = 100
     checkpoint: Literal["plain", "distributed"] = "plain"
     """Written by rank 0, or the tensors by all ranks together."""
@@ -176,21 +175,17 @@ PRESETS = {
 
 
 def train(config: PuzzleConfig) -> int:
-    """One rank\'s part of the run, to the last step or until a stop was asked for; returns the exit code."""
+    """Train as one rank, to the last step or until a stop was asked for; returns the exit code."""
     world = process_group.start(config.timeout_seconds, config.device)
-    wanted = config.run_dir or (f"runs/{config.run_name}" if config.run_name and config.resume == "no" else "")
-    run_directory, checkpoint = open_run(world, wanted, config.resume, kind="puzzles")
-    config = from_rank_0(world, lambda: named(config, run_directory))
-    shape, dtype = model_shape(config), parameter_dtype(config.precision)
-    boards = (config.puzzles * config.boards_per_puzzle + config.held_out) * config.size**2 if not config.data else 0
-    table = (config.puzzles + 1) * config.embedding_width * dtype.itemsize
-    update = -(-config.boards_per_update // world.size) * bytes_per_board(shape)
-    need = training_bytes(least_parameters(shape), dtype) + 2 * boards + table + update
-    require_memory(world, "this training run", need)
-    puzzles, held_out = from_rank_0(world, lambda: sets(config))
+    folder = config.run_dir or (f"runs/{config.run_name}" if config.run_name and config.resume == "no" else "")
+    run_directory, checkpoint = open_run(world, folder, config.resume, kind="puzzles")
+    config = from_rank_0(world, lambda: with_name(config, run_directory))
+    require_memory(world, "this training run", least_bytes(config, world.size))
+    puzzles, held_out = from_rank_0(world, lambda: make_or_read_sets(config))
 
     process_group.seed_shared(config.seed)
-    model = PuzzleModel(shape).to(world.device, dtype)
+    dtype = parameter_dtype(config.precision)
+    model = PuzzleModel(make_model_config(config)).to(world.device, dtype)
     # Row 0 belongs to no puzzle: it stays zero, and is what a puzzle gets that was never trained on.
     embedding = SparseEmbedding(
         config.puzzles + 1, config.embedding_width, std=0.0, dtype=dtype, cast_to=HALF.get(config.precision)
@@ -202,23 +197,16 @@ def train(config: PuzzleConfig) -> int:
     if config.checkpoint == "distributed":  # the sign-SGD remembers nothing but its rate, which the step decides
         state = DistributedState(nn.ModuleDict({"model": model, "embedding": embedding}), optimizer, identity)
     else:
-        parts = {
-            "model": model,
-            "embedding": embedding,
-            "optimizer": optimizer,
-            "embedding_optimizer": embedding_optimizer,
-        }
-        state = TrainingState(parts, identity)
-    step = state.restore(world, checkpoint) if checkpoint else 0
-    if step >= config.steps:
-        world.say(f"nothing left to do: step {step} of {config.steps} is done; --steps takes the run further")
+        optimizers = {"optimizer": optimizer, "embedding_optimizer": embedding_optimizer}
+        state = TrainingState({"model": model, "embedding": embedding} | optimizers, identity)
+    loop = TrainingLoop(run_directory, config, state)
+    if not loop.begin(checkpoint, {}):
         return 0
-    settings = run_directory.begin(step, asdict(config) | {"world_size": world.size})
 
-    # The model alone is wrapped: DDP would reduce, or broadcast, the whole table in every update.
+    # The model alone is wrapped: DDP would reduce, or broadcast, the whole table in every step.
     cells = torch.zeros(1, config.size**2, dtype=torch.int64, device=world.device)
     with autocast(config.precision, world.device):
-        replica = wrap(world, model, cells, embedding.table[:1], cells)
+        ddp_model = wrap(world, model, cells, embedding.table[:1], cells)
 
     world.say(
         f"{config.run_name}: {len(puzzles):,} boards of {config.puzzles:,} puzzles, {len(held_out):,} held out; "
@@ -226,8 +214,6 @@ def train(config: PuzzleConfig) -> int:
         f"{config.precision} on {world.device}\n{config.boards_per_update} boards per update, {world.size} rank(s); "
         f"filled in at random, {guessed(held_out, config.seed):.3f} of the held-out puzzles come out right"
     )
-    progress = Progress(run_directory, config, first_step=step, per_update=config.boards_per_update, unit="boards")
-    stop_request = StopRequest(world, config)
     batches = iter(
         PuzzleBatches(
             puzzles,
@@ -235,67 +221,58 @@ def train(config: PuzzleConfig) -> int:
             rank=world.rank,
             world_size=world.size,
             seed=config.seed,
-            start=step,
+            start=loop.step,
         )
     )
-    stopping = False
-    while step < config.steps and not stopping:
+    for step in loop.steps(unit="boards", per_step=config.boards_per_update):
         learning_rate, peak = config.learning_rate_at(step), config.embedding_learning_rate
         embedding_learning_rate = warmup_cosine(step, config.steps, config.warmup_steps, peak, final=peak / 10)
         set_learning_rate(optimizer, learning_rate)
         set_learning_rate(embedding_optimizer, embedding_learning_rate)
-        clues, targets, ids, _ = (part.to(world.device) for part in next(batches))
+        clues, targets, ids, _ = (tensor.to(world.device) for tensor in next(batches))
         # The loss is a mean over the empty cells of the global batch, so all ranks add up theirs first.
-        [cells] = sum_over_ranks(world, (targets != IGNORED).sum())
+        [empty_cells] = sum_over_ranks(world, (targets != IGNORED).sum())
         with autocast(config.precision, world.device):
-            loss = replica(clues, embedding(ids), targets)
-        (loss * (world.size / cells)).backward()  # DDP divides by the world size; the sign-SGD does not need it
+            loss = ddp_model(clues, embedding(ids), targets)
+        (loss * (world.size / empty_cells)).backward()  # DDP divides by the world size; the sign-SGD does not need it
         gradient_norm = clip_grad_norm_(model.parameters(), config.gradient_clip or math.inf)
         optimizer.step()
         embedding_optimizer.step()  # gathers the rows that any rank has used: a collective, like DDP's backward
         optimizer.zero_grad()
         embedding_optimizer.zero_grad()
-        step += 1
 
-        total, ranks_asked = sum_over_ranks(world, loss.detach(), stop_request.asked())
-        stopping = ranks_asked > 0
-        progress.step(
-            step,
+        [total_loss] = loop.sum_over_ranks(loss.detach())
+        loop.report(
             loss,
-            loss=total / cells,
+            loss=total_loss / empty_cells,
             grad_norm=gradient_norm.item(),
             learning_rate=learning_rate,
             embedding_learning_rate=embedding_learning_rate,
         )
-        with progress.paused():
-            # Saved first: who asked the run to stop may not wait for a validation.
-            if stopping or is_due(step, config.checkpoint_every, config.steps):
-                state.save(world, run_directory.path, step, settings, keep=config.keep_checkpoints)
-            if is_due(step, config.validate_every, config.steps):
-                progress.validation(step, **evaluate(model, embedding, held_out, config, world))
-    progress.close()
+        loop.save_and_validate(lambda: evaluate(model, embedding, held_out, config, world))
 
     assert_replicas_equal(world, model)
     assert_replicas_equal(world, embedding, buffers=True)
-    if stopping and step < config.steps:
-        return stop_request.leave(step, run_directory.path)
+    if loop.stopped_early:
+        return loop.leave()
+    first, last, validated = loop.progress.first, loop.progress.last, loop.progress.validated
     world.say(
-        f"first loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}; of the held-out "
-        f"puzzles {progress.validated['exact']:.3f} solved, of their empty cells "
-        f"{progress.validated['cell_accuracy']:.3f}\nrun directory: {run_directory.path}"
+        f"first loss {first['loss']:.4f}, last loss {last['loss']:.4f}; of the held-out puzzles "
+        f"{validated['exact']:.3f} solved, of their empty cells {validated['cell_accuracy']:.3f}\n"
+        f"run directory: {run_directory.path}"
     )
     return 0
 
 
-def named(config: PuzzleConfig, run_directory: RunDirectory) -> PuzzleConfig:
+def with_name(config: PuzzleConfig, run_directory: RunDirectory) -> PuzzleConfig:
     """The same with a name: a run that goes on keeps its own. On one rank: another one would draw another name."""
-    name = config.run_name or str(run_directory.before.get("run_name", ""))
+    name = config.run_name or str(run_directory.resumed_settings.get("run_name", ""))
     if not name:  # not from the seed: two runs of one seed have two names
         name = f"puzzles-{uuid.uuid4().hex[:6]}" if config.run_dir else run_directory.path.name
     return replace(config, run_name=name, run_dir=str(run_directory.path))
 
 
-def sets(config: PuzzleConfig) -> tuple[Puzzles, Puzzles]:
+def make_or_read_sets(config: PuzzleConfig) -> tuple[Puzzles, Puzzles]:
     """(To train on, held out). Called on one rank: the others need neither the folder nor the time."""
     counts = config.size, config.puzzles, config.boards_per_puzzle, config.held_out
     if config.data:
@@ -303,7 +280,8 @@ def sets(config: PuzzleConfig) -> tuple[Puzzles, Puzzles]:
     return make_sets(config.seed, *counts, (config.fewest_clues, config.most_clues))
 
 
-def model_shape(config: PuzzleConfig) -> PuzzleModelConfig:
+def make_model_config(config: PuzzleConfig) -> PuzzleModelConfig:
+    """The sizes of the model to train."""
     return PuzzleModelConfig(
         size=config.size,
         width=config.width,
@@ -317,15 +295,17 @@ def model_shape(config: PuzzleConfig) -> PuzzleModelConfig:
     )
 
 
-def least_parameters(shape: PuzzleModelConfig) -> int:
-    """A lower bound of the parameters of a PuzzleModel: the matrices of its blocks alone."""
-    return 12 * shape.layers * shape.width**2
-
-
-def bytes_per_board(shape: PuzzleModelConfig) -> int:
-    """A lower bound of what a board of an update takes: clues, targets, and what backward needs of each block."""
-    kept = 2 * shape.segments * shape.layers * 4 * shape.width  # numbers of at least two bytes, on two levels
-    return shape.size**2 * (8 + 8 + 2 * kept)
+def least_bytes(config: PuzzleConfig, world_size: int) -> int:
+    """A lower bound of the memory that a rank needs: the matrices of the blocks, boards, the table and one step."""
+    model_config, dtype = make_model_config(config), parameter_dtype(config.precision)
+    matrices = 12 * model_config.layers * model_config.width**2
+    boards = (config.puzzles * config.boards_per_puzzle + config.held_out) * config.size**2 if not config.data else 0
+    table = (config.puzzles + 1) * config.embedding_width * dtype.itemsize
+    # Backward needs numbers of at least two bytes of each block, on two levels; clues and targets are int64.
+    activations = 2 * model_config.segments * model_config.layers * 4 * model_config.width
+    board_bytes = config.size**2 * (8 + 8 + 2 * activations)
+    step = -(-config.boards_per_update // world_size) * board_bytes
+    return training_bytes(matrices, dtype) + 2 * boards + table + step
 
 
 @torch.no_grad()
@@ -358,10 +338,10 @@ def evaluate(
             dtype=torch.float64,
         )
     model.train(), embedding.train()
-    loss_sum, cells, found, solved, halted, count = sum_over_ranks(world, *sums)
+    loss_sum, cells, right_cells, solved, halted, count = sum_over_ranks(world, *sums)
     return {
         "loss": loss_sum / cells,
-        "cell_accuracy": found / cells,
+        "cell_accuracy": right_cells / cells,
         "exact": solved / count,
         "halting_steps": halted / count,
     }

@@ -189,7 +189,7 @@ def test_a_head_on_a_hugging_face_model_is_trained_and_loaded(folder, tmp_path, 
     from ddp_course.post_training.reward_model import load_reward_model
     from ddp_course.training.command_line import parse
 
-    monkeypatch.setattr(reward_ddp, "StopRequest", lambda *_: types.SimpleNamespace(asked=lambda: False))
+    monkeypatch.setattr("ddp_course.training.loop.StopRequest", lambda *_: types.SimpleNamespace(asked=lambda: False))
     flags = [
         "--preset",
         "tiny",

@@ -44,7 +44,7 @@ def report(run_dir, rank=0):
     """Two updates and a validation, as a launchable reports them."""
     run_dir.mkdir(exist_ok=True)
     run = RunDirectory(run_dir, World(rank, rank, 2, torch.device("cpu")))
-    progress = Progress(run, RunSettings(steps=2, log_every=1, wandb=True), first_step=0, per_update=8, unit="tokens")
+    progress = Progress(run, RunSettings(steps=2, log_every=1, wandb=True), first_step=0, per_step=8, unit="tokens")
     for step in (1, 2):
         progress.step(step, 3.0 - step, loss=3.0 - step)
     progress.validation(2, loss=1.5)

@@ -31,13 +31,13 @@ class RunDirectory:
     """`config.json`, `metrics.jsonl` (one object per line), `samples.txt`, `checkpoints/` and `latest`.
 
     Every rank knows the path; only rank 0 writes, and its `log` does nothing on the others. What cannot be written,
-    because the disk is full, raises InputError. `before`: the settings of the run that goes on, {} at a fresh start.
+    because the disk is full, raises InputError. `resumed_settings`: those of the run that goes on, {} at a new one.
     """
 
     path: Path
     world: World
     script: str = ""
-    before: Mapping[str, object] = field(default_factory=dict)
+    resumed_settings: Mapping[str, object] = field(default_factory=dict)
 
     def begin(self, step: int, config: dict) -> dict:
         """Write the settings; drop the metrics of updates after `step`, which a resumed run logs again (collective).

@@ -1,11 +1,11 @@
-"""What further trainers of MiniGPT have in common with minigpt_ddp.py: its flags, tokens and windows, how a run
-begins, is validated and ends.
+"""The parts that trainers of MiniGPT share: settings, text, the model's sizes, validation.
 
-minigpt_ddp.py shows all of it line by line. A trainer that begins here shows what it does otherwise.
+minigpt_ddp.py, parallel_ddp.py, diloco_ddp.py and experts_ddp.py train the same model on the same tokens for the same
+flags, and can go on from each other's checkpoints as far as their settings agree.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
@@ -19,17 +19,36 @@ from ddp_course.data.token_file import Tokens, open_tokens, prepare
 from ddp_course.data.windows import IGNORED, validation_batches
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over_ranks
+from ddp_course.models import minigpt
 from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.training.precision import autocast
 from ddp_course.training.progress import Progress
 from ddp_course.training.settings import RunSettings, check_ranges
+from ddp_course.training.throughput import copied_ahead
 
 IDENTITY = ("layers", "heads", "width", "context", "tokens_per_update", "seed")  # what a resumed run may not change
+TINY = {  # the preset of that name
+    "preset": "tiny",
+    "tokenizer": "bytes",
+    "vocab_size": None,
+    "layers": 2,
+    "heads": 2,
+    "width": 64,
+    "context": 64,
+    "tokens_per_update": 2048,
+    "micro_batch_size": 8,
+    "steps": 20,
+    "warmup_steps": 2,
+    "precision": "float32",
+    "validate_every": 10,
+    "checkpoint_every": 10,
+    "log_every": 1,
+}
 
 
 @dataclass(frozen=True)
-class PretrainingSettings(RunSettings):
-    """A trainer's settings start from these. The flags of minigpt_ddp.py, with its meanings."""
+class PretrainingConfig(RunSettings):
+    """Pre-train MiniGPT."""
 
     preset: Literal["laptop", "tiny"] = "laptop"
     """A named set of values; every other flag changes it. tiny: seconds. laptop: minutes."""
@@ -46,11 +65,13 @@ class PretrainingSettings(RunSettings):
     pack: bool = False
     """Windows of whole documents, some of them not quite full, instead of windows cut out of the stream of tokens."""
     tokens_per_update: int = 4096
-    """Tokens of one update, over all ranks and micro-batches: the constant of the run."""
+    """Tokens of one optimizer step, over all ranks and micro-batches: the constant of the run."""
     micro_batch_size: int = 4
     """Windows that one rank takes through the model at a time."""
     validation_windows: int | None = 64
     """Windows of a validation, spread evenly over the held-out text; None takes all of it."""
+    check_every: int = 0
+    """Steps between comparisons of what all ranks should hold alike, the optimizer too. 0: weights, at the end."""
     layers: int = 4
     """Transformer blocks."""
     heads: int = 4
@@ -67,47 +88,79 @@ class PretrainingSettings(RunSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         sizes = "layers", "heads", "width", "context", "tokens_per_update", "micro_batch_size", "validation_windows"
-        check_ranges(self, at_least_1=sizes)
+        check_ranges(self, at_least_1=sizes, at_least_0=("check_every",))
         if not 0 <= self.dropout < 1:
             raise ValueError(f"--dropout must be a probability from 0 to below 1, not {self.dropout}")
         if self.width % self.heads:
             raise ValueError(f"--width {self.width} does not divide into --heads {self.heads} of equal size")
 
 
-def micro_steps_per_update(config: PretrainingSettings, shares: int, called: str = "") -> int:
-    """How many micro-batches a rank accumulates, so that an update holds the same tokens at any world size.
+def gradient_accumulation_steps(config: PretrainingConfig, world_size: int, called: str = "") -> int:
+    """How many micro-batches a rank takes in a step, so that a step has the same tokens at any world size.
 
-    called: what the shares of an update are in the error, if not a rank each.
+    world_size: over how many ranks the windows are divided. called: their name in the error, if not "rank(s)".
     """
-    together = config.micro_batch_size * config.context * shares
-    steps, rest = divmod(config.tokens_per_update, together)
+    micro_batch_tokens = config.micro_batch_size * config.context * world_size
+    steps, rest = divmod(config.tokens_per_update, micro_batch_tokens)
     if rest:
-        nearest = " or ".join(f"{n * together:,}" for n in (steps, steps + 1) if n)
+        nearest = " or ".join(f"{n * micro_batch_tokens:,}" for n in (steps, steps + 1) if n)
         raise InputError(
             f"--tokens-per-update {config.tokens_per_update:,} is not a multiple of "
-            f"{called or f'{shares} rank(s)'} x {config.micro_batch_size} windows x {config.context} "
-            f"tokens = {together:,}; nearest that are: {nearest}"
+            f"{called or f'{world_size} rank(s)'} x {config.micro_batch_size} windows x {config.context} "
+            f"tokens = {micro_batch_tokens:,}; nearest that are: {nearest}"
         )
     return steps
 
 
 def open_text(
-    world: World, config: PretrainingSettings, before: Mapping[str, object]
+    world: World, config: PretrainingConfig, run_directory: RunDirectory
 ) -> tuple[Tokens, StreamWindows | PackedWindows]:
-    """The tokens, prepared by one rank and mapped by all, and the windows of a run (collective).
+    """The tokens and the windows that are cut out of them (collective).
 
-    before: the settings of the run that goes on, if one does. Raises InputError for a text shorter than a window.
+    One rank prepares the token file and all map it: nobody reads a file that another rank is still writing.
+    Raises InputError for a text shorter than a window.
     """
-    tokens = open_tokens(
-        from_rank_0(world, lambda: prepare(config.data, config.tokenizer, config.vocab_size, resumed_settings=before))
+    previous = run_directory.resumed_settings
+    folder = from_rank_0(
+        world, lambda: prepare(config.data, config.tokenizer, config.vocab_size, resumed_settings=previous)
     )
+    tokens = open_tokens(folder)
     assert_same_value(world, "the token file", tokens.fingerprint)
-    of_run = tokens.train, tokens.tokenizer.end_of_text, config.context, config.seed, config.tokens_per_update
-    return tokens, PackedWindows(*of_run) if config.pack else StreamWindows(*of_run)
+    make = PackedWindows if config.pack else StreamWindows
+    end_of_text = tokens.tokenizer.end_of_text
+    return tokens, make(tokens.train, end_of_text, config.context, config.seed, config.tokens_per_update)
 
 
-def shape_of(config: PretrainingSettings, tokens: Tokens) -> MiniGPTConfig:
-    """Of the model to train."""
+def micro_batches(
+    windows: StreamWindows | PackedWindows,
+    config: PretrainingConfig,
+    steps: Iterable[int],
+    *,
+    rank: int,
+    world_size: int,
+    device: torch.device,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """One rank's pairs (inputs, targets) of these steps, on its device: its share of each step's global batch.
+
+    The global batch is a function of the seed and the step: it is the same at any world size.
+    """
+    accumulation_steps = config.tokens_per_update // (config.micro_batch_size * config.context * world_size)
+    batches = (
+        batch
+        for step in steps
+        for batch in windows.micro_batches(
+            update=step,
+            rank=rank,
+            world_size=world_size,
+            micro_batch_size=config.micro_batch_size,
+            accumulation_steps=accumulation_steps,
+        )
+    )
+    return copied_ahead(batches, device)
+
+
+def make_model_config(config: PretrainingConfig, tokens: Tokens) -> MiniGPTConfig:
+    """The sizes of the model to train."""
     return MiniGPTConfig(
         vocab_size=tokens.tokenizer.vocab_size,
         context=config.context,
@@ -119,67 +172,85 @@ def shape_of(config: PretrainingSettings, tokens: Tokens) -> MiniGPTConfig:
     )
 
 
-def identity_of(config: PretrainingSettings, tokens: Tokens) -> dict[str, object]:
-    """What makes it this run and no other, in the words of minigpt_ddp.py's checkpoints."""
+def batch_bytes(config: PretrainingConfig, model_config: MiniGPTConfig) -> int:
+    """A lower bound of the memory that a rank needs besides the model: activations, and where windows start."""
+    activations = minigpt.activation_bytes(model_config, config.micro_batch_size)
+    return activations + 8 * config.tokens_per_update // config.context
+
+
+def make_identity(config: PretrainingConfig, tokens: Tokens, precision: str) -> dict[str, object]:
+    """The settings that make it this run and no other."""
     identity = {name: getattr(config, name) for name in IDENTITY}
     data = tokens.fingerprint + " packed" * config.pack
-    return identity | {"precision": config.precision, "data and tokenizer": data}
+    return identity | {"precision": precision, "data and tokenizer": data}
 
 
-def begin(
-    world: World, run_directory: RunDirectory, config: PretrainingSettings, tokens: Tokens, step: int
-) -> dict[str, object]:
-    """Write down that the run goes on from `step` (collective); returns what a checkpoint says of its settings."""
-    settings = asdict(config) | {"world_size": world.size, "token_file": str(tokens.folder)}
-    settings = run_directory.begin(step, settings)
-    return settings | {"tokenizer_state": tokens.tokenizer.state()}  # a checkpoint reads and writes text on its own
-
-
-def say_results(world: World, progress: Progress, run_directory: RunDirectory) -> None:
-    """The last lines of a run that came to its end."""
-    world.say(
+def results(progress: Progress) -> str:
+    """The last numbers of a run that came to its end."""
+    return (
         f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
-        f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s\nrun directory: "
-        f"{run_directory.path}"
+        f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s"
     )
 
 
-def even_validation_batches(
-    tokens: Tokens, config: PretrainingSettings, rows: int, share: int, shares: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The held-out windows of one of several shares: pairs (inputs, targets), int64, (rows, context).
+def validate(
+    model: nn.Module, tokens: Tokens, config: PretrainingConfig, precision: str, world: World, even: bool = False
+) -> float:
+    """Mean loss of a held-out token, the same at any world size: each rank has a share, sum and count are reduced.
 
-    All shares take as many batches of one shape, since a model may communicate in its forward pass. What is missing has
-    no targets.
+    model: the bare model, not the DDP wrapper, since ranks may have different numbers of batches.
+    even: for a model that communicates in its forward pass, so that ranks need the same number.
     """
-    context = config.context
-    windows = -(-(len(tokens.val) - 1) // context)
-    most = -(-min(windows, config.validation_windows or windows) // shares)  # windows of a share
-    batches = validation_batches(
+    batches_of = even_held_out_batches if even else held_out_batches
+    batches = batches_of(tokens, config, config.micro_batch_size, world.rank, world.size)
+    loss_sum, target_count = sum_over_ranks(world, *loss_and_target_count(model, model, batches, precision, world))
+    return loss_sum / target_count
+
+
+@torch.no_grad()
+def loss_and_target_count(
+    model: nn.Module,
+    forward: Callable[[Tensor, Tensor], Tensor],
+    batches: Iterable[tuple[Tensor, Tensor]],
+    precision: str,
+    world: World,
+) -> tuple[float, int]:
+    """This rank's sum of the loss and number of targets, with `model` in eval mode. forward: gives a loss sum."""
+    model.eval()
+    loss_sum, target_count = 0.0, 0
+    for inputs, targets in batches:
+        with autocast(precision, world.device):
+            loss_sum += forward(inputs.to(world.device), targets.to(world.device)).item()
+        target_count += int((targets != IGNORED).sum())
+    model.train()
+    return loss_sum, target_count
+
+
+def held_out_batches(
+    tokens: Tokens, config: PretrainingConfig, rows: int, rank: int, world_size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """One rank's share of the held-out windows: pairs (inputs, targets), int64, (up to `rows`, context)."""
+    return validation_batches(
         tokens.val,
-        context=context,
+        context=config.context,
         batch_size=rows,
-        rank=share,
-        world_size=shares,
+        rank=rank,
+        world_size=world_size,
         max_windows=config.validation_windows,
     )
-    for _ in range(-(-most // rows)):
+
+
+def even_held_out_batches(
+    tokens: Tokens, config: PretrainingConfig, rows: int, rank: int, world_size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same windows, on every rank in as many batches, all (rows, context). A row without window has no targets."""
+    context = config.context
+    window_count = -(-(len(tokens.val) - 1) // context)
+    largest_share = -(-min(window_count, config.validation_windows or window_count) // world_size)
+    batches = held_out_batches(tokens, config, rows, rank, world_size)
+    for _ in range(-(-largest_share // rows)):
         inputs = torch.zeros(rows, context, dtype=torch.int64)
         targets = torch.full_like(inputs, IGNORED)
         for some_inputs, some_targets in islice(batches, 1):
             inputs[: len(some_inputs)], targets[: len(some_targets)] = some_inputs, some_targets
         yield inputs, targets
-
-
-@torch.no_grad()
-def validate(model: nn.Module, tokens: Tokens, config: PretrainingSettings, world: World) -> float:
-    """Mean loss of a held-out token, the same at any world size: each rank does a share, sum and count are reduced."""
-    model.eval()
-    loss_sum, count = 0.0, 0
-    for inputs, targets in even_validation_batches(tokens, config, config.micro_batch_size, world.rank, world.size):
-        with autocast(config.precision, world.device):
-            loss_sum += model(inputs.to(world.device), targets.to(world.device)).item()
-        count += int((targets != IGNORED).sum())
-    model.train()
-    loss_sum, count = sum_over_ranks(world, loss_sum, count)
-    return loss_sum / count

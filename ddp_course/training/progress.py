@@ -19,7 +19,7 @@ class Progress:
     """Logs reduced numbers to the run directory, to the trackers that were asked for, and to the terminal, from rank 0.
 
     `first`, `last` and `validated` hold the numbers of the first step, of the last one and of the last validation.
-    `shown` names the numbers of a step that the terminal shows. An update takes `per_update` of `unit` (tokens,
+    `shown` names the numbers of a step that the terminal shows. An update takes `per_step` of `unit` (tokens,
     pairs), over all ranks: `per_second` is how many of them a second went through since the last entry.
     `peak`, where it is known, is how many would go through if the GPUs did nothing but matrix products at full speed:
     the share that is reached is the model FLOP utilisation, `mfu`.
@@ -32,13 +32,13 @@ class Progress:
         config: RunSettings,
         *,
         first_step: int,
-        per_update: int,
+        per_step: int,
         unit: str,
         shown: Sequence[str] = ("loss",),
         peak: float | None = None,
     ) -> None:
         self._run, self._last_step = run, config.steps
-        self._per_update, self._unit, self._log_every, self._shown = per_update, unit, config.log_every, shown
+        self._per_step, self._unit, self._log_every, self._shown = per_step, unit, config.log_every, shown
         self.first: dict[str, float] = {}
         self.last: dict[str, float] = {}
         self.validated: dict[str, float] = {}
@@ -87,7 +87,7 @@ class Progress:
     def _report(self, step: int, numbers: dict[str, float], shown: str) -> None:
         now = time.perf_counter()
         seconds = now - self._clock - self._paused_since_clock
-        self.per_second = (step - self._step_at_clock) * self._per_update / seconds
+        self.per_second = (step - self._step_at_clock) * self._per_step / seconds
         self._clock, self._step_at_clock, self._paused_since_clock = now, step, 0.0
         speed, told = {f"{self._unit}_per_s": self.per_second}, f"{self.per_second:,.0f} {self._unit}/s"
         if self._peak:

@@ -1,0 +1,39 @@
+"""The prompts and pairs of a run of grpo_ddp.py: collected from the corpus, or read again where the run goes on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ddp_course.base.errors import InputError
+from ddp_course.data import corpora
+from ddp_course.data.pairs import Pair, read_pairs
+from ddp_course.post_training.grpo_config import GRPOConfig
+from ddp_course.post_training.prompts import Prompts, collect, keep, prompts_of, read_kept
+from ddp_course.post_training.rollout import Players
+
+
+def collect_or_read_prompts(
+    config: GRPOConfig, players: Players, resumed_settings: Mapping[str, object]
+) -> tuple[Prompts, list[Pair], str]:
+    """The prompts, for the pairwise objective the pairs, and the file that keeps them. Called on one rank.
+
+    resumed_settings: those of the run that goes on, with that file as "prompts_file". While it is there and undamaged,
+    the run reads it again, whatever has become of the corpus meanwhile.
+    """
+    if players.room < 1:
+        raise InputError(
+            f"--new-tokens {config.new_tokens} leaves no room for a prompt in the model's context of "
+            f"{players.policy.config.context} tokens"
+        )
+    source = {name: getattr(config, name) for name in ("data", "pairs", "new_tokens", "validation_prompts")}
+    if all(resumed_settings.get(name) == value for name, value in source.items()) and (
+        file := resumed_settings.get("prompts_file")
+    ):
+        try:
+            return *read_kept(Path(str(file))), str(file)
+        except InputError as error:
+            print(f"the prompts that this run began with are gone ({error}): reading {config.data} anew", flush=True)
+    prompts = collect(corpora.load(config.data), players.tokenizer, players.room, config.validation_prompts)
+    if config.objective == "grpo":
+        prompts_of(prompts.train, seed=config.seed, update=0, count=config.prompts_per_update)  # refuses too few
+    pairs = read_pairs(Path(config.pairs)) if config.pairs else []
+    return prompts, pairs, str(keep(prompts, pairs))

@@ -1,0 +1,138 @@
+"""The loop that all trainers share: go on from a checkpoint, report, save, validate, stop.
+
+    loop = TrainingLoop(run_directory, config, state)
+    if not loop.begin(checkpoint, settings):
+        return 0
+    for step in loop.steps(unit="tokens", per_step=config.tokens_per_update):
+        ...                                                # forward, backward, clip, optimizer.step()
+        [total] = loop.sum_over_ranks(loss_sum)
+        loop.report(loss_sum, loss=total / target_count)
+        loop.save_and_validate(lambda: {"loss": validate(model)})
+    if loop.stopped_early:
+        return loop.leave()
+
+A trainer writes the step itself. Every method is collective: all ranks call it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from ddp_course.checkpoint.run_directory import RunDirectory
+from ddp_course.distributed.process_group import World
+from ddp_course.distributed.sync import sum_over_ranks
+from ddp_course.training.progress import Progress
+from ddp_course.training.settings import RunSettings
+from ddp_course.training.stop_request import StopRequest
+
+
+class State(Protocol):
+    """All that a checkpoint holds: `TrainingState`, or `DistributedState`."""
+
+    def save(self, world: World, run_dir: Path, step: int, config: Mapping[str, object], keep: int) -> None: ...
+
+    def restore(self, world: World, path: Path) -> int: ...
+
+
+class TrainingLoop:
+    """Counts the optimizer steps of a run in `step`; `progress` holds its numbers once `steps` has begun."""
+
+    progress: Progress
+    _stop_request: StopRequest
+
+    def __init__(self, run_directory: RunDirectory, config: RunSettings, state: State) -> None:
+        self.step = 0
+        self._world, self._run_directory = run_directory.world, run_directory
+        self._config, self._state = config, state
+        self._settings: dict[str, object] = {}
+        self._previous_step, self._stopping = 0, False
+
+    def begin(
+        self,
+        checkpoint: Path | None,
+        settings: Mapping[str, object],
+        checkpoint_settings: Mapping[str, object] | None = None,
+    ) -> bool:
+        """Restore the checkpoint, if there is one, and write config.json. False if no step is left to do.
+
+        settings: added to the flags. checkpoint_settings: added to these in checkpoints, and not in config.json.
+        """
+        if checkpoint:
+            self.step = self._state.restore(self._world, checkpoint)
+        if self.step >= self._config.steps:
+            self._world.say(
+                f"nothing left to do: step {self.step} of {self._config.steps} is done; --steps takes the run further"
+            )
+            return False
+        settings = asdict(self._config) | dict(settings) | {"world_size": self._world.size}
+        self._settings = self._run_directory.begin(self.step, settings) | dict(checkpoint_settings or {})
+        return True
+
+    def steps(
+        self, *, unit: str, per_step: int, shown: Sequence[str] = ("loss",), peak: float | None = None
+    ) -> Iterator[int]:
+        """The numbers of the steps to do, counted from 0, to the last one or until a rank was asked to stop.
+
+        The arguments are those of `Progress`.
+        """
+        self.progress = Progress(
+            self._run_directory,
+            self._config,
+            first_step=self.step,
+            unit=unit,
+            per_step=per_step,
+            shown=shown,
+            peak=peak,
+        )
+        self._stop_request = StopRequest(self._world, self._config)
+        while self.step < self._config.steps and not self._stopping:
+            self._previous_step = self.step
+            yield self.step
+        self.progress.close()
+
+    def sum_over_ranks(self, *values: float | Tensor) -> list[float]:
+        """The sum of each value, as `sync.sum_over_ranks`; the same all-reduce asks whether a rank has to stop."""
+        *sums, requests = sum_over_ranks(self._world, *values, self._stop_request.asked())
+        self._stopping = requests > 0
+        return sums
+
+    def report(self, own_loss: float | Tensor, *, loss: float, step: int | None = None, **numbers: float) -> None:
+        """Count the step as done, and log its numbers as `Progress.step` does. step: where several are done at once."""
+        self.step = self.step + 1 if step is None else step
+        self.progress.step(self.step, own_loss, loss=loss, **numbers)
+
+    def passed(self, every: int) -> bool:
+        """Whether the steps since the last report include a multiple of `every`; 0: never."""
+        return every > 0 and self.step // every > self._previous_step // every
+
+    def save_and_validate(self, validate: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Save and validate if the settings say so, always after the last step. Returns what was validated, or {}."""
+        numbers: dict[str, float] = {}
+        with self.progress.paused():
+            # Saved first: whoever asked the run to stop may kill it before a validation is over.
+            if self._stopping or self._is_due(self._config.checkpoint_every):
+                self.save()
+            if self._is_due(self._config.validate_every):
+                numbers = validate()
+                self.progress.validation(self.step, **numbers)
+        return numbers
+
+    def save(self) -> None:
+        """Save a checkpoint of the current step."""
+        keep = self._config.keep_checkpoints
+        self._state.save(self._world, self._run_directory.path, self.step, self._settings, keep=keep)
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the run was stopped before its last step."""
+        return self._stopping and self.step < self._config.steps
+
+    def leave(self) -> int:
+        """Say why the run has stopped, and how it goes on; returns the exit code."""
+        return self._stop_request.leave(self.step, self._run_directory.path)
+
+    def _is_due(self, every: int) -> bool:
+        return self.step == self._config.steps or self.passed(every)
