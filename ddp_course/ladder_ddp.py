@@ -1,4 +1,4 @@
-"""Climb the equivalence ladder: N processes train as one does, technique by technique, and the gap is measured.
+"""Climb the equivalence ladder: measure the gap between N processes and one process, technique by technique.
 
     torchrun --standalone --nproc-per-node=4 ddp_course/ladder_ddp.py --out runs/ladder_4.jsonl
     torchrun --standalone --nproc-per-node=2 ddp_course/ladder_ddp.py --model recurrent --seed 7 --width 64 --steps 20
@@ -47,7 +47,7 @@ from ddp_course.training.command_line import run
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.settings import check_ranges
 
-# Imported above, before there is a group: torch's ZeRO-1 would keep it as a default argument, and its threads with it.
+# Import the rungs before a group exists: torch's ZeRO-1 would keep the group and its threads as a default argument.
 DATA_PARALLEL = (batch_rungs, model_rungs, format_rungs, by_hand_rungs, sharding_rungs, stopping_rungs)
 BEYOND = (tensor_rungs, pipeline_rungs, context_rungs, expert_rungs, mesh_rungs)
 PARTS = {"data parallel": DATA_PARALLEL, "beyond data parallel": BEYOND}
@@ -58,9 +58,9 @@ class LadderConfig:
     """Measure the gap between N processes and one, for every technique of the course, on tiny models."""
 
     model: Literal["minigpt", "mlp", "recurrent"] = "minigpt"
-    """What is trained. Rungs that need a model of their own (norms, branches, all beyond data parallel) keep it."""
+    """The model. Rungs that need another model (norms, branches, all beyond data parallel) use that one."""
     seed: int = 1
-    """Decides the weights, the text, the windows and the dropout masks."""
+    """The seed of the weights, the text, the windows and the dropout masks."""
     layers: int = 2
     """Blocks of the model."""
     width: int = 16
@@ -70,19 +70,18 @@ class LadderConfig:
     windows: int = 16
     """Windows of a global batch, at any number of processes."""
     steps: int = 6
-    """Updates of each rung."""
+    """Optimizer steps of each rung."""
     rungs: str = "all"
     """Names of rungs or topics, separated by commas; or "data parallel", "beyond data parallel", "all".
     Rungs beyond data parallel enlarge sizes until they divide over the ranks."""
     out: str = ""
-    """A file to write the records to, one JSON object per rung, in place of those of an earlier climb; empty: none."""
+    """A file for the records, one JSON object per rung; it replaces records of an earlier run. Empty: no file."""
     fault: str = "none"
     """Make a mistake in what the several processes do: no_all_reduce, sum_for_mean, same_share (data parallel);
     global_rank (meshes); fused_as_one, no_backward_sum, bias_in_each_part, own_norm, not_tied (tensor);
     scale_grads, table_not_summed (pipeline); positions_from_0, own_tokens_only (context);
     experts_divided, balance_per_rank, experts_mixed, experts_apart (experts). Several, separated by commas, are
-    made one after the other, to see whether the ladder notices each. A rung without a place for a mistake does not
-    make it."""
+    injected one after the other. A rung to which a mistake does not apply runs without it."""
     timeout_seconds: float = 60
     """How long a collective may wait for the other ranks before the job fails."""
 
@@ -101,13 +100,15 @@ class LadderConfig:
 
 
 def climb(config: LadderConfig) -> None:
-    """Measure every chosen rung on all ranks; rank 0 prints a line for each and writes the records."""
+    """Measure every chosen rung on all ranks; rank 0 prints a line per rung and writes the records."""
     world = process_group.start(config.timeout_seconds, "cpu")
-    chosen = from_rank_0(world, lambda: [rung.name for rung in choose(config.rungs)])  # a wrong name: one message
-    weights = min(6 * config.layers, 24) * config.width**2  # of the smallest model; that with branches has no layers
-    need = training_bytes(weights, torch.float64) + 8 * config.windows * config.context
-    require_memory(world, "this climb", need)
-    out = from_rank_0(world, lambda: _make_file(config.out))  # before the work, not after it
+    chosen = from_rank_0(
+        world, lambda: [rung.name for rung in choose(config.rungs)]
+    )  # on rank 0: one message for a wrong name
+    weights = min(6 * config.layers, 24) * config.width**2  # lower bound over the models
+    bytes_needed = training_bytes(weights, torch.float64) + 8 * config.windows * config.context
+    require_memory(world, "this climb", bytes_needed)
+    out = from_rank_0(world, lambda: _make_file(config.out))  # fails before the work
     records = []
     for fault in config.fault.split(","):
         setting = Setting(
@@ -132,9 +133,9 @@ def all_rungs() -> list[Rung]:
     return [rung for part in PARTS.values() for topic in part for rung in topic.RUNGS]
 
 
-def choose(wanted: str) -> list[Rung]:
-    """The rungs with these names, topics or parts. Raises InputError for a name that is none of them."""
-    rungs, names = all_rungs(), [name.strip() for name in wanted.split(",")]
+def choose(selection: str) -> list[Rung]:
+    """The rungs with these names, topics or parts. Raises InputError for an unknown name."""
+    rungs, names = all_rungs(), [name.strip() for name in selection.split(",")]
     names_of = {
         rung.name: {"all", rung.name, rung.topic, part}
         for part, topics in PARTS.items()
@@ -143,16 +144,16 @@ def choose(wanted: str) -> list[Rung]:
     }
     for name in names:
         if not any(name in known for known in names_of.values()):
-            there = ", ".join(rung.name for rung in rungs)
-            raise InputError(f"--rungs: {name!r} is no rung and no topic of the ladder; there are: {there}")
+            known_rungs = ", ".join(rung.name for rung in rungs)
+            raise InputError(f"--rungs: {name!r} is no rung and no topic of the ladder; there are: {known_rungs}")
     return [rung for rung in rungs if names_of[rung.name] & set(names)]
 
 
 def _make_file(out: str) -> Path | None:
-    """An empty file for the records, and the folder for it. Earlier records make way, and nothing else does."""
+    """Create an empty file for the records, and its folder. Only a file of records is overwritten."""
     if not out:
         return None
-    with _told_in_one_line(out):
+    with _write_errors(out):
         Path(out).parent.mkdir(parents=True, exist_ok=True)  # before it is judged: nowhere/../out depends on nowhere
         if os.path.isfile(out) and os.path.getsize(out) and not _holds_records(out):
             raise InputError(f"--out {out} is there already and holds no records of the ladder; give another file")
@@ -161,7 +162,7 @@ def _make_file(out: str) -> Path | None:
 
 
 def _holds_records(path: str) -> bool:
-    """Whether a file begins with a record as this script writes it."""
+    """Whether a file begins with a record of this script."""
     with open(path, "rb") as file:
         try:
             return parse(file.readline(1 << 16)).keys() >= {"rung", "gap", "tolerance", "as_expected"}
@@ -170,14 +171,14 @@ def _holds_records(path: str) -> bool:
 
 
 def _append(out: Path | None, record: dict) -> None:
-    """Each record as soon as there is one, so that those before a failure survive it."""
+    """Append a record at once, so that earlier records survive a failure."""
     if out:
-        with _told_in_one_line(out), open(out, "a") as file:
+        with _write_errors(out), open(out, "a") as file:
             file.write(json.dumps(record) + "\n")
 
 
 @contextlib.contextmanager
-def _told_in_one_line(out: object) -> Iterator[None]:
+def _write_errors(out: object) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -185,7 +186,7 @@ def _told_in_one_line(out: object) -> Iterator[None]:
 
 
 def line(record: dict) -> str:
-    """A rung in one line of text."""
+    """Format a record as one line of text."""
     verdict = record["expected"] if record["as_expected"] else f"NOT {record['expected']}"
     untrue = "".join(f"; not true: {fact}" for fact, true in record["facts"].items() if not true)
     fault = "" if record["fault"] == "none" else f"   ({record['fault']})"

@@ -1,10 +1,10 @@
-"""Rungs about the course's own data parallel wrappers, each under accumulation, with tied and frozen weights."""
+"""Rungs about the course's own data parallel wrappers, each with accumulation, tied and frozen weights."""
 
 from torch import nn
 
 from ddp_course.distributed.by_hand import BucketedDataParallel, FlatDataParallel, OverlappedDataParallel
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import Comparison, Rung, alone, batches, together
+from ddp_course.ladder.comparison import Comparison, Rung, batches, train_reference, train_replicas
 from ddp_course.ladder.setting import Setting
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import REORDERED, reordered
@@ -18,12 +18,12 @@ def flat(setting: Setting, world: World) -> Comparison:
 
 
 def overlapped(setting: Setting, world: World) -> Comparison:
-    """A message a parameter, sent while backward is still running."""
+    """One message per parameter, sent while backward is still running."""
     return by_hand(setting, world, OverlappedDataParallel)
 
 
 def bucketed(setting: Setting, world: World) -> Comparison:
-    """A message a bucket, sent when the bucket is full."""
+    """One message per bucket, sent when the bucket is full."""
     return by_hand(setting, world, lambda model: BucketedDataParallel(model, bucket_megabytes=BUCKET_MEGABYTES))
 
 
@@ -33,9 +33,9 @@ def by_hand(setting: Setting, world: World, wrap) -> Comparison:
         model.blocks[0].requires_grad_(False)
         return model
 
-    joint = batches(setting)
-    several = together(setting, world, wrap(part_frozen()), joint, accumulate=2)
-    return Comparison(several, alone(part_frozen(), joint))
+    global_batches = batches(setting)
+    replicas = train_replicas(setting, world, wrap(part_frozen()), global_batches, accumulate=2)
+    return Comparison(replicas, train_reference(part_frozen(), global_batches))
 
 
 RUNGS = [

@@ -1,10 +1,11 @@
-"""How a rung is measured: one process on the global batch, several on their shares, and the gap between their weights.
+"""Measure a rung: train one process on the global batch and several on their shares, and compare the weights.
 
-`alone` is the reference and knows nothing of ranks. `together` is what a training loop on several processes does.
-A rung is a function of (setting, world) that returns a Comparison of the two; `rung` puts it on the ladder.
+`train_reference` is the training loop of one process, `train_replicas` that of several processes.
+The `run` of a Rung is a function of (setting, world) that returns a Comparison of the two.
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -25,21 +26,21 @@ EQUAL, BOUNDED, DIFFERENT = "equal", "bounded", "different"
 
 @dataclass
 class Comparison:
-    """Weights before the first update and after each, of several processes and of one; `facts` must hold besides."""
+    """Weights before the first step and after each, of several processes and of one. All `facts` must be true."""
 
-    several: list[Weights | None]  # None: this rank had no part in the update
-    one: list[Weights]
+    replicas: list[Weights | None]  # None: this rank took no part in the step
+    reference: list[Weights]
     facts: dict[str, bool] = field(default_factory=dict)
     note: str = ""
 
-    def travelled(self) -> float:
-        """How far the one process moved any of its weights: the scale of what a mistake would do."""
-        return largest_gap(self.one[0], self.one[-1])
+    def distance(self) -> float:
+        """The largest distance that training moved a weight of the reference: the scale of a mistake's effect."""
+        return largest_gap(self.reference[0], self.reference[-1])
 
 
 @dataclass(frozen=True)
 class Rung:
-    """A technique, what is expected of it, and the tolerance with the argument for it."""
+    """A technique, its expected result, and the tolerance with its derivation."""
 
     name: str
     topic: str
@@ -47,12 +48,12 @@ class Rung:
     tolerance: Callable[[Setting, Comparison], float]
     because: str
     expected: str = EQUAL
-    differs_from: int = 2  # ranks, if it is DIFFERENT: with one rank most have nothing that could differ
-    fits: Callable[[Setting, int], Setting] = lambda setting, ranks: setting  # sizes that can be cut over the ranks
+    differs_from: int = 2  # the smallest world size at which a DIFFERENT rung differs
+    fits: Callable[[Setting, int], Setting] = lambda setting, ranks: setting  # makes sizes divide over the ranks
 
 
 def mistake(name: str, fault: Fault, rung: Rung, because: str, differs_from: int = 2) -> Rung:
-    """A known bug as a rung: `rung` with `fault` made in it, which must not equal one process."""
+    """A known bug as a rung: `rung` with the `fault` injected, which must differ from one process."""
 
     def run(setting: Setting, world: World) -> Comparison:
         return rung.run(replace(setting, fault=fault), world)
@@ -61,24 +62,26 @@ def mistake(name: str, fault: Fault, rung: Rung, because: str, differs_from: int
 
 
 def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The ladder's optimizer: its steps are proportional to the gradient, so a wrong factor shows. AdamW hides one."""
+    """The ladder's optimizer: its steps are proportional to the gradient and show a wrong factor; AdamW hides it."""
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """For the rungs about optimizer state."""
+    """The optimizer of the rungs about optimizer state."""
     return torch.optim.AdamW(parameters, lr=1e-3)
 
 
 def batches(setting: Setting) -> list[Batch]:
-    """The global batch of every update."""
+    """The global batch of every step."""
     return [global_batch(setting, update) for update in range(setting.steps)]
 
 
-def alone(model: nn.Module, joint: Iterable[Batch], optimizer=sgd, clip: float | None = None) -> list[Weights]:
-    """One process trains `model` on whole global batches; returns its weights before and after each update."""
+def train_reference(
+    model: nn.Module, global_batches: Iterable[Batch], optimizer=sgd, clip: float | None = None
+) -> list[Weights]:
+    """Train `model` in one process on global batches; returns its weights before the first step and after each."""
     optimizer, history = optimizer(p for p in model.parameters() if p.requires_grad), [weights(model)]
-    for inputs, targets in joint:
+    for inputs, targets in global_batches:
         optimizer.zero_grad()
         (model(inputs, targets) / target_count((inputs, targets))).backward()
         if clip:
@@ -88,30 +91,30 @@ def alone(model: nn.Module, joint: Iterable[Batch], optimizer=sgd, clip: float |
     return history
 
 
-def together(
+def train_replicas(
     setting: Setting,
     world: World,
     replica: nn.Module,
-    joint: Iterable[Batch],
+    global_batches: Iterable[Batch],
     optimizer=sgd,
     clip: float | None = None,
     accumulate: int = 1,
     read: Callable[[nn.Module], Weights] | None = None,
 ) -> list[Weights]:
-    """Each rank trains its replica on its share of each global batch, in `accumulate` parts; returns as `alone`.
+    """Train a replica per rank on its share of each global batch, in `accumulate` micro-batches.
 
-    read: how to copy the weights out of the replica, if `weights` cannot.
+    read: copies the weights out of the replica; default `weights`. Returns the weights as `train_reference` does.
     """
     read = read or weights
     optimizer, history = optimizer(p for p in replica.parameters() if p.requires_grad), [read(replica)]
-    for batch in joint:
+    for batch in global_batches:
         [tokens] = sum_over_ranks(world, target_count(share(batch, world.rank, world.size)))
-        one_update(setting, world, replica, optimizer, batch, tokens, clip, accumulate)
+        training_step(setting, world, replica, optimizer, batch, tokens, clip, accumulate)
         history.append(read(replica))
     return history
 
 
-def one_update(
+def training_step(
     setting: Setting,
     world: World,
     replica: nn.Module,
@@ -121,34 +124,34 @@ def one_update(
     clip: float | None = None,
     accumulate: int = 1,
 ) -> None:
-    """One optimizer step on this rank's share of a global batch of `tokens` targets. Here the faults are made."""
-    mine = share(batch, 0 if setting.fault == "same_share" else world.rank, world.size)
+    """Take an optimizer step on this rank's share of a global batch of `tokens` targets, with the setting's fault."""
+    own_share = share(batch, 0 if setting.fault == "same_share" else world.rank, world.size)
     for part in range(accumulate):
-        inputs, targets = share(mine, part, accumulate)
-        silent = part < accumulate - 1 or setting.fault == "no_all_reduce"
-        # The fully sharded model by hand has no no_sync: its gradients travel in every backward pass.
-        with getattr(replica, "no_sync", contextlib.nullcontext)() if silent else contextlib.nullcontext():
-            # The wrappers average over the ranks; what is wanted is the mean over all tokens of the update.
+        inputs, targets = share(own_share, part, accumulate)
+        skips_sync = part < accumulate - 1 or setting.fault == "no_all_reduce"
+        # The fully sharded model by hand has no no_sync: every backward pass sends its gradients.
+        with getattr(replica, "no_sync", contextlib.nullcontext)() if skips_sync else contextlib.nullcontext():
+            # The wrappers average over ranks, but the loss is the mean over all tokens of the global batch.
             factor = world.size / tokens * (world.size if setting.fault == "sum_for_mean" else 1)
-            (loss_of_share(replica, inputs, targets) * factor).backward()
+            (summed_loss(replica, inputs, targets) * factor).backward()
     if setting.fault != "no_all_reduce":
-        finish(replica)
+        finish_synchronization(replica)
     if clip:
         clip_grad_norm_(replica.parameters(), clip)
     optimizer.step()
     optimizer.zero_grad()
 
 
-def loss_of_share(replica: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The summed loss. A rank with nothing to do computes on a stand-in times zero: it must not stay away."""
+def summed_loss(replica: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The summed loss. A rank without windows computes zero on dummy tokens, to take part in the collectives."""
     if len(inputs):
         return replica(inputs, targets)
-    stand_in = inputs.new_zeros(1, inputs.shape[1])
-    return 0 * replica(stand_in, stand_in)
+    dummy = inputs.new_zeros(1, inputs.shape[1])
+    return 0 * replica(dummy, dummy)
 
 
-def finish(replica: nn.Module) -> None:
-    """Wait for the gradients, where a wrapper wants to be asked; torch's DDP has waited by the end of backward."""
+def finish_synchronization(replica: nn.Module) -> None:
+    """Wait for the gradients of a by-hand wrapper; torch's DDP waits within backward."""
     if hasattr(replica, "finish_gradient_synchronization"):
         replica.finish_gradient_synchronization()
 
@@ -159,7 +162,7 @@ def ddp(module: nn.Module, **options) -> DistributedDataParallel:
 
 
 def weights(model: nn.Module) -> Weights:
-    """A copy of the parameters in float64, under the names they have without a wrapper."""
+    """Copy the parameters in float64, under their names without a wrapper."""
     copy = {}
     for name, parameter in model.named_parameters():
         full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
@@ -169,21 +172,21 @@ def weights(model: nn.Module) -> Weights:
 
 
 def largest_gap(a: Weights, b: Weights) -> float:
-    """The largest distance between two weights of one name. Infinite if it is no number, or the names differ."""
+    """The largest distance between weights of the same name. Infinite if it is NaN, or if the names differ."""
     if a.keys() != b.keys():
         return float("inf")
-    gap = torch.stack([(a[name] - b[name]).abs().max() for name in a]).max().item()  # keeps a NaN, as max() would not
-    return gap if gap == gap else float("inf")
+    gap = torch.stack([(a[name] - b[name]).abs().max() for name in a]).max().item()  # Tensor.max keeps NaN
+    return float("inf") if math.isnan(gap) else gap
 
 
 def measure(rung: Rung, setting: Setting, world: World) -> dict:
     """Run the rung (collective) and return its record; a gap is the largest over all weights and all ranks."""
     start, setting = time.perf_counter(), rung.fits(setting, world.size)
     comparison = rung.run(setting, world)
-    if len(comparison.several) != len(comparison.one):
-        raise RuntimeError(f"{rung.name}: {len(comparison.several)} updates against {len(comparison.one)}")
-    pairs = zip(comparison.several, comparison.one, strict=True)
-    own = [0.0 if several is None else largest_gap(several, one) for several, one in pairs]
+    if len(comparison.replicas) != len(comparison.reference):
+        raise RuntimeError(f"{rung.name}: {len(comparison.replicas)} steps against {len(comparison.reference)}")
+    pairs = zip(comparison.replicas, comparison.reference, strict=True)
+    own = [0.0 if replica is None else largest_gap(replica, reference) for replica, reference in pairs]
     gaps = torch.tensor(own, dtype=torch.float64)
     dist.all_reduce(gaps, dist.ReduceOp.MAX)
     facts = dict(zip(comparison.facts, _everywhere(world, comparison.facts.values()), strict=True))
@@ -210,6 +213,6 @@ def measure(rung: Rung, setting: Setting, world: World) -> dict:
 
 
 def _everywhere(world: World, values: Iterable[bool]) -> list[bool]:
-    """Whether each is true on every rank."""
+    """For each value, whether it is true on every rank (collective)."""
     values = [float(not value) for value in values]
     return [untrue == 0 for untrue in sum_over_ranks(world, *values)] if values else []

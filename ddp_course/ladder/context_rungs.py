@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ddp_course.distributed.context_parallel import ring_attention, zigzag
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.axes import CUT, add_gradients, all_ranks, divided, updates, with_tokens
-from ddp_course.ladder.comparison import Comparison, Rung, alone, batches, mistake, weights
+from ddp_course.ladder.axes import CUT, add_gradients, all_ranks, divided, train_sharded, with_tokens
+from ddp_course.ladder.comparison import Comparison, Rung, batches, mistake, train_reference, weights
 from ddp_course.ladder.setting import Batch, Setting
 from ddp_course.ladder.subjects import build_minigpt
 from ddp_course.ladder.tolerance import reordered
@@ -23,7 +23,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class AttentionOf(nn.Module):
-    """MiniGPT's attention, where `attend` does what happens between tokens."""
+    """MiniGPT's attention with another function `attend(query, key, value)`."""
 
     def __init__(self, whole: Attention, attend: Attend) -> None:
         super().__init__()
@@ -36,53 +36,53 @@ class AttentionOf(nn.Module):
 
 
 class Exchange(torch.autograd.Function):
-    """Part i of a tensor along `cut` goes to rank i; what comes is joined along `join`. Backward goes back."""
+    """All-to-all: part i along dimension `cut` goes to rank i, received parts are joined along `join`."""
 
     @staticmethod
     def forward(ctx, x: Tensor, cut: int, join: int, axis: Axis) -> Tensor:
-        ctx.back = join, cut, axis
+        ctx.reverse = join, cut, axis
         return _exchanged(x, cut, join, axis)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
-        return _exchanged(gradient, *ctx.back), None, None, None
+        return _exchanged(gradient, *ctx.reverse), None, None, None
 
 
 def _exchanged(x: Tensor, cut: int, join: int, axis: Axis) -> Tensor:
     parts = torch.stack(x.chunk(axis.size, cut))
-    got = torch.empty_like(parts)
-    dist.all_to_all_single(got, parts, group=axis.group)
-    return torch.cat(list(got), join)
+    received = torch.empty_like(parts)
+    dist.all_to_all_single(received, parts, group=axis.group)
+    return torch.cat(list(received), join)
 
 
 def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, axis: Axis) -> Tensor:
-    """From all heads of my tokens to my heads of all tokens, and back."""
+    """Ulysses: exchange this rank's tokens of all heads for all tokens of its heads, attend, and exchange back."""
     q, k, v = Exchange.apply(torch.stack([q, k, v]), HEADS_DIM, TOKENS_DIM, axis)
     return Exchange.apply(F.scaled_dot_product_attention(q, k, v, is_causal=True), TOKENS_DIM, HEADS_DIM, axis)
 
 
 def blocks(tokens: int, ranks: int) -> Tensor:
-    """The positions of each rank, (ranks, tokens / ranks): parts that follow each other."""
+    """The positions of each rank, (ranks, tokens / ranks): consecutive blocks."""
     return torch.arange(tokens).view(ranks, -1)
 
 
 def own_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The mistake: over the own tokens only."""
+    """The mistake: attention over this rank's tokens only."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def cut_context(setting: Setting, world: World, way, cut) -> Comparison:
-    """MiniGPT on the own tokens; only attention and positions know that there are others."""
-    joint, axis, model = batches(setting), all_ranks(world), build_minigpt(setting)
-    positions = cut(setting.context, axis.size)
-    own = positions[0 if setting.fault == "same_share" else axis.rank]
-    attend = own_attention if setting.fault == "own_tokens_only" else partial(way, positions=positions, axis=axis)
+def context_parallel(setting: Setting, world: World, attention, divide) -> Comparison:
+    """MiniGPT on this rank's tokens; only attention and positions depend on those of other ranks."""
+    global_batches, axis, model = batches(setting), all_ranks(world), build_minigpt(setting)
+    positions = divide(setting.context, axis.size)
+    own_positions = positions[0 if setting.fault == "same_share" else axis.rank]
+    attend = own_attention if setting.fault == "own_tokens_only" else partial(attention, positions=positions, axis=axis)
     for block in model.blocks:
         block.attention = AttentionOf(block.attention, attend)
-    embedded = torch.arange(len(own)) if setting.fault == "positions_from_0" else own
+    embedded = torch.arange(len(own_positions)) if setting.fault == "positions_from_0" else own_positions
 
     def gradients(batch: Batch) -> None:
-        inputs, targets = (tokens[:, own] for tokens in batch)
+        inputs, targets = (tokens[:, own_positions] for tokens in batch)
         x = model.token_embedding(inputs) + model.position_embedding(embedded)
         for block in model.blocks:
             x = block(x)
@@ -91,23 +91,23 @@ def cut_context(setting: Setting, world: World, way, cut) -> Comparison:
         divided(setting, loss, batch, axis.size).backward()
         add_gradients(setting, model.parameters(), axis)
 
-    several = updates(joint, model.parameters(), gradients, lambda: weights(model))
-    return Comparison(several, alone(build_minigpt(setting), joint))
+    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: weights(model))
+    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches))
 
 
 def ring(setting: Setting, world: World) -> Comparison:
     """Ring attention, windows cut into blocks."""
-    return cut_context(setting, world, ring_attention, blocks)
+    return context_parallel(setting, world, ring_attention, blocks)
 
 
 def ring_in_zigzag(setting: Setting, world: World) -> Comparison:
     """Ring attention, with equal work for all ranks."""
-    return cut_context(setting, world, ring_attention, zigzag)
+    return context_parallel(setting, world, ring_attention, zigzag)
 
 
 def ulysses(setting: Setting, world: World) -> Comparison:
     """Tokens are exchanged for heads, and any attention kernel runs."""
-    return cut_context(setting, world, ulysses_attention, blocks)
+    return context_parallel(setting, world, ulysses_attention, blocks)
 
 
 TOPIC = "context"

@@ -1,6 +1,6 @@
-"""MiniGPT cut by hand over the ranks of an axis: linear layers by columns or rows, attention by heads.
+"""MiniGPT sharded by hand over the ranks of an axis: linear layers by columns or rows, attention by heads.
 
-Notebook 22 explains it. The layers are those of `distributed.tensor_parallel`; a rung about a mistake takes wrong ones.
+Notebook 22 explains it. The layers are those of `distributed.tensor_parallel`; rungs about mistakes use wrong ones.
 """
 
 import torch
@@ -16,21 +16,21 @@ from ddp_course.models.minigpt import Attention, MiniGPT
 
 
 class ColumnUnsummed(Column):
-    """The mistake: in backward each rank goes on with its own part of the input's gradient."""
+    """The mistake: backward does not sum the input's gradient over the ranks."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
 
 
 class RowBiased(Row):
-    """The mistake: the bias is added to each part, before the sum."""
+    """The mistake: the bias is added on every rank, before the sum."""
 
     def forward(self, x: Tensor) -> Tensor:
         return Leave.apply(F.linear(x, self.weight, self.bias), self.axis.group)
 
 
 def layers(fault: Fault) -> tuple[type[Column], type[Row]]:
-    """The column- and the row-parallel layer, one of them wrong if that is the mistake."""
+    """The classes of the column- and the row-parallel layer, one of them with the fault."""
     return (
         ColumnUnsummed if fault == "no_backward_sum" else Column,
         RowBiased if fault == "bias_in_each_part" else Row,
@@ -38,7 +38,7 @@ def layers(fault: Fault) -> tuple[type[Column], type[Row]]:
 
 
 class HeadsOfRank(nn.Module):
-    """Attention with some of the heads: their queries, keys and values, and the columns that read them."""
+    """Attention with this rank's heads: their queries, keys and values, and their columns of the projection."""
 
     def __init__(self, whole: Attention, axis: Axis, fault: Fault = "none") -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class HeadsOfRank(nn.Module):
 
 
 def cut_by_hand(model: MiniGPT, axis: Axis, fault: Fault = "none") -> MiniGPT:
-    """The model with attention and MLP of every block cut over the ranks of the axis; the rest stays whole."""
+    """Shard attention and MLP of every block over the ranks of the axis; the rest is replicated."""
     column, row = layers(fault)
     for block in model.blocks:
         block.attention = HeadsOfRank(block.attention, axis, fault)
@@ -64,7 +64,7 @@ def cut_by_hand(model: MiniGPT, axis: Axis, fault: Fault = "none") -> MiniGPT:
 
 
 def gathered(model: nn.Module, axis: Axis) -> Weights:
-    """The whole weights, in float64, from the parts of all ranks (collective)."""
+    """All-gather the whole weights in float64 (collective)."""
     whole = weights(model)
     for name, placement in placements_of(model).items():
         parts = [torch.empty_like(whole[name]) for _ in range(axis.size)]
@@ -74,8 +74,11 @@ def gathered(model: nn.Module, axis: Axis) -> Weights:
 
 
 def total_norm(model: nn.Module, axis: Axis) -> Tensor:
-    """The norm of the whole model's gradient: squares of cut weights are added over the ranks, the others are not."""
-    placements, squares = placements_of(model), torch.zeros(2, dtype=torch.float64)  # of whole weights, of cut ones
+    """The norm of the whole model's gradient: squares of sharded weights are summed over the ranks, others are not."""
+    placements, squares = (
+        placements_of(model),
+        torch.zeros(2, dtype=torch.float64),
+    )  # of replicated weights, of sharded weights
     for name, parameter in model.named_parameters():
         squares[int(name in placements)] += parameter.grad.square().sum()
     dist.all_reduce(squares[1], group=axis.group)

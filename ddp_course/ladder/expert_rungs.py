@@ -1,6 +1,6 @@
-"""Rungs about expert parallelism: each rank has some of the experts, and tokens travel to them. Notebook 24.
+"""Rungs about expert parallelism: each rank has some of the experts, and tokens are sent to them. Notebook 24.
 
-The mixture is that of `distributed.expert_parallel`. One process lets every expert compute every token.
+The mixture is that of `distributed.expert_parallel`. In the reference every expert computes every token.
 """
 
 from functools import partial
@@ -18,24 +18,24 @@ from ddp_course.ladder.axes import (
     CUT,
     add_gradients,
     all_ranks,
-    along,
+    axis_of,
     data_and,
     divided,
     share_along,
+    train_sharded,
     up_to_multiple,
-    updates,
 )
-from ddp_course.ladder.comparison import Comparison, Rung, alone, batches, mistake
+from ddp_course.ladder.comparison import Comparison, Rung, batches, mistake, train_reference
 from ddp_course.ladder.cut_layers import gathered
 from ddp_course.ladder.setting import VOCABULARY, Batch, Setting
 from ddp_course.ladder.tolerance import reordered
 
-EXPERTS, BEST = 4, 2  # at least so many experts, and how many of them a token takes
+EXPERTS, BEST = 4, 2  # the smallest number of experts, and the experts per token
 BALANCE = 0.1  # weight of the balance loss
 
 
-class AllHere(Mixture):
-    """The same without any axis: all experts compute all tokens, and the chosen ones count."""
+class ReplicatedExperts(Mixture):
+    """A mixture on one process: all experts compute all tokens, and only the chosen outputs are used."""
 
     def computed(self, tokens: Tensor, chosen: Tensor) -> Tensor:
         outputs = torch.stack([F.gelu(tokens @ up) @ down for up, down in zip(self.up, self.down, strict=True)], 1)
@@ -48,17 +48,17 @@ class ExpertModel(nn.Module):
     def __init__(self, setting: Setting, experts: int, balance: float, axis: Axis | None = None) -> None:
         super().__init__()
         torch.manual_seed(setting.seed)
-        kind, width = Mixture if axis else AllHere, setting.width
+        kind, width = Mixture if axis else ReplicatedExperts, setting.width
         self.table = nn.Parameter(0.3 * torch.randn(VOCABULARY, width))
         self.mixtures = nn.ModuleList(kind(width, 2 * width, experts, BEST, width**-0.5) for _ in range(setting.layers))
         self.double()
         for mixture in self.mixtures if axis else ():
             mixture.spread(axis)
-        self.weight, self.several, self.global_tokens = balance, axis is not None, setting.tokens
-        self.per_rank = self.several and setting.fault == "balance_per_rank"
+        self.weight, self.sharded, self.global_tokens = balance, axis is not None, setting.tokens
+        self.per_rank = self.sharded and setting.fault == "balance_per_rank"
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The summed loss, and what the balance adds to its mean, times the tokens of the global batch."""
+        """The summed loss, plus the balance loss times the tokens of the global batch."""
         x = F.embedding(tokens.flatten(), self.table)
         for mixture in self.mixtures:
             x = x + mixture(x)
@@ -66,55 +66,55 @@ class ExpertModel(nn.Module):
         return loss + self.weight * self.global_tokens * self.balance(tokens.numel()) if self.weight else loss
 
     def balance(self, own_tokens: int) -> Tensor:
-        """This rank's part. The choices of all ranks are added, whichever replica of the experts they are of."""
+        """This rank's part of the balance loss, from the choices of all ranks, over all replicas of the experts."""
         choices = torch.stack([mixture.choices for mixture in self.mixtures])
         if self.per_rank:
             return balance_loss(self.mixtures, choices, own_tokens) / dist.get_world_size()
-        if self.several:
+        if self.sharded:
             dist.all_reduce(choices)
         return balance_loss(self.mixtures, choices, self.global_tokens)
 
 
 def experts(setting: Setting, world: World, balance: float = 0.0, replicas: bool = False) -> Comparison:
-    """Windows are spread over all ranks, experts over the same ranks, or over the inner axis of a mesh."""
-    joint, everyone = batches(setting), all_ranks(world)
-    axis, data = everyone, Axis(1, 0, everyone.group)
+    """Shard windows over all ranks, and experts over the same ranks or over the inner axis of a mesh."""
+    global_batches, all_axis = batches(setting), all_ranks(world)
+    axis, data = all_axis, Axis(1, 0, all_axis.group)
     if replicas:
         mesh = data_and("experts", world)
-        axis, data = along(mesh, "experts"), along(mesh, "data")
+        axis, data = axis_of(mesh, "experts"), axis_of(mesh, "data")
     count = up_to_multiple(EXPERTS, axis.size)
-    model, one = ExpertModel(setting, count, balance, axis), ExpertModel(setting, count, balance)
+    model, reference = ExpertModel(setting, count, balance, axis), ExpertModel(setting, count, balance)
     placements = placements_of(model)
-    own = [parameter for name, parameter in model.named_parameters() if name in placements]
+    expert_parameters = [parameter for name, parameter in model.named_parameters() if name in placements]
     replicated = [parameter for name, parameter in model.named_parameters() if name not in placements]
 
     def gradients(batch: Batch) -> None:
-        divided(setting, model(*share_along(setting, world, batch, everyone)), batch, everyone.size).backward()
-        add_gradients(setting, replicated, everyone)
+        divided(setting, model(*share_along(setting, world, batch, all_axis)), batch, all_axis.size).backward()
+        add_gradients(setting, replicated, all_axis)
         if setting.fault == "experts_mixed":
-            add_gradients(setting, own, everyone)
+            add_gradients(setting, expert_parameters, all_axis)
         elif data.size > 1 and setting.fault != "experts_apart":
-            add_gradients(setting, own, data)  # and no other: they have seen the tokens of all ranks of their axis
+            add_gradients(setting, expert_parameters, data)  # not over `axis`: an expert has all of its axis's tokens
         if setting.fault == "experts_divided":
-            for parameter in own:
+            for parameter in expert_parameters:
                 parameter.grad /= axis.size
 
-    several = updates(joint, model.parameters(), gradients, lambda: gathered(model, axis))
-    return Comparison(several, alone(one, joint))
+    weights = train_sharded(global_batches, model.parameters(), gradients, lambda: gathered(model, axis))
+    return Comparison(weights, train_reference(reference, global_batches))
 
 
 TOPIC = "experts"
-TRAVELLING = Rung("experts: all-to-all", TOPIC, experts, reordered, CUT)
+ALL_TO_ALL = Rung("experts: all-to-all", TOPIC, experts, reordered, CUT)
 BALANCED = Rung("experts: balance loss", TOPIC, partial(experts, balance=BALANCE), reordered, CUT)
 REPLICATED = Rung("data x experts", TOPIC, partial(experts, balance=BALANCE, replicas=True), reordered, CUT)
 RUNGS = [
-    TRAVELLING,
+    ALL_TO_ALL,
     BALANCED,
     REPLICATED,
     mistake(
         "experts divided by N",
         "experts_divided",
-        TRAVELLING,
+        ALL_TO_ALL,
         "an expert's gradient is complete: its tokens came from all ranks, and the loss was divided by all tokens",
     ),
     mistake(

@@ -1,4 +1,4 @@
-"""Rungs about number formats: bfloat16, float16 with a scaler, and gradients that are squeezed on their way."""
+"""Rungs about precision: bfloat16, float16 with a scaler, and compressed gradients."""
 
 import torch
 import torch.distributed as dist
@@ -6,12 +6,22 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import BOUNDED, Comparison, Rung, alone, batches, ddp, sgd, together, weights
+from ddp_course.ladder.comparison import (
+    BOUNDED,
+    Comparison,
+    Rung,
+    batches,
+    ddp,
+    sgd,
+    train_reference,
+    train_replicas,
+    weights,
+)
 from ddp_course.ladder.setting import Batch, Setting, share, target_count
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import rounded_to
 
-OVERFLOW = 2  # the update whose loss the last window's owner multiplies by too much
+OVERFLOW = 2  # the step whose loss the last rank multiplies by too large a factor
 
 
 class InHalf(nn.Module):
@@ -28,25 +38,31 @@ class InHalf(nn.Module):
 
 def in_bfloat16(setting: Setting, world: World) -> Comparison:
     """Weights and sums over ranks in float32, matrix products in bfloat16."""
-    joint = batches(setting)
+    global_batches = batches(setting)
     replica, model = (InHalf(build(setting, torch.float32), torch.bfloat16) for _ in range(2))
-    return Comparison(together(setting, world, ddp(replica), joint), alone(model, joint))
+    return Comparison(
+        train_replicas(setting, world, ddp(replica), global_batches), train_reference(model, global_batches)
+    )
 
 
 def in_float16(setting: Setting, world: World) -> Comparison:
-    """The scaler skips an update if a scaled gradient overflows. One rank overflows; all must skip."""
-    joint = batches(setting)
-    several, skipped = scaled(ddp(InHalf(build(setting, torch.float32), torch.float16)), joint, world.rank, world.size)
-    one, skipped_alone = scaled(InHalf(build(setting, torch.float32), torch.float16), joint, 0, 1)
-    once = skipped == skipped_alone == [OVERFLOW]
-    return Comparison(several, one, {"that update was skipped, and no other": once or setting.steps <= OVERFLOW})
+    """The scaler skips a step if a scaled gradient overflows. The gradient of one rank overflows; all must skip."""
+    global_batches = batches(setting)
+    replicas, skipped = scaled(
+        ddp(InHalf(build(setting, torch.float32), torch.float16)), global_batches, world.rank, world.size
+    )
+    reference, skipped_by_reference = scaled(InHalf(build(setting, torch.float32), torch.float16), global_batches, 0, 1)
+    as_planned = skipped == skipped_by_reference == [OVERFLOW]
+    return Comparison(
+        replicas, reference, {"that update was skipped, and no other": as_planned or setting.steps <= OVERFLOW}
+    )
 
 
-def scaled(model: nn.Module, joint: list[Batch], rank: int, ranks: int) -> tuple[list, list[int]]:
-    """Train with a gradient scaler; returns the weights' history and the updates that were skipped."""
+def scaled(model: nn.Module, global_batches: list[Batch], rank: int, ranks: int) -> tuple[list, list[int]]:
+    """Train with a gradient scaler; returns the weights' history and the skipped steps."""
     scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**8), sgd(model.parameters())
     history, skipped = [weights(model)], []
-    for update, batch in enumerate(joint):
+    for update, batch in enumerate(global_batches):
         inputs, targets = share(batch, rank, ranks)
         loss = model(inputs, targets) * ranks / target_count(batch)
         if update == OVERFLOW and rank == ranks - 1:
@@ -56,39 +72,42 @@ def scaled(model: nn.Module, joint: list[Batch], rank: int, ranks: int) -> tuple
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        skipped += [update] if scaler.get_scale() < scale else []
+        if scaler.get_scale() < scale:
+            skipped.append(update)
         history.append(weights(model))
     return history, skipped
 
 
 def float16_messages(setting: Setting, world: World) -> Comparison:
-    """Gradients are float64, but travel as float16: each rank's is rounded before it is added."""
-    joint, replica = batches(setting), ddp(build(setting))
+    """Gradients are float64, but sent as float16: each rank's gradient is rounded before the sum."""
+    global_batches, replica = batches(setting), ddp(build(setting))
     replica.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
-    return Comparison(together(setting, world, replica, joint), alone(build(setting), joint))
+    return Comparison(
+        train_replicas(setting, world, replica, global_batches), train_reference(build(setting), global_batches)
+    )
 
 
 def low_rank_messages(setting: Setting, world: World) -> Comparison:
-    """PowerSGD sends two thin matrices for each gradient matrix; what they miss is added to the next one."""
-    joint, replica = batches(setting), ddp(build(setting))
+    """PowerSGD sends two low-rank factors of each gradient matrix; the error is added to the next gradient."""
+    global_batches, replica = batches(setting), ddp(build(setting))
     state = powerSGD_hook.PowerSGDState(
         dist.group.WORLD, matrix_approximation_rank=4, start_powerSGD_iter=2, min_compression_rate=0.5
     )
     replica.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    several = together(setting, world, replica, joint)
-    return Comparison(several, alone(build(setting), joint))
+    replicas = train_replicas(setting, world, replica, global_batches)
+    return Comparison(replicas, train_reference(build(setting), global_batches))
 
 
-def half_the_way(setting: Setting, comparison: Comparison) -> float:
-    """Half of what the weights travelled: an approximation goes the same way, a broken one somewhere else."""
-    return 0.5 * comparison.travelled()
+def half_of_distance(setting: Setting, comparison: Comparison) -> float:
+    """A tolerance of half the distance that the weights moved, for approximations of the gradient."""
+    return 0.5 * comparison.distance()
 
 
 HALF = (
     "products and gradients are rounded to {} in shares instead of together, so each moves by a few of its roundoffs; "
     "{} of them, of the way that the weights went"
 )
-SQUEEZED = (
+COMPRESSED = (
     "a matrix of rank 4 is no gradient, so equality is not on offer; error feedback adds what was left out to the next "
     "update, so the weights lag behind by an update's worth, which has to be less than half of their way"
 )
@@ -98,5 +117,5 @@ RUNGS = [
     Rung(
         "fp16 messages", "formats", float16_messages, rounded_to(torch.float16, 16), HALF.format("float16", 16), BOUNDED
     ),
-    Rung("PowerSGD messages", "formats", low_rank_messages, half_the_way, SQUEEZED, BOUNDED),
+    Rung("PowerSGD messages", "formats", low_rank_messages, half_of_distance, COMPRESSED, BOUNDED),
 ]

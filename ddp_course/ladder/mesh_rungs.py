@@ -1,4 +1,4 @@
-"""Rungs about meshes of two and three axes: replicas or shards of the data on one, other kinds of cut on the others."""
+"""Rungs about meshes of two and three axes: data parallel or FSDP on one, tensor, pipeline or experts on the others."""
 
 import logging
 from dataclasses import replace
@@ -12,29 +12,29 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from ddp_course.distributed.process_group import World
 from ddp_course.ladder.axes import (
     CUT,
-    along,
+    axis_of,
     data_and,
     divided,
     inner_ranks,
     share_along,
+    train_sharded,
     up_to_multiple,
-    updates,
     with_heads,
 )
 from ddp_course.ladder.batch_rungs import CLIP
-from ddp_course.ladder.comparison import Comparison, Rung, alone, batches, mistake
+from ddp_course.ladder.comparison import Comparison, Rung, batches, mistake, train_reference
 from ddp_course.ladder.pipeline_rungs import fits, train
 from ddp_course.ladder.setting import Batch, Setting
 from ddp_course.ladder.subjects import build_minigpt
-from ddp_course.ladder.tensor_rungs import cut_by_torch, fused_again, plan_of_block
+from ddp_course.ladder.tensor_rungs import fused_weights, plan_of_block, shard_by_torch
 from ddp_course.ladder.tolerance import REORDERED, reordered
 
 
-def sharded_and_cut(setting: Setting, world: World, clip: float | None = None) -> Comparison:
+def fsdp_and_tensor(setting: Setting, world: World, clip: float | None = None) -> Comparison:
     """First tensor parallel inside a replica, then FSDP2 over the replicas."""
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # advice on speed
-    mesh, joint = data_and("tensor", world), batches(setting)
-    data, model = along(mesh, "data"), cut_by_torch(setting, mesh["tensor"], plan_of_block())
+    mesh, global_batches = data_and("tensor", world), batches(setting)
+    data, model = axis_of(mesh, "data"), shard_by_torch(setting, mesh["tensor"], plan_of_block())
     for part in (*model.blocks, model):
         fully_shard(part, mesh=mesh["data"])
 
@@ -45,12 +45,12 @@ def sharded_and_cut(setting: Setting, world: World, clip: float | None = None) -
         if clip:
             clip_on_meshes(model, clip)
 
-    several = updates(joint, model.parameters(), gradients, lambda: fused_again(model))
-    return Comparison(several, alone(build_minigpt(setting), joint, clip=clip))
+    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: fused_weights(model))
+    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches, clip=clip))
 
 
 def clip_on_meshes(model: nn.Module, limit: float) -> None:
-    """Cut weights lie on both axes, the others on that of the data: a norm for each mesh, then one of both."""
+    """Clip by the norm over both meshes: tensor-parallel weights lie on both axes, the others on the data axis."""
     by_mesh = {}
     for parameter in model.parameters():
         by_mesh.setdefault(parameter.device_mesh, []).append(parameter)
@@ -60,57 +60,57 @@ def clip_on_meshes(model: nn.Module, limit: float) -> None:
         clip_grads_with_norm_(parameters, limit, total)
 
 
-def sharded_and_cut_clipped(setting: Setting, world: World) -> Comparison:
-    """clip_grad_norm_ refuses gradients on two meshes."""
-    return sharded_and_cut(setting, world, CLIP)
+def fsdp_and_tensor_clipped(setting: Setting, world: World) -> Comparison:
+    """The same with clipping across two meshes, which clip_grad_norm_ refuses."""
+    return fsdp_and_tensor(setting, world, CLIP)
 
 
 def piped_replicas(setting: Setting, world: World) -> Comparison:
     """Data parallel around pipelines: the gradients of a stage are added over its replicas."""
-    mesh, joint = data_and("pipe", world), batches(setting)
-    several = train(setting, world, joint, along(mesh, "pipe"), along(mesh, "data"), "1F1B", 1)
-    return Comparison(several, alone(build_minigpt(setting), joint))
+    mesh, global_batches = data_and("pipe", world), batches(setting)
+    replicas = train(setting, world, global_batches, axis_of(mesh, "pipe"), axis_of(mesh, "data"), "1F1B", 1)
+    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches))
 
 
 def three_axes(setting: Setting, world: World) -> Comparison:
-    """Replicas of pipelines whose layers are cut, with one norm to clip by: each number of the model counts once."""
+    """Replicas of pipelines with sharded layers, clipped by the norm of the whole model."""
     mesh = init_device_mesh("cpu", sizes_of_three(world.size), mesh_dim_names=("data", "pipe", "tensor"))
-    data, pipe, tensor = (along(mesh, name) for name in mesh.mesh_dim_names)
-    joint = batches(setting)
-    several = train(setting, world, joint, pipe, data, "1F1B", 1, CLIP, tensor)
-    return Comparison(several, alone(build_minigpt(setting), joint, clip=CLIP))
+    data, pipe, tensor = (axis_of(mesh, name) for name in mesh.mesh_dim_names)
+    global_batches = batches(setting)
+    replicas = train(setting, world, global_batches, pipe, data, "1F1B", 1, CLIP, tensor)
+    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches, clip=CLIP))
 
 
 def sizes_of_three(ranks: int) -> tuple[int, int, int]:
-    """(data, pipe, tensor): tensor and pipe take two ranks each if they can, data has the rest."""
+    """The sizes (data, pipe, tensor): tensor and pipe have two ranks each if possible, data has the rest."""
     tensor = 2 if ranks % 2 == 0 else 1
     pipe = 2 if ranks // tensor % 2 == 0 else 1
     return ranks // tensor // pipe, pipe, tensor
 
 
 def fits_three(setting: Setting, ranks: int) -> Setting:
-    """Heads, stages, and as many micro-batches for every rank, also if windows are dealt out wrongly."""
+    """Make heads and stages divide, and windows by all ranks, so that the fault global_rank runs as well."""
     _, pipe, tensor = sizes_of_three(ranks)
     return fits(with_heads(setting, tensor), pipe, 1, ranks)
 
 
 def fits_tensor(setting: Setting, ranks: int) -> Setting:
-    """Heads for the inner axis, and as many windows for every rank, also if they are dealt out wrongly."""
+    """Make heads divide over the inner axis, and windows by all ranks, so that the fault global_rank runs as well."""
     return replace(with_heads(setting, inner_ranks(ranks)), windows=up_to_multiple(setting.windows, ranks))
 
 
 def fits_pipe(setting: Setting, ranks: int) -> Setting:
-    """Stages for the inner axis, and micro-batches for every replica."""
+    """Make stages divide over the inner axis, and micro-batches over the replicas."""
     inner = inner_ranks(ranks)
     return fits(setting, inner, 1, ranks // inner)
 
 
 TOPIC = "meshes"
-SHARDED = Rung("FSDP2 x tensor", TOPIC, sharded_and_cut, reordered, CUT, fits=fits_tensor)
+SHARDED = Rung("FSDP2 x tensor", TOPIC, fsdp_and_tensor, reordered, CUT, fits=fits_tensor)
 THREE = Rung("data x pipeline x tensor", TOPIC, three_axes, reordered, CUT, fits=fits_three)
 RUNGS = [
     SHARDED,
-    Rung("FSDP2 x tensor: clipping", TOPIC, sharded_and_cut_clipped, reordered, CUT, fits=fits_tensor),
+    Rung("FSDP2 x tensor: clipping", TOPIC, fsdp_and_tensor_clipped, reordered, CUT, fits=fits_tensor),
     Rung("data x pipeline", TOPIC, piped_replicas, reordered, REORDERED, fits=fits_pipe),
     THREE,
     mistake(

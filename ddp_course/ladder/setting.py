@@ -1,4 +1,4 @@
-"""What all rungs share: sizes, the seed, the global batches, and how a rank takes its share of one."""
+"""Settings of the ladder: sizes, the seed, the global batches, and a rank's share of a batch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddp_course.data.windows import IGNORED, window_starts
 
-VOCABULARY = 61  # tokens; the text is random, since equality does not depend on what is read
+VOCABULARY = 61  # tokens; the text is random, because equality does not depend on the text
 CORPUS = 4096  # tokens
 
 Batch = tuple[Tensor, Tensor]
@@ -23,7 +23,7 @@ Fault = Literal["none", DataFault, TensorFault, PipelineFault, ContextFault, Exp
 
 @dataclass(frozen=True)
 class Setting:
-    """One climb: its model, its sizes, its seed. Counts in units, tokens, windows, updates."""
+    """The settings of a run of the ladder: model, sizes (units, tokens, windows, steps) and seed."""
 
     model: Literal["minigpt", "mlp", "recurrent"] = "minigpt"
     seed: int = 1
@@ -42,7 +42,7 @@ class Setting:
 
 
 def global_batch(setting: Setting, update: int, windows: int | None = None) -> Batch:
-    """Inputs and targets of one update, (windows, context) of int64, the same on every rank and at any world size."""
+    """Inputs and targets of a step, (windows, context) of int64, the same on every rank and at any world size."""
     text = np.random.default_rng(setting.seed).integers(VOCABULARY, size=CORPUS)
     count = setting.windows if windows is None else windows
     starts = window_starts(setting.seed, update, count, CORPUS, setting.context)
@@ -51,11 +51,11 @@ def global_batch(setting: Setting, update: int, windows: int | None = None) -> B
 
 
 def share(batch: Batch, rank: int, ranks: int) -> Batch:
-    """This rank's rows of a global batch. Shares differ by one row where the rows do not divide, and can be empty."""
+    """A rank's rows of a global batch. Shares differ by one row if the rows do not divide, and can be empty."""
     inputs, targets = batch
     return inputs.tensor_split(ranks)[rank], targets.tensor_split(ranks)[rank]
 
 
 def target_count(batch: Batch) -> int:
-    """Targets that count for the loss."""
+    """The number of targets that are not ignored by the loss."""
     return int((batch[1] != IGNORED).sum())

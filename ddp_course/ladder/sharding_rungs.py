@@ -1,4 +1,4 @@
-"""Rungs about who holds what: the optimizer's state in shards, or weights and gradients as well."""
+"""Rungs about sharded training state: the optimizer's state, or weights and gradients as well."""
 
 from contextlib import contextmanager
 
@@ -11,7 +11,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from ddp_course.distributed.by_hand import ShardedOptimizer, full_state_dict, fully_shard_by_hand
 from ddp_course.distributed.process_group import World
 from ddp_course.ladder.batch_rungs import CLIP
-from ddp_course.ladder.comparison import Comparison, Rung, Weights, adamw, alone, batches, ddp, together
+from ddp_course.ladder.comparison import Comparison, Rung, Weights, adamw, batches, ddp, train_reference, train_replicas
 from ddp_course.ladder.setting import Setting
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import DIVIDED, REORDERED, divided, reordered
@@ -32,48 +32,58 @@ def zero_1_by_hand(setting: Setting, world: World) -> Comparison:
 
 
 def sharded_state(setting: Setting, world: World, optimizer) -> Comparison:
-    joint = batches(setting)
-    several = together(setting, world, ddp(build(setting)), joint, optimizer=optimizer)
-    return Comparison(several, alone(build(setting), joint, optimizer=adamw))
+    global_batches = batches(setting)
+    replicas = train_replicas(setting, world, ddp(build(setting)), global_batches, optimizer=optimizer)
+    return Comparison(replicas, train_reference(build(setting), global_batches, optimizer=adamw))
 
 
 def fully_sharded(setting: Setting, world: World) -> Comparison:
     """torch's FSDP2: weights, gradients and optimizer state in shards, whole only while a block computes."""
-    joint = batches(setting)
-    return Comparison(together(setting, world, sharded(setting), joint), alone(build(setting), joint))
+    global_batches = batches(setting)
+    return Comparison(
+        train_replicas(setting, world, sharded(setting), global_batches),
+        train_reference(build(setting), global_batches),
+    )
 
 
 def fully_sharded_kept(setting: Setting, world: World) -> Comparison:
-    """Weights stay whole from forward to backward: one all-gather less, and more memory, as in ZeRO-2."""
-    joint, model = batches(setting), sharded(setting, reshard_after_forward=False)
-    return Comparison(together(setting, world, model, joint), alone(build(setting), joint))
+    """Weights stay gathered from forward to backward: one all-gather less and more memory, as in ZeRO-2."""
+    global_batches, model = batches(setting), sharded(setting, reshard_after_forward=False)
+    return Comparison(
+        train_replicas(setting, world, model, global_batches), train_reference(build(setting), global_batches)
+    )
 
 
 def fully_sharded_accumulation(setting: Setting, world: World) -> Comparison:
-    """In two parts, of which the first sends no gradients."""
-    joint = batches(setting)
-    return Comparison(together(setting, world, sharded(setting), joint, accumulate=2), alone(build(setting), joint))
+    """FSDP2 with two micro-batches, of which the first sends no gradients."""
+    global_batches = batches(setting)
+    return Comparison(
+        train_replicas(setting, world, sharded(setting), global_batches, accumulate=2),
+        train_reference(build(setting), global_batches),
+    )
 
 
 def fully_sharded_clipping(setting: Setting, world: World) -> Comparison:
     """The norm of sharded gradients is that of all shards: torch's clip_grad_norm_ sums over the ranks."""
-    joint = batches(setting)
-    several = together(setting, world, sharded(setting), joint, clip=CLIP)
-    return Comparison(several, alone(build(setting), joint, clip=CLIP))
+    global_batches = batches(setting)
+    replicas = train_replicas(setting, world, sharded(setting), global_batches, clip=CLIP)
+    return Comparison(replicas, train_reference(build(setting), global_batches, clip=CLIP))
 
 
 def hybrid_sharded(setting: Setting, world: World) -> Comparison:
     """Shards within pairs of ranks, replicas between the pairs. An odd number of ranks is one group."""
     shards = 2 if world.size % 2 == 0 else world.size
     mesh = init_device_mesh("cpu", (world.size // shards, shards), mesh_dim_names=("replicate", "shard"))
-    joint, model = batches(setting), sharded(setting, mesh=mesh)
-    return Comparison(together(setting, world, model, joint), alone(build(setting), joint))
+    global_batches, model = batches(setting), sharded(setting, mesh=mesh)
+    return Comparison(
+        train_replicas(setting, world, model, global_batches), train_reference(build(setting), global_batches)
+    )
 
 
 def sharded(setting: Setting, **options) -> nn.Module:
-    """The setting's model, each block and then the rest sharded by FSDP2.
+    """Shard the setting's model by FSDP2, each block and then the rest.
 
-    FSDP2 has no no_sync: the model has a switch for it, which stays as it is set.
+    FSDP2 has no no_sync, but set_requires_gradient_sync, which `no_sync` sets and resets.
     """
     model = build(setting)
     for block in model.blocks:
@@ -92,15 +102,18 @@ def sharded(setting: Setting, **options) -> nn.Module:
 
 def fully_sharded_by_hand(setting: Setting, world: World) -> Comparison:
     """The course's own."""
-    joint, model = batches(setting), build(setting)
+    global_batches, model = batches(setting), build(setting)
     names = [name for name, _ in model.named_parameters()]
     sharded = fully_shard_by_hand(model, model.blocks)
 
-    def whole(sharded) -> Weights:
+    def gathered_weights(sharded) -> Weights:
         full = full_state_dict(sharded)
         return {name: full[name].clone() for name in names}
 
-    return Comparison(together(setting, world, sharded, joint, read=whole), alone(build(setting), joint))
+    return Comparison(
+        train_replicas(setting, world, sharded, global_batches, read=gathered_weights),
+        train_reference(build(setting), global_batches),
+    )
 
 
 RUNGS = [

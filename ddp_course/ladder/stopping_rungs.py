@@ -1,4 +1,4 @@
-"""Rungs about a run that stops and goes on: with as many processes, or with another number."""
+"""Rungs about a run that stops and resumes: with the same number of processes, or another."""
 
 import contextlib
 import shutil
@@ -17,12 +17,12 @@ from ddp_course.ladder.comparison import (
     Comparison,
     Rung,
     Weights,
-    alone,
     batches,
     ddp,
     largest_gap,
-    one_update,
     sgd,
+    train_reference,
+    training_step,
     weights,
 )
 from ddp_course.ladder.setting import Setting, global_batch, target_count
@@ -33,7 +33,7 @@ DROPOUT = 0.2
 
 
 def resume(setting: Setting, world: World) -> Comparison:
-    """Stop half-way, throw everything away, go on from the checkpoint: the run that never stopped, bit for bit."""
+    """Stop half-way, rebuild everything, resume from the checkpoint: bit-equal to the run that never stopped."""
     half = setting.steps // 2
     with shared_folder(world) as folder:
         stopped = leg(setting, world, folder, range(half)) + leg(setting, world, folder, range(half, setting.steps))[1:]
@@ -43,21 +43,21 @@ def resume(setting: Setting, world: World) -> Comparison:
         masked = leg(setting, world, folder, range(half), dropout=DROPOUT)
         masked += leg(setting, world, folder, range(half, setting.steps), dropout=DROPOUT)[1:]
     same = all(largest_gap(a, b) == 0 for a, b in zip(never, masked, strict=True))
-    one = alone(build(setting), batches(setting))
-    return Comparison(stopped, one, {"with dropout, bit-equal to the run that never stopped": same})
+    reference = train_reference(build(setting), batches(setting))
+    return Comparison(stopped, reference, {"with dropout, bit-equal to the run that never stopped": same})
 
 
 def another_size(setting: Setting, world: World) -> Comparison:
-    """All ranks, then half of them, then all again; each leg goes on from the checkpoint of the one before."""
+    """All ranks, then half of them, then all again; each leg resumes from the checkpoint of the previous leg."""
     half = max(1, world.size // 2)
     few = dist.new_group(list(range(half)))
     first, second = setting.steps // 3, 2 * setting.steps // 3
     with shared_folder(world) as folder:
-        several = leg(setting, world, folder, range(first))
-        several += leg(setting, world, folder, range(first, second), ranks=half, group=few)[1:]
-        several += leg(setting, world, folder, range(second, setting.steps))[1:]
+        weights = leg(setting, world, folder, range(first))
+        weights += leg(setting, world, folder, range(first, second), ranks=half, group=few)[1:]
+        weights += leg(setting, world, folder, range(second, setting.steps))[1:]
     dist.destroy_process_group(few)
-    return Comparison(several, alone(build(setting), batches(setting)))
+    return Comparison(weights, train_reference(build(setting), batches(setting)))
 
 
 def leg(
@@ -70,9 +70,9 @@ def leg(
     ranks: int | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> list[Weights | None]:
-    """Do these updates on the first `ranks` ranks, from the newest checkpoint of `folder`, and leave one there.
+    """Take these steps on the first `ranks` ranks, from the newest checkpoint of `folder`, and save a checkpoint.
 
-    Ranks that have no part in it wait for that checkpoint and return its weights, and None for the updates before.
+    The other ranks wait for that checkpoint and return its weights, and None for the steps before.
     """
     model = build(setting, dropout=dropout)
     optimizer = sgd(model.parameters())
@@ -80,16 +80,16 @@ def leg(
     state = TrainingState({"model": model, "optimizer": optimizer}, identity={"seed": setting.seed})
     if saved := checkpoint.newest_valid(folder):
         state.restore(world, saved)
-    history, team = [weights(model)], World(world.rank, world.local_rank, ranks or world.size, world.device)
-    if world.rank < team.size:
+    history, active_world = [weights(model)], World(world.rank, world.local_rank, ranks or world.size, world.device)
+    if world.rank < active_world.size:
         replica = ddp(model, process_group=group)
         settle_bucket_order(replica, *global_batch(setting, 0))
         for update in updates:
-            joint = global_batch(setting, update)
-            one_update(setting, team, replica, optimizer, joint, target_count(joint))
+            batch = global_batch(setting, update)
+            training_step(setting, active_world, replica, optimizer, batch, target_count(batch))
             history.append(weights(model))
     state.save(world, folder, updates.stop, {}, keep=0)
-    if world.rank >= team.size:
+    if world.rank >= active_world.size:
         state.restore(world, checkpoint.newest_valid(folder))
         history += [None] * (len(updates) - 1) + [weights(model)]
     return history
@@ -97,7 +97,7 @@ def leg(
 
 @contextlib.contextmanager
 def shared_folder(world: World) -> Iterator[Path]:
-    """A folder for the checkpoints of all ranks, gone when the last of them has left it (collective)."""
+    """A temporary folder for the checkpoints of all ranks (collective)."""
     folder = Path(from_rank_0(world, lambda: tempfile.mkdtemp(prefix="ddp_course_ladder_")))
     try:
         yield folder

@@ -1,4 +1,4 @@
-"""The models that climb the ladder: the course's MiniGPT, and two unlike it, to show that nothing hangs on it.
+"""The models of the ladder: the course's MiniGPT, and two others, to show that the result does not depend on it.
 
 Each maps tokens and targets, (batch, length), to the loss summed over the targets.
 """
@@ -16,19 +16,21 @@ from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 
 
 def build(setting: Setting, dtype: torch.dtype = torch.float64, **changes) -> nn.Module:
-    """A model of the setting's kind with the setting's seed: equal weights, whoever calls, however often.
+    """Build the setting's model from the setting's seed: equal weights on every rank and in every call.
 
     changes: `dropout`, `activation_checkpointing`; for the MLP also `norm` ("batch", "group").
     """
     torch.manual_seed(setting.seed)
     if setting.model == "minigpt" and "norm" not in changes:
-        shape = MiniGPTConfig(VOCABULARY, setting.context, setting.layers, setting.heads, setting.width, **changes)
-        return MiniGPT(shape).to(dtype)
+        model_config = MiniGPTConfig(
+            VOCABULARY, setting.context, setting.layers, setting.heads, setting.width, **changes
+        )
+        return MiniGPT(model_config).to(dtype)
     return TokenModel(setting, Recurrent if setting.model == "recurrent" else MLP, **changes).to(dtype)
 
 
 def build_minigpt(setting: Setting) -> MiniGPT:
-    """The MiniGPT, whatever kind the setting asks for: for rungs that cut attention, or know its stages."""
+    """Build MiniGPT whatever `setting.model` is, for rungs that shard its attention or its layers."""
     return build(replace(setting, model="minigpt"))
 
 
@@ -62,7 +64,7 @@ class TokenModel(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two layers; between them a norm over the batch, over groups of units, or none."""
+    """Two layers with BatchNorm, GroupNorm or no norm between them."""
 
     def __init__(self, width: int, norm: str = "") -> None:
         super().__init__()
@@ -88,7 +90,7 @@ class Recurrent(nn.Module):
 
 
 class Branches(nn.Module):
-    """Two layers to choose from: those not taken in an update have no gradient in it."""
+    """Three MLPs, of which a forward pass uses one: the others get no gradient."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rungs about tensor parallelism: layers cut over the ranks, which all see the whole batch. Notebook 22."""
+"""Rungs about tensor parallelism: layers sharded over the ranks, which all read the whole batch. Notebook 22."""
 
 import re
 from contextlib import nullcontext
@@ -12,21 +12,21 @@ from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
 
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.axes import CUT, all_ranks, updates, with_heads, with_tokens
+from ddp_course.ladder.axes import CUT, all_ranks, train_sharded, with_heads, with_tokens
 from ddp_course.ladder.batch_rungs import CLIP
-from ddp_course.ladder.comparison import Comparison, Rung, Weights, alone, batches, mistake, weights
+from ddp_course.ladder.comparison import Comparison, Rung, Weights, batches, mistake, train_reference, weights
 from ddp_course.ladder.cut_layers import cut_by_hand, gathered, total_norm
 from ddp_course.ladder.setting import Batch, Setting, target_count
 from ddp_course.ladder.subjects import build_minigpt
 from ddp_course.ladder.tolerance import reordered
 from ddp_course.models.minigpt import Attention, MiniGPT
 
-WHOLE = Replicate()
+REPLICATED = Replicate()
 
 
 def by_hand(setting: Setting, world: World, clip: float | None = None) -> Comparison:
     """Column- and row-parallel layers with their two all-reduces."""
-    joint, axis = batches(setting), all_ranks(world)
+    global_batches, axis = batches(setting), all_ranks(world)
     model = cut_by_hand(build_minigpt(setting), axis, setting.fault)
 
     def gradients(batch: Batch) -> None:
@@ -36,17 +36,17 @@ def by_hand(setting: Setting, world: World, clip: float | None = None) -> Compar
         elif clip:
             clip_grads_with_norm_(model.parameters(), clip, total_norm(model, axis))
 
-    several = updates(joint, model.parameters(), gradients, lambda: gathered(model, axis))
-    return Comparison(several, alone(build_minigpt(setting), joint, clip=clip))
+    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: gathered(model, axis))
+    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches, clip=clip))
 
 
 def by_hand_clipped(setting: Setting, world: World) -> Comparison:
-    """The norm is that of the whole model: cut weights are added over the ranks, whole ones count once."""
+    """Clip by the norm of the whole model: sharded weights are summed over the ranks, replicated weights count once."""
     return by_hand(setting, world, CLIP)
 
 
 class SplitAttention(nn.Module):
-    """Query, key and value as layers of their own, as torch's plan wants them."""
+    """Attention with separate layers for query, key and value, as torch's plan needs them."""
 
     def __init__(self, whole: Attention) -> None:
         super().__init__()
@@ -64,10 +64,10 @@ class SplitAttention(nn.Module):
         return self.projection(y.transpose(1, 2).flatten(2))
 
 
-def fused_again(model: nn.Module) -> Weights:
+def fused_weights(model: nn.Module) -> Weights:
     """`weights`, with queries, keys and values under the name of MiniGPT's fused layer."""
     split = weights(model)
-    split.pop("output.weight", None)  # there if the table is not tied again: then the embedding's copy counts
+    split.pop("output.weight", None)  # listed if the table is not tied: then the embedding's copy is compared
     whole = {}
     for name, tensor in split.items():  # query, key and value follow each other
         fused = re.sub(r"\.(query|key|value)\.", ".query_key_value.", name)
@@ -75,54 +75,54 @@ def fused_again(model: nn.Module) -> Weights:
     return whole
 
 
-def plan_of_block(between: Placement = WHOLE) -> dict:
-    """Which layer is cut how; `between` says how the stream lies on the ranks between the layers."""
+def plan_of_block(between: Placement = REPLICATED) -> dict:
+    """torch's plan for a block; `between` is the placement of the residual stream between the layers."""
     plan = {f"attention.{name}": tp.ColwiseParallel() for name in ("query", "key", "value")} | {
-        "attention": tp.PrepareModuleInput(input_layouts=(between, None), desired_input_layouts=(WHOLE, None)),
+        "attention": tp.PrepareModuleInput(input_layouts=(between, None), desired_input_layouts=(REPLICATED, None)),
         "attention.projection": tp.RowwiseParallel(output_layouts=between),
         "expand": tp.ColwiseParallel(input_layouts=between),
         "projection": tp.RowwiseParallel(output_layouts=between),
     }
-    norms = {} if between == WHOLE else dict.fromkeys(("attention_norm", "mlp_norm"), tp.SequenceParallel())
+    norms = {} if between == REPLICATED else dict.fromkeys(("attention_norm", "mlp_norm"), tp.SequenceParallel())
     return plan | norms
 
 
-def plan_of_vocabulary(between: Placement = WHOLE) -> dict:
-    """Embedding and output cut by tokens of the vocabulary: no rank ever has all logits."""
+def plan_of_vocabulary(between: Placement = REPLICATED) -> dict:
+    """torch's plan for embedding and output, sharded by the vocabulary: no rank ever has all logits."""
     output = tp.ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
-    return {"token_embedding": tp.RowwiseParallel(input_layouts=WHOLE, output_layouts=between), "output": output}
+    return {"token_embedding": tp.RowwiseParallel(input_layouts=REPLICATED, output_layouts=between), "output": output}
 
 
-OF_SEQUENCE = {
-    "position_embedding": tp.RowwiseParallel(input_layouts=WHOLE, output_layouts=Shard(0)),
+SEQUENCE_PLAN = {
+    "position_embedding": tp.RowwiseParallel(input_layouts=REPLICATED, output_layouts=Shard(0)),
     "final_norm": tp.SequenceParallel(),
 }
 
 
-def cut_by_torch(setting: Setting, mesh: DeviceMesh, of_block: dict, of_rest: dict | None = None) -> MiniGPT:
-    """The setting's MiniGPT under torch's plans for a block and for the rest."""
+def shard_by_torch(setting: Setting, mesh: DeviceMesh, block_plan: dict, rest_plan: dict | None = None) -> MiniGPT:
+    """Shard the setting's MiniGPT by torch's plans for a block and for the rest."""
     model = build_minigpt(setting)
     for block in model.blocks:
         block.attention = SplitAttention(block.attention)
-        tp.parallelize_module(block, mesh, of_block)
-    tp.parallelize_module(model, mesh, of_rest or {})
-    if of_rest and setting.fault != "not_tied":
-        model.output.weight = model.token_embedding.weight  # the plan has made two of the one table
+        tp.parallelize_module(block, mesh, block_plan)
+    tp.parallelize_module(model, mesh, rest_plan or {})
+    if rest_plan and setting.fault != "not_tied":
+        model.output.weight = model.token_embedding.weight  # parallelize_module has untied them
     return model
 
 
-def by_torch(setting: Setting, world: World, of_block: dict, of_rest: dict | None = None) -> Comparison:
-    mesh, joint = init_device_mesh("cpu", (world.size,)), batches(setting)
-    model = cut_by_torch(setting, mesh, of_block, of_rest)
+def by_torch(setting: Setting, world: World, block_plan: dict, rest_plan: dict | None = None) -> Comparison:
+    mesh, global_batches = init_device_mesh("cpu", (world.size,)), batches(setting)
+    model = shard_by_torch(setting, mesh, block_plan, rest_plan)
 
     def gradients(batch: Batch) -> None:
         inputs, targets = batch
-        with tp.loss_parallel() if of_rest else nullcontext():
+        with tp.loss_parallel() if rest_plan else nullcontext():
             loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum")
             (loss / target_count(batch)).backward()
 
-    several = updates(joint, model.parameters(), gradients, lambda: fused_again(model))
-    return Comparison(several, alone(build_minigpt(setting), joint))
+    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: fused_weights(model))
+    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches))
 
 
 def plain(setting: Setting, world: World) -> Comparison:
@@ -131,14 +131,14 @@ def plain(setting: Setting, world: World) -> Comparison:
 
 
 def vocabulary(setting: Setting, world: World) -> Comparison:
-    """The tied table cut as well, and the loss computed from parts of the logits."""
+    """The tied table sharded as well, and the loss computed from sharded logits."""
     return by_torch(setting, world, plan_of_block(), plan_of_vocabulary())
 
 
 def sequence(setting: Setting, world: World) -> Comparison:
-    """Between the layers each rank keeps a part of the tokens; the norms work on those."""
+    """Sequence parallel: between the layers each rank keeps some of the tokens, and the norms work on those."""
     part = Shard(1)
-    return by_torch(setting, world, plan_of_block(part), plan_of_vocabulary(part) | OF_SEQUENCE)
+    return by_torch(setting, world, plan_of_block(part), plan_of_vocabulary(part) | SEQUENCE_PLAN)
 
 
 TOPIC = "tensor"

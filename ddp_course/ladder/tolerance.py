@@ -1,8 +1,8 @@
-"""How far a rung may be from one process, and why.
+"""Tolerances: the allowed distance of a rung from one process, with its derivation.
 
-Nothing here is a guess about what a machine will print. Each number follows from the roundoff of a format, the sizes
-of the climb and the optimizer. Where equality is claimed, a mistake (no all-reduce, a wrong factor, a wrong share) is
-at least 1,000 times as far away, which the tests show by making it.
+No number is fitted to a measurement. Each follows from the roundoff of a dtype, the sizes of the setting and the
+optimizer. Where equality is claimed, a mistake (no all-reduce, a wrong factor, a wrong share) is at least 1,000 times
+as far away, which the tests show by injecting it.
 """
 
 import torch
@@ -18,7 +18,7 @@ REORDERED = (
 
 
 def reordered(setting: Setting, comparison: Comparison) -> float:
-    """Sums in another order, in float64, under SGD."""
+    """The tolerance for sums in another order, in float64, with SGD."""
     return 10 * roundoff(torch.float64) * setting.tokens * setting.steps
 
 
@@ -29,7 +29,7 @@ DIVIDED = (
 
 
 def divided(setting: Setting, comparison: Comparison) -> float:
-    """Sums in another order, in float64, under AdamW with learning rate 1e-3."""
+    """The tolerance for sums in another order, in float64, with AdamW and learning rate 1e-3."""
     return roundoff(torch.float64) * setting.tokens * setting.steps * 1e-3 / 1e-8
 
 
@@ -41,7 +41,7 @@ def roundoff(dtype: torch.dtype) -> float:
 def rounded_to(dtype: torch.dtype, times: int):
     """A tolerance of `times` roundoffs of `dtype`, of the distance that the weights travelled."""
 
-    def of_the_way(setting: Setting, comparison: Comparison) -> float:
-        return times * roundoff(dtype) * comparison.travelled()
+    def of_distance(setting: Setting, comparison: Comparison) -> float:
+        return times * roundoff(dtype) * comparison.distance()
 
-    return of_the_way
+    return of_distance
