@@ -53,7 +53,7 @@ def test_a_job_over_tcp():
         "ranks ready": "4 of 4",
         "WARN": "-",
     }
-    assert all(one.says for one in nccl_log.read(job()))
+    assert all(entry.meaning for entry in nccl_log.read(job()))
 
 
 def test_a_job_over_infiniband():
@@ -73,8 +73,8 @@ def test_the_log_of_one_machine_of_two():
 @pytest.mark.parametrize("prefix", ["[rank0]:", "[1,0]<stdout>:", "0: ", "[155] ", "[2026-11-23 13:30:47] "])
 def test_what_a_launcher_puts_in_front(prefix):
     assert answers(job(prefix=prefix)) == answers(job())
-    (found,) = nccl_log.read(f"{prefix}NCCL version 2.27.5+cuda12.9")
-    assert found.kind == "version"
+    (entry,) = nccl_log.read(f"{prefix}NCCL version 2.27.5+cuda12.9")
+    assert entry.kind == "version"
 
 
 def test_a_smaller_group_beside_it_changes_nothing():
@@ -94,7 +94,7 @@ def test_the_group_that_began_last_is_the_one_that_is_ready_or_not():
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "says"),
+    ("text", "kind", "meaning"),
     [  # forms of other versions and of other ways
         ("Bootstrap : Using [0]ens5:10.0.0.4<0>", "bootstrap", "10.0.0.4, card ens5"),
         ("Bootstrap : Using ens5:fe80::1%ens5<0>", "bootstrap", "fe80::1%ens5, card ens5"),
@@ -112,9 +112,9 @@ def test_the_group_that_began_last_is_the_one_that_is_ready_or_not():
         ("Setting affinity for GPU 3 to 0fffff00", "", ""),
     ],
 )
-def test_kinds_of_lines(text, kind, says):
-    (found,) = nccl_log.read(f"node1:1:2 [0] NCCL INFO {text}")
-    assert found.kind == kind and says in found.says and bool(found.says) == bool(kind)
+def test_kinds_of_lines(text, kind, meaning):
+    (entry,) = nccl_log.read(f"node1:1:2 [0] NCCL INFO {text}")
+    assert entry.kind == kind and meaning in entry.meaning and bool(entry.meaning) == bool(kind)
 
 
 def test_what_nccl_did_not_write_is_left_out():
@@ -123,16 +123,16 @@ def test_what_nccl_did_not_write_is_left_out():
 
 
 def test_a_version_without_a_host():
-    (found,) = nccl_log.read("NCCL version 2.18.5+cuda12.0")
-    assert (found.kind, found.host, found.found["version"]) == ("version", "", "2.18.5")
+    (entry,) = nccl_log.read("NCCL version 2.18.5+cuda12.0")
+    assert (entry.kind, entry.host, entry.fields["version"]) == ("version", "", "2.18.5")
 
 
 def test_the_stored_log():
-    found = {case: answers(text) for case, text in nccl_log.cases(STORED).items()}
-    assert list(found) == list(nccl_bootstrap.CASES)
+    entry = {case: answers(text) for case, text in nccl_log.cases(STORED).items()}
+    assert list(entry) == list(nccl_bootstrap.CASES)
     cards = ["eth0 10.77.0.2", "-", "ib0 10.88.0.2", "lo 127.0.0.1", "eth0 10.77.0.2", "eth0 10.77.0.2"]
-    assert [one["interface"] for one in found.values()] == cards
-    assert [one["WARN"] != "-" for one in found.values()] == [False, True, False, False, False, False]
+    assert [entry["interface"] for entry in entry.values()] == cards
+    assert [entry["WARN"] != "-" for entry in entry.values()] == [False, True, False, False, False, False]
 
 
 def test_a_log_of_ones_own_is_one_case(tmp_path):

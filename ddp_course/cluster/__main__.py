@@ -8,7 +8,7 @@
     python -m ddp_course.cluster down
     python -m ddp_course.cluster check trainjob.yaml         # fields of a Kubernetes manifest or a SkyPilot task
 
-What the other commands need to know stands in a file of the folder --folder. Everything on the machines ends with `up`.
+`up` writes its state into the folder --folder for the other commands. All processes on the machines end with `up`.
 """
 
 import argparse
@@ -52,27 +52,32 @@ def main(arguments: list[str] | None = None) -> int:
     check = commands.add_parser("check", help="find fields that do not exist; exit code 1 if there are any")
     check.add_argument("files", nargs="+", type=Path, metavar="file", help="Kubernetes manifests, SkyPilot tasks")
     commands.add_parser("down", help="end the machines, and everything on them")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        if given.command == "up":
-            return up(given.folder, given.nodes, None if given.rate == "none" else given.rate, given.slurm)
-        if given.command == "check":
-            found = [f"{file}: {one}" for file in given.files for part in documents(file) for one in problems(part)]
-            print("\n".join(found) or "every field exists")
-            return 1 if found else 0
-        state = read(given.folder)
-        if given.command == "status":
-            print(state["shown"] if state else f"no cluster is up in {given.folder}")
+        if options.command == "up":
+            return up(options.folder, options.nodes, None if options.rate == "none" else options.rate, options.slurm)
+        if options.command == "check":
+            lines = [
+                f"{file}: {problem}"
+                for file in options.files
+                for document in documents(file)
+                for problem in problems(document)
+            ]
+            print("\n".join(lines) or "every field exists")
+            return 1 if lines else 0
+        state = read(options.folder)
+        if options.command == "status":
+            print(state["shown"] if state else f"no cluster is up in {options.folder}")
             return 0 if state else 1
-        if given.command == "down":
-            return down(given.folder, state)
+        if options.command == "down":
+            return down(options.folder, state)
         if not state:
-            raise InputError(f"no cluster is up in {given.folder}; start one with python -m ddp_course.cluster up")
-        if given.command == "run":
-            return run_on(state["pids"], given.node, given.words)
-        if not state["slurm"] or not given.words:
+            raise InputError(f"no cluster is up in {options.folder}; start one with python -m ddp_course.cluster up")
+        if options.command == "run":
+            return run_on(state["pids"], options.node, options.words)
+        if not state["slurm"] or not options.words:
             raise InputError("say which of Slurm's commands, after python -m ddp_course.cluster up --slurm")
-        task = state["slurm"] | {"command": [*state["slurm"]["command"], *given.words]}
+        task = state["slurm"] | {"command": [*state["slurm"]["command"], *options.words]}
         return subprocess.run(entering([task])).returncode
     except InputError as error:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
@@ -80,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def up(folder: Path, nodes: int, rate: str | None, with_slurm: bool) -> int:
-    """Hold a cluster until a signal comes."""
+    """Run a cluster until a signal comes."""
     if read(folder):
         raise InputError(f"a cluster is up in {folder}; end it with python -m ddp_course.cluster down")
     with Cluster(nodes, rate) as cluster:
@@ -107,7 +112,7 @@ def up(folder: Path, nodes: int, rate: str | None, with_slurm: bool) -> int:
 
 
 def read(folder: Path) -> dict | None:
-    """What `up` has written, if it is still there."""
+    """Read the state that `up` has written; None if its process has ended."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--folder is a folder for the cluster's state, and {folder} is a file")
     if not (folder / STATE).exists():
@@ -133,7 +138,7 @@ def down(folder: Path, state: dict | None) -> int:
 
 
 def run_on(pids: dict[str, int], node: str, words: list[str]) -> int:
-    """The command on one machine, or on all but the head at once."""
+    """Run a command on a machine, or on all but the head in parallel; returns its exit code."""
     machines = [name for name in pids if name.startswith("node")] if node == "all" else [node]
     if not words or not set(machines) <= pids.keys():
         raise InputError(f"say on which machine, and what: run NODE command ...; there are all, {', '.join(pids)}")

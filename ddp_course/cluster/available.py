@@ -1,4 +1,4 @@
-"""Whether machines can be made of namespaces here, and if not, why and what to do: one sentence."""
+"""Check whether this system can run machines made of namespaces; if not, say why and what to do."""
 
 import functools
 import getpass
@@ -15,7 +15,7 @@ ELSEWHERE = "use Linux, in a virtual machine for example; the notebooks go on wi
 
 @functools.cache
 def unavailable() -> str | None:
-    """None if a Cluster can be started here, else a sentence. Tried once, with one machine, in a tenth of a second."""
+    """None if a Cluster can be started here, else a sentence. Tries it once, with one machine (0.1 s)."""
     if sys.platform != "linux":
         return f"A cluster of namespaces needs Linux, and this is {platform.system()}: {ELSEWHERE}."
     for tool in ("unshare", "ip", "tc"):
@@ -23,24 +23,24 @@ def unavailable() -> str | None:
             return f"A cluster of namespaces needs the command {tool}, which is not installed: {INSTALL}."
     try:
         holder, pids = namespaces.build(["node1"], limit("100mbit"))
-    except RuntimeError as error:
-        return explained(str(error))
+    except RuntimeError as failure:
+        return explain(str(failure))
     namespaces.end(holder, pids)
     return None
 
 
-def explained(said: str) -> str:
-    """The sentence for what a trial has said."""
-    said = " ".join(said.split())[:300]
-    who = "root, in this container," if not namespaces.as_user() else getpass.getuser()
-    if "qdisc" in said:
-        return f"The kernel does not limit the speed of a cable ({said}): load the module, sudo modprobe sch_tbf."
-    if namespaces.as_user():
+def explain(error: str) -> str:
+    """The sentence for an error of the trial."""
+    error = " ".join(error.split())[:300]
+    who = "root, in this container," if not namespaces.user_namespace_options() else getpass.getuser()
+    if "qdisc" in error:
+        return f"The kernel does not limit the speed of a cable ({error}): load the module, sudo modprobe sch_tbf."
+    if namespaces.user_namespace_options():
         return (
-            f"This system does not let {who} create network namespaces ({said}): start Jupyter or the tests with "
+            f"This system does not let {who} create network namespaces ({error}): start Jupyter or the tests with "
             f"sudo, or allow it with sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0."
         )
     return (
-        f"This system does not let {who} create network namespaces ({said}): start the container with "
+        f"This system does not let {who} create network namespaces ({error}): start the container with "
         f"--privileged, or use a virtual machine; sudo alone does not help here."
     )

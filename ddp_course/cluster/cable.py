@@ -1,19 +1,19 @@
-"""A cable's speed, as Linux limits it: a token bucket at both of its ends (`man tc-tbf`)."""
+"""Limit a cable's speed by a token bucket at both of its ends (`man tc-tbf`)."""
 
 import re
 
 from ddp_course.base.errors import InputError
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-# Seconds of sending that may pass at once after a pause. With more, messages of some kilobytes cost nothing; with less,
-# the timer that refills the bucket cannot keep up, and a fast cable is slower than it should be.
+# The burst after a pause, in seconds of sending. With more, messages of some kilobytes are not limited at all; with
+# less, the timer that refills the bucket is too coarse, and a fast cable is slower than its limit.
 BURST_SECONDS = 0.0005
 SMALLEST_BURST = 1600  # bytes: one packet with its headers has to fit
 QUEUE = "200ms"  # longest wait in the queue of a cable; then packets are dropped
 
 
 def bits_per_second(rate: str) -> float:
-    """ "200mbit" -> 2e8. Raises InputError for what is no speed."""
+    """Parse a speed: "200mbit" -> 2e8. Raises InputError if it is none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmg]?)bit", str(rate).strip().lower())
     if not match or not float(match[1]):
         raise InputError(
@@ -23,7 +23,7 @@ def bits_per_second(rate: str) -> float:
 
 
 def limit(rate: str | None) -> list[str]:
-    """The words after `tc qdisc replace dev ... root` that hold a cable to `rate`; none for None, no limit."""
+    """The words after `tc qdisc replace dev ... root` that limit a cable to `rate`; [] for None, no limit."""
     if rate is None:
         return []
     bits = bits_per_second(rate)

@@ -1,9 +1,9 @@
-"""Runs commands inside machines, each in its own, and ends when all of them have.
+"""Run commands inside machines, each in its own, and end when all of them have ended.
 
     enter.py [{"pid": of a machine's first process, "command": [...], "env": {...}, "log": file or null}, ...]
 
-SIGTERM is passed on to the commands. When one of them has failed, the others get `PATIENCE` seconds, then SIGTERM, then
-SIGKILL: what is left of a job waits for a peer that will not come. "exit" in a task names a file for its exit code.
+SIGTERM is passed on to the commands. When a command has failed, the others get `PATIENCE` seconds, then SIGTERM, then
+SIGKILL, because the rest of a job would wait for its peer forever. "exit" in a task names a file for its exit code.
 The exit code is that of the first command that failed, also if a signal killed it.
 Started by file path, with the standard library only.
 """
@@ -15,16 +15,19 @@ import signal
 import sys
 import time
 
-USER, REST = 0x10000000, 0x00020000 | 0x04000000 | 0x20000000 | 0x40000000  # CLONE_NEWUSER; mount, UTS, pid, network
+USER, NAMESPACES = (
+    0x10000000,
+    0x00020000 | 0x04000000 | 0x20000000 | 0x40000000,
+)  # CLONE_NEWUSER; mount, UTS, pid, network
 PARENT_DEATH_SIGNAL = 1  # for prctl
 PATIENCE = 5.0  # seconds
-HURRY = 5.0  # seconds between SIGTERM and SIGKILL
+KILL_DELAY = 5.0  # seconds between SIGTERM and SIGKILL
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def go_into(pid):
-    """Let this process see the network, the host name and the mounts of `pid`, and its children its processes, too."""
-    folder, flags = os.getcwd(), REST
+def enter_namespaces(pid):
+    """Enter the network, host name and mount namespaces of `pid`; children also enter its process namespace."""
+    folder, flags = os.getcwd(), NAMESPACES
     if os.stat("/proc/self/ns/user").st_ino != os.stat(f"/proc/{pid}/ns/user").st_ino:
         flags |= USER
     machine = os.pidfd_open(pid)
@@ -36,13 +39,13 @@ def go_into(pid):
 
 
 def start(task):
-    """Fork twice: the pid of the process between us and the command, which is in another process namespace."""
-    between = os.fork()
-    if between:
-        return between
+    """Start the command by two forks; returns the pid of the first, the command's parent outside its pid namespace."""
+    parent = os.fork()
+    if parent:
+        return parent
     libc.prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
     try:
-        go_into(task["pid"])
+        enter_namespaces(task["pid"])
         child = os.fork()
         if not child:
             run(task)
@@ -55,7 +58,7 @@ def start(task):
 
 
 def run(task):
-    """Become the command."""
+    """Replace this process by the command."""
     libc.prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -70,7 +73,7 @@ def run(task):
 
 
 def end_like(status):
-    """End as a child has ended, by the same signal if it was one."""
+    """End with a child's exit code, or by the signal that killed it."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
@@ -79,7 +82,7 @@ def end_like(status):
 
 
 def main(tasks):
-    running, told, failed_at, first = {}, set(), None, 0
+    running, signalled, failed_at, first = {}, set(), None, 0
 
     def pass_on(number, _frame):
         for pid in running:
@@ -100,9 +103,9 @@ def main(tasks):
                 first, failed_at = status, time.monotonic()
             continue
         time.sleep(0.05)
-        for wait, number in ((PATIENCE, signal.SIGTERM), (PATIENCE + HURRY, signal.SIGKILL)):
-            if time.monotonic() > failed_at + wait and number not in told:
-                told.add(number)
+        for wait, number in ((PATIENCE, signal.SIGTERM), (PATIENCE + KILL_DELAY, signal.SIGKILL)):
+            if time.monotonic() > failed_at + wait and number not in signalled:
+                signalled.add(number)
                 pass_on(number, None)
     end_like(first)
 

@@ -1,4 +1,4 @@
-"""torchrun on every machine of a cluster: one job, whose result is a Run with each rank's machine in it."""
+"""Run torchrun on every machine of a cluster as one job; the result is a Run with each rank's machine."""
 
 import shlex
 import signal
@@ -28,8 +28,8 @@ from ddp_course.launcher.launch import (
 )
 
 PORT = 29500
-# torchrun starts a rank by this instead of Python: which rank stands in which folder of its logs is written there.
-AS_PYTHON = """#!/bin/sh
+# torchrun starts a rank by this script instead of Python. It writes the rank's number into the rank's log folder.
+PYTHON_WRAPPER = """#!/bin/sh
 echo "$RANK" > "${{TORCHELASTIC_ERROR_FILE%/*}}/rank"
 unset PYTHON_EXEC
 exec {python} "$@"
@@ -38,8 +38,10 @@ exec {python} "$@"
 
 @dataclass(repr=False)
 class ClusterRun(Run):
-    """A Run on several machines: ranks are those of the whole job. `nodes` has each rank's machine; by machine,
-    `node_exit_codes` has torchrun's exit code and `node_lines` its own log."""
+    """A Run on several machines, with ranks of the whole job.
+
+    nodes: each rank's machine. By machine, node_exit_codes has torchrun's exit code and node_lines its log.
+    """
 
     nodes: dict[int, str] = field(default_factory=dict)
     node_exit_codes: dict[str, int] = field(default_factory=dict)
@@ -49,7 +51,7 @@ class ClusterRun(Run):
         return f"{len(self.node_lines)} machines, {super().__repr__()}"
 
     def name(self, rank: int) -> str:
-        """A rank with its machine."""
+        """The name of a rank with its machine, for messages."""
         return f"rank {rank} on {self.nodes[rank]}" if rank in self.nodes else f"rank {rank}"
 
 
@@ -67,22 +69,22 @@ def torchrun(
     torchrun_args_of: Mapping[str, Iterable[str]] | None = None,
     at: Mapping[str, Callable[[], object]] | None = None,
 ) -> ClusterRun:
-    """Runs `script` with `args` on `nproc_per_node` processes of every machine and returns the finished ClusterRun.
+    """Run `script` with `args` in `nproc_per_node` processes on every machine and return the finished ClusterRun.
 
-    timeout, env, check, quiet   as for launcher.torchrun, whose exceptions these are, too
-    torchrun_args     options that are added to, or win over, the rendezvous at node1, such as "--max-restarts=1"
-    env_of, torchrun_args_of     more of both for single machines: {"node2": {"GLOO_SOCKET_IFNAME": "lo"}}
-    at                what to do while the job runs, each once, when the first line with a text in it has appeared:
+    timeout, env, check, quiet   as for launcher.torchrun, which raises the same exceptions
+    torchrun_args     options that extend or override the rendezvous at node1, such as "--max-restarts=1"
+    env_of, torchrun_args_of     both for single machines: {"node2": {"GLOO_SOCKET_IFNAME": "lo"}}
+    at                calls to make during the job, each once, when the first line that contains a text appears:
                       {"step 20": lambda: cluster.cut("node2")}
 
     When one machine's torchrun has failed, the others get five seconds, then SIGTERM, as from a scheduler.
     """
     __tracebackhide__ = True
     torchrun_args = [str(arg) for arg in torchrun_args]
-    args_of = {node: [str(arg) for arg in some] for node, some in (torchrun_args_of or {}).items()}
+    args_of = {node: [str(arg) for arg in node_args] for node, node_args in (torchrun_args_of or {}).items()}
     for node in (*cluster.nodes, *args_of, *(env_of or {})):
         cluster.check(node)
-    check_input(script, nproc_per_node, [*torchrun_args, *(arg for some in args_of.values() for arg in some)])
+    check_input(script, nproc_per_node, [*torchrun_args, *(arg for node_args in args_of.values() for arg in node_args)])
     size = len(cluster.nodes) * nproc_per_node
     added = variables(size, env, torchrun_args)
     options = [
@@ -108,14 +110,14 @@ def torchrun(
 
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_run_"))
     python = folder / "python"
-    python.write_text(AS_PYTHON.format(python=shlex.quote(sys.executable)))
+    python.write_text(PYTHON_WRAPPER.format(python=shlex.quote(sys.executable)))
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     tasks = []
     for node in cluster.nodes:
         (folder / node).mkdir()
-        ours = ["--redirects=3", f"--log-dir={folder / node / 'ranks'}", *args_of.get(node, [])]
-        # -P: nothing in this folder shadows a module that torchrun imports
-        command = [sys.executable, "-P", "-m", "torch.distributed.run", *options, *ours, *script_and_args]
+        log_options = ["--redirects=3", f"--log-dir={folder / node / 'ranks'}", *args_of.get(node, [])]
+        # -P: no file in this folder can shadow a module that torchrun imports
+        command = [sys.executable, "-P", "-m", "torch.distributed.run", *options, *log_options, *script_and_args]
         task = cluster.task(node, command, {**(env_of or {}).get(node, {}), "PYTHON_EXEC": python})
         files = {"log": folder / node / "launcher.log", "exit": folder / node / "exit_code"}
         tasks.append(task | {name: str(path) for name, path in files.items()})
@@ -125,7 +127,7 @@ def torchrun(
 
     _judge(run, output, cluster.cut_off)
     if check and run.timed_out:
-        raise RunTimedOut(timeout_message(run, timeout, running, run.name) + _cables(cluster.cut_off), run)
+        raise RunTimedOut(timeout_message(run, timeout, running, run.name) + _cut_cables(cluster.cut_off), run)
     if check:
         raise_failure(run)
     return run
@@ -146,7 +148,7 @@ class ClusterOutput(RankOutput):
             self._at.pop(text)()
 
     def files(self):
-        # The file is there before the rank can write anything.
+        # The file exists before the rank can write.
         return (path for path in self.folder.glob("*/ranks/*/attempt_*/*/std*.log") if self._number(path) is not None)
 
     def attempt_rank_stream(self, path):
@@ -159,9 +161,11 @@ class ClusterOutput(RankOutput):
         return f"rank {rank} {self.run.nodes[rank]}"
 
     def finish(self):
-        self.local = {}  # machine -> {local rank: rank}, of its last start
+        self.ranks_by_node = {}  # machine -> {local rank: rank}, of its last start
         for path in sorted(self.files(), key=self.attempt_rank_stream):
-            self.local.setdefault(path.relative_to(self.folder).parts[0], {})[int(path.parts[-2])] = self._number(path)
+            self.ranks_by_node.setdefault(path.relative_to(self.folder).parts[0], {})[int(path.parts[-2])] = (
+                self._number(path)
+            )
         super().finish()
         self.run.nodes = dict(sorted(self.run.nodes.items()))
         for node in self.run.node_lines:
@@ -172,7 +176,7 @@ class ClusterOutput(RankOutput):
             self.run.launcher_lines += [f"[{node}] {line}" for line in self.run.node_lines[node]]
 
     def _number(self, path):
-        """The rank that a folder of logs belongs to; None if it has none yet."""
+        """The rank of a log folder; None if its number is not written yet."""
         try:
             text = path.with_name("rank").read_text()
         except OSError:
@@ -186,40 +190,40 @@ def _judge(run, output, cut_off):
         run.exit_codes = dict.fromkeys(run.lines, 0)
         return
     report = Report({})
-    for node, ranks in output.local.items():
+    for node, ranks in output.ranks_by_node.items():
         lines = run.node_lines[node]
-        one = torchruns_report(lines, ranks)
-        if not one.failed and run.node_exit_codes.get(node) != 0:
-            one = silent(lines, ranks.values(), output.first_traceback)
-        report.codes |= one.codes
-        report.failed |= one.failed
-        report.told_to_stop |= one.told_to_stop
-        report.left_early += one.left_early
+        node_report = torchruns_report(lines, ranks)
+        if not node_report.failed and run.node_exit_codes.get(node) != 0:
+            node_report = infer_report(lines, ranks.values(), output.first_traceback)
+        report.codes |= node_report.codes
+        report.failed |= node_report.failed
+        report.told_to_stop |= node_report.told_to_stop
+        report.left_early += node_report.left_early
     run.exit_codes = dict(sorted(report.codes.items()))
     report.codes = run.exit_codes
     if report.failed:
         failure = blame(report, run.lines, output.errors, output.first_traceback, run.name)
     else:
-        first = [node for node, code in run.node_exit_codes.items() if code] or list(run.node_lines)
-        text = launcher_text(run.exit_code, run.node_lines[first[0]])
-        failure = Failure(None, run.exit_code, f"on {first[0]}: {text}")
+        failed_nodes = [node for node, code in run.node_exit_codes.items() if code] or list(run.node_lines)
+        text = launcher_text(run.exit_code, run.node_lines[failed_nodes[0]])
+        failure = Failure(None, run.exit_code, f"on {failed_nodes[0]}: {text}")
     if not run.timed_out:
-        text = shorter_paths(failure.text).rstrip() + _cables(cut_off)
+        text = shorter_paths(failure.text).rstrip() + _cut_cables(cut_off)
         run.failure = Failure(failure.rank, failure.exit_code, text)
 
 
-def silent(lines, ranks, when):
-    """What became of `ranks` whose torchrun was told to end, or killed, and says nothing of them."""
+def infer_report(lines, ranks, first_traceback):
+    """Infer a report for `ranks` whose torchrun was stopped or killed before it reported on them."""
     ended = dict.fromkeys(ranks, 0)
-    if not any("_exit_barrier" in line for line in lines):  # where it waits for the others when its ranks have ended
-        ended = {rank: 1 if rank in when else -signal.SIGTERM for rank in ranks}
+    if not any("_exit_barrier" in line for line in lines):  # torchrun waits there when its ranks have ended
+        ended = {rank: 1 if rank in first_traceback else -signal.SIGTERM for rank in ranks}
     failed = {rank for rank, code in ended.items() if code == 1}
     told_to_stop = {rank for rank, code in ended.items() if code < 0}
     return Report(ended, failed, told_to_stop, [rank for rank, code in ended.items() if code == 0])
 
 
-def _cables(cut_off):
-    """A sentence on the cables that are cut; empty if none is."""
+def _cut_cables(cut_off):
+    """A sentence that lists the cut cables; empty if none is cut."""
     if not cut_off:
         return ""
     return "\n" + ", ".join(f"the cable of {node} is cut" for node in sorted(cut_off))

@@ -1,6 +1,6 @@
-"""What runs inside the namespaces: builds the machines, then keeps them until the process that asked for them is gone.
+"""Build the machines inside the namespaces, and keep them until the process that started the cluster ends.
 
-    keeper.py keep FD LIMIT NAME...    the first process of the cluster; FD: a pidfd of whoever has started it
+    keeper.py keep FD LIMIT NAME...    the first process of the cluster; FD: a pidfd of the process that started it
     keeper.py machine NAME ADDRESS LIMIT HOSTS
 
 Both are the first process of a process namespace: when one ends, the kernel kills everything in it, with SIGKILL. The
@@ -14,50 +14,50 @@ import subprocess
 import sys
 
 SWITCH_ADDRESS = "10.77.0.254"
-HEAD = "head"  # the name of the side on which the switch is
+HEAD = "head"  # the name of the machine with the switch
 
 
 def command(*words, **more):
-    """Runs a command; if it fails, this process ends with what it said."""
+    """Run a command; if it fails, exit with its stderr."""
     done = subprocess.run(words, stderr=subprocess.PIPE, text=True, **more)
     if done.returncode:
         sys.exit(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
 
 
 def hosts_file(names):
-    """The text of /etc/hosts. torch also looks up the name of an address that it was given in its IPv6 form."""
+    """The text of /etc/hosts. torch also looks up names of addresses in IPv6 form."""
     lines = ["127.0.0.1 localhost"]
     for address, name in [*((f"10.77.0.{n}", name) for n, name in enumerate(names, 1)), (SWITCH_ADDRESS, HEAD)]:
         lines += [f"{address} {name}", f"::ffff:{address} {name}"]
     return "\n".join(lines) + "\n"
 
 
-def settle(name, hosts):
-    """This machine's name, its /etc/hosts, and /mnt as a disk that no other machine sees."""
+def set_up_host(name, hosts):
+    """Set up this machine's name, its /etc/hosts, and /mnt as a local disk."""
     command("hostname", name)
     command("mount", "-t", "tmpfs", "hosts", "/mnt")
     with open("/mnt/hosts", "w") as file:
         file.write(hosts)
-    command("mount", "--bind", "/mnt/hosts", "/etc/hosts")  # which keeps what it shows
+    command("mount", "--bind", "/mnt/hosts", "/etc/hosts")  # the bind mount outlives the unmounted /mnt
     command("umount", "/mnt")
     command("mount", "-t", "tmpfs", "-o", "mode=1777", "local-disk", "/mnt")
     command("ip", "link", "set", "lo", "up")
 
 
-def keep(kernel, limit, names):
-    """Builds the switch and the machines, says "ready", and ends when the process behind the pidfd `kernel` does."""
-    # A folder in memory that all machines see, and nobody else; it goes with them.
+def keep(owner, limit, names):
+    """Build the switch and the machines, print "ready", and end when the process of the pidfd `owner` ends."""
+    # A folder in memory that only the machines share.
     command("mount", "-t", "tmpfs", "-o", "mode=755", "shared", "/srv")
-    settle(HEAD, hosts_file(names))
+    set_up_host(HEAD, hosts_file(names))
     command("ip", "link", "add", "switch", "type", "bridge")
     command("ip", "address", "add", f"{SWITCH_ADDRESS}/24", "dev", "switch")
     command("ip", "link", "set", "switch", "up")
-    own = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    unshare = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     machines = []
     for n, name in enumerate(names, 1):
         words = [sys.executable, "-I", "-S", __file__, "machine", f"10.77.0.{n}", json.dumps(limit), hosts_file(names)]
         machines.append(
-            subprocess.Popen([*own, *words, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen([*unshare, *words, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         )
     for n, machine in enumerate(machines, 1):
         expect(machine, "born")
@@ -70,9 +70,9 @@ def keep(kernel, limit, names):
         machine.stdin.flush()
     for machine in machines:
         expect(machine, "ready")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever has lost its parent, and ends, is taken away
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reap orphaned processes
     print("ready", flush=True)
-    select.select([kernel], [], [])
+    select.select([owner], [], [])
 
 
 def expect(machine, word):
@@ -80,10 +80,10 @@ def expect(machine, word):
         sys.exit(f"a machine has ended while it was being set up (exit code {machine.wait()})")
 
 
-def be_a_machine(address, limit, hosts, name):
+def run_machine(address, limit, hosts, name):
     """The first process of a machine."""
     print("born", flush=True)
-    settle(name, hosts)
+    set_up_host(name, hosts)
     sys.stdin.readline()
     command("ip", "address", "add", f"{address}/24", "dev", "eth0")
     command("ip", "link", "set", "eth0", "up")
@@ -100,4 +100,4 @@ if __name__ == "__main__":
         keep(int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:])
     else:
         address, limit, hosts, name = sys.argv[2:]
-        be_a_machine(address, json.loads(limit), hosts, name)
+        run_machine(address, json.loads(limit), hosts, name)

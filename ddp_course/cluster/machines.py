@@ -1,4 +1,4 @@
-"""A cluster of namespaces: started, used, its cables slowed down and cut, ended."""
+"""A cluster of namespaces: start it, run commands on it, throttle and cut its cables, and end it."""
 
 import os
 import shlex
@@ -17,15 +17,15 @@ MOST = 64  # machines
 
 
 class Cluster:
-    """`nodes` machines, named node1, node2, ..., and `head`, where the switch is. It runs from here on.
+    """`nodes` machines, named node1, node2, ..., and `head`, where the switch is. The constructor starts them.
 
-    rate    the speed of each machine's cable, both ways, as tc writes it: "100mbit", "1gbit"; None: no limit
+    rate    the speed of each machine's cable, in both directions, in tc's syntax: "100mbit", "1gbit"; None: no limit
 
-    Each machine has its own network (eth0: 10.77.0.N), host name, processes and /etc/hosts, and a disk of its own at
-    /mnt; all other files are shared (/srv among these machines alone), as on a cluster with a network file system.
-    It ends with `close`, with its `with` block, with the last reference to it, and with this process, even by SIGKILL.
-    Without root it runs in a user namespace, in which every process believes to be root. Raises InputError where it
-    cannot run, with the sentence of `unavailable`.
+    Each machine has its own network (eth0: 10.77.0.N), host name, processes and /etc/hosts, and a local disk at /mnt;
+    all other files are shared (/srv among these machines alone), as on a cluster with a network file system.
+    The cluster ends with `close`, its `with` block, its last reference, or this process, even by SIGKILL.
+    Without root it runs in a user namespace, in which every process has user id 0. Raises InputError with the sentence
+    of `unavailable` if this system cannot run it.
     """
 
     def __init__(self, nodes: int = 2, rate: str | None = "200mbit"):
@@ -37,9 +37,9 @@ class Cluster:
         self.nodes = [f"node{n}" for n in range(1, nodes + 1)]
         self.rates = dict.fromkeys(self.nodes, rate)
         self.cut_off: set[str] = set()  # the machines whose cable is cut
-        self._holder, self.pids = build(self.nodes, words)
+        self._process, self.pids = build(self.nodes, words)
         self._slurm = None
-        self._end = weakref.finalize(self, end, self._holder, self.pids, os.getpid())
+        self._end = weakref.finalize(self, end, self._process, self.pids, os.getpid())
 
     def __enter__(self):
         return self
@@ -54,11 +54,11 @@ class Cluster:
         return "\n".join(f"{node}  10.77.0.{n}  {cable}" for n, (node, cable) in enumerate(cables.items(), 1))
 
     def close(self) -> None:
-        """End everything on the machines, and the machines."""
+        """End all processes on the machines, and the machines."""
         self._end()
 
     def torchrun(self, script, *args, nproc_per_node: int = 1, **more):
-        """Run `script` under torchrun on every machine; see `job.torchrun` for what `more` may be."""
+        """Run `script` under torchrun on every machine; `more` as for `job.torchrun`."""
         __tracebackhide__ = True
         return job.torchrun(self, script, *args, nproc_per_node=nproc_per_node, **more)
 
@@ -79,16 +79,16 @@ class Cluster:
     ) -> subprocess.CompletedProcess:
         """Run a command (a string is for the shell) on a machine, `head` included; its output is text in the result.
 
-        Raises InputError with what it wrote to stderr if `check` and it fails, subprocess.TimeoutExpired. What it
-        leaves in the background runs on, to the end of the cluster at most.
+        Raises subprocess.TimeoutExpired, and, if `check`, InputError with its stderr if the command fails. Its
+        background processes run on, at most until the cluster ends.
         """
         done = subprocess.run(
             self.entering(node, command, env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
         )
         if check and done.returncode:
             shown = command if isinstance(command, str) else shlex.join(map(str, command))
-            said = done.stderr.strip() or done.stdout.strip()
-            raise InputError(f"on {node}, {shown!r} ended with exit code {done.returncode}: {said}")
+            output = done.stderr.strip() or done.stdout.strip()
+            raise InputError(f"on {node}, {shown!r} ended with exit code {done.returncode}: {output}")
         return done
 
     def entering(self, node: str, command: str | Sequence[object], env: Mapping[str, object] | None = None) -> list:
@@ -96,32 +96,32 @@ class Cluster:
         return entering([self.task(node, command, env)])
 
     def task(self, node: str, command: str | Sequence[object], env: Mapping[str, object] | None = None) -> dict:
-        """What `enter.py` needs to know of it."""
+        """The task of `enter.py` that runs a command on a machine."""
         self.check(node, HEAD)
         words = ["sh", "-c", command] if isinstance(command, str) else [str(word) for word in command]
         added = {"PATH": path()} | {name: str(value) for name, value in (env or {}).items()}
         return {"pid": self.pids[node], "command": words, "env": added}
 
     def set_rate(self, node: str, rate: str | None) -> None:
-        """Give a machine's cable another speed, both ways, also while a job runs. None: no limit."""
+        """Set the speed of a machine's cable, in both directions, also during a job. None: no limit."""
         words = limit(rate)
         self.check(node)
         verb = ["replace"] if words else ["del"]
         known = bool(words) or self.rates[node] is not None
-        for where, device in ((SWITCH, self._port(node)), (node, "eth0")) if known else ():
-            self._on_switch_or(where, ["tc", "qdisc", *verb, "dev", device, "root", *words])
+        for target, device in ((SWITCH, self._port(node)), (node, "eth0")) if known else ():
+            self._run_on(target, ["tc", "qdisc", *verb, "dev", device, "root", *words])
         self.rates[node] = rate
 
     def cut(self, node: str) -> None:
-        """Pull a machine's cable: from now on nothing arrives, and nobody is told."""
+        """Cut a machine's cable: packets are lost without an error."""
         self.check(node)
-        self._on_switch_or(SWITCH, ["ip", "link", "set", self._port(node), "down"])
+        self._run_on(SWITCH, ["ip", "link", "set", self._port(node), "down"])
         self.cut_off.add(node)
 
     def mend(self, node: str) -> None:
-        """Plug it in again."""
+        """Reconnect a machine's cable."""
         self.check(node)
-        self._on_switch_or(SWITCH, ["ip", "link", "set", self._port(node), "up"])
+        self._run_on(SWITCH, ["ip", "link", "set", self._port(node), "up"])
         self.cut_off.discard(node)
 
     def check(self, node: str, *more: str) -> None:
@@ -134,8 +134,8 @@ class Cluster:
     def _port(self, node):
         return f"port{self.nodes.index(node) + 1}"
 
-    def _on_switch_or(self, where, words):
-        task = {"pid": self.pids[where], "command": words, "env": {"PATH": path()}}
+    def _run_on(self, target, words):
+        task = {"pid": self.pids[target], "command": words, "env": {"PATH": path()}}
         done = subprocess.run(entering([task]), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
         if done.returncode:
             raise InputError(f"{shlex.join(words)}: {done.stderr.strip() or done.returncode}")

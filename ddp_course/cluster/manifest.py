@@ -1,10 +1,10 @@
-"""The files of a job held against the definitions of what will read them, before any cluster does.
+"""Validate the files of a job against the schemas of Kubernetes, Kubeflow and SkyPilot, without a cluster.
 
     problems(document)      # ["spec.trainer.numNode: no such field; did you mean numNodes?"]
 
-Kubernetes: the models of the package kubeflow-trainer-api, made from the definitions that a server has, too. A server
-may drop a field that it does not know; here it is a problem. SkyPilot: its own schema of a task, in skypilot_task.json.
-Only fields, their types and what is required are checked, not whether names refer to anything.
+Kubernetes: the models of the package kubeflow-trainer-api, generated from the definitions that a server has. A server
+may drop an unknown field; here it is a problem. SkyPilot: its own schema of a task, in skypilot_task.json.
+Only fields, their types and required fields are checked, not whether names refer to anything.
 """
 
 import difflib
@@ -29,28 +29,28 @@ MODELS = {  # kind -> class in kubeflow_trainer_api.models
 
 
 def documents(path: str | Path) -> list[dict]:
-    """What a file holds: manifests, one after the other. Raises InputError if it is no YAML of mappings."""
+    """Read the manifests in a file. Raises InputError if it is not YAML, or not a sequence of mappings."""
     try:
-        found = [one for one in yaml.safe_load_all(Path(path).read_text()) if one is not None]
+        mappings = [document for document in yaml.safe_load_all(Path(path).read_text()) if document is not None]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"{path} cannot be read as YAML: {error}") from None
-    if not found or not all(isinstance(one, dict) for one in found):
+    if not mappings or not all(isinstance(document, dict) for document in mappings):
         raise InputError(f"{path} holds no manifest: a mapping with kind, metadata and spec is needed")
-    for one in found:
-        if "kind" in one and not isinstance(one["kind"], str):
-            raise InputError(f"{path} holds no manifest: its kind is no text: {one['kind']!r}")
-    return found
+    for document in mappings:
+        if "kind" in document and not isinstance(document["kind"], str):
+            raise InputError(f"{path} holds no manifest: its kind is no text: {document['kind']!r}")
+    return mappings
 
 
 def models_missing() -> str | None:
-    """None, or one sentence on the package that `problems` needs."""
+    """A sentence on the missing package that `problems` needs, or None."""
     if importlib.util.find_spec("kubeflow_trainer_api"):
         return None
     return "kubeflow-trainer-api is not installed: pip install --no-deps -r requirements/course.txt"
 
 
 def problems(document: dict) -> list[str]:
-    """Each field that does not exist, is missing or has a wrong type, with its place. Empty: it is accepted."""
+    """List each field that is unknown, missing or of a wrong type, with its path. Empty: the document is valid."""
     if "kind" not in document:
         return _problems_of_task(document)
     if reason := models_missing():
@@ -63,15 +63,15 @@ def problems(document: dict) -> list[str]:
 
 
 def _problems_of_task(task: dict) -> list[str]:
-    """The same for a SkyPilot task."""
+    """The problems of a SkyPilot task."""
     import jsonschema
 
     errors = jsonschema.Draft202012Validator(json.loads(TASK.read_text())).iter_errors(task)
-    return [f"{'.'.join(map(str, one.absolute_path)) or 'the task'}: {one.message}" for one in errors]
+    return [f"{'.'.join(map(str, error.absolute_path)) or 'the task'}: {error.message}" for error in errors]
 
 
-def _problems(value, annotation, place: str) -> Iterator[str]:
-    """What is wrong with `value`, and all below it, where a field has this annotation."""
+def _problems(value, annotation, path: str) -> Iterator[str]:
+    """Yield the problems of `value` and everything below it, for a field with this annotation."""
     from pydantic import TypeAdapter, ValidationError
 
     annotation, optional = _without_none(annotation)
@@ -80,40 +80,40 @@ def _problems(value, annotation, place: str) -> Iterator[str]:
     kind, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     fields = getattr(annotation, "model_fields", None)
     if kind is list and isinstance(value, list):
-        for n, one in enumerate(value):
-            yield from _problems(one, arguments[0], f"{place}[{n}]")
-    elif kind is dict and isinstance(value, dict):  # its names are the writer's own
-        for name, one in value.items():
-            yield from _problems(one, arguments[1], f"{place}.{name}")
+        for n, item in enumerate(value):
+            yield from _problems(item, arguments[0], f"{path}[{n}]")
+    elif kind is dict and isinstance(value, dict):  # free names
+        for name, item in value.items():
+            yield from _problems(item, arguments[1], f"{path}.{name}")
     elif fields and "actual_instance" in fields:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
-            yield f"{place}: a number or a text is needed, not {value!r}"
+            yield f"{path}: a number or a text is needed, not {value!r}"
     elif fields and isinstance(value, dict):
-        yield from _fields(value, fields, place)
+        yield from _fields(value, fields, path)
     else:
         try:
             TypeAdapter(annotation).validate_python(value)
         except ValidationError as error:
-            yield f"{place}: {error.errors()[0]['msg']}, not {value!r}"
+            yield f"{path}: {error.errors()[0]['msg']}, not {value!r}"
 
 
-def _fields(value: dict, fields: dict, place: str) -> Iterator[str]:
-    """The same for a value with fields of its model."""
+def _fields(value: dict, fields: dict, path: str) -> Iterator[str]:
+    """Yield the problems of a value that a model with these fields describes."""
     known = {field.alias or name: field for name, field in fields.items()}
-    for name, one in value.items():
-        where = f"{place}.{name}".lstrip(".")
+    for name, item in value.items():
+        item_path = f"{path}.{name}".lstrip(".")
         if name in known:
-            yield from _problems(one, known[name].annotation, where)
+            yield from _problems(item, known[name].annotation, item_path)
         else:
             near = difflib.get_close_matches(str(name), known, 1)
-            yield f"{where}: no such field{f'; did you mean {near[0]}?' if near else ''}"
+            yield f"{item_path}: no such field{f'; did you mean {near[0]}?' if near else ''}"
     for name, field in known.items():
         if field.is_required() and name not in value:
-            yield f"{f'{place}.{name}'.lstrip('.')}: missing"
+            yield f"{f'{path}.{name}'.lstrip('.')}: missing"
 
 
 def _without_none(annotation) -> tuple[object, bool]:
-    """X of Optional[X], and whether it was that."""
-    some = [one for one in typing.get_args(annotation) if one is not type(None)]
-    optional = typing.get_origin(annotation) is typing.Union and len(some) == 1
-    return (some[0], True) if optional else (annotation, False)
+    """Return X and True for Optional[X], else the annotation and False."""
+    others = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
+    optional = typing.get_origin(annotation) is typing.Union and len(others) == 1
+    return (others[0], True) if optional else (annotation, False)

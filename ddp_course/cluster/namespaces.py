@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 
 KEEPER, ENTER = Path(__file__).with_name("keeper.py"), Path(__file__).with_name("enter.py")
-HEAD, SWITCH = "head", "switch"  # the same place, as a machine and as what the cables end in
+HEAD, SWITCH = "head", "switch"  # names of the same process: as a machine, and as the end of the cables
 NAMESPACES = ["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-SBIN = "/usr/sbin:/sbin"  # where ip and tc are; not on everybody's PATH
+SBIN = "/usr/sbin:/sbin"  # the folders of ip and tc, which PATH may lack
 
 
 def entering(tasks: list[dict]) -> list[str]:
@@ -23,34 +23,34 @@ def entering(tasks: list[dict]) -> list[str]:
 
 
 def path() -> str:
-    """PATH, as after `source .venv/bin/activate`, so that a job finds this Python's torchrun, and with ip and tc."""
+    """PATH with this Python's folder, so that a job uses its torchrun, and with the folders of ip and tc."""
     return f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}:{SBIN}"
 
 
-def as_user() -> list[str]:
-    """The options of `unshare` that are needed without root."""
+def user_namespace_options() -> list[str]:
+    """The options that `unshare` needs without root."""
     return [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
 
 
-def build(nodes: list[str], words: list[str]) -> tuple[subprocess.Popen, dict[str, int]]:
-    """Start the machines: the process that holds them, and the pids of each one's first process and the switch's.
+def build(nodes: list[str], limit: list[str]) -> tuple[subprocess.Popen, dict[str, int]]:
+    """Start the machines. Returns the process that keeps them, and the pids of their first processes by name.
 
-    Raises RuntimeError with what was said if that fails.
+    limit: the words of `tc` that limit each cable. Raises RuntimeError with stderr if the start fails.
     """
-    me = os.pidfd_open(os.getpid())
-    keeper = [sys.executable, "-I", "-S", str(KEEPER), "keep", str(me), json.dumps(words), *nodes]
+    owner = os.pidfd_open(os.getpid())
+    keeper = [sys.executable, "-I", "-S", str(KEEPER), "keep", str(owner), json.dumps(limit), *nodes]
     with tempfile.TemporaryFile("w+") as errors:
         holder = subprocess.Popen(
-            ["unshare", *as_user(), *NAMESPACES, *keeper],
+            ["unshare", *user_namespace_options(), *NAMESPACES, *keeper],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            pass_fds=[me],
+            pass_fds=[owner],
             start_new_session=True,
             env=os.environ | {"PATH": path()},
         )
         try:
-            os.close(me)
+            os.close(owner)
             ready = holder.stdout.readline().strip() == b"ready"
             holder.stdout.close()
             if not ready:
@@ -65,21 +65,21 @@ def build(nodes: list[str], words: list[str]) -> tuple[subprocess.Popen, dict[st
 
 
 def first_processes(holder: int) -> dict[str, int]:
-    """By name, the pids of the machines' first processes, and the keeper's, "switch" and "head" at once."""
-    found = {}
+    """The pids of the machines' first processes by name; the keeper is both "switch" and "head"."""
+    pids = {}
     for process in psutil.Process(holder).children(recursive=True):
-        words = process.cmdline()
-        if str(KEEPER) in words[:4]:  # not unshare's
-            if words[4] == "keep":
-                found[SWITCH] = found[HEAD] = process.pid
+        limit = process.cmdline()
+        if str(KEEPER) in limit[:4]:  # not unshare's
+            if limit[4] == "keep":
+                pids[SWITCH] = pids[HEAD] = process.pid
             else:
-                found[words[-1]] = process.pid
-    return found
+                pids[limit[-1]] = process.pid
+    return pids
 
 
 def end(holder: subprocess.Popen, pids: dict[str, int], owner: int | None = None) -> None:
-    """Kill the first process, and with it all others; back when the last one is gone."""
-    if owner not in (None, os.getpid()):  # a fork of the process that has started it
+    """Kill the first process, and with it all others; returns when the last one has ended."""
+    if owner not in (None, os.getpid()):  # in a fork of the process that started the cluster
         return
     with contextlib.suppress(ProcessLookupError):
         if holder.poll() is None:

@@ -1,9 +1,9 @@
-"""Ask NCCL, before a job and without a GPU, to which of this machine's addresses it would call the other ranks.
+"""Ask NCCL, before a job and without a GPU, which of this machine's addresses it would give to the other ranks.
 
     NCCL_DEBUG=INFO python -m ddp_course.cluster.nccl_bootstrap                    # NCCL prints what it chose
     python -m ddp_course.cluster.nccl_bootstrap --record > ddp_course/cluster/stored/nccl_bootstrap.txt
 
-`--library` names libnccl.so.2 if it is not the one that came with torch: pip install nvidia-nccl-cu13 brings it alone.
+`--library` names libnccl.so.2 if it is not torch's: pip install nvidia-nccl-cu13 installs it alone.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SECOND_CARD = (
     "ip link add ib0 type veth peer name other; ip addr add 10.88.0.2/24 dev ib0; "
     "ip link set ib0 up; ip link set other up"
 )
-CASES = {  # case -> (done on the machine before, NCCL_SOCKET_IFNAME)
+CASES = {  # case -> (command that sets the machine up, NCCL_SOCKET_IFNAME)
     "one card, no variable": ("true", ""),
     "one card, a name that no card has": ("true", "eth7"),
     "a second card, ib0, no variable": (SECOND_CARD, ""),
@@ -31,19 +31,19 @@ CASES = {  # case -> (done on the machine before, NCCL_SOCKET_IFNAME)
     "a second card, all but ib and lo": ("true", "^lo,ib"),
     "a second card, the right one named": ("true", "eth0"),
 }
-DIAL = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)"
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)"
 
 
 def library() -> str:
     """The libnccl.so.2 of the package that torch for CUDA depends on, else the system's."""
     try:
-        found = importlib.util.find_spec("nvidia.nccl")
+        spec = importlib.util.find_spec("nvidia.nccl")
     except ModuleNotFoundError:
-        found = None
-    return str(Path(found.submodule_search_locations[0]) / "lib" / "libnccl.so.2") if found else "libnccl.so.2"
+        spec = None
+    return str(Path(spec.submodule_search_locations[0]) / "lib" / "libnccl.so.2") if spec else "libnccl.so.2"
 
 
-def loaded(path: str) -> ctypes.CDLL:
+def load(path: str) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(path)
     except OSError as error:
@@ -51,38 +51,38 @@ def loaded(path: str) -> ctypes.CDLL:
 
 
 def ask(path: str) -> tuple[str, int]:
-    """Host and port at which rank 0 would wait for the others: they stand in NCCL's ID, which every rank is sent."""
-    nccl = loaded(path)
+    """The host and port at which rank 0 would wait for the others, from NCCL's unique ID, which every rank gets."""
+    nccl = load(path)
     key = ctypes.create_string_buffer(128)
     if code := nccl.ncclGetUniqueId(key):
         raise InputError(f"ncclGetUniqueId gave error {code}; NCCL_DEBUG=INFO says more")
-    family = int.from_bytes(key.raw[8:10], sys.byteorder)  # 8 bytes of a secret, then the address as the kernel has it
-    place = slice(16, 32) if family == socket.AF_INET6 else slice(12, 16)
-    return socket.inet_ntop(family, key.raw[place]), int.from_bytes(key.raw[10:12])
+    family = int.from_bytes(key.raw[8:10], sys.byteorder)  # 8 bytes of a secret, then a sockaddr
+    address = slice(16, 32) if family == socket.AF_INET6 else slice(12, 16)
+    return socket.inet_ntop(family, key.raw[address]), int.from_bytes(key.raw[10:12])
 
 
 def version(path: str) -> str:
     number = ctypes.c_int()
-    loaded(path).ncclGetVersion(ctypes.byref(number))
+    load(path).ncclGetVersion(ctypes.byref(number))
     return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
 
 def record(path: str) -> None:
-    """Ask on node2 in every case, and dial from node1 the address that came of it; prints both."""
+    """In every case, ask NCCL on node2, connect from node1 to the answered address, and print both."""
     print(f"# Our own: NCCL {version(path)} on a machine of namespaces without a GPU, so only how ranks meet first")
     print(f"# recorded on {datetime.date.today()}: python -m ddp_course.cluster.nccl_bootstrap --record")
     with Cluster(nodes=2, rate=None) as cluster:
-        for case, (before, name) in CASES.items():
-            cluster.run("node2", before)
+        for case, (set_up, name) in CASES.items():
+            cluster.run("node2", set_up)
             command = f"{sys.executable} -m ddp_course.cluster.nccl_bootstrap --library {path} --hold 10"
             cluster.run(
                 "node2",
                 f"{command} > /srv/log 2> /srv/said & sleep 3",
                 env={"NCCL_DEBUG": "INFO"} | ({"NCCL_SOCKET_IFNAME": name} if name else {}),
             )
-            log, said = (cluster.run("node1", f"cat /srv/{file}").stdout for file in ("log", "said"))
-            address = said.split()[-1].rpartition(":")[::2] if "waits at" in said else None
-            dialled = address and cluster.run("node1", [sys.executable, "-c", DIAL, *address], check=False)
+            log, stderr = (cluster.run("node1", f"cat /srv/{file}").stdout for file in ("log", "said"))
+            address = stderr.split()[-1].rpartition(":")[::2] if "waits at" in stderr else None
+            dialled = address and cluster.run("node1", [sys.executable, "-c", CONNECT, *address], check=False)
             answer = "no address" if not address else dialled.stderr.strip().rpartition("\n")[2] or "reached"
             print(f"# case: {case}\n{log.strip()}\n# node1 dials it: {answer}")
 
@@ -96,12 +96,12 @@ def main() -> int:
     parser.add_argument("--library", help="libnccl.so.2 (torch's)")
     parser.add_argument("--hold", type=float, default=0.5, help="seconds that rank 0 waits then (%(default)s)")
     parser.add_argument("--record", action="store_true", help="ask on a machine of namespaces, in six cases")
-    given = parser.parse_args()
-    path = given.library or library()
+    options = parser.parse_args()
+    path = options.library or library()
     try:
-        if not 0 <= given.hold <= threading.TIMEOUT_MAX:
-            raise InputError(f"--hold is a number of seconds, not {given.hold:g}")
-        if given.record:
+        if not 0 <= options.hold <= threading.TIMEOUT_MAX:
+            raise InputError(f"--hold is a number of seconds, not {options.hold:g}")
+        if options.record:
             record(path)
             return 0
         host, port = ask(path)
@@ -109,7 +109,7 @@ def main() -> int:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
         return 2
     print(f"rank 0 waits at {host}:{port}", file=sys.stderr, flush=True)
-    time.sleep(given.hold)
+    time.sleep(options.hold)
     return 0
 
 

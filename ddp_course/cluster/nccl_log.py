@@ -1,6 +1,6 @@
-"""What the lines of a log of NCCL_DEBUG=INFO say, and what the log answers: interface, network, ways, ranks.
+"""Parse a log of NCCL_DEBUG=INFO: the meaning of each line, and the interface, network, transports and ranks.
 
-The patterns are those of the texts in libnccl 2.30.7, with their older forms. Other lines stay as they are.
+The patterns match the texts of libnccl 2.30.7 and their older forms. Other lines have no meaning here.
 """
 
 import re
@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-WHERE = r"\S+:\d+ (?:\(\w+\) )?"  # a place in NCCL's source
-PLACE = r"(?P<host>[^\s:\]]+):(?P<process>\d+):\d+ \[-?\d+\] "
-LINE = re.compile(rf"{PLACE}(?:{WHERE})?NCCL (?P<level>[A-Z]+) (?P<text>.*)")
-VERSION_ALONE = re.compile(r"(?:^|[\s:>\])])(?P<text>NCCL version \d\S+)\s*$")  # rank 0's, which has no host
+SOURCE_POSITION = r"\S+:\d+ (?:\(\w+\) )?"  # in NCCL's source
+PREFIX = r"(?P<host>[^\s:\]]+):(?P<process>\d+):\d+ \[-?\d+\] "
+LINE = re.compile(rf"{PREFIX}(?:{SOURCE_POSITION})?NCCL (?P<level>[A-Z]+) (?P<text>.*)")
+VERSION_LINE = re.compile(r"(?:^|[\s:>\])])(?P<text>NCCL version \d\S+)\s*$")  # rank 0's, which has no host
 INIT = r"rank (?P<rank>\d+) nranks (?P<of>\d+) cudaDev (?P<gpu>\d+).* busId (?P<bus>\w+).* Init "
-KINDS = {  # kind -> its pattern, what it says
+KINDS = {  # kind -> its pattern, its meaning
     "version": (r"NCCL version (?P<version>[\d.]+)", "the same on all machines?"),
     "variable": (r"(?P<name>NCCL_\w+) set (?:by environment )?to (?P<value>.*?)\.?$", "it arrived in this process"),
     "bootstrap": (
@@ -38,7 +38,7 @@ KINDS = {  # kind -> its pattern, what it says
     "count": (r"(?P<count>\d+) coll channels", "{count} channels for collectives"),
     "connected": (r"Connected all (?P<what>rings|trees)", "this rank reaches its neighbours in the {what}"),
     "complete": (INIT + "COMPLETE", "rank {rank} of {of} is ready"),
-    "error": (WHERE + r"-> (?P<code>\d)", "an error on its way up: {code}"),
+    "error": (SOURCE_POSITION + r"-> (?P<code>\d)", "an error on its way up: {code}"),
 }
 CODES = dict(
     zip(
@@ -59,74 +59,77 @@ WARNS = "what NCCL calls wrong: the first one, by time, is the cause"
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the log. `kind` is a key of KINDS, "warning", or "" for a line that is not known; `found` its parts."""
+    """A line of the log. `kind`: a key of KINDS, "warning", or "" for an unknown line. `fields`: the matched groups."""
 
     line: str
     host: str
     process: str
     kind: str
-    says: str
-    found: dict[str, str]
+    meaning: str
+    fields: dict[str, str]
 
 
 def read(text: str) -> list[Entry]:
-    """Each line that NCCL wrote, whatever torchrun, mpirun or Slurm has put in front of it."""
-    matches = [LINE.search(line) or VERSION_ALONE.search(line) for line in text.splitlines()]
-    left_out = {"host": "", "process": "", "level": ""}
-    return [_entry(one.string, **(left_out | one.groupdict())) for one in matches if one]
+    """Parse the lines that NCCL wrote, with any prefix of torchrun, mpirun or Slurm."""
+    matches = [LINE.search(line) or VERSION_LINE.search(line) for line in text.splitlines()]
+    defaults = {"host": "", "process": "", "level": ""}
+    return [_entry(match.string, **(defaults | match.groupdict())) for match in matches if match]
 
 
 def cases(file: Path) -> dict[str, str]:
-    """The parts of a stored log that begin with "# case: NAME"; any other log is one, with the file's name."""
+    """Split a stored log at its lines "# case: NAME"; any other log is one case, named like the file."""
     first, *parts = re.split(r"^# case: ", file.read_text(errors="replace"), flags=re.MULTILINE)
     return dict(part.split("\n", 1) for part in parts) or {file.name: first}
 
 
 def answers(entries: list[Entry]) -> dict[str, str]:
-    """What one asks of a log first. Of several groups the largest counts, and of that size the one that began last.
+    """Summarise a log: interface, network, transports, channels and ranks.
 
-    A rank's machine is that of its lines.
+    Of several groups only the largest is summarised, and of that size the last to begin. A rank's machine is the host
+    of its lines.
     """
-    size = max((int(one.found["of"]) for one in entries if "of" in one.found), default=0)
-    group = [one for one in entries if one.kind in ("begins", "complete") and int(one.found["of"]) == size]
-    hosts = {int(one.found["rank"]): one.host for one in group}
-    newest = {(one.host, one.found["bus"]): one for one in group}  # of each GPU
-    ready = hosts.keys() - {int(one.found["rank"]) for one in newest.values() if one.kind == "begins"}
-    current, own = {}, []  # channels are numbered within a group: the one that their process began last
-    for one in entries:
-        if one.kind == "begins":
-            current[one.host, one.process] = int(one.found["of"])
-        elif current.get((one.host, one.process), size) == size:
-            own.append(one)
-    ways = {True: [], False: []}  # on one machine?
-    for one in (one for one in own if one.kind == "channel"):
-        ends = [hosts.get(int(one.found[end])) for end in ("source", "target")]
-        if None not in ends:
-            ways[ends[0] == ends[1]].append(one.found["way"])
-    late = [f"not {rank} ({host})" for rank, host in sorted(hosts.items()) if rank not in ready]
-    late += [f"no line of {size - len(hosts)}"] * (len(hosts) < size)
+    size = max((int(entry.fields["of"]) for entry in entries if "of" in entry.fields), default=0)
+    group = [entry for entry in entries if entry.kind in ("begins", "complete") and int(entry.fields["of"]) == size]
+    hosts = {int(entry.fields["rank"]): entry.host for entry in group}
+    newest = {(entry.host, entry.fields["bus"]): entry for entry in group}  # per GPU
+    ready = hosts.keys() - {int(entry.fields["rank"]) for entry in newest.values() if entry.kind == "begins"}
+    current, current_entries = {}, []  # channels belong to the group that their process began last
+    for entry in entries:
+        if entry.kind == "begins":
+            current[entry.host, entry.process] = int(entry.fields["of"])
+        elif current.get((entry.host, entry.process), size) == size:
+            current_entries.append(entry)
+    transports = {True: [], False: []}  # on one machine?
+    for entry in (entry for entry in current_entries if entry.kind == "channel"):
+        hosts_of_channel = [hosts.get(int(entry.fields[end])) for end in ("source", "target")]
+        if None not in hosts_of_channel:
+            transports[hosts_of_channel[0] == hosts_of_channel[1]].append(entry.fields["way"])
+    not_ready = [f"not {rank} ({host})" for rank, host in sorted(hosts.items()) if rank not in ready]
+    not_ready += [f"no line of {size - len(hosts)}"] * (len(hosts) < size)
     return {
-        "interface": _all(f"{one.found['card']} {one.found['address']}" for one in entries if one.kind == "bootstrap"),
-        "network": _all(one.found["network"] for one in entries if one.kind == "network"),
-        "inside a machine": _all(ways[True]),
-        "between machines": _all(ways[False]),
-        "channels": _all(one.found["count"] for one in own if one.kind == "count"),
-        "ranks ready": _all([f"{len(ready)} of {size}"] * (size > 0) + late),
-        "WARN": _all(one.found["text"] for one in entries if one.kind == "warning"),
+        "interface": _all(
+            f"{entry.fields['card']} {entry.fields['address']}" for entry in entries if entry.kind == "bootstrap"
+        ),
+        "network": _all(entry.fields["network"] for entry in entries if entry.kind == "network"),
+        "inside a machine": _all(transports[True]),
+        "between machines": _all(transports[False]),
+        "channels": _all(entry.fields["count"] for entry in current_entries if entry.kind == "count"),
+        "ranks ready": _all([f"{len(ready)} of {size}"] * (size > 0) + not_ready),
+        "WARN": _all(entry.fields["text"] for entry in entries if entry.kind == "warning"),
     }
 
 
 def _entry(line: str, host: str, process: str, level: str, text: str) -> Entry:
     if level == "WARN":
         return Entry(line, host, process, "warning", WARNS, {"text": text})
-    for kind, (pattern, says) in KINDS.items():
+    for kind, (pattern, meaning) in KINDS.items():
         if match := re.search(pattern, text):
-            found = match.groupdict()
-            if "code" in found:
-                found["code"] = CODES.get(found["code"], f"code {found['code']}")
-            if found.get("address", "").startswith(("127.", "::1")):
-                says = "the others come to {address}, which on each machine is the machine itself: nobody reaches it"
-            return Entry(line, host, process, kind, says.format(**found), found)
+            fields = match.groupdict()
+            if "code" in fields:
+                fields["code"] = CODES.get(fields["code"], f"code {fields['code']}")
+            if fields.get("address", "").startswith(("127.", "::1")):
+                meaning = "the others come to {address}, which on each machine is the machine itself: nobody reaches it"
+            return Entry(line, host, process, kind, meaning.format(**fields), fields)
     return Entry(line, host, process, "", "", {})
 
 

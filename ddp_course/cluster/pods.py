@@ -1,12 +1,12 @@
-"""What operators make of a job's file, and the same on machines made of namespaces: pods without Kubernetes.
+"""Build the pods that operators build from a job's file, and run them on machines made of namespaces.
 
     started = pods("ddp_course/cluster/templates/trainjob.yaml")      # a JobSet's, a TrainJob's or a SkyPilot task's
     started[1].name, started[1].env["PET_NODE_RANK"], started[1].command
     with Cluster(nodes=len(started)) as cluster:
         ended = run(cluster, started, "--steps", 100, folder=folder)
 
-The rules are those of Kubeflow Trainer 2's torch plugin, of JobSet, of Kubernetes' indexed Jobs and of SkyPilot, as far
-as a training job meets them. Images, volumes, limits, restarts and SkyPilot's `setup` have no counterpart here.
+The rules are those of Kubeflow Trainer 2's torch plugin, of JobSet, of Kubernetes' indexed Jobs and of SkyPilot that
+matter to a training job. Images, volumes, limits, restarts and SkyPilot's `setup` are not emulated.
 """
 
 import copy
@@ -23,7 +23,7 @@ from ddp_course.cluster.namespaces import entering
 
 PORT = "29500"  # Kubeflow Trainer's
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-INTO_HOSTS = r"""set -e
+SET_UP_HOST = r"""set -e
 printf '%s\n' "$LINES_OF_PODS" >> /etc/hosts
 hostname "$NAME"
 """
@@ -31,9 +31,9 @@ hostname "$NAME"
 
 @dataclass(frozen=True)
 class Pod:
-    """One machine's part: its host name, under which names the others find it, its variables and its command.
+    """A pod: its host name, its DNS names, its environment variables and its command.
 
-    `injected` names the variables that stand in no file: an operator has added them.
+    injected: the variables that the operator adds to those of the file.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Pod:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a pod has ended: torchrun's exit code, and all that it and its ranks have printed."""
+class PodResult:
+    """The result of a pod: torchrun's exit code, and the output of torchrun and its ranks."""
 
     pod: Pod
     exit_code: int
@@ -57,18 +57,18 @@ def pods(path: str | Path, addresses: tuple[str, ...] = ("10.77.0.1", "10.77.0.2
 
     `env` changes variables that a SkyPilot task declares, as `sky launch --env` does.
     """
-    found = {one.get("kind"): one for one in documents(path)}
-    if "TrainJob" in found:
-        job = found["TrainJob"]
+    by_kind = {document.get("kind"): document for document in documents(path)}
+    if "TrainJob" in by_kind:
+        job = by_kind["TrainJob"]
         reference = job["spec"]["runtimeRef"]
-        runtime = found.get(reference.get("kind", "ClusterTrainingRuntime"))
+        runtime = by_kind.get(reference.get("kind", "ClusterTrainingRuntime"))
         if not runtime or runtime["metadata"]["name"] != reference["name"]:
             raise InputError(f"{path}: the runtime {reference['name']!r} of its TrainJob is not in the file")
-        return _of_job_set(job_set_of(job, runtime))
-    if "JobSet" in found:
-        return _of_job_set(found["JobSet"])
-    if None in found and "run" in found[None]:
-        return _of_task(found[None], addresses, env)
+        return _pods_of_job_set(job_set_of(job, runtime))
+    if "JobSet" in by_kind:
+        return _pods_of_job_set(by_kind["JobSet"])
+    if None in by_kind and "run" in by_kind[None]:
+        return _pods_of_task(by_kind[None], addresses, env)
     raise InputError(f"{path} holds neither a JobSet nor a TrainJob, nor a SkyPilot task with `run`")
 
 
@@ -92,7 +92,11 @@ def job_set_of(job: dict, runtime: dict) -> dict:
                     container[ours] = trainer[ours]
             if "resourcesPerNode" in trainer:
                 container["resources"] = trainer["resourcesPerNode"]
-            own = [one for one in container.get("env", []) if one["name"] not in _names(trainer.get("env", []))]
+            own = [
+                variable
+                for variable in container.get("env", [])
+                if variable["name"] not in _names(trainer.get("env", []))
+            ]
             container["env"] = own + trainer.get("env", [])
             if "torch" in policy:
                 processes = trainer.get("numProcPerNode", "auto")
@@ -114,9 +118,9 @@ def job_set_of(job: dict, runtime: dict) -> dict:
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name}, "spec": spec}
 
 
-def _of_job_set(document):
-    """JobSet names pods by job and index; a Job tells each its index."""
-    name, found = document["metadata"]["name"], []
+def _pods_of_job_set(document):
+    """The pods of a JobSet, which are named by job and index; each gets its index as a variable."""
+    name, pods = document["metadata"]["name"], []
     subdomain = document["spec"].get("network", {}).get("subdomain", name)
     for replicated in document["spec"]["replicatedJobs"]:
         spec = replicated["template"]["spec"]
@@ -125,18 +129,18 @@ def _of_job_set(document):
             for index in range(spec.get("completions", 1)):
                 host = f"{name}-{replicated['name']}-{job}-{index}"
                 env = {"JOB_COMPLETION_INDEX": str(index)}
-                for one in container.get("env", []):
-                    path = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-                    env[one["name"]] = str(index) if path == INDEX else _expanded(one.get("value", ""), env)
+                for variable in container.get("env", []):
+                    path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+                    env[variable["name"]] = str(index) if path == INDEX else _expanded(variable.get("value", ""), env)
                 words = [*container.get("command", []), *container.get("args", [])]
                 command = tuple(_expanded(word, env) for word in words)
                 injected = tuple(key for key in env if key.startswith("PET_") or key == "JOB_COMPLETION_INDEX")
-                found.append(Pod(host, (f"{host}.{subdomain}", host), env, injected, command))
-    return found
+                pods.append(Pod(host, (f"{host}.{subdomain}", host), env, injected, command))
+    return pods
 
 
-def _of_task(task, addresses, env):
-    """SkyPilot tells each machine who is there, and its number; the machines have names of their own."""
+def _pods_of_task(task, addresses, env):
+    """The pods of a SkyPilot task: each machine gets the addresses of all machines and its own rank."""
     declared = task.get("envs", {})
     if unknown := sorted(env.keys() - declared.keys()):
         raise InputError(f"the task declares no variable {', '.join(unknown)}; its envs are {', '.join(declared)}")
@@ -144,7 +148,7 @@ def _of_task(task, addresses, env):
     if len(addresses) != nodes:
         raise InputError(f"the task has num_nodes: {nodes}, so it needs that many addresses; got {len(addresses)}")
     gpus = re.search(r":(\d+)$", str(task.get("resources", {}).get("accelerators", "")))
-    told = {
+    injected = {
         "SKYPILOT_NODE_IPS": "\n".join(addresses),
         "SKYPILOT_NUM_NODES": str(nodes),
         "SKYPILOT_NUM_GPUS_PER_NODE": gpus[1] if gpus else "0",
@@ -153,8 +157,8 @@ def _of_task(task, addresses, env):
         Pod(
             f"node{rank + 1}",
             (),
-            {**declared, **env, **told, "SKYPILOT_NODE_RANK": str(rank)},
-            (*told, "SKYPILOT_NODE_RANK"),
+            {**declared, **env, **injected, "SKYPILOT_NODE_RANK": str(rank)},
+            (*injected, "SKYPILOT_NODE_RANK"),
             ("bash", "-c", task["run"]),
         )
         for rank in range(nodes)
@@ -162,11 +166,11 @@ def _of_task(task, addresses, env):
 
 
 def _names(variables):
-    return {one["name"] for one in variables}
+    return {variable["name"] for variable in variables}
 
 
 def _expanded(text, env):
-    """$(NAME) as Kubernetes replaces it: only names that are known, and $$(NAME) not at all."""
+    """Expand $(NAME) as Kubernetes does: only known names, and not $$(NAME)."""
     return re.sub(r"\$(\$?)\(([^)]+)\)", lambda m: m[0][1:] if m[1] else env.get(m[2], m[0]), text)
 
 
@@ -177,11 +181,12 @@ def run(
     folder: str | Path,
     timeout: float = 300,
     env: Mapping[str, object] | None = None,
-) -> list[Ended]:
-    """Each pod's command, with `more` arguments, on a machine that has its name, until all have ended.
+) -> list[PodResult]:
+    """Run each pod's command, with `more` arguments, on a machine with the pod's name, until all have ended.
 
-    They start in `folder`, which stands for the folder of the image: it gets a link to this package. `env` is for what
-    differs between this machine and a container. When one pod has failed the others are ended, as operators do.
+    They start in `folder`, which replaces the working folder of the image and gets a link to this package. `env`:
+    variables that differ between this machine and a container. When a pod has failed, the others are stopped, as
+    operators do.
     """
     if len(started) != len(cluster.nodes):
         raise InputError(f"there are {len(started)} pods, so that many machines are needed; got {len(cluster.nodes)}")
@@ -192,7 +197,7 @@ def run(
     lines = "\n".join(f"10.77.0.{n} {' '.join(pod.names)}" for n, pod in enumerate(started, 1) if pod.names)
     tasks = []
     for node, pod in zip(cluster.nodes, started, strict=True):
-        cluster.run(node, INTO_HOSTS, env={"LINES_OF_PODS": lines, "NAME": pod.name})
+        cluster.run(node, SET_UP_HOST, env={"LINES_OF_PODS": lines, "NAME": pod.name})
         files = {name: folder / f"{pod.name}.{name}" for name in ("log", "exit")}
         for file in files.values():
             file.unlink(missing_ok=True)
@@ -204,9 +209,9 @@ def run(
     except subprocess.TimeoutExpired:
         raise InputError(f"the pods were still running after {timeout} s; their logs are in {folder}") from None
     finally:
-        running.kill()  # and with it, by their parents' death, what it has started
+        running.kill()  # its children end with it (PR_SET_PDEATHSIG)
         running.wait()
     return [
-        Ended(pod, int((folder / f"{pod.name}.exit").read_text()), (folder / f"{pod.name}.log").read_text())
+        PodResult(pod, int((folder / f"{pod.name}.exit").read_text()), (folder / f"{pod.name}.log").read_text())
         for pod in started
     ]

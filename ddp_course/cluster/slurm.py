@@ -1,7 +1,7 @@
 """A real Slurm on the machines of a cluster: munge and the controller on `head`, a slurmd on each machine.
 
-Nothing of it stands in /etc or needs systemd or cgroups: its files are at /srv, which only the machines see, and it
-ends with them. As on a real cluster, the files of jobs lie on a file system that all machines share.
+It needs no files in /etc, no systemd and no cgroups: its files are at /srv, which only the machines see, and it ends
+with them. As on a real cluster, the files of jobs are on a file system that all machines share.
 """
 
 import functools
@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ddp_course.base.errors import InputError
-from ddp_course.cluster.namespaces import HEAD, as_user, path
+from ddp_course.cluster.namespaces import HEAD, path, user_namespace_options
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue", "sinfo")
 HOME = "/srv/slurm"  # on every machine
-ASK = 2.0  # seconds between two questions to the controller: each is a process of its own
-LOOK = 0.2  # seconds between two looks at what is waited for
-# cred_expire: a job that was requeued waits as long as its old credential is valid, two minutes if nothing is said.
-# SlurmdTimeout: after so many seconds without an answer a machine is down, and what ran on it starts again elsewhere.
+QUERY_INTERVAL = 2.0  # seconds between queries of the controller, each of which starts a process
+POLL_INTERVAL = 0.2  # seconds between calls of `until`
+# cred_expire: a requeued job waits until its old credential expires, by default two minutes.
+# SlurmdTimeout: after this many seconds without an answer a machine is down, and its jobs restart elsewhere.
 CONFIGURATION = f"""\
 ClusterName=laptop
 SlurmctldHost={HEAD}(10.77.0.254)
@@ -54,12 +54,12 @@ NodeName=node[1-{{nodes}}] CPUs={{cpus}} RealMemory=1 State=UNKNOWN
 PartitionName=lab Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
-OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
+FINAL_STATES = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 
 
 @functools.cache
 def slurm_unavailable() -> str | None:
-    """None if Slurm's programs are installed, else one sentence with what to do."""
+    """None if Slurm's programs are installed, else a sentence that says how to install them."""
     missing = [name for name in PROGRAMS if not shutil.which(name, path=path())]
     if not missing:
         return None
@@ -72,7 +72,7 @@ def slurm_unavailable() -> str | None:
 class Slurm:
     """Slurm on `cluster`; use `cluster.slurm()`. Partitions: lab, and urgent, whose jobs preempt those of lab.
 
-    cpus   that each machine says it has; a job takes some of them
+    cpus   CPUs that each machine offers to jobs
     """
 
     def __init__(self, cluster, cpus: int = 1, timeout: float = 120):
@@ -80,10 +80,10 @@ class Slurm:
             raise InputError(reason)
         self.cluster = cluster
         self._outputs: dict[int, Path] = {}
-        # slurmd cannot be the root of a user namespace, who may not change its groups. So there all of Slurm, and its
-        # jobs, run as whoever has started this process.
+        # slurmd cannot run as the root of a user namespace, which may not change its groups. There Slurm and its jobs
+        # run as the user of this process.
         ids = [f"--map-user={os.getuid()}", f"--map-group={os.getgid()}"]
-        self._as_user = ["unshare", "--user", *ids] if as_user() else []
+        self._as_user = ["unshare", "--user", *ids] if user_namespace_options() else []
         self._set_up(CONFIGURATION.format(user=_name(os.getuid()), nodes=len(cluster.nodes), cpus=cpus))
         deadline = time.monotonic() + timeout
         idle = ["idle"] * len(cluster.nodes)
@@ -121,23 +121,25 @@ class Slurm:
             on(node, [*inside, "sh", "-c", f"mkdir -p {HOME}/spool/{node}; exec slurmd -f {HOME}/slurm.conf"])
 
     def run(self, *words: object, check: bool = True, env: Mapping[str, object] | None = None) -> str:
-        """What one of Slurm's commands, run on `head`, prints: run("sinfo"), run("scontrol", "show", "node").
+        """Run one of Slurm's commands on `head`, such as run("sinfo"), and return its output.
 
-        Raises InputError with what it said if it fails and `check`.
+        Raises InputError with its output if it fails and `check`.
         """
         task = self.task(*words)
         env = task["env"] | dict(env or {})
         return self.cluster.run(HEAD, task["command"], check=check, env=env, timeout=120).stdout
 
     def task(self, *words: object) -> dict:
-        """What `enter.py` needs to know of a command on `head`."""
+        """The task of `enter.py` that runs a command on `head`."""
         return self.cluster.task(HEAD, [*self._as_user, *words], {"SLURM_CONF": f"{HOME}/slurm.conf"})
 
     def sbatch(
         self, file: str | Path, *args: object, options: Sequence[object] = (), env: Mapping[str, object] | None = None
     ) -> int:
-        """Submit a batch script with its arguments; returns the job's number. `options` win over the script's #SBATCH
-        lines, such as "--time=1"; `env` is added to this process's environment, which the job gets."""
+        """Submit a batch script with its arguments; returns the job's number.
+
+        options: such as "--time=1"; they override the script's #SBATCH lines. env: added to the job's environment.
+        """
         if not Path(file).is_file():
             raise InputError(f"there is no batch script {str(file)!r} in {os.getcwd()}")
         return int(self.run("sbatch", "--parsable", *options, file, *args, env=env))
@@ -147,11 +149,11 @@ class Slurm:
         return self.run("squeue")
 
     def job(self, job: int) -> dict[str, str]:
-        """What the controller knows of a job: "JobState", "Restarts", "ExitCode", "NodeList", "StdOut", ..."""
+        """The controller's record of a job: "JobState", "Restarts", "ExitCode", "NodeList", "StdOut", ..."""
         return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", self.run("scontrol", "show", "job", job, "--oneliner")))
 
     def output(self, job: int) -> str:
-        """What a job has printed until now; empty if it has not begun."""
+        """The output of a job so far; empty if it has not begun."""
         if job not in self._outputs:
             self._outputs[job] = Path(self.job(job)["StdOut"])
         file = self._outputs[job]
@@ -166,20 +168,20 @@ class Slurm:
         self.run("scontrol", "requeue", job)
 
     def wait(self, job: int, until: Callable[[], object] | None = None, timeout: float = 300) -> dict[str, str]:
-        """Wait until a job is over, or `until()` is true; returns `job(job)`. InputError after `timeout` seconds."""
+        """Wait until a job has ended or `until()` is true; returns `job(job)`. Raises InputError after `timeout` s."""
         deadline = time.monotonic() + timeout
-        while (found := self.job(job))["JobState"] not in OVER:
+        while (job_state := self.job(job))["JobState"] not in FINAL_STATES:
             if time.monotonic() > deadline:
                 raise InputError(
-                    f"job {job} was still {found['JobState']} after {timeout:g} s; the end of what it "
+                    f"job {job} was still {job_state['JobState']} after {timeout:g} s; the end of what it "
                     f"printed:\n{self.output(job)[-2000:]}"
                 )
-            ask_again = time.monotonic() + ASK
+            ask_again = time.monotonic() + QUERY_INTERVAL
             while time.monotonic() < ask_again:
                 if until and until():
                     return self.job(job)
-                time.sleep(LOOK)
-        return found
+                time.sleep(POLL_INTERVAL)
+        return job_state
 
 
 def _name(uid: int) -> str:
