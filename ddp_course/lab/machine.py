@@ -1,4 +1,4 @@
-"""This machine, in the words of the course: its cores, memory, GPUs, backends, and how fast it really is."""
+"""Describe this machine: its cores, memory, GPUs and backends, and its measured FLOP/s and memory bandwidth."""
 
 import html
 import platform
@@ -19,7 +19,7 @@ BF16_FLAGS = ("avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16", "svebf16", "s
 
 @dataclass(frozen=True)
 class Machine:
-    """What `describe` found. Sizes in bytes; cores and memory are what this process may use, not what is built in."""
+    """The result of `describe`. Cores and memory (bytes) are those that this process may use."""
 
     cpu: str
     physical_cores: int
@@ -34,7 +34,7 @@ class Machine:
     os: str
 
     def rows(self) -> list[tuple[str, str]]:
-        """(what, value) for each line of the table."""
+        """The rows of the table: (label, value)."""
         return [
             ("CPU", self.cpu),
             ("cores this process may use", f"{self.physical_cores} physical, {self.logical_cores} logical"),
@@ -49,20 +49,20 @@ class Machine:
         ]
 
     def __repr__(self) -> str:
-        width = max(len(what) for what, _ in self.rows())
-        return "\n".join(f"{what:<{width}}  {value}" for what, value in self.rows())
+        width = max(len(label) for label, _ in self.rows())
+        return "\n".join(f"{label:<{width}}  {value}" for label, value in self.rows())
 
     def _repr_html_(self) -> str:
         cell = 'style="text-align:left;padding:2px 16px 2px 0"'
         lines = (
-            f"<tr><th {cell}>{html.escape(what)}</th><td {cell}>{html.escape(value)}</td></tr>"
-            for what, value in self.rows()
+            f"<tr><th {cell}>{html.escape(label)}</th><td {cell}>{html.escape(value)}</td></tr>"
+            for label, value in self.rows()
         )
         return f"<table><tbody>{''.join(lines)}</tbody></table>"
 
 
 def describe() -> Machine:
-    """This machine, as far as it can be seen without being root; on Linux and macOS, with and without GPUs."""
+    """Describe this machine without root rights, on Linux and macOS, with and without GPUs."""
     physical, logical = usable_cores()
     return Machine(
         cpu=_cpu_name(),
@@ -80,7 +80,7 @@ def describe() -> Machine:
 
 
 def matmul_peak(dtype: torch.dtype = torch.float32, size: int | None = None, seconds: float = 0.5) -> float:
-    """FLOP/s of the fastest product of two size x size matrices, tried again and again for `seconds`.
+    """Measure the FLOP/s of a product of two size x size matrices: the fastest within `seconds`.
 
     On a CUDA (or ROCm) GPU if there is one, as the course's scripts are, else on the CPU with this process's current
     number of threads.
@@ -89,7 +89,7 @@ def matmul_peak(dtype: torch.dtype = torch.float32, size: int | None = None, sec
     """
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise InputError(f"matmul_peak needs a floating-point torch.dtype such as torch.float32, got {dtype}.")
-    device = _scripts_run_on()
+    device = _training_device()
     size = size or (1024 if device.type == "cpu" else 8192)
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.empty_like(a)
@@ -97,11 +97,11 @@ def matmul_peak(dtype: torch.dtype = torch.float32, size: int | None = None, sec
 
 
 def memory_bandwidth(seconds: float = 0.5) -> float:
-    """Bytes/s of the fastest copy of a block far larger than the caches: each byte counts as read and as written.
+    """Measure the bytes/s of a copy of a block far larger than the caches, reads and writes counted.
 
     The block has 256 MiB on a CPU and 1 GiB on a GPU; two are allocated.
     """
-    device = _scripts_run_on()
+    device = _training_device()
     size = 2**28 if device.type == "cpu" else 2**30
     source, target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
     return 2 * size / _fastest(lambda: target.copy_(source), seconds)
@@ -124,12 +124,12 @@ def _fastest(work, seconds: float) -> float:
 
 
 def _device() -> torch.device:
-    """Where computation runs: the accelerator if one is present (not only compiled in), else the CPU."""
+    """The available accelerator, else the CPU."""
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
-def _scripts_run_on() -> torch.device:
-    """What the course's scripts compute on: other accelerators are shown by `describe`, but not trained on."""
+def _training_device() -> torch.device:
+    """The device of the course's scripts: a CUDA GPU or the CPU, no other accelerator."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -146,11 +146,11 @@ def _backends() -> tuple[str, ...]:
 def _bf16_instructions() -> tuple[str, ...]:
     if platform.system() == "Darwin":
         return ("bf16",) if _sysctl("hw.optional.arm.FEAT_BF16") == "1" else ()
-    found = set()
+    flags = set()
     for line in system_file("/proc/cpuinfo").splitlines():
         if line.lower().startswith(("flags", "features")):  # x86 and Arm name the line differently
-            found |= set(line.partition(":")[2].split())
-    return tuple(flag for flag in BF16_FLAGS if flag in found)
+            flags |= set(line.partition(":")[2].split())
+    return tuple(flag for flag in BF16_FLAGS if flag in flags)
 
 
 def _cpu_name() -> str:
@@ -179,5 +179,5 @@ def _usable_memory() -> int:
 
 
 def _sysctl(name: str) -> str:
-    found = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=5)
-    return found.stdout.strip() if found.returncode == 0 else ""
+    result = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=5)
+    return result.stdout.strip() if result.returncode == 0 else ""

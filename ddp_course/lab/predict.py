@@ -6,50 +6,50 @@ import math
 from ddp_course.base.quantity import format_number, is_number, plain, quantity
 from ddp_course.grader.progress import note as note_progress
 
-NOTHING_SAID = "not predicted"
+NOT_PREDICTED = "not predicted"
 
 _predictions: dict[str, "Prediction"] = {}  # by question, so that running a cell again does not add a row
 
 
 class Prediction:
-    """One question with what the reader said and, once revealed, what was measured."""
+    """A question with the reader's prediction and, once revealed, the measured value."""
 
-    def __init__(self, question: str, said, unit: str = ""):
-        self.question, self.said, self.unit = question, plain(said), unit
+    def __init__(self, question: str, predicted, unit: str = ""):
+        self.question, self.predicted, self.unit = question, plain(predicted), unit
         self.measured, self.note, self.revealed = None, "", False
 
     def answer(self) -> str:
-        """What the reader said, with its unit."""
-        return NOTHING_SAID if self.said is None else quantity(self.said, self.unit)
+        """The reader's prediction with its unit, as text."""
+        return NOT_PREDICTED if self.predicted is None else quantity(self.predicted, self.unit)
 
     def reveal(self, measured, note: str = "") -> None:
-        """Print what was said beside what was measured, and how far off it was; `note` is added in the end.
+        """Print the prediction, the measured value, the error of the prediction, and `note`.
 
         measured: a number (also a one-element tensor or array), string or bool. The last call counts.
         """
         self.measured, self.note, self.revealed = plain(measured), note, True
-        found = quantity(self.measured, self.unit)
-        note_progress("measured", question=self.question, said=self.answer(), measured=found)
-        said = NOTHING_SAID if self.said is None else f"you said {self.answer()}"
-        parts = [said, f"measured {found}", self.gap(), note]
+        measured_text = quantity(self.measured, self.unit)
+        note_progress("measured", question=self.question, prediction=self.answer(), measured=measured_text)
+        predicted = NOT_PREDICTED if self.predicted is None else f"you said {self.answer()}"
+        parts = [predicted, f"measured {measured_text}", self.gap(), note]
         print(" · ".join(part for part in parts if part))
 
     def gap(self) -> str:
-        """How far the prediction was off, in words: as a factor for numbers of one sign. "" if there was none."""
-        said, measured = self.said, self.measured
-        if said is None:
+        """The error of the prediction in words: a factor for numbers of the same sign. "" without a prediction."""
+        predicted, measured = self.predicted, self.measured
+        if predicted is None:
             return ""
-        if said == measured:
+        if predicted == measured:
             return "as predicted"
-        if not all(is_number(one) and math.isfinite(one) for one in (said, measured)):
+        if not all(is_number(value) and math.isfinite(value) for value in (predicted, measured)):
             return "not as predicted"
-        if said * measured <= 0:
-            return f"off by {quantity(abs(measured - said), self.unit)}"
-        factor = max(said / measured, measured / said)
+        if predicted * measured <= 0:
+            return f"off by {quantity(abs(measured - predicted), self.unit)}"
+        factor = max(predicted / measured, measured / predicted)
         return "within 1 %" if factor < 1.01 else f"off by a factor of {format_number(float(factor))}"
 
     def __repr__(self) -> str:
-        return f"{self.question}: {NOTHING_SAID if self.said is None else f'you said {self.answer()}'}"
+        return f"{self.question}: {NOT_PREDICTED if self.predicted is None else f'you said {self.answer()}'}"
 
 
 def predict(question: str, default=None, unit: str = "") -> Prediction:
@@ -58,9 +58,9 @@ def predict(question: str, default=None, unit: str = "") -> Prediction:
     default: a number (in `unit`), string or bool; None: nothing was predicted, and the notebook runs on.
     """
     prediction = _predictions[question] = Prediction(question, default, unit)
-    note_progress("predicted", question=question, said=prediction.answer())
+    note_progress("predicted", question=question, prediction=prediction.answer())
     wanted = f" in {unit}" if unit else ""
-    unanswered = f"{NOTHING_SAID}: write your answer{wanted} after default=, run this cell again, then run on"
+    unanswered = f"{NOT_PREDICTED}: write your answer{wanted} after default=, run this cell again, then run on"
     print(question, unanswered if default is None else f"your prediction: {prediction.answer()}", sep="\n")
     return prediction
 
@@ -70,9 +70,11 @@ class Scoreboard:
 
     def __init__(self, predictions: list[Prediction]):
         self.rows = [("question", "you said", "measured", "")]
-        for one in predictions:
-            measured = quantity(one.measured, one.unit) if one.revealed else "not yet"
-            self.rows.append((one.question, one.answer(), measured, one.gap() if one.revealed else ""))
+        for prediction in predictions:
+            measured = quantity(prediction.measured, prediction.unit) if prediction.revealed else "not yet"
+            self.rows.append(
+                (prediction.question, prediction.answer(), measured, prediction.gap() if prediction.revealed else "")
+            )
 
     def __repr__(self) -> str:
         widths = [max(len(row[i]) for row in self.rows) for i in range(4)]

@@ -1,4 +1,4 @@
-"""The numbers that a script printed, so that a lesson's script prints what it would print at work.
+"""Read the numbers that a script printed, so that a lesson's script needs no recording code.
 
 A line is `step 12  loss 3.141593  gradient norm 0.27`: two spaces between the entries, one before each number.
 """
@@ -9,7 +9,7 @@ from ddp_course.base.errors import InputError
 
 
 class HasLines(Protocol):
-    """What the launcher returns: the lines of each rank."""
+    """A finished run with the printed lines of each rank."""
 
     lines: dict[int, list[str]]
 
@@ -19,13 +19,13 @@ def printed(run: HasLines, name: str, rank: int = 0) -> dict[int, float]:
 
     Raises InputError if there is none.
     """
-    found = {}
+    numbers = {}
     for line in run.lines[rank]:
         step, *entries = line.split("  ")
         for entry in entries:
             label, _, number = entry.rpartition(" ")
             if label == name and step.startswith("step "):
-                found[int(step.removeprefix("step "))] = float(number)
-    if not found:
+                numbers[int(step.removeprefix("step "))] = float(number)
+    if not numbers:
         raise InputError(f"rank {rank} printed no line like 'step 1  {name} 2.5'; it printed {run.lines[rank][:3]}")
-    return found
+    return numbers

@@ -1,4 +1,4 @@
-"""Source code inside a notebook: one piece of the package with line numbers, or the difference of two scripts.
+"""Show source code in a notebook: code of the package with line numbers, or the difference of two scripts.
 
 The HTML carries its style inline, has no script and loads nothing. Its colours are mid-tones over the page's own
 background, so that one output is readable in light and dark themes; without any style, signs and numbers remain.
@@ -41,8 +41,8 @@ PRE = (
 )
 
 
-class Shown:
-    """What a cell displays: HTML in a notebook, plain text in a terminal."""
+class SourceView:
+    """A cell's output: HTML in a notebook, plain text in a terminal."""
 
     def __init__(self, text: str, page: str):
         self.text, self.page = text, page
@@ -54,7 +54,7 @@ class Shown:
         return self.text
 
 
-def show_source(obj_or_path, *, lines: tuple[int, int] | None = None) -> Shown:
+def show_source(obj_or_path, *, lines: tuple[int, int] | None = None) -> SourceView:
     """The source of a function, class, module or file, with the line numbers it has in its file.
 
     lines: (first, last) line number, both shown; they count as in the file.
@@ -76,11 +76,11 @@ def show_source(obj_or_path, *, lines: tuple[int, int] | None = None) -> Shown:
     width = len(str(numbered[-1][0])) if numbered else 1
     text = "\n".join(f"{number:>{width}}  {plain}".rstrip() for number, (plain, _) in numbered)
     body = [_line(f"{number:>{width}} ", styled) for number, (_, styled) in numbered]
-    return Shown(f"{name}\n{text}", _page(name, body))
+    return SourceView(f"{name}\n{text}", _page(name, body))
 
 
-def show_diff(old_path: str | Path, new_path: str | Path) -> Shown:
-    """What changed from one script to the other: added lines green with "+", removed lines red with "-".
+def show_diff(old_path: str | Path, new_path: str | Path) -> SourceView:
+    """The difference of two scripts: added lines green with "+", removed lines red with "-".
 
     Unchanged lines are folded except for three around each change; the heading counts the changed lines.
     Raises InputError if one of the files cannot be read.
@@ -88,11 +88,11 @@ def show_diff(old_path: str | Path, new_path: str | Path) -> Shown:
     old, new = _read(old_path), _read(new_path)
     styled_old, styled_new = _highlight(Path(old_path).name, old), _highlight(Path(new_path).name, new)
     width = len(str(max(len(old), len(new))))
-    rows, texts, added, removed, seen = [], [], 0, 0, 0
+    rows, texts, added, removed, next_line = [], [], 0, 0, 0
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     groups = list(matcher.get_grouped_opcodes(CONTEXT))
     for group in groups:
-        _fold(rows, texts, group[0][1] - seen)
+        _fold(rows, texts, group[0][1] - next_line)
         for tag, i1, i2, j1, j2 in group:
             if tag == "equal":
                 chosen = [(" ", j + 1, new[j], styled_new[j], "") for j in range(j1, j2)]
@@ -103,11 +103,11 @@ def show_diff(old_path: str | Path, new_path: str | Path) -> Shown:
             for sign, number, plain, styled, tint in chosen:
                 rows.append(_line(f"{number:>{width}} {sign} ", styled, tint))
                 texts.append(f"{number:>{width}} {sign} {plain}".rstrip())
-        seen = group[-1][2]
-    _fold(rows, texts, len(old) - seen)
+        next_line = group[-1][2]
+    _fold(rows, texts, len(old) - next_line)
     changes = f"{_count(added)} added, {removed} removed" if groups else "no difference"
     head = f"{_name(old_path)} → {_name(new_path)}: {changes}"
-    return Shown("\n".join([head, *texts]), _page(head, rows))
+    return SourceView("\n".join([head, *texts]), _page(head, rows))
 
 
 def _count(lines: int) -> str:
@@ -115,14 +115,14 @@ def _count(lines: int) -> str:
 
 
 def _fold(rows: list[str], texts: list[str], lines: int) -> None:
-    """One row for `lines` unchanged lines that are not shown; none if there are none."""
+    """Add a row that says how many unchanged lines are hidden, if any."""
     if lines:
         texts.append(f"  ... {_count(lines)} unchanged")
         rows.append(_line("", f'<span style="color:{GREY}">  ... {_count(lines)} unchanged</span>'))
 
 
 def _name(path: str | Path) -> str:
-    """A path as it is shown: outputs are committed, so the folders of one machine stay out of them."""
+    """The path to show. Outputs are committed, so it must not contain folders of this machine."""
     path = Path(path)
     if not path.is_absolute():
         return path.as_posix()
@@ -150,7 +150,7 @@ def _source_of(thing) -> tuple[str, int, list[str]]:
     if not Path(file).is_file():  # a cell has a made-up file name
         name = "this notebook"
     else:
-        # The path as it is inside its package: where that is installed is the reader's own business.
+        # The path inside its package, without the folder of the installation.
         module = thing.__name__ if inspect.ismodule(thing) else thing.__module__
         package = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
         folder = Path(package or file).parent
@@ -169,11 +169,11 @@ def _highlight(name: str, code: list[str]) -> list[str]:
     lines = [""]
     for token, text in lexer.get_tokens("\n".join(code)):
         colour = next((colour for kind, colour in COLOURS if token in kind), None)
-        for i, piece in enumerate(text.split("\n")):
+        for i, part in enumerate(text.split("\n")):
             if i:
                 lines.append("")
-            safe = html.escape(piece, quote=False)
-            lines[-1] += f'<span style="color:{colour}">{safe}</span>' if colour and piece.strip() else safe
+            safe = html.escape(part, quote=False)
+            lines[-1] += f'<span style="color:{colour}">{safe}</span>' if colour and part.strip() else safe
     return lines[: len(code)]
 
 

@@ -1,4 +1,4 @@
-"""The page at which `make lab` opens: where the reader stands, from what lab/progress.py has kept.
+"""Write the page that `make lab` opens: the reader's progress, from the file that grader/progress.py keeps.
 
 python -m ddp_course.lab.start_page FOLDER        writes FOLDER/start_here.ipynb and prints its path
 """
@@ -13,7 +13,7 @@ from IPython.display import Markdown
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
 from ddp_course.grader.progress import read
-from ddp_course.lab.predict import NOTHING_SAID
+from ddp_course.lab.predict import NOT_PREDICTED
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "start_here.ipynb"
@@ -40,36 +40,45 @@ def table(folder: Path, root: Path = ROOT) -> Markdown:
     rows = ["| notebook | | predictions | exercises |", "|---|---|---|---|"]
     for path in sorted((root / "notebooks").glob("[0-9][0-9]*.ipynb")):
         number, deep, name = re.match(r"(\d\d)([a-z]?)_(.*)", path.stem).groups()
-        here = [line for line in lines if line["notebook"] == f"notebooks/{path.name}"]
-        state = "finished" if any(line["kind"] == "finished" for line in here) else "begun" if here else ""
+        notebook_lines = [line for line in lines if line["notebook"] == f"notebooks/{path.name}"]
+        state = (
+            "finished"
+            if any(line["kind"] == "finished" for line in notebook_lines)
+            else "begun"
+            if notebook_lines
+            else ""
+        )
         exercises = "" if deep else exercises_of(number, lines, root)
         title = f"[{number}{deep} {name.replace('_', ' ')}](../notebooks/{path.name})"
-        rows.append(f"| {title} | {state} | {predictions(here)} | {exercises} |")
+        rows.append(f"| {title} | {state} | {predictions(notebook_lines)} | {exercises} |")
     return Markdown("\n".join([summary(lines), "", *rows]))
 
 
 def predictions(lines: list[dict]) -> str:
-    """How many questions were answered, of those that were asked: "2 of 3"."""
+    """The number of answered predictions among all, such as "2 of 3"."""
     last = {line["question"]: line for line in lines if line["kind"] in ("predicted", "measured")}
-    said = sum(line.get("said") != NOTHING_SAID for line in last.values())
-    return f"{said} of {len(last)}" if last else ""
+    answered = sum(line.get("prediction") != NOT_PREDICTED for line in last.values())
+    return f"{answered} of {len(last)}" if last else ""
 
 
 def exercises_of(number: str, lines: list[dict], root: Path) -> str:
     """A link to the exercises of a notebook, and each question that was checked with its best state."""
-    there = sorted((root / "exercises").glob(f"{number}_*.ipynb"))
-    if not there:
+    notebooks = sorted((root / "exercises").glob(f"{number}_*.ipynb"))
+    if not notebooks:
         return ""
     states: dict[str, list[str]] = {}
     for line in lines:
         if line["kind"] == "checked" and line["question"].startswith(f"{number}."):
             states.setdefault(line["question"], []).append(line["state"])
-    best = [f"{name} {'passed' if 'passed' in found else found[-1]}" for name, found in sorted(states.items())]
-    return ", ".join([f"[exercises](../exercises/{there[0].name})", *best])
+    best = [
+        f"{name} {'passed' if 'passed' in question_states else question_states[-1]}"
+        for name, question_states in sorted(states.items())
+    ]
+    return ", ".join([f"[exercises](../exercises/{notebooks[0].name})", *best])
 
 
 def summary(lines: list[dict]) -> str:
-    """One sentence over all: what was done, and where it went on last."""
+    """A sentence with the totals and the last notebook."""
     passed = {line["question"] for line in lines if line["kind"] == "checked" and line["state"] == "passed"}
     finished = {line["notebook"] for line in lines if line["kind"] == "finished"}
     names = [line["notebook"] for line in lines if line["notebook"]]
@@ -109,11 +118,11 @@ def write(folder: Path, root: Path = ROOT) -> Path:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line: one folder."""
-    given = sys.argv[1:] if arguments is None else arguments
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        if len(given) != 1:
-            raise InputError(f"start_page takes one folder, got {len(given)} arguments")
-        print(write(Path(given[0])))
+        if len(arguments) != 1:
+            raise InputError(f"start_page takes one folder, got {len(arguments)} arguments")
+        print(write(Path(arguments[0])))
     except (InputError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

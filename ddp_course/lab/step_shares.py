@@ -1,8 +1,8 @@
-"""Where the time of a training step goes, read from one rank's trace.
+"""Compute from one rank's trace how the time of a training step is divided.
 
-The script names its parts with `record_function`: "step" around all of it; "input", "forward", "backward", "optimizer"
-inside. From the trace come the messages, and when the training thread computed. A message is *exposed* while it
-runs no operation: the step waits for it. What lies in no part is idle.
+The script names its parts with `record_function`: "step" around the whole step; "input", "forward", "backward" and
+"optimizer" inside. The trace adds the messages and the operations of the training thread. A message is *exposed*
+while the thread runs no operation: the step waits for it. Time in no part is idle.
 """
 
 from collections.abc import Mapping
@@ -15,35 +15,35 @@ from ddp_course.lab.trace import Span, Trace
 NAMED = ("input", "forward", "backward", "optimizer")
 EXPOSED, IDLE = "exposed communication", "idle"
 PARTS = ("input", "forward", "backward", EXPOSED, "optimizer", IDLE)
-Intervals = list[tuple[float, float]]  # sorted, and none touches another
+Intervals = list[tuple[float, float]]  # sorted and disjoint
 
 
 def union(intervals) -> Intervals:
-    """The same times, each once."""
-    found: Intervals = []
+    """Merge intervals that overlap or touch."""
+    merged: Intervals = []
     for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
         elif end > start:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
-def common(one: Intervals, other: Intervals) -> Intervals:
-    """The times that lie in both."""
-    pairs = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
+def intersection(first: Intervals, second: Intervals) -> Intervals:
+    """The times that lie in both sets of intervals."""
+    pairs = ((max(a, c), min(b, d)) for a, b in first for c, d in second)
     return [(start, end) for start, end in pairs if start < end]
 
 
-def without(one: Intervals, other: Intervals) -> Intervals:
-    """The times of `one` that do not lie in `other`."""
-    found = []
-    for start, end in one:
-        for begin, stop in common([(start, end)], other):
-            found.append((start, begin))
+def difference(first: Intervals, second: Intervals) -> Intervals:
+    """The times of `first` that do not lie in `second`."""
+    remaining = []
+    for start, end in first:
+        for begin, stop in intersection([(start, end)], second):
+            remaining.append((start, begin))
             start = stop
-        found.append((start, end))
-    return [(start, end) for start, end in found if start < end]
+        remaining.append((start, end))
+    return [(start, end) for start, end in remaining if start < end]
 
 
 def seconds(intervals: Intervals) -> float:
@@ -52,44 +52,44 @@ def seconds(intervals: Intervals) -> float:
 
 def steps_of(trace: Trace) -> list[Span]:
     """The spans called "step". Raises InputError if there are none."""
-    found = [span for span in trace.spans if span.name == "step" and span.category == "user_annotation"]
-    if not found:
+    steps = [span for span in trace.spans if span.name == "step" and span.category == "user_annotation"]
+    if not steps:
         raise InputError('The trace has no step: write `with record_function("step"):` around it.')
-    return found
+    return steps
 
 
 def fastest(traces: Mapping[int, Trace]) -> dict[int, Trace]:
-    """The traces of one step alone: the one that was shortest on its slowest rank.
+    """The traces of the step that was shortest on its slowest rank.
 
     An event belongs to the step in which it begins: on a busy machine gloo's thread may note a message's end late.
     """
     steps = list(zip(*(steps_of(trace) for trace in traces.values()), strict=True))
     best = min(steps, key=lambda ranks: max(step.end - step.start for step in ranks))
-    found = {}
+    fastest_step = {}
     for (rank, trace), step in zip(traces.items(), best, strict=True):
         low, high = 1e6 * step.start - trace.shift - 0.01, 1e6 * step.end - trace.shift + 0.01
         inside = [e for e in trace.events if e.get("ph") == "X" and low <= float(e["ts"]) <= high]
-        found[rank] = replace(trace, events=inside)
-    return found
+        fastest_step[rank] = replace(trace, events=inside)
+    return fastest_step
 
 
-def pieces(trace: Trace, step: Span) -> dict[str, Intervals]:
-    """When each part of this step ran, and under "messages" when any message was under way."""
+def part_intervals(trace: Trace, step: Span) -> dict[str, Intervals]:
+    """The intervals of each part of this step, and of its "messages"."""
     window = [(step.start, step.end)]
     inside = [span for span in trace.spans if span.start < step.end and span.end > step.start]
-    mine = [span for span in inside if span.thread == step.thread]
-    work = union((span.start, span.end) for span in mine if span.category == "cpu_op")
-    messages = common(union((span.start, span.end) for span in trace.messages), window)
-    exposed = without(messages, work)
-    found = {name: without(union((s.start, s.end) for s in mine if s.name == name), exposed) for name in NAMED}
-    named = union([*exposed, *(one for several in found.values() for one in several)])
-    return {**found, EXPOSED: exposed, IDLE: without(window, named), "messages": messages}
+    own = [span for span in inside if span.thread == step.thread]
+    work = union((span.start, span.end) for span in own if span.category == "cpu_op")
+    messages = intersection(union((span.start, span.end) for span in trace.messages), window)
+    exposed = difference(messages, work)
+    intervals = {name: difference(union((s.start, s.end) for s in own if s.name == name), exposed) for name in NAMED}
+    named = union([*exposed, *(interval for part in intervals.values() for interval in part)])
+    return {**intervals, EXPOSED: exposed, IDLE: difference(window, named), "messages": messages}
 
 
 def shares(trace: Trace) -> dict[str, float]:
     """Seconds per step of each of `PARTS`, of all "messages", and of the whole "step": medians over the steps."""
-    found = [pieces(trace, step) for step in steps_of(trace)]
-    rows = [{part: seconds(times) for part, times in one.items()} for one in found]
+    steps = [part_intervals(trace, step) for step in steps_of(trace)]
+    rows = [{part: seconds(times) for part, times in parts.items()} for parts in steps]
     result = {part: median(row[part] for row in rows) for part in rows[0]}
     return result | {"step": median(step.end - step.start for step in steps_of(trace))}
 
@@ -104,15 +104,17 @@ def hidden(trace: Trace) -> float:
 
 def lane(trace: Trace, step: Span) -> list[dict]:
     """The events of one step as `figures.rank_lanes` draws them: parts above, messages below, waiting hatched."""
-    found = pieces(trace, step)
+    intervals = part_intervals(trace, step)
     events = [
-        {"name": name, "kind": "compute", "start": start, "end": end} for name in NAMED for start, end in found[name]
+        {"name": name, "kind": "compute", "start": start, "end": end}
+        for name in NAMED
+        for start, end in intervals[name]
     ]
-    events += [{"name": "waits", "kind": "idle", "start": start, "end": end} for start, end in found[EXPOSED]]
+    events += [{"name": "waits", "kind": "idle", "start": start, "end": end} for start, end in intervals[EXPOSED]]
     sent = [span for span in trace.messages if step.start <= span.start < step.end]
     latest = step.start
     for number, span in enumerate(sorted(sent, key=lambda span: span.end)):
-        start = max(span.start, latest)  # drawn when the link turns to it, if the one before is still under way
+        start = max(span.start, latest)  # after the previous message, which shares the link
         latest = span.end
         events.append({"name": f"{number}", "kind": "communication", "start": start, "end": span.end})
     return events

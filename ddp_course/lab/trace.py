@@ -1,8 +1,8 @@
-"""The traces that torch.profiler writes on every rank, on one clock, and merged into one file for Perfetto.
+"""Read the traces that torch.profiler writes on every rank, align their clocks, and merge them for Perfetto.
 
-Each rank stamps its events by its own clock, and clocks of different machines disagree. What all ranks share is their
-collectives: no rank can end an all-reduce before every rank has started it. Each all-reduce thus bounds how far two
-clocks are apart, and that its ends nearly coincide on all ranks says how far they are.
+Each rank stamps its events by its own clock, and clocks of different machines disagree. No rank can end an all-reduce
+before every rank has started it, so each all-reduce bounds the offset of two clocks; its ends nearly coincide on all
+ranks, which gives an estimate of the offset.
 """
 
 import gzip
@@ -16,12 +16,17 @@ from statistics import median
 
 from ddp_course.base.errors import InputError
 
-MEETS = ("all_reduce", "barrier", "all_gather", "reduce_scatter")  # none of them ends before all ranks have started
+SYNCHRONISING = (
+    "all_reduce",
+    "barrier",
+    "all_gather",
+    "reduce_scatter",
+)  # collectives that end only after all ranks have started
 
 
 @dataclass(frozen=True)
 class Span:
-    """One event with a duration; seconds on the clock of its trace. `shape` is what the profiler says of its inputs."""
+    """An event with a duration, in seconds on the clock of its trace. `shape`: the input shapes from the profiler."""
 
     name: str
     category: str
@@ -33,7 +38,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Trace:
-    """What one rank's profiler recorded: Chrome's events, and the microseconds to add to each time stamp."""
+    """The trace of one rank: Chrome's events, and the microseconds to add to each time stamp."""
 
     rank: int
     events: list[dict]
@@ -41,25 +46,25 @@ class Trace:
 
     @cached_property
     def spans(self) -> list[Span]:
-        found = [
+        spans = [
             Span(
-                e["name"],
-                e.get("cat", ""),
-                e["tid"],
-                (float(e["ts"]) + self.shift) / 1e6,
-                (float(e["ts"]) + e["dur"] + self.shift) / 1e6,
-                str(e.get("args", {}).get("Input Dims", "")),
+                event["name"],
+                event.get("cat", ""),
+                event["tid"],
+                (float(event["ts"]) + self.shift) / 1e6,
+                (float(event["ts"]) + event["dur"] + self.shift) / 1e6,
+                str(event.get("args", {}).get("Input Dims", "")),
             )
-            for e in self.events
-            if e.get("ph") == "X"
+            for event in self.events
+            if event.get("ph") == "X"
         ]
-        return sorted(found, key=lambda span: span.start)
+        return sorted(spans, key=lambda span: span.start)
 
     @property
     def messages(self) -> list[Span]:
         """The collectives as the backend ran them: on gloo's own threads, or on the GPU's stream of NCCL.
 
-        Of NCCL the CPU's thread has spans of the same names: they end when the kernels are queued, not when they ran.
+        With NCCL the CPU's thread has spans of the same names, which end when the kernels are queued.
         """
         return [
             span
@@ -74,7 +79,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Clock:
-    """How many seconds a rank's clock is ahead of the first rank's: the estimate, and what it must lie between."""
+    """The offset of a rank's clock from the first rank's, in seconds: the estimate and its bounds."""
 
     ahead: float
     low: float
@@ -82,91 +87,94 @@ class Clock:
 
     @property
     def error(self) -> float:
-        """The most by which the estimate can be wrong."""
+        """The largest possible error of the estimate, in seconds."""
         return max(self.high - self.ahead, self.ahead - self.low)
 
 
 def read_traces(paths) -> dict[int, Trace]:
-    """rank -> trace, from the files that `export_chrome_trace` wrote, moved to one base time.
+    """Read the files of `export_chrome_trace` as {rank: trace}, shifted to one base time.
 
     Raises InputError for a file that is not such a trace, and for two files of one rank.
     """
-    found = {}
+    by_rank = {}
     for path in map(Path, paths):
         try:
             raw = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_text())
-            found.setdefault(raw["distributedInfo"]["rank"], []).append((raw["baseTimeNanoseconds"], raw))
+            by_rank.setdefault(raw["distributedInfo"]["rank"], []).append((raw["baseTimeNanoseconds"], raw))
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{path} should be a trace that torch.profiler exported while a process group was there; "
                 f"found no {error}."
             ) from error
-    twice = [rank for rank, several in found.items() if len(several) > 1]
-    if twice or not found:
-        raise InputError(f"One trace per rank is needed; got {f'several of rank {twice[0]}' if twice else 'none'}.")
-    zero = min(several[0][0] for several in found.values())
-    return {rank: Trace(rank, raw["traceEvents"], (base - zero) / 1e3) for rank, [(base, raw)] in sorted(found.items())}
+    twice = [rank for rank, raws in by_rank.items() if len(raws) > 1]
+    if twice or not by_rank:
+        raise InputError(f"One trace per rank is needed; got {f'raws of rank {twice[0]}' if twice else 'none'}.")
+    zero = min(raws[0][0] for raws in by_rank.values())
+    return {
+        rank: Trace(rank, raw["traceEvents"], (base - zero) / 1e3) for rank, [(base, raw)] in sorted(by_rank.items())
+    }
 
 
 def matched(traces: Mapping[int, Trace]) -> list[dict[int, Span]]:
-    """Each collective as {rank: its span there}, in order of time: the k-th of one name and shape is the same one."""
+    """Match collectives over ranks: the k-th of a name and shape is the same. Returns {rank: span} each, by time."""
     by_kind = {rank: defaultdict(list) for rank in traces}
     for rank, trace in traces.items():
         for span in trace.messages:
             by_kind[rank][span.name, span.shape].append(span)
     first = min(traces)
-    found = []
+    collectives = []
     for kind in by_kind[first]:
-        several = [by_kind[rank][kind] for rank in traces]
-        found += [dict(zip(traces, one, strict=True)) for one in zip(*several, strict=False)]
-    return sorted(found, key=lambda one: one[first].start)
+        spans_by_rank = [by_kind[rank][kind] for rank in traces]
+        collectives += [dict(zip(traces, spans, strict=True)) for spans in zip(*spans_by_rank, strict=False)]
+    return sorted(collectives, key=lambda spans: spans[first].start)
 
 
 def clocks(traces: Mapping[int, Trace]) -> dict[int, Clock]:
-    """Each rank's clock against that of the first rank, from the collectives that all ranks recorded.
+    """Estimate the offset of each rank's clock from the first rank's, from the collectives that all ranks recorded.
 
     Raises InputError if there are none, or if they contradict each other: traces of different runs.
     """
-    first, found = min(traces), {}
-    meetings = [one for one in matched(traces) if any(kind in one[first].name for kind in MEETS)]
-    if not meetings:
+    first, clock_of_rank = min(traces), {}
+    synchronising = [spans for spans in matched(traces) if any(kind in spans[first].name for kind in SYNCHRONISING)]
+    if not synchronising:
         raise InputError("The traces share no all-reduce or barrier, so nothing says how their clocks compare.")
     for rank in traces:
-        low = max(one[rank].start - one[first].end for one in meetings)
-        high = min(one[rank].end - one[first].start for one in meetings)
+        low = max(spans[rank].start - spans[first].end for spans in synchronising)
+        high = min(spans[rank].end - spans[first].start for spans in synchronising)
         if low > high:
             raise InputError(
                 f"On no common clock do all ranks start each collective before rank {rank} ends it: are "
                 "these traces of one run?"
             )
-        ahead = median(one[rank].end - one[first].end for one in meetings)
-        found[rank] = Clock(min(max(ahead, low), high), low, high) if rank != first else Clock(0.0, 0.0, 0.0)
-    return found
+        ahead = median(spans[rank].end - spans[first].end for spans in synchronising)
+        clock_of_rank[rank] = Clock(min(max(ahead, low), high), low, high) if rank != first else Clock(0.0, 0.0, 0.0)
+    return clock_of_rank
 
 
-def aligned(traces: Mapping[int, Trace], by: Mapping[int, Clock]) -> dict[int, Trace]:
-    """The traces, each moved to the first rank's clock."""
-    return {rank: trace.moved(-by[rank].ahead) for rank, trace in traces.items()}
+def aligned(traces: Mapping[int, Trace], clock_of_rank: Mapping[int, Clock]) -> dict[int, Trace]:
+    """Shift the traces to the first rank's clock."""
+    return {rank: trace.moved(-clock_of_rank[rank].ahead) for rank, trace in traces.items()}
 
 
 def lateness(traces: Mapping[int, Trace], kind: str = "all_reduce") -> dict[int, float]:
     """Median seconds by which each rank starts such a collective after the first rank to start it; on one clock."""
-    found = [one for one in matched(traces) if kind in one[min(traces)].name]
-    if not found:
+    collectives = [spans for spans in matched(traces) if kind in spans[min(traces)].name]
+    if not collectives:
         raise InputError(f"The traces share no {kind}.")
     return {
-        rank: median(one[rank].start - min(span.start for span in one.values()) for one in found) for rank in traces
+        rank: median(spans[rank].start - min(span.start for span in spans.values()) for spans in collectives)
+        for rank in traces
     }
 
 
 def transfers(traces: Mapping[int, Trace], kind: str = "all_reduce") -> list[float]:
     """Seconds of each such collective from its start on the last rank, when it can begin, to its last end."""
-    found = [one.values() for one in matched(traces) if kind in one[min(traces)].name]
-    return [max(span.end for span in spans) - max(span.start for span in spans) for spans in found]
+    collectives = [spans.values() for spans in matched(traces) if kind in spans[min(traces)].name]
+    return [max(span.end for span in spans) - max(span.start for span in spans) for spans in collectives]
 
 
 def save_merged(traces: Mapping[int, Trace], path: Path | str) -> int:
-    """Writes one gzipped trace for https://ui.perfetto.dev, with a process per rank; returns its number of events."""
+    """Write one gzipped trace for https://ui.perfetto.dev, with a process per rank; returns its number of events."""
     merged = []
     for rank, trace in traces.items():
         for event in trace.events:

@@ -33,10 +33,10 @@ def animation(pictures: list, seconds: float = SECONDS) -> Animation:
 
     Raises InputError for fewer than two pictures, or for pictures of several sizes or titles.
     """
-    seen = {(picture.title, *picture.get_size_inches().tolist()) for picture in pictures}
-    if len(pictures) < 2 or len(seen) != 1:
+    kinds = {(picture.title, *picture.get_size_inches().tolist()) for picture in pictures}
+    if len(pictures) < 2 or len(kinds) != 1:
         raise InputError(
             f"An animation needs two pictures or more, of one title and one size; "
-            f"got {len(pictures)} picture(s) of {len(seen)} kinds."
+            f"got {len(pictures)} picture(s) of {len(kinds)} kinds."
         )
     return Animation(list(pictures), seconds)

@@ -42,8 +42,8 @@ def read_metrics(run_dir: Path | str) -> list[dict]:
         if not isinstance(record, dict):
             if number == len(lines) and not text.endswith(b"\n"):
                 break
-            found = line[:60].decode("utf-8", errors="replace")
-            raise InputError(f"{path}, line {number}: expected one JSON object, found {found!r}.")
+            start_of_line = line[:60].decode("utf-8", errors="replace")
+            raise InputError(f"{path}, line {number}: expected one JSON object, found {start_of_line!r}.")
         records.append(record)
     if not records:
         raise InputError(f"{path} holds no finished record: the run ended before its first logged step.")
@@ -52,12 +52,12 @@ def read_metrics(run_dir: Path | str) -> list[dict]:
 
 def points_of(name: str, records: list[dict], key: str) -> tuple[list, list]:
     """Steps and values of `key`; where a resumed run logged a step again, its later value counts."""
-    found = {r["step"]: float(r[key]) for r in records if is_number(r.get("step")) and is_number(plain(r.get(key)))}
-    steps = sorted(found)
+    values = {r["step"]: float(r[key]) for r in records if is_number(r.get("step")) and is_number(plain(r.get(key)))}
+    steps = sorted(values)
     if not steps and key != "val_loss":
         keys = sorted({k for r in records for k in r})
         raise InputError(f"The curve {name!r} needs records with 'step' and {key!r}; its keys are {keys}.")
-    return steps, [found[step] for step in steps]
+    return steps, [values[step] for step in steps]
 
 
 def loss_curves(curves: dict, title: str, *, key: str = "loss"):
@@ -77,8 +77,8 @@ def loss_curves(curves: dict, title: str, *, key: str = "loss"):
         steps, values = points_of(name, records, key)
         look = dict(CURVES[i % len(CURVES)] if len(curves) > 1 else ONE_CURVE)
         look["color"] = colour_named(name, look["color"])
-        alone = "o" if len(steps) == 1 else None
-        axes.plot(steps, values, marker=alone, zorder=2 + i, solid_capstyle="round", **look)
+        marker = "o" if len(steps) == 1 else None
+        axes.plot(steps, values, marker=marker, zorder=2 + i, solid_capstyle="round", **look)
         ends.append(next((value for value in reversed(values) if math.isfinite(value)), 0.0))
 
         steps, values = points_of(name, records, "val_loss") if key == "loss" else ([], [])
@@ -132,8 +132,8 @@ def bars(values: dict, title: str, unit: str):
             text += f" ± {format_number(spread)}"
         # To the right also of a negative bar, whose left is where its name stands.
         end = (max(0.0, middle + (spread or 0)), row)
-        beside = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
-        axes.annotate(f"{text} {unit}".rstrip(), end, color=DARK, **beside)
+        offset = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(f"{text} {unit}".rstrip(), end, color=DARK, **offset)
     axes.set_yticks(range(len(values)), [textwrap.fill(str(name), 30) for name in values], parse_math=False)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(values) - 0.5, -0.5)

@@ -16,19 +16,19 @@ def choices(cells: dict, title: str, row: str, column: str, nothing: str = ""):
     """
     if not cells:
         raise InputError("choices needs at least one cell, got none.")
-    rows, columns = (list(dict.fromkeys(place[axis] for place in cells)) for axis in (0, 1))
-    missing = [(one, other) for one in rows for other in columns if (one, other) not in cells]
+    rows, columns = (list(dict.fromkeys(key[axis] for key in cells)) for axis in (0, 1))
+    missing = [(row, column) for row in rows for column in columns if (row, column) not in cells]
     if missing:
         raise InputError(f"Every row has the same columns; there is no cell for {missing[0]!r}.")
     words = sorted({word for word in cells.values() if word != nothing}, key=lambda word: (word.count("+"), word))
     colours = {word: mix([rank_colour(i), "#FFFFFF"], [0.7, 0.3]) for i, word in enumerate(words)}
     figure, axes = new_figure(title, 0.5 + 0.5 * len(rows))
-    for (one, other), word in cells.items():
-        x, y, colour = columns.index(other), rows.index(one), colours.get(word, PALE)
+    for (row, column), word in cells.items():
+        x, y, colour = columns.index(column), rows.index(row), colours.get(word, PALE)
         axes.barh(y, 1, left=x - 0.5, height=1, color=colour, edgecolor="white", linewidth=1.5)
         axes.text(x, y, textwrap.fill(word, CHARACTERS), ha="center", va="center", fontsize=8, color=ink_on(colour))
-    axes.set_xticks(range(len(columns)), [f"{one:,}" if isinstance(one, int) else str(one) for one in columns])
-    axes.set_yticks(range(len(rows)), [str(one) for one in rows], parse_math=False)
+    axes.set_xticks(range(len(columns)), [f"{row:,}" if isinstance(row, int) else str(row) for row in columns])
+    axes.set_yticks(range(len(rows)), [str(row) for row in rows], parse_math=False)
     axes.set_xlim(-0.5, len(columns) - 0.5), axes.set_ylim(-0.5, len(rows) - 0.5)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

@@ -24,9 +24,9 @@ def _rows(side: str, ranks: dict) -> dict[int, list]:
     return rows
 
 
-def owner(value, before: dict[int, list]) -> int | None:
+def owner(value, cells_before: dict[int, list]) -> int | None:
     """The one rank that held `value` before; None if no rank or more than one did."""
-    holders = [rank for rank, cells in before.items() if value in cells]
+    holders = [rank for rank, cells in cells_before.items() if value in cells]
     return holders[0] if len(holders) == 1 else None
 
 
@@ -75,8 +75,8 @@ def collective(name: str, before: dict, after: dict, title: str):
     return figure
 
 
-def _after_colour(value, before: dict[int, list]) -> str:
-    rank = None if value is None else owner(value, before)
+def _after_colour(value, cells_before: dict[int, list]) -> str:
+    rank = None if value is None else owner(value, cells_before)
     return COMBINED if rank is None and value is not None else rank_colour(rank or 0)
 
 

@@ -32,7 +32,7 @@ def read_ladder(*paths: Path | str) -> list[dict]:
 
 
 def headline(records: list[dict]) -> str:
-    """What the records show, in a sentence: for the title. More than three rungs that are apart are counted."""
+    """Summarise the records in a sentence, for the title. More than three rungs that are apart are counted."""
     names = {record["rung"] for record in records}
     beyond = [record for record in records if record["gap"] > record["tolerance"]]
     apart = sorted({record["rung"] for record in beyond})
@@ -76,9 +76,9 @@ def ladder(records: list[dict], title: str | None = None):
         for record in here:
             marker, face, size = LOOKS[sizes.index(record["world_size"]) % len(LOOKS)]
             apart = record["gap"] > record["tolerance"]
-            place = min(max(record["gap"], nothing), right / 3) if record["gap"] else nothing
+            position = min(max(record["gap"], nothing), right / 3) if record["gap"] else nothing
             axes.plot(
-                place,
+                position,
                 row,
                 marker,
                 markersize=size,

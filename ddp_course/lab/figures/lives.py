@@ -1,4 +1,4 @@
-"""What the processes of a run did over its whole life, restarts included; one lane per rank, or per node."""
+"""Draw the life of a run's processes, restarts included; one lane per rank, or per node."""
 
 from itertools import pairwise
 
@@ -33,9 +33,9 @@ def lives(events: list[dict], title: str):
         lanes[str(event["lane"])].append(event)
     figure, axes = new_figure(title, 1.1 + 0.5 * len(lanes))
     zero, shown = events[0]["time"], set()
-    for row, mine in enumerate(lanes.values()):
+    for row, lane_events in enumerate(lanes.values()):
         state, most = None, -1
-        for event, following in pairwise([*mine, None]):
+        for event, following in pairwise([*lane_events, None]):
             what, begin = event["what"], event["time"] - zero
             if what == "step":
                 state, most = "again" if event["step"] <= most else "step", max(most, event["step"])

@@ -26,8 +26,8 @@ def who_reads(rows: dict, samples: int, title: str, what: str = "sample"):
     figure, axes = new_figure(title, 0.75 + ROW * len(rows))
     for row, (name, by_rank) in enumerate(rows.items()):
         readers = [[] for _ in range(samples)]
-        for rank, mine in sorted(by_rank.items()):
-            for sample in mine:
+        for rank, samples in sorted(by_rank.items()):
+            for sample in samples:
                 if not 0 <= sample < samples:
                     raise InputError(f"In {name!r} rank {rank} reads sample {sample} of {samples} samples.")
                 readers[sample].append(rank)
@@ -52,8 +52,8 @@ def _cell(axes, sample, row, ranks, samples):
         height = 0.84 / len(ranks)
         bottom = row + 0.92 - (part + 1) * height  # the axis points down
         colour = rank_colour(rank)
-        place, white = (sample + 0.03, bottom), {"edgecolor": "white", "linewidth": 0.6}
-        axes.add_patch(Rectangle(place, 0.94, height, facecolor=colour, **white))
+        corner, white = (sample + 0.03, bottom), {"edgecolor": "white", "linewidth": 0.6}
+        axes.add_patch(Rectangle(corner, 0.94, height, facecolor=colour, **white))
         if samples <= NUMBERS and len(ranks) <= 3:
             size = 9 if len(ranks) == 1 and samples <= TICKS else 7
             axes.text(

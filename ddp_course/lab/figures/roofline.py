@@ -10,8 +10,8 @@ from ddp_course.base.quantity import format_number, is_number, with_prefix
 from ddp_course.lab.figures.style import DARK, MUTED, new_figure, rank_colour
 
 # Where a point's label may go, as an offset in points and the end of the text nearest to the point; best first.
-PLACES = [(8, 0, "left"), (-8, 0, "right")]
-PLACES += [(x, y, side) for y in (-16, 16, -32, 32, -48, 48) for x, side in ((12, "left"), (-12, "right"))]
+ANCHORS = [(8, 0, "left"), (-8, 0, "right")]
+ANCHORS += [(x, y, side) for y in (-16, 16, -32, 32, -48, 48) for x, side in ((12, "left"), (-12, "right"))]
 
 
 def roofline(peak_flops_per_s: float, bytes_per_s: float, points: dict, title: str):
@@ -68,15 +68,15 @@ def _label_points(axes, points: dict, roof, taken: list) -> None:
     marks = {name: axes.transData.transform(point) for name, point in points.items()}
     for name, (x, y) in points.items():
         text = f"{name}: {100 * y / roof(x):.0f} % of its roof"
-        for place in PLACES:
-            near = (0.0 if place[2] == "left" else 1.0, 0.5)  # the end of the text where its leader starts
+        for anchor in ANCHORS:
+            near = (0.0 if anchor[2] == "left" else 1.0, 0.5)  # the end of the text where its leader starts
             leader = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.8, "relpos": near, "shrinkA": 0}
             label = axes.annotate(
                 text,
                 (x, y),
-                place[:2],
+                anchor[:2],
                 textcoords="offset points",
-                ha=place[2],
+                ha=anchor[2],
                 va="center",
                 color=DARK,
                 parse_math=False,
@@ -91,6 +91,6 @@ def _label_points(axes, points: dict, roof, taken: list) -> None:
             hidden = any(box.padded(6).contains(*mark) for other, mark in marks.items() if other != name)
             if inside and apart and not hidden and not any(box.overlaps(other) for other in taken):
                 break
-            if place != PLACES[-1]:
+            if anchor != ANCHORS[-1]:
                 label.remove()
         taken.append(box)

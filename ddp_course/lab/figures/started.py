@@ -1,4 +1,4 @@
-"""What each rank has started until a job stood still: who is ahead, and at which collective they part."""
+"""Draw the collectives that each rank had started when a job hung: who is ahead, and where they differ."""
 
 from matplotlib.patches import Rectangle
 
@@ -21,7 +21,7 @@ def collectives_started(started: dict, then: dict, title: str, last: int = 5):
     """
     if not started:
         raise InputError("collectives_started needs at least one rank, got none.")
-    ranks, most = sorted(started), max(len(one) for one in started.values())
+    ranks, most = sorted(started), max(len(texts) for texts in started.values())
     first, columns = max(0, most - last), max(1, min(most, last))
     height = HEAD + LANE * len(ranks)
     figure, axes = new_figure(title, height)
@@ -44,8 +44,8 @@ def collectives_started(started: dict, then: dict, title: str, last: int = 5):
     return figure
 
 
-def _at(texts: list[str], place: int) -> str | None:
-    return texts[place] if 0 <= place < len(texts) else None
+def _at(texts: list[str], index: int) -> str | None:
+    return texts[index] if 0 <= index < len(texts) else None
 
 
 def _draw(figure, axes, text, middle, top, width, colour, odd):

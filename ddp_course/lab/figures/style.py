@@ -47,9 +47,9 @@ def colour_named(label: str, otherwise: str) -> str:
     return rank_colour(int(match[1])) if match else otherwise
 
 
-def mix(several: list[str], weights: list[float]) -> str:
+def mix(colours: list[str], weights: list[float]) -> str:
     """The weighted average of colours, in RGB."""
-    parts = [colors.to_rgb(one) for one in several]
+    parts = [colors.to_rgb(colour) for colour in colours]
     mixed = [sum(w * part[i] for w, part in zip(weights, parts, strict=True)) for i in range(3)]
     return colors.to_hex([min(1.0, value / sum(weights)) for value in mixed]).upper()
 
@@ -79,7 +79,7 @@ class CourseFigure(Figure):
         return Image.open(buffer).convert("RGB")
 
     def on_the_page(self) -> dict:
-        """What a notebook keeps beside the picture: its alternative text and its size on the page."""
+        """The metadata of the picture in a notebook: its alternative text and its size on the page."""
         width, height = (round(self.dpi * inches) for inches in self.get_size_inches())
         return {"alt": self.title, "width": width, "height": height}
 
@@ -92,13 +92,13 @@ def in_few_colours(pictures: list[Image.Image]) -> list[Image.Image]:
 
     Lines and text on white need no more, and the file has a third of the bytes.
     """
-    numbers = [np.asarray(one, dtype=np.int32) @ np.int32([1 << 16, 1 << 8, 1]) for one in pictures]
-    found, counts = np.unique(np.concatenate([one.ravel() for one in numbers]), return_counts=True)
-    kept = parts_of(found[np.argsort(counts, kind="stable")[-256:]])
-    nearest = ((parts_of(found)[:, None] - kept) ** 2).sum(axis=2).argmin(axis=1).astype(np.uint8)
-    reduced = [Image.fromarray(nearest[np.searchsorted(found, one)]) for one in numbers]
-    for one in reduced:
-        one.putpalette(kept.astype(np.uint8).tobytes())
+    numbers = [np.asarray(picture, dtype=np.int32) @ np.int32([1 << 16, 1 << 8, 1]) for picture in pictures]
+    colours_used, counts = np.unique(np.concatenate([picture.ravel() for picture in numbers]), return_counts=True)
+    kept = parts_of(colours_used[np.argsort(counts, kind="stable")[-256:]])
+    nearest = ((parts_of(colours_used)[:, None] - kept) ** 2).sum(axis=2).argmin(axis=1).astype(np.uint8)
+    reduced = [Image.fromarray(nearest[np.searchsorted(colours_used, picture)]) for picture in numbers]
+    for picture in reduced:
+        picture.putpalette(kept.astype(np.uint8).tobytes())
     return reduced
 
 

@@ -133,15 +133,15 @@ def _draw_lane(figure, axes, row: int, rank: int, events: list[dict], scale: flo
 def _legend(figure, groups: dict) -> None:
     """Only the kinds that occur; computation as the row of colours of the ranks."""
     ranks = sorted({rank for lanes in groups.values() for rank in lanes})
-    found = {event["kind"] for lanes in groups.values() for events in lanes.values() for event in events}
+    kinds = {event["kind"] for lanes in groups.values() for events in lanes.values() for event in events}
     handles, labels = [], []
     for kind in KINDS:
-        if kind not in found:
+        if kind not in kinds:
             continue
         hatch = {"hatch": "////", "edgecolor": "#C2C2C2"} if kind == "idle" else {}
         each = [Patch(facecolor=_colour(rank, kind), **hatch) for rank in (ranks[:4] if kind == "compute" else [0])]
         handles.append(tuple(each))
         labels.append(kind)
-    together = {tuple: HandlerTuple(ndivide=None, pad=0)}
+    handlers = {tuple: HandlerTuple(ndivide=None, pad=0)}
     # In the corner, beside the name of the axis: outside the layout, so that it takes no row of its own.
-    figure.legend(handles, labels, handler_map=together, ncols=3, loc="lower right", fontsize=8.5)
+    figure.legend(handles, labels, handler_map=handlers, ncols=3, loc="lower right", fontsize=8.5)
