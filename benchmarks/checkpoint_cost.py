@@ -1,4 +1,4 @@
-"""What a checkpoint costs: seconds per GB of ours against plain torch.save, and how long a save holds up training.
+"""Measure checkpoints: seconds per GB of ours and of plain torch.save, and the time that a save blocks training.
 
     torchrun --standalone --nproc-per-node=2 benchmarks/checkpoint_cost.py [--rounds 5]
 
@@ -57,12 +57,12 @@ def seconds_per_gb(state: dict, folder: Path, rounds: int) -> dict[str, list[flo
         "plain": lambda: torch.save(state, folder / "plain.pt"),
         "plain and flushed": lambda: save_and_flush(state, folder / "flushed.pt"),
     }
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    seconds_by_side: dict[str, list[float]] = {name: [] for name in sides}
     for name in in_turns(sides, rounds + 1):
         os.sync()  # nobody pays for what another has left to be written
-        found[name].append(seconds(sides[name]))
+        seconds_by_side[name].append(seconds(sides[name]))
     gigabytes = (folder / "plain.pt").stat().st_size / 1e9
-    return {name: [one / gigabytes for one in times[1:]] for name, times in found.items()}
+    return {name: [duration / gigabytes for duration in times[1:]] for name, times in seconds_by_side.items()}
 
 
 def stalls(world, folder: Path, rounds: int) -> dict[str, list[float]]:
@@ -83,9 +83,9 @@ def stalls(world, folder: Path, rounds: int) -> dict[str, list[float]]:
             model(tokens, tokens).backward()
             adamw.step()
             if step == SAVE_AT and save:
-                before = time.perf_counter()
+                start = time.perf_counter()
                 finish = save()
-                call = time.perf_counter() - before
+                call = time.perf_counter() - start
             if step == STEPS - 1 and finish:
                 finish()
             steps.append(time.perf_counter() - start)
@@ -97,18 +97,18 @@ def stalls(world, folder: Path, rounds: int) -> dict[str, list[float]]:
     def background(number: int):
         return distributed_checkpoint.save_in_background(folder, number, model, adamw, of_the_thread)[1]
 
-    found: dict[str, list[float]] = {"synchronous": [], "background": [], "call": []}
+    seconds_by_side: dict[str, list[float]] = {"synchronous": [], "background": [], "call": []}
     for number in range(rounds + 1):
         for save in (synchronous, background)[:: 1 if number % 2 else -1]:
             stall, call = train(lambda save=save, number=number: save(number))
-            found[save.__name__].append(stall)
+            seconds_by_side[save.__name__].append(stall)
             if save is background:
-                found["call"].append(call)
+                seconds_by_side["call"].append(call)
             dist.barrier()
             if world.is_main:
                 shutil.rmtree(folder / f"step_{number:06d}")
             dist.barrier()
-    return {name: times[1:] for name, times in found.items()}
+    return {name: times[1:] for name, times in seconds_by_side.items()}
 
 
 def main() -> None:
@@ -117,8 +117,8 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=256, help="of the state that one rank saves")
     arguments = parser.parse_args()
     world = process_group.start(300, "cpu")
-    with tempfile.TemporaryDirectory() as mine:
-        folder = from_rank_0(world, lambda: Path(mine))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = from_rank_0(world, lambda: Path(temporary))
         if world.is_main:
             tensors = {n: torch.rand(arguments.megabytes * 2**20 // 4 // 16) for n in range(16)}
             costs = seconds_per_gb(tensors, folder, SAVES * arguments.rounds)

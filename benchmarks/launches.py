@@ -1,4 +1,4 @@
-"""What a launch costs and whether it ends well: seconds to the first step, memory, exit codes."""
+"""Measure launches: seconds to the first step, memory, exit codes."""
 
 import os
 import subprocess

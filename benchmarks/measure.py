@@ -1,4 +1,4 @@
-"""What every comparison uses: turns, ratios with their spread, and a row for each in RESULTS.md."""
+"""Helpers of all comparisons: alternating runs, ratios with their spread, and rows of RESULTS.md."""
 
 import os
 import statistics

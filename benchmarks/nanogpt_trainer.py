@@ -92,10 +92,10 @@ def main() -> None:
 
 @torch.no_grad()
 def seconds_of_products(model: nn.Module) -> list[float]:
-    """Of one matrix product of each layer forward and two backward, each time."""
+    """Time one forward and two backward matrix products of each layer."""
     rows = AS_NANOGPT.micro_batch_size * AS_NANOGPT.context
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    factors = [(torch.randn(rows, one.in_features), torch.randn_like(one.weight)) for one in layers]
+    factors = [(torch.randn(rows, layer.in_features), torch.randn_like(layer.weight)) for layer in layers]
     seconds = []
     for _ in range(PRODUCTS):
         start = time.perf_counter()

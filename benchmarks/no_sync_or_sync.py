@@ -1,4 +1,4 @@
-"""What no_sync is worth: updates that all-reduce once beside updates that all-reduce every micro-batch, in turns.
+"""Measure no_sync: steps that all-reduce once and steps that all-reduce every micro-batch, in turns.
 
     TOKENS=$(folder of the tokens) torchrun --standalone --nproc-per-node=2 benchmarks/no_sync_or_sync.py
 
@@ -48,8 +48,8 @@ def main() -> None:
         for silent in (True, False) if pair % 2 else (False, True):  # whoever goes second finds warmer caches
             seconds[silent].append(update_seconds(2 + pair, silent))
     ratios = [every / once for every, once in zip(seconds[False], seconds[True], strict=True)]
-    found = {"no_sync": statistics.median(seconds[True]), "every_micro_batch": statistics.median(seconds[False])}
-    print(json.dumps(found | {"ratios": ratios, "ratio": statistics.median(ratios)}), flush=True)
+    medians = {"no_sync": statistics.median(seconds[True]), "every_micro_batch": statistics.median(seconds[False])}
+    print(json.dumps(medians | {"ratios": ratios, "ratio": statistics.median(ratios)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -38,11 +38,11 @@ PAIRS = 64  # an update, as in the laptop preset
 def compare_reward(table: Table, rounds: int) -> None:
     command = [sys.executable, HERE / "reward_pairs.py", "--rounds", str(rounds)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | one_thread())
-    found = json.loads(done.stdout.splitlines()[-1])
+    result = json.loads(done.stdout.splitlines()[-1])
     for side in ("unbatched, gradients on", "unbatched"):
         table.ratio(
             f"reward model, pairs a second on one thread: ours over a loop that is {side}",
-            divide(found["ours"], found[side]),
+            divide(result["ours"], result[side]),
         )
 
 

@@ -92,7 +92,7 @@ def main() -> None:
 def write(title: str, text: str) -> None:
     """Put the section in its place, at once: a run that is stopped keeps what it has measured."""
     old = RESULTS.read_text(encoding="utf-8").split("\n## ")[1:] if RESULTS.exists() else []
-    sections = {one.split("\n", 1)[0]: f"## {one.rstrip()}\n" for one in old} | {title: text}
+    sections = {section.split("\n", 1)[0]: f"## {section.rstrip()}\n" for section in old} | {title: text}
     parts = [introduction(), *(sections[name] for name in SECTIONS if name in sections)]
     RESULTS.write_text("\n".join(parts), encoding="utf-8")
 

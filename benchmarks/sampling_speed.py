@@ -52,8 +52,8 @@ def main(rounds: int) -> None:
             prompts = torch.randint(SHAPE.vocab_size, (texts, PROMPT))
             sides = [(generate, prompts), (sample, prompts.tolist())]
             took = {}
-            for call, given in sides[:: 1 if number % 2 == 0 else -1]:  # nobody always finds the warmer machine
-                took[call] = seconds_and_tokens(call, model, given, seed=number)
+            for call, arguments in sides[:: 1 if number % 2 == 0 else -1]:  # nobody always finds the warmer machine
+                took[call] = seconds_and_tokens(call, model, arguments, seed=number)
             if took[sample][1] != took[generate][1]:
                 raise RuntimeError("the cache draws other tokens: the comparison means nothing")
             ratios[texts].append(took[generate][0] / took[sample][0])

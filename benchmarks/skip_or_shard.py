@@ -1,4 +1,4 @@
-"""What a batch costs a rank if it skips the batches of the others, and if it reads only its own.
+"""Measure a rank's time per batch: skipping the other ranks' batches, or reading only its own.
 
     python benchmarks/skip_or_shard.py [--rounds 5] [--batches 100]
 
@@ -56,11 +56,11 @@ def cost(way, file, world_size, batches):
     """(seconds of a batch that is used, batches built by a rank): over all ranks, one after the other."""
     seconds, built = 0.0, 0
     for rank in range(world_size):
-        source, mine = way(file, rank, world_size)
-        next(mine)  # the order of the epoch is drawn here, once, whatever the way
+        source, own_batches = way(file, rank, world_size)
+        next(own_batches)  # the order of the epoch is drawn here, once, whatever the way
         source.built, start = 0, time.perf_counter()
         for _ in range(batches):
-            next(mine)
+            next(own_batches)
         seconds, built = seconds + time.perf_counter() - start, built + source.built
     return seconds / (world_size * batches), built / world_size
 
@@ -72,8 +72,8 @@ def measure(rounds, batches):
     built = {world_size: {} for world_size in WORLD_SIZES}
     for number, world_size in itertools.product(range(rounds), WORLD_SIZES):
         for name in list(ways)[:: 1 if number % 2 == 0 else -1]:
-            found, built[world_size][name] = cost(ways[name], file, world_size, batches)
-            seconds[world_size][name].append(found)
+            batch_seconds, built[world_size][name] = cost(ways[name], file, world_size, batches)
+            seconds[world_size][name].append(batch_seconds)
     return {
         "world_sizes": WORLD_SIZES,
         "used": batches,

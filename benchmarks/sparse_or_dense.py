@@ -1,4 +1,4 @@
-"""What an embedding costs an update: rows gathered by SparseSignSGD, or a dense table under DDP, by size of the table.
+"""Measure a step's embedding: rows gathered by SparseSignSGD, or a dense table under DDP, by size of the table.
 
     torchrun --standalone --nproc-per-node=2 benchmarks/sparse_or_dense.py [--rounds 5] [--rows 1000 1000000]
 
@@ -80,25 +80,25 @@ def fits(rows: int, world: process_group.World) -> bool:
 
 def measure(rows: int, rounds: int, world: process_group.World) -> dict:
     random, own = torch.Generator().manual_seed(world.rank), psutil.Process()
-    found, sides = {}, {}
+    results, sides = {}, {}
     for name, kind in {"sparse": Sparse, "dense": Dense}.items():
-        found[name] = None
+        results[name] = None
         if name == "dense" and not fits(rows, world):
             continue
-        before, sides[name] = own.memory_info().rss, kind(rows, world)
+        memory_before, sides[name] = own.memory_info().rss, kind(rows, world)
         one_update(sides[name], rows, random)
         sides[name].sent = 0
         one_update(sides[name], rows, random)
-        found[name] = {"bytes": sides[name].sent, "memory": own.memory_info().rss - before, "seconds": []}
-    if found["dense"]:
+        results[name] = {"bytes": sides[name].sent, "memory": own.memory_info().rss - memory_before, "seconds": []}
+    if results["dense"]:
         one_update(counted := Dense(rows, world, counted=True), rows, random)
-        found["dense"]["bytes"] = counted.sent
+        results["dense"]["bytes"] = counted.sent
         del counted
     for number in range(rounds):
         for name in list(sides)[:: 1 if number % 2 == 0 else -1]:
             seconds = [one_update(sides[name], rows, random) for _ in range(UPDATES)]
-            found[name]["seconds"].append(statistics.median(seconds))
-    return found
+            results[name]["seconds"].append(statistics.median(seconds))
+    return results
 
 
 def one_update(side: Sparse | Dense, rows: int, random: torch.Generator) -> float:
@@ -116,8 +116,8 @@ def compare_sparse(table, rounds: int) -> None:
     from ddp_course.launcher import torchrun
 
     run = torchrun(HERE / "sparse_or_dense.py", "--rounds", rounds, nproc=2, timeout=900, quiet=True, env=one_thread())
-    for rows, found in run.results[0].items():
-        sparse, dense, rows = found["sparse"], found["dense"], f"{int(rows):,} rows of {WIDTH} numbers"
+    for rows, results in run.results[0].items():
+        sparse, dense, rows = results["sparse"], results["dense"], f"{int(rows):,} rows of {WIDTH} numbers"
         for name, side in (("sparse", sparse), ("dense", dense)):
             text = (
                 "does not fit"

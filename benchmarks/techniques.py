@@ -1,4 +1,4 @@
-"""What single techniques cost or save: the by-hand wrapper, no_sync, sharding at the source, atomic checkpoints."""
+"""Measure single techniques: the by-hand wrapper, no_sync, sharding at the source, atomic checkpoints."""
 
 import json
 import subprocess
@@ -15,11 +15,11 @@ def on_two_ranks(script: str, *arguments: object) -> dict:
 
 def compare_wrappers(table: Table, rounds: int) -> None:
     for accumulation_steps in (1, 4):
-        found = on_two_ranks("by_hand_trainer.py", "--pairs", rounds + 2, "--accumulation-steps", accumulation_steps)
+        result = on_two_ranks("by_hand_trainer.py", "--pairs", rounds + 2, "--accumulation-steps", accumulation_steps)
         table.ratio(
             f"step time of our bucketed data parallel over torch's DDP, {accumulation_steps} micro-batch"
             f"{'es' * (accumulation_steps > 1)} an update",
-            found["ratios"],
+            result["ratios"],
             1.1,
             at_most=True,
         )
@@ -31,8 +31,8 @@ def compare_wrappers(table: Table, rounds: int) -> None:
 
 def compare_sharding(table: Table, rounds: int) -> None:
     command = [sys.executable, HERE / "skip_or_shard.py", "--rounds", str(rounds)]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    for world_size, ratios in found["ratios"].items():
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    for world_size, ratios in result["ratios"].items():
         table.ratio(
             f"time of a batch: skipping the other ranks' batches over sharding at the source, "
             f"{world_size} rank{'s' * (world_size != '1')}",
@@ -41,15 +41,15 @@ def compare_sharding(table: Table, rounds: int) -> None:
 
 
 def compare_checkpoints(table: Table, rounds: int) -> None:
-    found = on_two_ranks("checkpoint_cost.py", "--rounds", rounds)
+    result = on_two_ranks("checkpoint_cost.py", "--rounds", rounds)
     table.ratio(
         "seconds per GB: our atomic, flushed, checksummed checkpoint over plain torch.save",
-        found["over_plain"],
+        result["over_plain"],
         1.5,
         at_most=True,
     )
-    table.ratio("the same over torch.save with an fsync behind it", found["over_plain_and_flushed"])
+    table.ratio("the same over torch.save with an fsync behind it", result["over_plain_and_flushed"])
     table.ratio(
         "training time lost to a distributed save in the background, over one that is waited for",
-        found["background_over_synchronous"],
+        result["background_over_synchronous"],
     )

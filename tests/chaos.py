@@ -73,13 +73,13 @@ class Case:
     trainer: str
     kind: str
     moment: str
-    place: int
+    position: int
     ranks: tuple[int, ...]
     damage: str
 
     def __str__(self):
         then = "" if self.damage == "none" else f", then the newest checkpoint {self.damage}"
-        return f"{self.trainer}: {self.kind}, {self.moment} {self.place}, rank {self.ranks}{then}"
+        return f"{self.trainer}: {self.kind}, {self.moment} {self.position}, rank {self.ranks}{then}"
 
 
 def case(seed: int, number: int) -> Case:
@@ -128,18 +128,18 @@ class Chaos:
     def command(self, trainer: str, run_dir: Path) -> list[str]:
         script, *flags = (word.format(home=self.folder) for word in TRAINERS[trainer].split())
         own = ["--steps", STEPS, "--run-dir", run_dir, "--resume", "auto", "--timeout-seconds", TIMEOUT]
-        return [str(one) for one in (ROOT / "ddp_course" / script, *SIZES.split(), *flags, *own)]
+        return [str(item) for item in (ROOT / "ddp_course" / script, *SIZES.split(), *flags, *own)]
 
     def go_on(self, trainer: str, run_dir: Path) -> str:
         """Train to the end, undisturbed; why it did not get there, or nothing."""
         script, *flags = self.command(trainer, run_dir)
         done = self.in_forks(script, flags, {})
-        failed = [(one.returncode, one.stderr[-500:]) for one in done if one.returncode]
+        failed = [(item.returncode, item.stderr[-500:]) for item in done if item.returncode]
         return f"did not end well: {failed}" if failed else ""
 
     def disturbed(self, case: Case, run_dir: Path, mark: Path) -> None:
         act, seconds, agents = KINDS[case.kind]
-        fault = {"act": act, "seconds": seconds, "moment": case.moment, "number": case.place, "ranks": case.ranks}
+        fault = {"act": act, "seconds": seconds, "moment": case.moment, "number": case.position, "ranks": case.ranks}
         chaos = {"CHAOS": json.dumps(fault | {"mark": str(mark)})}
         if agents is None:
             self.in_forks(RANK, self.command(case.trainer, run_dir), chaos)
@@ -173,13 +173,13 @@ class Chaos:
             ]
             deadline = time.monotonic() + HANGS
             mark = Path(json.loads(chaos["CHAOS"])["mark"])
-            while ranks_left(tag) if has_struck(mark) else any(one.poll() is None for one in started):
+            while ranks_left(tag) if has_struck(mark) else any(item.poll() is None for item in started):
                 assert time.monotonic() < deadline, "ranks have not ended"
                 time.sleep(0.2)
         finally:
             sweep(tag, grace=0)
-            for one in started:
-                one.wait()
+            for item in started:
+                item.wait()
 
 
 def has_struck(mark: Path) -> bool:
@@ -227,7 +227,7 @@ def different(run_dir: Path, whole: Path) -> str:
     for key in ("loss", "val_loss"):
         if metrics(run_dir, key) != metrics(whole, key):
             return f"{key} differs: {metrics(run_dir, key)} and {metrics(whole, key)}"
-    ours, theirs = (dict(leaves(last_state(one))) for one in (run_dir, whole))
+    ours, theirs = (dict(leaves(last_state(item))) for item in (run_dir, whole))
     names = [name for name in ours.keys() | theirs.keys() if not same(ours.get(name), theirs.get(name))]
     return f"the last checkpoint differs in {sorted(names)[:3]}" if names else ""
 
@@ -247,20 +247,20 @@ def last_state(run_dir: Path) -> dict:
 def leaves(part: object, name: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(part, dict | list | tuple):
         items = part.items() if isinstance(part, dict) else enumerate(part)
-        yield from itertools.chain.from_iterable(leaves(one, f"{name}/{key}") for key, one in items)
+        yield from itertools.chain.from_iterable(leaves(item, f"{name}/{key}") for key, item in items)
     else:
         yield name, part
 
 
-def same(one: object, other: object) -> bool:
-    return torch.equal(one, other) if torch.is_tensor(one) and torch.is_tensor(other) else one == other
+def same(item: object, other: object) -> bool:
+    return torch.equal(item, other) if torch.is_tensor(item) and torch.is_tensor(other) else item == other
 
 
 def table(seed: int, done: list[tuple[Case, str]]) -> str:
     """Bit-equal ends of all cases, by kind of fault and trainer."""
     cells = collections.defaultdict(list)
-    for one, problem in done:
-        cells[one.kind, one.trainer].append(not problem)
+    for item, problem in done:
+        cells[item.kind, item.trainer].append(not problem)
     good = sum(not problem for _, problem in done)
     lines = [
         "# What becomes of a run when something dies\n",
@@ -271,8 +271,8 @@ def table(seed: int, done: list[tuple[Case, str]]) -> str:
     ]
     for kind in KINDS:
         counts = [cells[kind, trainer] for trainer in TRAINERS]
-        lines.append(f"| {kind} | {' | '.join(f'{sum(one)} of {len(one)}' if one else '' for one in counts)} |")
-    return "\n".join([*lines, *(f"\n- {one}: {problem}" for one, problem in done if problem), ""])
+        lines.append(f"| {kind} | {' | '.join(f'{sum(item)} of {len(item)}' if item else '' for item in counts)} |")
+    return "\n".join([*lines, *(f"\n- {item}: {problem}" for item, problem in done if problem), ""])
 
 
 def main() -> int:
@@ -287,9 +287,9 @@ def main() -> int:
         chaos = Chaos(Path(folder))
         for trainer in TRAINERS:
             chaos.undisturbed(trainer)
-        for one, problem in zip(cases, threads.map(chaos.run, range(asked.cases), cases), strict=True):
+        for item, problem in zip(cases, threads.map(chaos.run, range(asked.cases), cases), strict=True):
             problems.append(problem)
-            print(f"{len(problems):3d}/{asked.cases}  {one}  {problem or 'bit-equal'}", flush=True)
+            print(f"{len(problems):3d}/{asked.cases}  {item}  {problem or 'bit-equal'}", flush=True)
     done = list(zip(cases, problems, strict=True))
     TABLE.write_text(table(asked.seed, done), encoding="utf-8")
     return int(any(problem for _, problem in done))

@@ -375,41 +375,43 @@ def ranks(request, tmp_path_factory):
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_construction_gives_every_rank_the_parameters_and_buffers_of_rank_0(ranks, wrapper):
-    assert all(found[f"{wrapper} starts as rank 0"] for found in ranks.values())
+    assert all(results[f"{wrapper} starts as rank 0"] for results in ranks.values())
 
 
 @pytest.mark.parametrize("how", ACCUMULATED)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_every_step_equals_one_process_on_the_global_batch(ranks, wrapper, how):
     # Gradients and weights of about 1, added up in another order; None where one process has None, too.
-    assert max(found[f"{wrapper}, {how}"] for found in ranks.values()) < 1e-14
+    assert max(results[f"{wrapper}, {how}"] for results in ranks.values()) < 1e-14
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_parameters_of_two_types_equal_one_process(ranks, wrapper):
     # One layer is in float32: what it rounds off reaches every other tensor.
-    assert max(found[f"{wrapper}, two types"] for found in ranks.values()) < 1e-6
+    assert max(results[f"{wrapper}, two types"] for results in ranks.values()) < 1e-6
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_the_mean_also_after_no_sync_alone_and_where_a_loss_needs_no_parameter(ranks, wrapper):
     size = len(ranks)
-    for rank, found in ranks.items():
+    for rank, results in ranks.items():
         mean = (size + 1) / 2
-        assert found[f"{wrapper} special"] == [rank + 1, *map(pytest.approx, (mean, 1, 2 * mean))]
+        assert results[f"{wrapper} special"] == [rank + 1, *map(pytest.approx, (mean, 1, 2 * mean))]
 
 
 @pytest.mark.parametrize("model", ["MiniGPT", "HeadFirst"])
 def test_messages_and_bytes_are_as_few_as_promised(ranks, model):
-    for found in ranks.values():
+    for results in ranks.values():
         for wrapper in WRAPPERS:
-            one = found[f"{model}, {wrapper}"]
-            expected = {"flat": 1, "bucketed": 1, "overlapped": one["tensors"]}
-            for step in one["steps"]:
+            result = results[f"{model}, {wrapper}"]
+            expected = {"flat": 1, "bucketed": 1, "overlapped": result["tensors"]}
+            for step in result["steps"]:
                 if wrapper in expected:
                     assert step["messages"] == expected[wrapper]
-                assert sum(step["sizes"]) == 4 * (one["elements"] + one["tensors"])  # one number a tensor: who has it
-            assert one["quiet"] == 0
+                assert sum(step["sizes"]) == 4 * (
+                    result["elements"] + result["tensors"]
+                )  # one number a tensor: who has it
+            assert result["quiet"] == 0
 
 
 def test_buckets_are_filled(ranks):
@@ -423,16 +425,16 @@ def test_buckets_are_filled(ranks):
 
 @pytest.mark.parametrize("wrapper", ["overlapped", "small buckets"])
 def test_messages_leave_while_backward_still_runs(ranks, wrapper):
-    for found in ranks.values():
-        for step in found[f"MiniGPT, {wrapper}"]["steps"]:
+    for results in ranks.values():
+        for step in results[f"MiniGPT, {wrapper}"]["steps"]:
             assert step["early"] == step["messages"] - 1  # all but the one with the last gradient
             assert step["before any"] == 0
-        assert all(step["early"] == 0 for step in found["MiniGPT, flat"]["steps"])
+        assert all(step["early"] == 0 for step in results["MiniGPT, flat"]["steps"])
 
 
 def test_an_unused_layer_costs_the_overlap_of_the_first_step_only(ranks):
-    for found in ranks.values():
-        first, second = found["HeadFirst, overlapped"]["steps"]
+    for results in ranks.values():
+        first, second = results["HeadFirst, overlapped"]["steps"]
         assert first["early"] == 0 and second["early"] >= 4
 
 
@@ -443,55 +445,55 @@ def test_gradients_are_those_of_torchs_ddp(ranks, wrapper):
     # times 2**-23 of a tensor's largest gradient over three updates; a wrong mean is off by more than 1.
     rounding = 64 * 2**-23
     bound = 0 if len(ranks) <= 2 else rounding
-    assert max(found[f"{wrapper} to DDP, 1"] for found in ranks.values()) <= bound
+    assert max(results[f"{wrapper} to DDP, 1"] for results in ranks.values()) <= bound
     # With two backward passes an update DDP takes the mean after each; flat adds them up first, and rounds differently.
     bound = rounding if wrapper == "flat" else bound
-    assert max(found[f"{wrapper} to DDP, 2"] for found in ranks.values()) <= bound
+    assert max(results[f"{wrapper} to DDP, 2"] for results in ranks.values()) <= bound
 
 
 @pytest.mark.parametrize("kind, moments", [("AdamW", 2), ("SGD", 1)])
 def test_the_sharded_optimizer_is_the_whole_one_with_its_state_divided(ranks, kind, moments):
-    found = [result[kind] for result in ranks.values()]
-    assert all(one["equal"] for one in found)
-    shares = [one["share"] for one in found]
-    assert sum(shares) == found[0]["whole"]
-    assert max(shares) - min(shares) <= moments * found[0]["largest"]
-    assert [one["kept"] for one in found] == shares
-    assert all(one["lr"] == 1e-3 / 4 and one["loss"] > 0 for one in found)
-    assert {"lr", "initial_lr", "weight_decay"} <= set(found[0]["options"])
+    results = [result[kind] for result in ranks.values()]
+    assert all(result["equal"] for result in results)
+    shares = [result["share"] for result in results]
+    assert sum(shares) == results[0]["whole"]
+    assert max(shares) - min(shares) <= moments * results[0]["largest"]
+    assert [result["kept"] for result in results] == shares
+    assert all(result["lr"] == 1e-3 / 4 and result["loss"] > 0 for result in results)
+    assert {"lr", "initial_lr", "weight_decay"} <= set(results[0]["options"])
 
 
 def test_more_ranks_than_tensors_are_no_problem_for_the_sharded_optimizer(ranks):
-    assert all(one["few"] == ranks[0]["few"] != [1.0, 1.0] for one in ranks.values())
+    assert all(result["few"] == ranks[0]["few"] != [1.0, 1.0] for result in ranks.values())
     assert sorted(ranks[0]["few_loads"]) == [0] * (len(ranks) - 1) + [2]
 
 
 def test_fully_sharded_equals_one_process(ranks):
-    for found in ranks.values():
-        assert found["sharded_gap"] < 1e-12
-        assert found["logits_gap"] < 1e-12
-        assert found["sharded_names"]
+    for results in ranks.values():
+        assert results["sharded_gap"] < 1e-12
+        assert results["logits_gap"] < 1e-12
+        assert results["sharded_names"]
 
 
 def test_a_fully_sharded_rank_holds_its_share_and_a_layer_at_a_time(ranks):
     layers, size = 8, len(ranks)
-    for found in ranks.values():
-        assert found["peak_whole"] >= 4  # weights, gradients, and AdamW's two averages
+    for results in ranks.values():
+        assert results["peak_whole"] >= 4  # weights, gradients, and AdamW's two averages
         # Its share of these, and of one layer the weights, their gradient, and a copy of that as it is scattered.
-        assert 4 / size <= found["peak_sharded"] <= 4 / size + 4.2 / layers
+        assert 4 / size <= results["peak_sharded"] <= 4 / size + 4.2 / layers
 
 
 def test_bad_input_is_named_on_every_rank(ranks):
-    for found in ranks.values():
-        assert found["bad_bucket"].startswith("InputError: A bucket needs a positive size in megabytes, got 0")
-        assert "one dtype, found ['torch.float32', 'torch.float64']" in found["bad_types"]
-        assert "found none" in found["bad_frozen"]
-        assert "A parameter of shape (2, 2) is tied across layers" in found["bad_tie"]
-        assert "sparse=False" in found["bad_sparse"]
-        assert "use_reentrant=False" in found["bad_checkpoint"]
+    for results in ranks.values():
+        assert results["bad_bucket"].startswith("InputError: A bucket needs a positive size in megabytes, got 0")
+        assert "one dtype, found ['torch.float32', 'torch.float64']" in results["bad_types"]
+        assert "found none" in results["bad_frozen"]
+        assert "A parameter of shape (2, 2) is tied across layers" in results["bad_tie"]
+        assert "sparse=False" in results["bad_sparse"]
+        assert "use_reentrant=False" in results["bad_checkpoint"]
         if len(ranks) > 1:
             last = len(ranks) - 1
-            assert found["bad_model"].endswith(
+            assert results["bad_model"].endswith(
                 f"tensor 2 is 1.weight (2, 2) torch.float64 on rank 0, 1.weight (3, 2) torch.float64 on rank {last}."
             )
 

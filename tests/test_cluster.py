@@ -91,8 +91,8 @@ def test_machines_know_themselves_and_each_other_by_name(cluster):
 @here
 def test_a_command_on_a_machine_finds_this_pythons_torchrun_without_an_activated_environment(cluster, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    found = cluster.run("node1", "command -v torchrun").stdout.strip()
-    assert found == os.path.join(os.path.dirname(sys.executable), "torchrun")
+    results = cluster.run("node1", "command -v torchrun").stdout.strip()
+    assert results == os.path.join(os.path.dirname(sys.executable), "torchrun")
 
 
 @here
@@ -148,14 +148,14 @@ def test_a_cut_cable_ends_the_job_and_is_named(tmp_path, capsys):
 
 def _of(tag):
     """The processes of a test's cluster, by the variable that it gave them."""
-    found = []
+    results = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(CLUSTER_VARIABLE) == tag and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                results.append(process)
         except (psutil.Error, OSError):
             continue
-    return found
+    return results
 
 
 @here

@@ -121,16 +121,16 @@ def test_a_long_file_comes_in_pieces_cut_after_lines(tmp_path, monkeypatch):
 
 def test_fingerprint_follows_names_sizes_and_times(tmp_path):
     folder = numbered_files(tmp_path / "many", 3)
-    seen = [corpora.load(str(folder)).fingerprint]
-    assert corpora.load(str(folder)).fingerprint == seen[0]
+    fingerprints = [corpora.load(str(folder)).fingerprint]
+    assert corpora.load(str(folder)).fingerprint == fingerprints[0]
     os.utime(folder / "000.txt", ns=(1, 1))
-    seen.append(corpora.load(str(folder)).fingerprint)
+    fingerprints.append(corpora.load(str(folder)).fingerprint)
     (folder / "001.txt").rename(folder / "001b.txt")
-    seen.append(corpora.load(str(folder)).fingerprint)
+    fingerprints.append(corpora.load(str(folder)).fingerprint)
     (folder / "002.txt").write_text("longer" * 99)
     os.utime(folder / "002.txt", ns=(1, 1))
-    seen.append(corpora.load(str(folder)).fingerprint)
-    assert len(set(seen)) == 4
+    fingerprints.append(corpora.load(str(folder)).fingerprint)
+    assert len(set(fingerprints)) == 4
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_the_runs_below_a_corpus_are_no_part_of_it(tmp_path, of_the_run):
     """A run changes while it trains; read as text, it would make every resumed run one on other data."""
     folder = numbered_files(tmp_path / "mine", 3)
     write_files(folder, {"settings/config.json": '{"seed": 1}'})
-    before = corpora.load(str(folder))
+    initial = corpora.load(str(folder))
     write_files(folder / "runs" / "x", of_the_run)
     after = corpora.load(str(folder))
-    assert after.fingerprint == before.fingerprint and len(after.files) == 4
+    assert after.fingerprint == initial.fingerprint and len(after.files) == 4
     if "samples.txt" in of_the_run:
         assert len(corpora.load(str(folder / "runs" / "x")).files) == 3, "asked for by its name, it is read"
 
@@ -502,17 +502,17 @@ def test_token_files_hold_the_documents(tmp_path, name):
     assert documents_in(tokens.train, tokens.tokenizer) == list(corpus.documents("train"))
     assert documents_in(tokens.val, tokens.tokenizer) == list(corpus.documents("val"))
     assert tokens.train.dtype == np.dtype("<u2") and not tokens.train.flags.writeable
-    alone = tokenizer.build(name, corpus.documents("train"), None if name == "bytes" else 300)
-    assert tokens.tokenizer.state() == alone.state()  # the validation split trains no tokenizer
+    reference = tokenizer.build(name, corpus.documents("train"), None if name == "bytes" else 300)
+    assert tokens.tokenizer.state() == reference.state()  # the validation split trains no tokenizer
 
 
 def test_a_warm_start_builds_nothing_and_says_nothing(tmp_path):
     data = str(numbered_files(tmp_path / "many", 3))
     folder = token_file.prepare(data, "bytes", say=silent)
-    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    initial = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     lines = []
     assert token_file.prepare(data, "bytes", 256, say=lines.append) == folder
-    assert lines == [] and {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert lines == [] and {path: path.stat().st_mtime_ns for path in folder.iterdir()} == initial
     (tmp_path / "many" / "000.txt").write_text("changed\n" * 30)
     assert token_file.prepare(data, "bytes", say=silent) != folder
 
@@ -672,15 +672,15 @@ def test_a_large_corpus_trains_the_tokenizer_on_every_kth_document(tmp_path, mon
     data = str(numbered_files(tmp_path / "many", 40))
     corpus = corpora.load(data)
     monkeypatch.setattr(token_file, "TRAINING_BYTES", sum(file.size for file in corpus.text_files) // 4)
-    seen, build = [], tokenizer.build
+    fingerprints, build = [], tokenizer.build
 
     def watched(name, documents, vocab_size):
-        seen.extend(documents)
-        return build(name, seen, vocab_size)
+        fingerprints.extend(documents)
+        return build(name, fingerprints, vocab_size)
 
     monkeypatch.setattr(tokenizer, "build", watched)
     token_file.prepare(data, "bytes", say=silent)
-    assert seen == list(corpus.documents("train"))[::4]
+    assert fingerprints == list(corpus.documents("train"))[::4]
 
 
 def test_missing_token_files_and_useless_places_are_input_errors(tmp_path):
@@ -805,7 +805,7 @@ def validation_of(tokens, world_size, **options):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_every_token_but_the_first_is_validated_once(count, world_size):
     tokens = np.arange(count, dtype=np.uint16)
-    seen = Counter()
+    fingerprints = Counter()
     for batches in validation_of(tokens, world_size, context=8, batch_size=3):
         for inputs, targets in batches:
             assert inputs.shape == targets.shape and inputs.shape[1] == 8 and 1 <= len(inputs) <= 3
@@ -813,8 +813,8 @@ def test_every_token_but_the_first_is_validated_once(count, world_size):
             assert ((0 <= inputs) & (inputs < count)).all()  # also where it is padded
             valid = targets != windows.IGNORED
             assert (targets[valid] == inputs[valid] + 1).all()
-            seen.update(targets[valid].tolist())
-    assert seen == Counter(range(1, count))
+            fingerprints.update(targets[valid].tolist())
+    assert fingerprints == Counter(range(1, count))
 
 
 def test_padding_does_not_count_in_the_loss():

@@ -69,10 +69,10 @@ def pixels(figure):
 
 def texts(figure):
     # Annotations and labels of all axes, plus the title.
-    found = [figure._suptitle.get_text()]
+    shown_texts = [figure._suptitle.get_text()]
     for axes in figure.axes:
-        found += [text.get_text() for text in axes.findobj(Text) if text.get_text()]
-    return found
+        shown_texts += [text.get_text() for text in axes.findobj(Text) if text.get_text()]
+    return shown_texts
 
 
 def patches_by_colour(figure):
@@ -336,8 +336,8 @@ def test_overlapping_communication_gets_its_own_half_of_the_lane():
 
 def test_a_label_is_drawn_where_it_fits_and_nowhere_else():
     lanes = {0: [event(0.0, 10.0, name="long one"), event(10.0, 10.01, name="short one")]}
-    found = texts(figures.rank_lanes({"run": lanes}, "Labels"))
-    assert "long one" in found and "short one" not in found
+    shown_texts = texts(figures.rank_lanes({"run": lanes}, "Labels"))
+    assert "long one" in shown_texts and "short one" not in shown_texts
 
 
 def test_a_rare_short_event_is_a_pixel_wide_but_many_are_not_widened():
@@ -430,8 +430,10 @@ def test_bars_that_are_no_numbers_are_refused(values):
 def test_the_roofline_says_what_share_of_its_roof_a_point_reaches():
     # At 1 FLOP a byte memory allows 1e10 FLOP/s; at 100 the peak allows 1e11.
     points = {"copy": (1.0, 5e9), "matmul": (100.0, 8e10)}
-    found = texts(figures.roofline(1e11, 1e10, points, "Two points"))
-    assert {"copy: 50 % of its roof", "matmul: 80 % of its roof", "peak 100 GFLOP/s", "memory 10 GB/s"} <= set(found)
+    shown_texts = texts(figures.roofline(1e11, 1e10, points, "Two points"))
+    assert {"copy: 50 % of its roof", "matmul: 80 % of its roof", "peak 100 GFLOP/s", "memory 10 GB/s"} <= set(
+        shown_texts
+    )
 
 
 def test_labels_of_crowded_points_do_not_overlap():
@@ -488,7 +490,7 @@ def test_a_notebook_shows_each_figure_exactly_once(tmp_path):
     )
     executed = nbformat.read(tmp_path / "out.ipynb", as_version=4)
     images = [[output for output in cell.outputs if "image/png" in output.get("data", {})] for cell in executed.cells]
-    assert [len(found) for found in images] == [0, 1, 0, 1, 1]
+    assert [len(shown_texts) for shown_texts in images] == [0, 1, 0, 1, 1]
     assert images[1][0].metadata["image/png"]["alt"] == "Only one"
     assert images[1][0].data["text/plain"] == "Figure: Only one"
 
@@ -529,8 +531,10 @@ def test_the_place_where_ranks_part_is_framed_and_a_gap_is_said():
     figure = figures.collectives_started(started, {0: "stands at line 9"}, "Rank 1 did not come", last=3)
     framed = [patch for patch in figure.axes[0].patches if patch.get_linewidth() > 0]
     assert len(framed) == 1 and colors.to_hex(framed[0].get_facecolor()).upper() == figures.rank_colour(0)
-    found = texts(figure)
-    assert found.count("step") == 4 and {"5", "6", "7", "metric", "not started", "stands at line 9"} <= set(found)
-    assert "4" not in found  # the last three numbers only
+    shown_texts = texts(figure)
+    assert shown_texts.count("step") == 4 and {"5", "6", "7", "metric", "not started", "stands at line 9"} <= set(
+        shown_texts
+    )
+    assert "4" not in shown_texts  # the last three numbers only
     with pytest.raises(InputError, match="at least one rank"):
         figures.collectives_started({}, {}, "Nobody")

@@ -18,28 +18,28 @@ pytestmark = pytest.mark.smoke
 
 
 def test_the_description_agrees_with_the_system():
-    found = machine.describe()
-    assert 1 <= found.physical_cores <= found.logical_cores <= os.cpu_count()
-    assert 2**28 < found.memory_bytes <= psutil.virtual_memory().total
-    assert found.torch == torch.__version__ and found.python == sys.version.split()[0]
-    assert len(found.gpus) == torch.cuda.device_count()
-    assert (found.accelerator is None) == (not torch.accelerator.is_available())
-    assert ("gloo" in found.backends) == torch.distributed.is_gloo_available()
-    assert found.cpu.strip() and found.os.strip()
+    described = machine.describe()
+    assert 1 <= described.physical_cores <= described.logical_cores <= os.cpu_count()
+    assert 2**28 < described.memory_bytes <= psutil.virtual_memory().total
+    assert described.torch == torch.__version__ and described.python == sys.version.split()[0]
+    assert len(described.gpus) == torch.cuda.device_count()
+    assert (described.accelerator is None) == (not torch.accelerator.is_available())
+    assert ("gloo" in described.backends) == torch.distributed.is_gloo_available()
+    assert described.cpu.strip() and described.os.strip()
 
 
 def test_both_tables_hold_every_row():
-    found = machine.describe()
-    page = found._repr_html_()
-    assert page.count("<tr>") == len(found.rows()) == len(repr(found).splitlines())
-    for what, value in found.rows():
-        assert what in repr(found) and value in repr(found) and what in page
+    described = machine.describe()
+    page = described._repr_html_()
+    assert page.count("<tr>") == len(described.rows()) == len(repr(described).splitlines())
+    for what, value in described.rows():
+        assert what in repr(described) and value in repr(described) and what in page
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no CPU affinity")
 def test_affinity_limits_the_cores():
-    one = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, [{one}]); from ddp_doctor.launch.cores import *; print(usable_cores())"
+    core = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, [{core}]); from ddp_doctor.launch.cores import *; print(usable_cores())"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert finished.stdout.strip() == "(1, 1)", finished.stderr
 
@@ -79,10 +79,10 @@ def test_macos_answers_come_from_sysctl(monkeypatch):
     monkeypatch.setattr(machine, "_sysctl", answers.get)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(machine, "system_file", lambda path: "")
-    found = machine.describe()
-    assert (found.cpu, found.bf16_instructions) == ("Apple M3", ("bf16",))
-    assert found.os.startswith("macOS 15.1")
-    assert found.logical_cores == psutil.cpu_count()
+    described = machine.describe()
+    assert (described.cpu, described.bf16_instructions) == ("Apple M3", ("bf16",))
+    assert described.os.startswith("macOS 15.1")
+    assert described.logical_cores == psutil.cpu_count()
 
 
 @pytest.mark.parametrize(("gpus", "processes"), [(0, 2), (1, 1), (8, 8)])

@@ -18,8 +18,8 @@ RUN = SimpleNamespace(
 
 
 def test_each_name_has_its_own_numbers():
-    found = printed(RUN, "loss")
-    assert found[1] == 5.25 and found[12] != found[12] and len(found) == 2
+    losses_by_step = printed(RUN, "loss")
+    assert losses_by_step[1] == 5.25 and losses_by_step[12] != losses_by_step[12] and len(losses_by_step) == 2
     assert printed(RUN, "gradient norm") == {1: 7.0}
     assert printed(RUN, "validation loss") == {1: 5.5}
 

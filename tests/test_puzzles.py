@@ -84,7 +84,9 @@ def test_an_evaluation_is_one_complete_pass(numbered, world_size):
         list(PuzzleBatches(numbered, batch_size=8, rank=rank, world_size=world_size)) for rank in range(world_size)
     ]
     assert {len(share) for share in shares} == {7}
-    assert sorted(int(n) for share in shares for one in share for n in one.clues[one.real][:, 0]) == list(range(1, 54))
+    assert sorted(
+        int(n) for share in shares for reference in share for n in reference.clues[reference.real][:, 0]
+    ) == list(range(1, 54))
 
 
 def test_padding_has_nothing_to_find_and_uses_no_row_of_its_own(numbered):
@@ -106,7 +108,7 @@ def test_loader_workers_share_the_batches(numbered):
     options = {"batch_size": 10, "rank": 1, "world_size": 2}
     without = list(PuzzleBatches(numbered, **options))
     with_workers = list(DataLoader(PuzzleBatches(numbered, **options), batch_size=None, num_workers=2))
-    assert [one.ids.tolist() for one in with_workers] == [one.ids.tolist() for one in without]
+    assert [reference.ids.tolist() for reference in with_workers] == [reference.ids.tolist() for reference in without]
 
 
 def test_no_augmentation_of_a_held_out_puzzle_is_trained_on():
@@ -120,7 +122,7 @@ def test_no_augmentation_of_a_held_out_puzzle_is_trained_on():
     by_id = {}
     for number, print_ in zip(training.ids.tolist(), prints(training), strict=True):
         by_id.setdefault(number, set()).add(print_)
-    assert sorted(by_id) == list(range(1, 41)) and all(len(one) == 1 for one in by_id.values())
+    assert sorted(by_id) == list(range(1, 41)) and all(len(reference) == 1 for reference in by_id.values())
     assert set(held_out.ids.tolist()) == {HELD_OUT_ID}
     assert (make_sets(5, 4, 10, 1, 20, (5, 9))[1].clues == held_out.clues).all()
 
@@ -209,7 +211,7 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize("nproc", [2, 4])
 def test_n_processes_equal_one(runs, nproc):
     """Two boards of each of 30 puzzles, and batches of 14: the last of an epoch has 4, and 14 does not divide by 4."""
-    one, several = runs[1], runs[nproc]
+    reference, several = runs[1], runs[nproc]
     for key in (
         "loss",
         "grad_norm",
@@ -220,14 +222,14 @@ def test_n_processes_equal_one(runs, nproc):
         "val_exact",
         "val_halting_steps",
     ):
-        assert metrics(several, key) == pytest.approx(metrics(one, key), abs=1e-10), key
-    assert sorted(metrics(one)) == list(range(1, STEPS + 1))
+        assert metrics(several, key) == pytest.approx(metrics(reference, key), abs=1e-10), key
+    assert sorted(metrics(reference)) == list(range(1, STEPS + 1))
     for step in (1, STEPS):
-        ours, theirs = checkpoint(several, step), checkpoint(one, step)
+        ours, theirs = checkpoint(several, step), checkpoint(reference, step)
         assert largest_gap(ours["model"], theirs["model"]) <= 1e-10
         # A sum that is not within rounding of zero has one sign: the tables are equal to the last bit.
         assert torch.equal(ours["embedding"]["table"], theirs["embedding"]["table"])
-    assert checkpoint(one, STEPS)["embedding"]["table"][1:].abs().max() > 0
+    assert checkpoint(reference, STEPS)["embedding"]["table"][1:].abs().max() > 0
 
 
 def test_only_rows_that_were_used_have_moved_and_row_0_never(runs):
@@ -247,9 +249,9 @@ def stopped_after(run_dir, step, target):
     return target
 
 
-def same_end(one, other):
-    ours, theirs = checkpoint(one, STEPS), checkpoint(other, STEPS)
-    assert metrics(one) == metrics(other) and metrics(one, "val_exact") == metrics(other, "val_exact")
+def same_end(reference, other):
+    ours, theirs = checkpoint(reference, STEPS), checkpoint(other, STEPS)
+    assert metrics(reference) == metrics(other) and metrics(reference, "val_exact") == metrics(other, "val_exact")
     assert largest_gap(ours["model"], theirs["model"]) == 0.0
     assert torch.equal(ours["embedding"]["table"], theirs["embedding"]["table"])
     for index, moments in theirs["optimizer"]["state"].items():

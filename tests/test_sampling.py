@@ -41,9 +41,9 @@ def without_cache(model, prompts, new_tokens, temperature=1.0):
 @pytest.mark.parametrize("new_tokens", [1, 12, 24], ids=lambda n: f"{n} tokens")
 def test_the_same_tokens_as_without_a_cache(model, new_tokens):
     """Texts of 1 to 8 tokens in one batch: each sees its own, and no padding."""
-    found = sample(model, RAGGED, new_tokens, generator=dice())
-    assert found == without_cache(model, RAGGED, new_tokens)
-    assert len({tuple(text) for text in found}) == len(RAGGED)
+    texts = sample(model, RAGGED, new_tokens, generator=dice())
+    assert texts == without_cache(model, RAGGED, new_tokens)
+    assert len({tuple(text) for text in texts}) == len(RAGGED)
 
 
 def test_past_the_end_of_the_context_the_window_slides(model):
@@ -70,11 +70,11 @@ def test_temperature_and_the_default_generator(model):
 def test_a_completion_ends_with_the_end_of_text(model):
     whole = sample(model, RAGGED, 20, generator=dice())
     end = whole[0][4]
-    found = sample(model, RAGGED, 20, end_of_text=end, generator=dice())
-    for short, long in zip(found, whole, strict=True):
+    texts = sample(model, RAGGED, 20, end_of_text=end, generator=dice())
+    for short, long in zip(texts, whole, strict=True):
         expected = long[: long.index(end) + 1] if end in long else long
         assert short == expected
-    assert found[0][-1] == end and len(found[0]) <= 5
+    assert texts[0][-1] == end and len(texts[0]) <= 5
 
 
 def watch(monkeypatch):
@@ -93,9 +93,9 @@ def watch(monkeypatch):
 def test_another_librarys_model_is_sampled_alike(model, rows):
     """The same draws, for any number of texts at a time; and a text that has ended is not read any more."""
     model.eval()
-    given = {"device": torch.device("cpu"), "rows": rows}
-    found = sample_without_cache(model, RAGGED, 12, temperature=0.7, generator=dice(), **given)
-    assert found == sample(model, RAGGED, 12, temperature=0.7, generator=dice())
+    options = {"device": torch.device("cpu"), "rows": rows}
+    texts = sample_without_cache(model, RAGGED, 12, temperature=0.7, generator=dice(), **options)
+    assert texts == sample(model, RAGGED, 12, temperature=0.7, generator=dice())
     likeliest = sample(model, RAGGED, 12, temperature=1e-4)
     end, sizes = likeliest[0][4], []
 
@@ -103,10 +103,10 @@ def test_another_librarys_model_is_sampled_alike(model, rows):
         sizes.append(len(tokens))
         return model(tokens)
 
-    found = sample_without_cache(watched, RAGGED, 12, temperature=1e-4, end_of_text=end, **given)
-    assert found == sample(model, RAGGED, 12, temperature=1e-4, end_of_text=end)
-    assert found[0] == likeliest[0][: likeliest[0].index(end) + 1]
-    assert sum(sizes) == sum(map(len, found)), "as many rows as tokens were drawn"
+    texts = sample_without_cache(watched, RAGGED, 12, temperature=1e-4, end_of_text=end, **options)
+    assert texts == sample(model, RAGGED, 12, temperature=1e-4, end_of_text=end)
+    assert texts[0] == likeliest[0][: likeliest[0].index(end) + 1]
+    assert sum(sizes) == sum(map(len, texts)), "as many rows as tokens were drawn"
 
 
 def test_it_stops_when_all_texts_have_ended(model, monkeypatch):

@@ -39,20 +39,20 @@ def test_the_windows_are_those_of_one_file(tmp_path, ranks):
         ours, theirs = (micro_batches(one, **given, rank=rank, world_size=ranks) for one in (tokens.train, IDS))
         for (inputs, targets), (expected, further) in zip(ours, theirs, strict=True):
             assert (inputs == expected).all() and (targets == further).all()
-    found = sum(
+    padding_count = sum(
         int((targets >= 0).sum())
         for _, targets in validation_batches(tokens.val, context=64, batch_size=2, rank=0, world_size=1)
     )
-    assert found == 299
+    assert padding_count == 299
 
 
 def test_shards_are_read_once_and_again_when_they_change(tmp_path):
-    folder, said = write(tmp_path / "shards"), []
-    first = prepare(str(folder), "bytes", None, tmp_path, said.append)
-    assert prepare(str(folder), "bytes", None, tmp_path, said.append) == first and len(said) == 1
+    folder, messages = write(tmp_path / "shards"), []
+    first = prepare(str(folder), "bytes", None, tmp_path, messages.append)
+    assert prepare(str(folder), "bytes", None, tmp_path, messages.append) == first and len(messages) == 1
     IDS[:10].tofile(folder / "train_000000.bin")
-    second = prepare(str(folder), "bytes", None, tmp_path, said.append)
-    assert second != first and len(said) == 2
+    second = prepare(str(folder), "bytes", None, tmp_path, messages.append)
+    assert second != first and len(messages) == 2
     assert open_tokens(first).fingerprint != open_tokens(second).fingerprint
 
 
@@ -69,14 +69,14 @@ def test_what_cannot_be_right_is_refused(tmp_path):
 
 
 def test_a_run_that_goes_on_reads_the_same_tokens_or_says_so(tmp_path):
-    folder, said = write(tmp_path / "shards"), []
+    folder, messages = write(tmp_path / "shards"), []
     asked = {"data": str(folder), "tokenizer": "bytes", "vocab_size": 256}
     first = prepare(str(folder), "bytes", None, tmp_path)
-    before = asked | {"token_file": str(first)}
-    assert prepare(str(folder), "bytes", None, tmp_path, said.append, before) == first and not said
+    resumed_settings = asked | {"token_file": str(first)}
+    assert prepare(str(folder), "bytes", None, tmp_path, messages.append, resumed_settings) == first and not messages
     IDS[:10].tofile(folder / "train_000000.bin")
-    assert prepare(str(folder), "bytes", None, tmp_path, said.append, before) != first
-    assert "the token files that this run began with are gone (train.bin has checksum" in said[0]
+    assert prepare(str(folder), "bytes", None, tmp_path, messages.append, resumed_settings) != first
+    assert "the token files that this run began with are gone (train.bin has checksum" in messages[0]
     (folder / "val.bin").unlink()
     with pytest.raises(InputError, match="no usable token files in"):
         open_tokens(first)

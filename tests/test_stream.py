@@ -33,17 +33,17 @@ def stream(files, **options):
     return TokenStream(files, **{"context": CONTEXT, "global_batch_size": 12, "seed": 7} | options)
 
 
-def first_tokens(one, batches):
+def first_tokens(stream_of_rank, batches):
     """The first token of each window in the next `batches` batches of a stream or loader, a list for each batch."""
-    return [inputs[:, 0].tolist() for inputs, _ in itertools.islice(one, batches)]
+    return [inputs[:, 0].tolist() for inputs, _ in itertools.islice(stream_of_rank, batches)]
 
 
 def joint(files, world, batches, workers=0, **options):
     """What all ranks together read: a list for each batch, rank 0's windows first."""
     by_rank = []
     for rank in range(world):
-        one = stream(files, rank=rank, world_size=world, **options)
-        loader = DataLoader(one, batch_size=None, num_workers=workers) if workers else one
+        stream_of_rank = stream(files, rank=rank, world_size=world, **options)
+        loader = DataLoader(stream_of_rank, batch_size=None, num_workers=workers) if workers else stream_of_rank
         by_rank.append(first_tokens(loader, batches))
     return [sum(parts, []) for parts in zip(*by_rank, strict=True)]
 
@@ -78,9 +78,9 @@ def test_no_number_of_ranks_changes_the_global_batch(files, world):
 
 
 def test_no_number_of_workers_changes_the_order(files):
-    alone = joint(files, 2, 9)
+    reference = joint(files, 2, 9)
     for workers in (1, 2):
-        assert joint(files, 2, 9, workers=workers) == alone
+        assert joint(files, 2, 9, workers=workers) == reference
 
 
 def test_resuming_anywhere_with_any_shape_goes_on_exactly(files):
@@ -118,17 +118,17 @@ def test_seeds_and_epochs_do_not_alias(files):
 def test_text_is_a_byte_a_token(tmp_path):
     text = b"def add(a, b):\n    return a + b\n"
     (tmp_path / "add.py").write_bytes(text)
-    one = TokenStream([tmp_path / "add.py"], context=len(text) - 1, global_batch_size=1, dtype="u1")
-    [(inputs, targets)] = itertools.islice(one, 1)
+    stream_of_rank = TokenStream([tmp_path / "add.py"], context=len(text) - 1, global_batch_size=1, dtype="u1")
+    [(inputs, targets)] = itertools.islice(stream_of_rank, 1)
     assert bytes(inputs[0].tolist()) == text[:-1] and bytes(targets[0].tolist()) == text[1:]
 
 
 def test_what_travels_to_a_worker_is_small(tmp_path):
     np.zeros(500_000, dtype="<u2").tofile(tmp_path / "large.bin")
-    one = TokenStream([tmp_path / "large.bin"], context=1000, global_batch_size=2)
-    list(itertools.islice(one, 3))
-    assert len(pickle.dumps(one)) < 20_000
-    assert first_tokens(pickle.loads(pickle.dumps(one)), 2) == first_tokens(one, 2)
+    stream_of_rank = TokenStream([tmp_path / "large.bin"], context=1000, global_batch_size=2)
+    list(itertools.islice(stream_of_rank, 3))
+    assert len(pickle.dumps(stream_of_rank)) < 20_000
+    assert first_tokens(pickle.loads(pickle.dumps(stream_of_rank)), 2) == first_tokens(stream_of_rank, 2)
 
 
 @pytest.mark.parametrize(

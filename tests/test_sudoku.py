@@ -72,24 +72,24 @@ def test_puzzles_have_one_solution_and_their_clues_are_of_it(size, clues, count)
 def test_an_augmentation_is_valid_and_the_same_puzzle(size, count):
     chance = random.Random(2)
     puzzle, solution = sudoku.make(chance, size, size * 2)
-    seen = set()
+    augmented = set()
     for _ in range(count):
         hidden, answer = sudoku.augment(puzzle, solution, chance)
         assert is_valid(answer, size)
         assert sudoku.solutions(hidden) == [answer]
         assert sum(map(bool, hidden)) == sum(map(bool, puzzle))
         assert sudoku.fingerprint(hidden, answer) == sudoku.fingerprint(puzzle, solution)
-        seen.add(hidden)
-    assert len(seen) > count // 2  # and they do differ
+        augmented.add(hidden)
+    assert len(augmented) > count // 2  # and they do differ
 
 
 def test_other_puzzles_have_other_fingerprints():
     """The fingerprint may merge puzzles, but is worth little if it merges many: compared with the exact answer."""
     made = [sudoku.make(random.Random(seed), 4, 6) for seed in range(40)]
     exact = {canonical(*pair) for pair in made}
-    found = {sudoku.fingerprint(*pair) for pair in made}
-    assert len(found) <= len(exact)
-    assert len(found) >= 0.9 * len(exact)
+    fingerprints = {sudoku.fingerprint(*pair) for pair in made}
+    assert len(fingerprints) <= len(exact)
+    assert len(fingerprints) >= 0.9 * len(exact)
 
 
 def canonical(puzzle, solution):
@@ -133,10 +133,10 @@ def test_more_than_there_can_be_is_refused_before_any_is_made(monkeypatch):
 
 
 def test_what_takes_long_says_how_far_it_is(monkeypatch):
-    said = []
+    messages = []
     monkeypatch.setattr(sudoku, "SECONDS_BETWEEN_REPORTS", 0)
-    sudoku.make_unlike(1, 4, 3, 5, 8, say=said.append)
-    assert said == [f"made {n} of 3 sudokus, 0 tries since the last new one" for n in (1, 2, 3)]
+    sudoku.make_unlike(1, 4, 3, 5, 8, say=messages.append)
+    assert messages == [f"made {n} of 3 sudokus, 0 tries since the last new one" for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("wrong", [lambda: sudoku.make(random.Random(1), 5, 9), lambda: sudoku.size_of((0,) * 25)])

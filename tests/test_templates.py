@@ -30,53 +30,53 @@ COURSE = "ddp_course/minigpt_ddp.py"
 
 
 def document(file: str, kind: str | None) -> dict:
-    [one] = [one for one in documents(TEMPLATES / file) if one.get("kind") == kind]
-    return copy.deepcopy(one)
+    [document] = [document for document in documents(TEMPLATES / file) if document.get("kind") == kind]
+    return copy.deepcopy(document)
 
 
-def every_field(value, place=()):
+def every_field(value, location=()):
     """The places of all names in a document, but for those that are the writer's own."""
     if isinstance(value, dict):
         for name, below in value.items():
-            if place[-1:] not in (("labels",), ("limits",), ("envs",), ("file_mounts",)):
-                yield *place, name
-            yield from every_field(below, (*place, name))
+            if location[-1:] not in (("labels",), ("limits",), ("envs",), ("file_mounts",)):
+                yield *location, name
+            yield from every_field(below, (*location, name))
     if isinstance(value, list):
         for n, below in enumerate(value):
-            yield from every_field(below, (*place, n))
+            yield from every_field(below, (*location, n))
 
 
-def changed(one: dict, place: tuple, new: object) -> dict:
+def changed(document: dict, location: tuple, new: object) -> dict:
     """A copy with another value at `place`, or, if `new` is a function, with another name for it."""
-    one = copy.deepcopy(one)
-    above = one
-    for step in place[:-1]:
+    document = copy.deepcopy(document)
+    above = document
+    for step in location[:-1]:
         above = above[step]
     if callable(new):
-        above[new(place[-1])] = above.pop(place[-1])
+        above[new(location[-1])] = above.pop(location[-1])
     else:
-        above[place[-1]] = new
-    return one
+        above[location[-1]] = new
+    return document
 
 
 @with_models
 @pytest.mark.parametrize("file", KUBERNETES)
 def test_every_field_of_a_manifest_exists_and_each_one_misspelt_is_found(file):
-    for one in documents(TEMPLATES / file):
-        assert problems(one) == []
-        fields = [place for place in every_field(one) if place != ("kind",)]
+    for document in documents(TEMPLATES / file):
+        assert problems(document) == []
+        fields = [location for location in every_field(document) if location != ("kind",)]
         assert len(fields) > 10
-        for place in fields:
-            found = problems(changed(one, place, lambda name: f"{name}x"))
-            where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).lstrip(".")
-            assert f"{where}x: no such field; did you mean {place[-1]}?" in found, where
+        for location in fields:
+            problems_found = problems(changed(document, location, lambda name: f"{name}x"))
+            where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).lstrip(".")
+            assert f"{where}x: no such field; did you mean {location[-1]}?" in problems_found, where
 
 
 def test_every_field_of_the_skypilot_task_exists_and_each_one_misspelt_is_found():
     task = document("skypilot.yaml", None)
     assert problems(task) == []
-    for place in every_field(task):
-        assert problems(changed(task, place, lambda name: f"{name}x")), place
+    for location in every_field(task):
+        assert problems(changed(task, location, lambda name: f"{name}x")), location
     assert problems(changed(task, ("num_nodes",), "two")) == ["num_nodes: 'two' is not of type 'integer'"]
 
 
@@ -142,13 +142,13 @@ def test_a_pod_has_the_names_and_the_variables_that_operators_give_it():
 def test_a_file_that_starts_nothing_is_refused_with_one_sentence(tmp_path):
     job, runtime = document("trainjob.yaml", "TrainJob"), document("trainjob.yaml", "TrainingRuntime")
     taken = changed(job, ("spec", "trainer", "env"), [{"name": "PET_NNODES", "value": "3"}])
-    for found, message in (
+    for manifests, message in (
         ([job], "the runtime 'ddp-course' of its TrainJob is not in the file"),
         ([changed(job, ("spec", "runtimeRef", "kind"), "ClusterTrainingRuntime"), runtime], "is not in the file"),
         ([taken, runtime], "PET_NNODES: Kubeflow Trainer sets these itself"),
         ([{"kind": "Pod"}], "neither a JobSet nor a TrainJob"),
     ):
-        (tmp_path / "job.yaml").write_text(yaml.safe_dump_all(found))
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump_all(manifests))
         with pytest.raises(InputError, match=message):
             pods(tmp_path / "job.yaml")
     with pytest.raises(InputError, match="declares no variable ARG; its envs are RUN, ARGS"):
@@ -176,15 +176,19 @@ def test_the_command_of_every_file_asks_torchrun_for_the_same_launch_on_machines
         started = pods(TEMPLATES / file, RUN=run_dir, ARGS="--steps 4")
     with Cluster(nodes=2, rate=None) as cluster:
         ended = run(cluster, started, *flags, folder=tmp_path, env={"PATH": f"{tmp_path}:{path()}"})
-        for rank, (node, one) in enumerate(zip(cluster.nodes, ended, strict=True)):
-            words, told = json.loads(one.output)
+        for rank, (node, result) in enumerate(zip(cluster.nodes, ended, strict=True)):
+            words, environment = json.loads(result.output)
             with monkeypatch.context() as there:
-                there.setattr(os, "environ", told)
+                there.setattr(os, "environ", environment)
                 launch, _, command = config_from_args(parse_args(words))
-            assert one.exit_code == 0 and cluster.run(node, "hostname").stdout.strip() == one.pod.name
+            assert result.exit_code == 0 and cluster.run(node, "hostname").stdout.strip() == result.pod.name
             assert (launch.min_nodes, launch.max_nodes, launch.nproc_per_node) == (2, 2, 1)
             assert launch.shutdown_timeout == (100 if file in KUBERNETES else 30)
-            assert (launch.rdzv_backend, launch.rdzv_configs["rank"], told["OMP_NUM_THREADS"]) == ("static", rank, "1")
+            assert (launch.rdzv_backend, launch.rdzv_configs["rank"], environment["OMP_NUM_THREADS"]) == (
+                "static",
+                rank,
+                "1",
+            )
             address, port = launch.rdzv_endpoint.split(":")
             assert cluster.run(node, f"getent ahostsv4 {address}").stdout.startswith("10.77.0.1 ") and port == "29500"
             asked = ["--preset", "tiny", "--run-dir", run_dir, "--resume", "auto", "--steps", "4"]
@@ -200,16 +204,16 @@ def test_the_trainer_on_two_machines_equals_the_trainer_here(tmp_path):
     with Cluster(nodes=2, rate="1gbit") as cluster:
         started, env = pods(TEMPLATES / "trainjob.yaml"), {"CUDA_VISIBLE_DEVICES": ""}
         ended = run(cluster, started, *flags, folder=tmp_path, env=env, timeout=900)
-    assert [one.exit_code for one in ended] == [0, 0] and "first loss" in ended[0].output, ended
+    assert [result.exit_code for result in ended] == [0, 0] and "first loss" in ended[0].output, ended
     losses = metrics(tmp_path / "runs" / "minigpt")
     assert losses == metrics(tmp_path / "here") and len(losses) == 4
 
 
 @here
 def test_a_pod_that_fails_ends_the_others(tmp_path):
-    one, other = (Pod(name, (f"{name}.set", name), {}, (), ()) for name in ("set-0", "set-1"))
-    fails = Pod(one.name, one.names, {"A": "1"}, (), ("bash", "-c", "getent hosts set-1.set; exit 3"))
-    waits = Pod(other.name, other.names, {}, (), ("sleep", "600"))
+    first, second = (Pod(name, (f"{name}.set", name), {}, (), ()) for name in ("set-0", "set-1"))
+    fails = Pod(first.name, first.names, {"A": "1"}, (), ("bash", "-c", "getent hosts set-1.set; exit 3"))
+    waits = Pod(second.name, second.names, {}, (), ("sleep", "600"))
     with Cluster(nodes=2, rate=None) as cluster:
         first, second = run(cluster, [fails, waits], folder=tmp_path)
         with pytest.raises(InputError, match="there are 1 pods, so that many machines are needed; got 2"):

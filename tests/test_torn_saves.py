@@ -142,11 +142,11 @@ def test_the_newest_whole_one_loads_after_a_hundred_kills(tmp_path):
     for step in range(2, KILLS + 2):
         byte = choose.randrange(1, length)
         assert killed(lambda step=step: checkpoint.save(tmp_path, step, state(step), keep=2), Clock(byte=byte))
-        found = checkpoint.newest_valid(tmp_path)
+        newest_path = checkpoint.newest_valid(tmp_path)
         # Only the last bytes, those of `latest`, are written when the checkpoint has its name already.
-        assert found.name in (f"step_{newest:06d}", f"step_{step:06d}"), f"killed at byte {byte} of {length}"
-        newest = int(found.name[5:])
-        assert equal(checkpoint.load(found), state(newest)), f"killed at byte {byte} of {length}"
+        assert newest_path.name in (f"step_{newest:06d}", f"step_{step:06d}"), f"killed at byte {byte} of {length}"
+        newest = int(newest_path.name[5:])
+        assert equal(checkpoint.load(newest_path), state(newest)), f"killed at byte {byte} of {length}"
     checkpoint.save(tmp_path, KILLS + 2, state(KILLS + 2), keep=2)
     assert checkpoint.newest_valid(tmp_path).name == f"step_{KILLS + 2:06d}"
 
@@ -162,10 +162,12 @@ def test_the_newest_whole_one_loads_after_a_kill_at_any_call(tmp_path):
         step += 1
         clock = Clock(call=number, after=after)
         there = killed(lambda step=step: checkpoint.save(tmp_path, step, state(step)), clock)
-        found = checkpoint.newest_valid(tmp_path)
+        newest_path = checkpoint.newest_valid(tmp_path)
         newest = step if (number, after) >= (renamed, True) else newest
-        assert there and found.name == f"step_{newest:06d}", f"killed {'after' if after else 'before'} call {number}"
-        assert equal(checkpoint.load(found), state(newest))
+        assert there and newest_path.name == f"step_{newest:06d}", (
+            f"killed {'after' if after else 'before'} call {number}"
+        )
+        assert equal(checkpoint.load(newest_path), state(newest))
 
 
 def test_a_plain_torch_save_does_not_survive(tmp_path):
@@ -204,15 +206,15 @@ def trainer_runs(tmp_path_factory):
     return folder, json.loads(run.stdout)
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_resume_auto_of_the_trainer_ends_bit_equal(trainer_runs, place):
+@pytest.mark.parametrize("kill_point", PLACES)
+def test_resume_auto_of_the_trainer_ends_bit_equal(trainer_runs, kill_point):
     folder, started = trainer_runs
-    (_, first_end), (said, last_end) = started[place]
+    (_, first_end), (said, last_end) = started[kill_point]
     assert (first_end, last_end) == (-signal.SIGKILL, 0), said
-    resumed = 3 if place == "after rename" else 2
-    assert f"resuming from {folder / place}/checkpoints/step_{resumed:06d}" in said
-    assert metrics(folder / place) == metrics(folder / "whole") and len(metrics(folder / place)) == STEPS
-    ours, theirs = contents(folder / place, STEPS), contents(folder / "whole", STEPS)
+    resumed = 3 if kill_point == "after rename" else 2
+    assert f"resuming from {folder / kill_point}/checkpoints/step_{resumed:06d}" in said
+    assert metrics(folder / kill_point) == metrics(folder / "whole") and len(metrics(folder / kill_point)) == STEPS
+    ours, theirs = contents(folder / kill_point, STEPS), contents(folder / "whole", STEPS)
     assert equal(ours, theirs)
     assert torch.equal(ours["random_states"][0]["torch"], theirs["random_states"][0]["torch"])
 
@@ -250,11 +252,11 @@ def main(folder):
     ends = {"whole": [start_trainer(folder / "whole")]}
     size = (folder / "whole" / "checkpoints" / f"step_{STEPS:06d}" / "state.pt").stat().st_size
     calls = length_of_a_save(folder / "measured").calls
-    for place, where in PLACES.items():
+    for kill_point, where in PLACES.items():
         at_rename = isinstance(where, bool)
         clock = Clock(call=calls.index("rename"), after=where) if at_rename else Clock(byte=int(size * where))
-        ends[place] = [start_trainer(folder / place, clock), start_trainer(folder / place)]
-        ends[place] = [(log.read_text(), code) for log, code in ends[place]]
+        ends[kill_point] = [start_trainer(folder / kill_point, clock), start_trainer(folder / kill_point)]
+        ends[kill_point] = [(log.read_text(), code) for log, code in ends[kill_point]]
     del ends["whole"]
     print(json.dumps(ends))
 

@@ -53,8 +53,8 @@ def write(folder, rank=0, messages=MESSAGES, base=0, shift=0.0, step=STEP, work=
 
 def test_the_parts_of_a_step_add_up_to_it(tmp_path):
     [trace] = read_traces([write(tmp_path)]).values()
-    found = {part: round(1e3 * seconds, 6) for part, seconds in shares(trace).items()}
-    assert found == {
+    results = {part: round(1e3 * seconds, 6) for part, seconds in shares(trace).items()}
+    assert results == {
         "input": 10,
         "forward": 30,
         "backward": 32,
@@ -69,8 +69,8 @@ def test_the_parts_of_a_step_add_up_to_it(tmp_path):
 
 def test_a_message_outside_backward_counts_where_the_step_waits_for_it(tmp_path):
     [trace] = read_traces([write(tmp_path, messages=[("gloo:all_reduce", 97, 100)])]).values()
-    found = shares(trace)
-    assert found[EXPOSED] == pytest.approx(0.003) and found["optimizer"] == pytest.approx(0.005)
+    results = shares(trace)
+    assert results[EXPOSED] == pytest.approx(0.003) and results["optimizer"] == pytest.approx(0.005)
 
 
 def test_a_step_without_messages_hides_nothing(tmp_path):
@@ -87,7 +87,7 @@ def test_a_lane_has_the_parts_the_waiting_and_the_messages_one_after_the_other(t
     two = [("gloo:all_reduce", 50, 70), ("gloo:all_reduce", 55, 90)]
     [trace] = read_traces([write(tmp_path, messages=two)]).values()
     drawn = lane(trace, steps_of(trace)[0])
-    events = [(one["name"], round(1e3 * one["start"]), round(1e3 * one["end"])) for one in drawn]
+    events = [(spans["name"], round(1e3 * spans["start"]), round(1e3 * spans["end"])) for spans in drawn]
     assert events == [
         ("input", 0, 10),
         ("forward", 10, 40),
@@ -103,8 +103,8 @@ def test_a_lane_has_the_parts_the_waiting_and_the_messages_one_after_the_other(t
 def two_ranks(folder, ahead=0.0, messages=((10, 20), (50, 90), (95, 97)), **more):
     """Rank 1 starts each all-reduce 2 ms after rank 0 and ends it 0.1 ms after it."""
     later = [("gloo:all_reduce", start + 2, end + 0.1) for start, end in messages]
-    one = write(folder, 0, [("gloo:all_reduce", *one) for one in messages])
-    return read_traces([one, write(folder, 1, later, shift=ahead, **more)])
+    spans = write(folder, 0, [("gloo:all_reduce", *spans) for spans in messages])
+    return read_traces([spans, write(folder, 1, later, shift=ahead, **more)])
 
 
 @pytest.mark.parametrize("ahead", [0.0, 250.0, -3.0])
@@ -113,7 +113,7 @@ def test_clocks_are_told_from_the_ends_of_all_reduces(tmp_path, ahead):
     clock = clocks(traces)[1]
     assert clock.low <= ahead / 1e3 <= clock.high
     assert abs(clock.ahead - ahead / 1e3) < 0.2e-3 and clock.high - clock.low < 5e-3
-    ends = [one[1].end - one[0].end for one in matched(aligned(traces, clocks(traces)))]
+    ends = [spans[1].end - spans[0].end for spans in matched(aligned(traces, clocks(traces)))]
     assert max(map(abs, ends)) < 0.2e-3
 
 
@@ -139,10 +139,10 @@ def test_the_fastest_step_is_that_of_the_rank_that_was_slowest(tmp_path):
         )
         for rank, several in times.items()
     ]
-    found = fastest(read_traces(paths))
-    assert {rank: shares(trace)["step"] for rank, trace in found.items()} == pytest.approx({0: 0.06, 1: 0.065})
-    assert [len(trace.messages) for trace in found.values()] == [1, 1]
-    assert shares(found[1])[EXPOSED] == pytest.approx(0.063)
+    results = fastest(read_traces(paths))
+    assert {rank: shares(trace)["step"] for rank, trace in results.items()} == pytest.approx({0: 0.06, 1: 0.065})
+    assert [len(trace.messages) for trace in results.values()] == [1, 1]
+    assert shares(results[1])[EXPOSED] == pytest.approx(0.063)
 
 
 def test_the_base_time_of_a_file_counts(tmp_path):
@@ -155,8 +155,8 @@ def test_the_kth_message_of_one_shape_meets_the_kth(tmp_path):
     raw = json.loads(path.read_text())
     raw["traceEvents"].append(event("gloo:all_reduce", 30, 49, GLOO, "user_annotation", "[[3]]"))
     path.write_text(json.dumps(raw))
-    [one] = matched(read_traces([write(tmp_path, 0), path]))
-    assert one[0].shape == one[1].shape == "[[8]]"
+    [spans] = matched(read_traces([write(tmp_path, 0), path]))
+    assert spans[0].shape == spans[1].shape == "[[8]]"
 
 
 def test_of_nccl_the_span_on_the_gpu_counts(tmp_path):
@@ -202,8 +202,8 @@ def test_traces_of_two_runs_and_other_files_are_refused(tmp_path):
 
 def test_the_merged_file_has_a_process_per_rank_on_one_clock(tmp_path):
     traces = two_ranks(tmp_path, ahead=250.0)
-    together = aligned(traces, clocks(traces))
-    count = save_merged(together, tmp_path / "merged.json.gz")
+    aligned_traces = aligned(traces, clocks(traces))
+    count = save_merged(aligned_traces, tmp_path / "merged.json.gz")
     events = json.loads(gzip.decompress((tmp_path / "merged.json.gz").read_bytes()))["traceEvents"]
     assert len(events) == count == sum(len(trace.events) for trace in traces.values())
     assert {e["args"]["name"]: e["pid"] for e in events if e["ph"] == "M"} == {"rank 0": 0, "rank 1": 1}
@@ -214,6 +214,6 @@ def test_the_merged_file_has_a_process_per_rank_on_one_clock(tmp_path):
     assert (
         traces[0].events
         == read_traces(
-            [write(tmp_path / "again", 0, [("gloo:all_reduce", *one) for one in ((10, 20), (50, 90), (95, 97))])]
+            [write(tmp_path / "again", 0, [("gloo:all_reduce", *spans) for spans in ((10, 20), (50, 90), (95, 97))])]
         )[0].events
     ), "merging changed what was read"

@@ -47,16 +47,16 @@ def select(root: Path, folders: tuple[str, ...], names: list[str]) -> list[Path]
 
     Raises InputError for a name that fits nothing.
     """
-    found = [path for folder in folders for path in sorted((root / folder).glob("*.ipynb"))]
+    notebooks = [path for folder in folders for path in sorted((root / folder).glob("*.ipynb"))]
     chosen = set()
     for name in names:
-        fits = {path for path in found if f"{path.parent.name}/{path.name}".startswith(name)}
-        fits |= {path for path in found if path.name.startswith(name)}
+        fits = {path for path in notebooks if f"{path.parent.name}/{path.name}".startswith(name)}
+        fits |= {path for path in notebooks if path.name.startswith(name)}
         if not fits:
-            there = ", ".join(f"{path.parent.name}/{path.stem}" for path in found) or "none"
+            there = ", ".join(f"{path.parent.name}/{path.stem}" for path in notebooks) or "none"
             raise InputError(f"no notebook in {' or '.join(folders)} starts with {name!r}; there are: {there}")
         chosen |= fits
-    return [path for path in found if not names or path in chosen]
+    return [path for path in notebooks if not names or path in chosen]
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -96,7 +96,7 @@ def refresh_notebook(path: Path, root: Path = ROOT, on_cell: Callable = lambda n
 
 
 def tidy_outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """What a reader sees once the cell has ended, in the form that differs least from run to run.
+    """The text of a cell's output, normalised to differ as little as possible from run to run.
 
     Neighbouring pieces of one stream are joined; a progress bar keeps its last state; a widget goes, because a page
     could only show the text it started with ("0%").
@@ -126,10 +126,10 @@ def refuse_private_paths(nb: NotebookNode, cell: NotebookNode, name: str, root: 
     """NotebookFailed if an output of the cell holds a path of this machine."""
     paths = "|".join(re.escape(path) for path in private_paths(root))
     for line in (line for text in output_texts(cell) for line in text.splitlines()):
-        found = re.search(rf"(?<![\w.-])({paths})(?![\w.-])", line)
-        if found:
+        match = re.search(rf"(?<![\w.-])({paths})(?![\w.-])", line)
+        if match:
             raise NotebookFailed(
-                f"{name}, {cell_label(nb, cell)}: an output holds {found[1]}, a path of this machine; "
+                f"{name}, {cell_label(nb, cell)}: an output holds {match[1]}, a path of this machine; "
                 f"print it relative to the notebook\n    {line.strip()[:200]}"
             )
 
@@ -145,7 +145,7 @@ def machine_text() -> str:
 
 
 def measured_text(course: dict) -> str:
-    """What stands between the `measured` marks of a header box: the time in steps of 5 s, and the machine."""
+    """The text between the `measured` marks of a header box: the time in steps of 5 s, and the machine."""
     return f"**about {max(5, 5 * round(course['seconds'] / 5))} s** on {course['machine']}"
 
 
@@ -253,10 +253,10 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("what", choices=["notebooks", "exercises"])
     parser.add_argument("names", nargs="*", help="how a notebook's name starts: 04, solutions/02; default: all")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 and name what is out of date")
-    given = parser.parse_intermixed_args(arguments)
-    command = {"notebooks": make_notebooks, "exercises": make_exercises}[given.what]
+    options = parser.parse_intermixed_args(arguments)
+    command = {"notebooks": make_notebooks, "exercises": make_exercises}[options.what]
     try:
-        return command(root, given.names, given.check)
+        return command(root, options.names, options.check)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,1 +1,1 @@
-"""What a run leaves on disk: its folder, its checkpoints, and how it goes on from them."""
+"""Run directories and checkpoints: save, verify and resume."""

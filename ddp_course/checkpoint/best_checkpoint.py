@@ -38,7 +38,7 @@ def values_of(run_dir: Path, key: str) -> dict[int, float]:
 def best_valid(run_dir: Path) -> Path | None:
     """The checkpoint that `best` names, if it is whole; says what is wrong with one that is not."""
     best = checkpoint.named(run_dir, checkpoint.BEST)
-    if best and (found := checkpoint.problem(best)):
-        print(f"passing over {best}, the best: {found}", flush=True)
+    if best and (damage := checkpoint.problem(best)):
+        print(f"passing over {best}, the best: {damage}", flush=True)
         return None
     return best

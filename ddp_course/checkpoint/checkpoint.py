@@ -32,7 +32,7 @@ BEST = "best"  # for a run that judges its checkpoints, see `training.best_check
 TENSORS = "tensors"  # a folder beside checkpoints/, see distributed_state
 
 
-def save(run_dir: Path, step: int, state: dict, keep: int = 0, beside: Path | None = None) -> Path:
+def save(run_dir: Path, step: int, state: dict, keep: int = 0, companion: Path | None = None) -> Path:
     """Write `state` (tensors, numbers, strings, lists, dicts) as `run_dir/checkpoints/step_NNNNNN`.
 
     With `keep` > 0 only that many newest checkpoints stay, and the one that `best` names. A valid checkpoint of the
@@ -55,8 +55,8 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0, beside: Path | No
                 torch.save(state, writer)
             flush_to_disk(file)
         with open(temporary / CHECKSUM, "w") as file:
-            if beside:
-                file.write(checksums.line(checksums.of_file(beside), os.path.relpath(beside, final)))
+            if companion:
+                file.write(checksums.line(checksums.of_file(companion), os.path.relpath(companion, final)))
             file.write(checksums.line(writer.checksum, STATE))  # last: a list cut short has no line for it
             flush_to_disk(file)
         shutil.rmtree(final, ignore_errors=True)  # only ever a damaged one: a valid one returned above
@@ -76,28 +76,30 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0, beside: Path | No
     return final
 
 
-def load(checkpoint: Path, wish: str = "resume from") -> dict:
+def load(checkpoint: Path, action: str = "resume from") -> dict:
     """Read a checkpoint onto the CPU. Raises InputError if it is missing, damaged or not one of ours.
 
     `wish`: what the message says cannot be done with it.
     """
-    found = problem(checkpoint, beside=False)
-    if found:
-        raise InputError(f"cannot {wish} {checkpoint}: {found}")
+    damage = problem(checkpoint, companion=False)
+    if damage:
+        raise InputError(f"cannot {action} {checkpoint}: {damage}")
     try:
         state = torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
     except Exception as error:  # the checksum is right, so somebody else wrote this: torch's reader can raise anything
         more = isinstance(error, pickle.UnpicklingError)
-        found = "holds more than tensors, numbers, strings, lists and dicts" if more else "is no file of torch.save"
+        damage = "holds more than tensors, numbers, strings, lists and dicts" if more else "is no file of torch.save"
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"cannot {wish} {checkpoint}: {STATE} {found} ({reason[0]})") from None
+        raise InputError(f"cannot {action} {checkpoint}: {STATE} {damage} ({reason[0]})") from None
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-        raise InputError(f"cannot {wish} {checkpoint}: expected a dict of named parts, found a {type(state).__name__}")
+        raise InputError(
+            f"cannot {action} {checkpoint}: expected a dict of named parts, found a {type(state).__name__}"
+        )
     return state
 
 
 @contextmanager
-def contents_of(checkpoint: Path, script: str, wish: str = "resume from") -> Iterator[None]:
+def contents_of(checkpoint: Path, script: str, action: str = "resume from") -> Iterator[None]:
     """Around what is done with a checkpoint's contents: their structure may be another than `script` gives them.
 
     Raises InputError instead of whatever else is raised, for parts can be given anything.
@@ -108,7 +110,7 @@ def contents_of(checkpoint: Path, script: str, wish: str = "resume from") -> Ite
         raise
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputError(f"cannot {wish} {checkpoint}: its contents are not those of {script} ({reason})") from error
+        raise InputError(f"cannot {action} {checkpoint}: its contents are not those of {script} ({reason})") from error
 
 
 def script_of(state: dict) -> str:
@@ -118,14 +120,14 @@ def script_of(state: dict) -> str:
     return f"one of {script}" if isinstance(script, str) else f"one with {', '.join(sorted(state)[:8]) or 'nothing'}"
 
 
-def problem(checkpoint: Path, beside: bool = True) -> str | None:
+def problem(checkpoint: Path, companion: bool = True) -> str | None:
     """Why `checkpoint` cannot be used, in a few words; None if it is whole.
 
     beside: with the files elsewhere that belong to it, which every rank would read in full.
     """
     if not os.path.isdir(checkpoint):
         return "there is no such checkpoint folder"
-    return checksums.problem(checkpoint / CHECKSUM, STATE, elsewhere=beside)
+    return checksums.problem(checkpoint / CHECKSUM, STATE, elsewhere=companion)
 
 
 def newest_valid(run_dir: Path, say: Callable[[str], None] = print) -> Path | None:
@@ -155,12 +157,12 @@ def name_as(run_dir: Path, title: str, checkpoint: Path) -> None:
 
 def named(run_dir: Path, title: str) -> Path | None:
     """The checkpoint that the file `latest` or `best` of a run names, there or not; None if it names none."""
-    found = re.fullmatch(rb"(step_\d+)\n", _content(run_dir / title))
-    return run_dir / CHECKPOINTS / found[1].decode() if found else None
+    match = re.fullmatch(rb"(step_\d+)\n", _content(run_dir / title))
+    return run_dir / CHECKPOINTS / match[1].decode() if match else None
 
 
 def _content(file: Path) -> bytes:
-    """Of a file that may name a checkpoint; of anything else, something that names none."""
+    """The content of a file that may name a checkpoint; b"no name" for a missing or large file."""
     return file.read_bytes() if file.is_file() and file.stat().st_size < 100 else b"no name"
 
 
@@ -191,15 +193,15 @@ def gather_random_states(world: World) -> list[dict]:
     """The random-number states of every rank, in order of rank (collective: call it on all ranks)."""
     version, internal, gauss = random.getstate()
     _, words, *numpy = np.random.get_state()
-    mine = {
+    own = {
         "torch": torch.get_rng_state(),
         "python": [version, list(internal), gauss],
         "numpy": [torch.from_numpy(words.astype(np.int64)), *numpy],
     }
     if world.device.type == "cuda":
-        mine["cuda"] = torch.cuda.get_rng_state(world.device)
+        own["cuda"] = torch.cuda.get_rng_state(world.device)
     states: list[dict] = [{} for _ in range(world.size)]
-    dist.all_gather_object(states, mine)
+    dist.all_gather_object(states, own)
     return states
 
 
@@ -238,9 +240,9 @@ class _CheckedWriter:
 @contextmanager
 def _no_checksums_inside() -> Iterator[None]:
     """torch.save computes a CRC-32 of every tensor; ours is of the whole file, and one of them is enough."""
-    before = torch.serialization.get_crc32_options()
+    previous = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:
         yield
     finally:
-        torch.serialization.set_crc32_options(before)
+        torch.serialization.set_crc32_options(previous)

@@ -29,7 +29,7 @@ def of_file(path: Path) -> int:
 
 
 def problem(path: Path, last: str, elsewhere: bool = True) -> str | None:
-    """What is wrong with the files of the list at `path`, in a few words; None if all are whole.
+    """Verify the files of the checksum list at `path`; returns the damage in a few words, or None.
 
     last: the file that its last line has to name, so that a list that was cut short is found. elsewhere=False leaves
     out what lies in other folders.
@@ -45,8 +45,8 @@ def problem(path: Path, last: str, elsewhere: bool = True) -> str | None:
                 return f"{named} is missing, which {path.name} lists"
             if f"{of_file(file):08x}" != expected:
                 return f"{named} ({file.stat().st_size} bytes) does not match its checksum: it is truncated or damaged"
-            if named.endswith(SUFFIX) and (found := problem(file, "", elsewhere=False)):
-                return found
+            if named.endswith(SUFFIX) and (damage := problem(file, "", elsewhere=False)):
+                return damage
     except FileNotFoundError:
         return f"{path.name} is missing, the list of checksums"
     except UnicodeDecodeError:
@@ -82,10 +82,10 @@ def newest_whole(folder: Path, problem: Callable[[Path], str | None], say: Calla
     """
     steps = newest_first(folder)
     for path in steps:
-        found = problem(path)
-        if found is None:
+        damage = problem(path)
+        if damage is None:
             return path
-        say(f"passing over {path}: {found}")
+        say(f"passing over {path}: {damage}")
     if steps:
         raise InputError(f"none of the {len(steps)} checkpoints in {folder} is whole")
     return None

@@ -67,16 +67,16 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer, group: dist.Process
     Without a process group it reads alone. Raises InputError, on every rank, if `path` is not a whole checkpoint of
     this kind, or is one of another model.
     """
-    alone = not dist.is_initialized()
-    found = [problem(path) if alone or dist.get_rank(group) == 0 else None]
-    if not alone:
-        dist.broadcast_object_list(found, group=group, group_src=0)
-    if found[0]:
-        raise InputError(f"{path} is no distributed checkpoint that can be loaded: {found[0]}")
+    single_process = not dist.is_initialized()
+    damage = [problem(path) if single_process or dist.get_rank(group) == 0 else None]
+    if not single_process:
+        dist.broadcast_object_list(damage, group=group, group_src=0)
+    if damage[0]:
+        raise InputError(f"{path} is no distributed checkpoint that can be loaded: {damage[0]}")
     state = _state(0, model, optimizer)
     with warnings.catch_warnings(), _told_by_all(f"cannot load {path}"):
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # alone is what was asked for
-        dcp.load(state, checkpoint_id=path, process_group=group, no_dist=alone)
+        dcp.load(state, checkpoint_id=path, process_group=group, no_dist=single_process)
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     return state["step"]
 
@@ -98,7 +98,7 @@ def problem(path: Path) -> str | None:
 
 @contextmanager
 def _told_by_all(what: str) -> Iterator[None]:
-    """What fails on one rank torch raises on all, as one exception with the reasons of each. Raises InputError."""
+    """Turn torch's exception, which is raised on all ranks with the reasons of each, into an InputError."""
     try:
         yield
     except CheckpointException as error:
@@ -128,11 +128,11 @@ def _begin(folder: Path, step: int, group: dist.ProcessGroup | None) -> tuple[Pa
 def _finish(temporary: Path, final: Path, group: dist.ProcessGroup | None) -> Path:
     """Each rank reads what it has written, which is still in memory; rank 0 lists all checksums and gives the name."""
     rank = dist.get_rank(group)
-    mine = {path.name: checksums.of_file(path) for path in temporary.glob(f"__{rank}_*")}
-    everyones: list[dict] = [{} for _ in range(dist.get_world_size(group))]
-    dist.all_gather_object(everyones, mine, group=group)
+    own = {path.name: checksums.of_file(path) for path in temporary.glob(f"__{rank}_*")}
+    checksums_by_rank: list[dict] = [{} for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(checksums_by_rank, own, group=group)
     if rank == 0:
-        listed = {name: checksum for one in everyones for name, checksum in one.items()}
+        listed = {name: checksum for rank_checksums in checksums_by_rank for name, checksum in rank_checksums.items()}
         listed[INDEX] = checksums.of_file(temporary / INDEX)  # last: a list cut short has no line for it
         with open(temporary / CHECKSUMS, "w") as file:
             file.writelines(checksums.line(checksum, name) for name, checksum in listed.items())

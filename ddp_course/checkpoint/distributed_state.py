@@ -31,8 +31,8 @@ class DistributedState:
         """Save after `step` updates (collective). All ranks write; rank 0 alone drops what is not among `keep`."""
         assert_finite_weights(world, {"model": self.model}, step)
         tensors = distributed_checkpoint.save(run_dir / TENSORS, step, self.model, self.optimizer)
-        beside = tensors / distributed_checkpoint.CHECKSUMS
-        TrainingState({}, self.identity).save(world, run_dir, step, config, keep, beside)
+        companion = tensors / distributed_checkpoint.CHECKSUMS
+        TrainingState({}, self.identity).save(world, run_dir, step, config, keep, companion)
         from_rank_0(world, lambda: _drop_tensors_without_checkpoint(run_dir))
 
     def restore(self, world: World, path: Path) -> int:

@@ -1,4 +1,4 @@
-"""What a folder is: empty, a run of this course, or somebody else's. Known by what lies in it, not by its name."""
+"""Classify a folder by its content: empty, a run of this course, or something else."""
 
 import os
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class RunFolder:
 
 
 def look_at(path: Path) -> RunFolder:
-    """What is in the folder.
+    """Classify a folder.
 
     Raises InputError for a folder that is neither empty nor a run of ours, and for settings that cannot be read.
     """
@@ -68,8 +68,8 @@ def has_checkpoints(path: Path) -> bool:
         steps = os.listdir(path / CHECKPOINTS)
     except (OSError, ValueError):
         return False
-    found = (path / CHECKPOINTS / step for step in steps if step.startswith("step_") and step[5:].isdecimal())
-    return any(os.path.isfile(step / name) for step in found for name in (STATE, CHECKSUM))
+    step_folders = (path / CHECKPOINTS / step for step in steps if step.startswith("step_") and step[5:].isdecimal())
+    return any(os.path.isfile(step / name) for step in step_folders for name in (STATE, CHECKSUM))
 
 
 def settings_of(path: Path, name: str = CONFIG) -> dict:

@@ -1,4 +1,4 @@
-"""What a run must remember to go on as if it had never stopped."""
+"""The training state: everything that a run needs to resume bit-exactly."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ class TrainingState:
         step: int,
         config: Mapping[str, object],
         keep: int,
-        beside: Path | None = None,
+        companion: Path | None = None,
     ) -> None:
         """Save after `step` updates (collective). Rank 0 writes; if that fails, or if a weight
         is not finite, every rank raises InputError.
@@ -56,7 +56,7 @@ class TrainingState:
             **{name: part.state_dict() for name, part in self.parts.items()},
             "random_states": checkpoint.gather_random_states(world),
         }
-        from_rank_0(world, lambda: checkpoint.save(run_dir, step, state, keep=keep, beside=beside))
+        from_rank_0(world, lambda: checkpoint.save(run_dir, step, state, keep=keep, companion=companion))
 
     def restore(self, world: World, path: Path) -> int:
         """Put back what `save` wrote, before the model is wrapped; returns the step.

@@ -1,1 +1,1 @@
-"""What makes N processes one training run."""
+"""Process groups, meshes, collectives and data, tensor, pipeline, context and expert parallelism."""

@@ -1,1 +1,1 @@
-"""What only a notebook shows: this machine, predictions, figures, tables and shown source. Never imported in a rank."""
+"""Tools for notebooks: this machine, predictions, figures, tables and source code. Never imported in a rank."""

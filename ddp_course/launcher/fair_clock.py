@@ -45,19 +45,22 @@ class FairClock:
         self.still = 0.0 if computing else self.still + had
 
 
-def _delay(before, now, passed):
+def _delay(previous, now, passed):
     """For how many of the `passed` seconds a thread waited for a core or a disk. Linux adds a wait for a core up only
     when it has ended, and one for a disk not here at all."""
     ran, waited, queued = now
-    ran_before, waited_before, _ = before or (0.0, 0.0, False)
+    ran_before, waited_before, _ = previous or (0.0, 0.0, False)
     if queued and (ran, waited) == (ran_before, waited_before):
         return passed
     return waited - waited_before
 
 
 def _processor_seconds():
-    """Of all processes below this one: {(pid, start): seconds of processor time}, and {(pid, thread): (seconds on a
-    core, seconds in which it could have run and had no core, whether it could run now or waits for a disk)}."""
+    """Read the times of all processes below this one.
+
+    Returns {(pid, start): seconds of processor time}, and {(pid, thread): (seconds on a core, seconds of waiting for
+    a core, whether it could run now or waits for a disk)}.
+    """
     used, threads = {}, {}
     for process in psutil.Process().children(recursive=True):
         try:

@@ -57,6 +57,6 @@ def become(command: Sequence[str], environment: Mapping[str, str], folder: Path,
     sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))
 
 
-def run_script(path: str, **given: object):
-    """What Python does with a script; `given` are names that it finds defined."""
-    runpy.run_path(path, init_globals=given, run_name="__main__")
+def run_script(path: str, **names: object):
+    """Run a script as Python does; `names` are defined in its namespace."""
+    runpy.run_path(path, init_globals=names, run_name="__main__")

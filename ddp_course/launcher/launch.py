@@ -124,7 +124,7 @@ def shown(script: str | Path) -> Path:
 
 
 def variables(processes: int, env: Mapping[str, object] | None, torchrun_args: list[str]) -> dict[str, str]:
-    """What is added to the environment of a run that has `processes` on this machine; `env` wins."""
+    """The variables to add to the environment of a run of `processes` on this machine; `env` overrides them."""
     added = {"OMP_NUM_THREADS": threads_per_process(processes), **(env or {})}
     if any(re.match(r"--nnodes=\d+:\d+$", arg) for arg in torchrun_args):
         # torch 2.13 keeps the first round's store for later rounds, and does not tell a node that joins where it is.
@@ -151,7 +151,7 @@ def check_input(script, nproc, torchrun_args):
 
 
 def timeout_message(run, timeout, running, name="rank {}".format):
-    """What to say of a run that was ended at its timeout; `name`: what a rank is called."""
+    """The message for a run that was stopped at its timeout; `name(rank)` names a rank."""
     if not running:
         return f"no end after {timeout:g} s, and no rank was running: torchrun was still starting, or ending"
     names = " and ".join(name(rank) for rank in running)

@@ -1,1 +1,1 @@
-"""What is trained."""
+"""The models."""

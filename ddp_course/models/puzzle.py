@@ -57,14 +57,14 @@ class Block(nn.Module):
 
 
 class Level(nn.Module):
-    """One level of the recurrence: new state = blocks(state + what is told to it)."""
+    """One level of the recurrence: new state = blocks(state + context)."""
 
     def __init__(self, config: PuzzleModelConfig) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block(config.width, config.heads) for _ in range(config.layers))
 
-    def forward(self, state: Tensor, told: Tensor) -> Tensor:
-        x = state + told
+    def forward(self, state: Tensor, context: Tensor) -> Tensor:
+        x = state + context
         for block in self.blocks:
             x = block(x)
         return x
@@ -110,23 +110,23 @@ class PuzzleModel(nn.Module):
     def answers(self, clues: Tensor, vectors: Tensor, segments: int | None = None) -> list[Tensor]:
         """The logits (batch, cells, size) after each segment, in full precision also under autocast."""
         cells = self.digit(clues) + sum(table(place) for table, place in zip(self.place, self.places, strict=True))
-        told = torch.cat([self.puzzle(vectors)[:, None], cells], dim=1)
-        slow, fast, answers = torch.zeros_like(told), torch.zeros_like(told), []
+        context = torch.cat([self.puzzle(vectors)[:, None], cells], dim=1)
+        slow, fast, answers = torch.zeros_like(context), torch.zeros_like(context), []
         for _ in range(segments or self.config.segments):
-            slow, fast = self.think(slow.detach(), fast.detach(), told)
+            slow, fast = self.think(slow.detach(), fast.detach(), context)
             logits = self.output(slow[:, 1:])
             answers.append(logits.to(torch.promote_types(logits.dtype, torch.float32)))
         return answers
 
-    def think(self, slow: Tensor, fast: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+    def think(self, slow: Tensor, fast: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
         """One segment: the fast level takes `fast_steps` for each step of the slow one."""
         steps = self.config.slow_steps * self.config.fast_steps
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.gradient == "full"):
             for step in range(1, steps):
-                fast = self.fast(fast, slow + told)
+                fast = self.fast(fast, slow + context)
                 if step % self.config.fast_steps == 0:
                     slow = self.slow(slow, fast)
-        fast = self.fast(fast, slow + told)
+        fast = self.fast(fast, slow + context)
         return self.slow(slow, fast), fast
 
 

@@ -41,8 +41,8 @@ class FrozenBackbone(nn.Module):
         The features: the mean state over the completion, then the mean and the largest negative
         log-likelihood of its tokens.
         """
-        place = torch.arange(tokens.shape[1], device=tokens.device)
-        inside = (place >= starts[:, None]) & (place < lengths[:, None])
+        position = torch.arange(tokens.shape[1], device=tokens.device)
+        inside = (position >= starts[:, None]) & (position < lengths[:, None])
         row, column = inside.nonzero(as_tuple=True)
         # Only where a completion is: the logits of all tokens would be the largest tensor by far.
         states, logits = self.read(tokens, row, (column - 1).clamp(min=0))
@@ -67,11 +67,11 @@ class FrozenBackbone(nn.Module):
             self.read(torch.cat([earlier, last + len(earlier)])[None], 0 * earlier, earlier)
             for last in torch.arange(2, device=earlier.device)[:, None]
         )
-        for one, other in zip(first, second, strict=True):
-            one, other = (values.flatten(0, -2)[: len(earlier)].double() for values in (one, other))
-            if not one.isfinite().all():
+        for outputs in zip(first, second, strict=True):
+            a, b = (values.flatten(0, -2)[: len(earlier)].double() for values in outputs)
+            if not a.isfinite().all():
                 raise InputError("what it makes of a text is not finite")
-            if (one - other).abs().max() > 1e-5 * one.abs().max():
+            if (a - b).abs().max() > 1e-5 * a.abs().max():
                 raise InputError("it is no causal language model: a token changes what it makes of earlier ones")
 
     def assert_frozen(self) -> None:

@@ -26,8 +26,8 @@ class KeyValueCache:
 
     def hidden(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Run new tokens through the model. tokens, positions: (texts, new), int64; returns (texts, new, width)."""
-        seen = torch.arange(int(positions.max()) + 1, device=positions.device)
-        visible = (seen <= positions[:, :, None])[:, None]  # (texts, 1, new, seen): no token sees a later one
+        cached = torch.arange(int(positions.max()) + 1, device=positions.device)
+        visible = (cached <= positions[:, :, None])[:, None]  # (texts, 1, new, cached): a causal mask
         x = self._model.token_embedding(tokens) + self._model.position_embedding(positions)
         for block, layer in zip(self._model.blocks, self._layers, strict=True):
             layer.positions, layer.visible = positions, visible

@@ -1,1 +1,1 @@
-"""What the scripts after pre-training share: where a trained model comes from, and how its answers are judged."""
+"""Post-training: load a pretrained model, sample completions, and score them."""

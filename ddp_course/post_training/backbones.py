@@ -69,8 +69,8 @@ def prepare_backbone(name: str, *, fetch: bool = True) -> str:
         path = Path(where).absolute()
         if os.path.isdir(path / "checkpoints"):
             path = checkpoint.newest_valid(path) or path
-        if found := checkpoint.problem(path):
-            raise InputError(f"cannot load the backbone {name}: {found}")
+        if damage := checkpoint.problem(path):
+            raise InputError(f"cannot load the backbone {name}: {damage}")
         return f"minigpt:{path}"
     if kind == "hf":
         _transformers(name)
@@ -188,7 +188,7 @@ def _huggingface(name: str, where: str) -> Backbone:
             f"the tokenizer of {name} is another model's: it has {tokenizer.get_vocab_size()} tokens, "
             f"the model knows {known}"
         )
-    begin = next((one for one in (config.bos_token_id, config.eos_token_id) if isinstance(one, int) and one < known), 0)
+    begin = next((id for id in (config.bos_token_id, config.eos_token_id) if isinstance(id, int) and id < known), 0)
     read = read_through(lambda tokens: model(input_ids=tokens, use_cache=False).logits, output)
     sizes = (getattr(config, size, None) for size in ("max_position_embeddings", "max_seq_len"))
     context = next((size for size in sizes if isinstance(size, int) and size > 0), 2048)

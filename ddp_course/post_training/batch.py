@@ -48,12 +48,12 @@ def padded(
     longest = max(map(len, texts))
     tokens = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
     predicted = torch.arange(1, longest, device=device)
-    starts, ends = (torch.tensor([len(one) for one in each], device=device)[:, None] for each in (prompts, texts))
+    starts, ends = (torch.tensor([len(ids) for ids in group], device=device)[:, None] for group in (prompts, texts))
     return tokens, (starts <= predicted) & (predicted < ends)
 
 
 def describe(batch: Batch, distinct: int, world: World) -> dict[str, float]:
-    """What the global batch of all ranks is like (collective): sums and counts are reduced, then divided.
+    """Compute metrics of the global batch (collective): sums and counts are reduced, then divided.
 
     `sequences`, `tokens`: how many. Means over the sequences: reward, length (in tokens), distinct (the share of
     different completions, by group). Means over the tokens: kl (to the reference), entropy. Margins: the mean of what

@@ -27,7 +27,7 @@ FOREIGN = ("hf:", "nanochat:")  # how the name of another library's model begins
 
 @dataclass(frozen=True)
 class ForeignConfig:
-    """What a run says of a policy that is no MiniGPT. `context`: the longest text in tokens."""
+    """The configuration of a policy that is no MiniGPT. `context`: the longest text in tokens."""
 
     policy: str
     context: int
@@ -46,8 +46,8 @@ class ForeignModel(nn.Module):
         self.eval()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        found = self.model(tokens, **self._options)
-        return found if isinstance(found, Tensor) else found.logits
+        output = self.model(tokens, **self._options)
+        return output if isinstance(output, Tensor) else output.logits
 
     def assert_trainable(self) -> None:
         """Raise InputError if a parameter gets no gradient from a text: DDP waits for one from each, on every rank."""
@@ -63,7 +63,7 @@ class ForeignModel(nn.Module):
 
 
 class Words(Protocol):
-    """What is asked of a policy's tokenizer; data.tokenizer.Tokenizer has it."""
+    """The interface of a policy's tokenizer, which data.tokenizer.Tokenizer has."""
 
     end_of_text: int
 
@@ -76,7 +76,7 @@ class Words(Protocol):
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from: the model on the CPU, in float32 and eval mode, and its tokenizer.
+    """Load the initial policy of a run: the model on the CPU, in float32 and eval mode, and its tokenizer.
 
     begin: tokens that stand before every prompt, as the model has learnt it. weights: a string that differs between
     models with other weights.

@@ -1,4 +1,4 @@
-"""What the model is asked to go on with: the first lines of real functions, and which of them in which update."""
+"""Prompts for GRPO: the headers of real functions, and the choice of prompts for each step."""
 
 import hashlib
 import json
@@ -44,8 +44,8 @@ def collect(corpus: Corpus, tokenizer: Tokenizer, longest: int, held_out: int) -
     known = set(train)
     after = _headers(corpus.documents("val"), tokenizer, longest)
     others = [header for header in after if header not in known]
-    for kind, found in (("training", train), ("validation", others)):
-        if not found:
+    for kind, headers in (("training", train), ("validation", others)):
+        if not headers:
             raise InputError(
                 f"the corpus {corpus.name} has no function of its own among its {kind} text whose header is one line "
                 f"of at most {longest} tokens: choose a folder with more Python files"
@@ -56,15 +56,15 @@ def collect(corpus: Corpus, tokenizer: Tokenizer, longest: int, held_out: int) -
 
 
 def _headers(documents: Iterable[str], tokenizer: Tokenizer, longest: int) -> dict[str, str]:
-    """Header -> what stands after it, where it stands first."""
-    found: dict[str, str] = {}
+    """Map each header to the lines after its first occurrence."""
+    code_after: dict[str, str] = {}
     for text in documents:
         for match in HEADER.finditer(text):
-            if match[1] not in found:
-                found[match[1]] = _after(text, match)
+            if match[1] not in code_after:
+                code_after[match[1]] = _after(text, match)
     return {
         header: after
-        for header, after in found.items()
+        for header, after in code_after.items()
         if len(tokenizer.encode(header)) <= longest and syntax_tree(f"{header}\n    pass\n") is not None
     }
 
@@ -99,12 +99,12 @@ def keep(prompts: Prompts, pairs: Sequence[Pair]) -> Path:
 
 
 def read_kept(path: Path) -> tuple[Prompts, list[Pair]]:
-    """What `keep` has written. Raises InputError if it is gone, or is no longer what was written."""
-    found = read_object(path)
-    if _digest(json.dumps(found)) != path.stem:
+    """Read a file that `keep` has written. Raises InputError if it is missing or damaged."""
+    content = read_object(path)
+    if _digest(json.dumps(content)) != path.stem:
         raise InputError(f"{path} is damaged: its content does not match its name")
-    prompts = Prompts(found["train"], found["held_out"], found.get("real", []))  # earlier files have none
-    return prompts, [Pair(**pair) for pair in found["pairs"]]
+    prompts = Prompts(content["train"], content["held_out"], content.get("real", []))  # earlier files have none
+    return prompts, [Pair(**pair) for pair in content["pairs"]]
 
 
 def _digest(text: str) -> str:

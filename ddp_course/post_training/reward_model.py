@@ -43,7 +43,7 @@ class RewardModel(nn.Module):
         self.max_tokens, self.micro_batch_size, self.precision = max_tokens, micro_batch_size, precision
 
     def features(self, prompts: Sequence[str], completions: Sequence[str]) -> Tensor:
-        """What the head reads of each text: (n, features), in the head's number format, without gradients."""
+        """The features of each text for the head: (n, features), in the head's dtype, without gradients."""
         weight = self.head.expand.weight
         texts = [self.tokens(*text) for text in zip(prompts, completions, strict=True)]
         features = weight.new_empty(len(texts), feature_count(self.backbone.width))
@@ -71,8 +71,8 @@ class RewardModel(nn.Module):
         A policy can write a NUL, which no tokenizer takes; here it counts like every other byte that is no text.
         """
         after = self.encode(completion.replace("\0", "\N{REPLACEMENT CHARACTER}"))[: self.max_tokens - 1]
-        before = [self.begin, *self.encode(prompt)][-(self.max_tokens - len(after)) :]
-        return before + after, len(before) if after else len(before) - 1
+        prompt_tokens = [self.begin, *self.encode(prompt)][-(self.max_tokens - len(after)) :]
+        return prompt_tokens + after, len(prompt_tokens) if after else len(prompt_tokens) - 1
 
 
 def padded(texts: Sequence[tuple[list[int], int]], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

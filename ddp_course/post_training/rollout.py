@@ -1,4 +1,4 @@
-"""What a rank does on its own in an update: sample completions, reward them, take log-probabilities of both models.
+"""The rollout of a rank: sample completions, reward them, and compute the log-probabilities of both models.
 
 Nothing here knows of other ranks.
 """
@@ -54,7 +54,7 @@ class Players:
         return self.policy.config.context - self.new_tokens - len(self.begin)
 
     def encode(self, prompt: str) -> list[int]:
-        """What the models read of a prompt, in tokens: its end, as far as there is room. Never empty."""
+        """Encode a prompt, and cut its beginning if there is no room for it. Never empty."""
         return [*self.begin, *self.tokenizer.encode(prompt)[-self.room :]] or [self.tokenizer.end_of_text]
 
     def sample(
@@ -88,8 +88,8 @@ class Players:
         """`token_log_probs` of a model for all sequences, without gradients, a micro-batch at a time."""
         parts = tokens.split(self.micro_batch_size)
         with autocast(self.precision, self.device):
-            found = [token_log_probs(model(part), part, self.temperature) for part in parts]
-        log_probs, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
+            results = [token_log_probs(model(part), part, self.temperature) for part in parts]
+        log_probs, entropy = (torch.cat(parts) for parts in zip(*results, strict=True))
         return log_probs, entropy
 
 

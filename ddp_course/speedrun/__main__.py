@@ -19,7 +19,7 @@ from ddp_course.speedrun.stages import PRESETS, speedrun
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """What is wrong with the command line is one sentence, as for the trainers."""
+    """An argument parser that reports an error in one sentence, as the trainers do."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message)
@@ -41,25 +41,30 @@ def main(arguments: Iterable[str] | None = None) -> int:
         "a run directory or checkpoint of ours, hf:FOLDER_OR_NAME, or nanochat:SOURCE",
     )
     try:
-        given = parser.parse_args(arguments)
+        options = parser.parse_args(arguments)
         record = speedrun(
-            given.run_dir, given.preset, nproc=given.nproc, data=given.data, seed=given.seed, backbone=given.backbone
+            options.run_dir,
+            options.preset,
+            nproc=options.nproc,
+            data=options.data,
+            seed=options.seed,
+            backbone=options.backbone,
         )
         if all(stage["finished"] for stage in record["stages"].values()):
-            print(f"\nreport: {write_report(given.run_dir)}")
+            print(f"\nreport: {write_report(options.run_dir)}")
         else:
-            print(f"\nstopped; the same command with --run-dir {given.run_dir} goes on")
+            print(f"\nstopped; the same command with --run-dir {options.run_dir} goes on")
             return os.EX_TEMPFAIL  # 75, as of the trainers: a scheduler that sees it starts the speedrun again
     except InputError as error:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
         return 2
     except RunFailed:
         print(
-            f"error: a stage failed, see above; with --run-dir {given.run_dir} it goes on from there", file=sys.stderr
+            f"error: a stage failed, see above; with --run-dir {options.run_dir} it goes on from there", file=sys.stderr
         )
         return 1
     except KeyboardInterrupt:
-        print(f"\ninterrupted; the same command with --run-dir {given.run_dir} goes on", file=sys.stderr)
+        print(f"\ninterrupted; the same command with --run-dir {options.run_dir} goes on", file=sys.stderr)
         return 130
     return 0
 

@@ -1,4 +1,4 @@
-"""What the stages of a speedrun have logged, step by step, as pictures: each result beside what it has to beat."""
+"""Draw the metrics of a speedrun's stages, each result with its baseline."""
 
 from ddp_course.base.errors import InputError
 from ddp_course.base.quantity import format_number, is_number
@@ -20,24 +20,24 @@ def values(records: Records, key: str) -> dict[int, float]:
 
 def last_of(records: Records, key: str) -> float:
     """The value at the last step that has one. Raises InputError if none has."""
-    found = values(records, key)
-    if not found:
+    series = values(records, key)
+    if not series:
         raise InputError(f"the metrics hold no {key.replace('_', ' ')} that is a number")
-    return found[max(found)]
+    return series[max(series)]
 
 
 def best_of(records: Records, key: str) -> int:
     """The step with the highest value; of equals, the earliest. Raises InputError if there is none."""
-    found = values(records, key)
+    series = values(records, key)
     last_of(records, key)
-    return max(sorted(found), key=found.__getitem__)
+    return max(sorted(series), key=series.__getitem__)
 
 
-def first_to_last(name: str, found: dict[int, float]) -> str:
-    steps = sorted(found)
+def first_to_last(name: str, series: dict[int, float]) -> str:
+    steps = sorted(series)
     if not steps:
         raise InputError(f"the metrics hold no {name} that is a number")
-    first, last = format_number(found[steps[0]]), format_number(found[steps[-1]])
+    first, last = format_number(series[steps[0]]), format_number(series[steps[-1]])
     if len(steps) == 1:
         return f"{name} {last} at step {steps[0]}"
     return f"{name} {first} at step {steps[0]}, {last} at step {steps[-1]}"
@@ -49,16 +49,16 @@ def draw_pretrain(records: Records):
 
 def draw_reward(records: Records):
     """Accuracy on held-out pairs over the steps, with its intervals, beside that of the backbone without a head."""
-    found, best = values(records, "val_accuracy"), best_of(records, "val_accuracy")
-    baseline, last = last_of(records, "val_baseline"), max(found)
-    then = "its best and last" if best == last else f"its best, {found[last]:.1%} at step {last}"
+    series, best = values(records, "val_accuracy"), best_of(records, "val_accuracy")
+    baseline, last = last_of(records, "val_baseline"), max(series)
+    then = "its best and last" if best == last else f"its best, {series[last]:.1%} at step {last}"
     figure, axes = new_figure(
-        f"Reward model: {found[best]:.1%} of the held-out pairs at step {best}, {then}; the backbone's likelihood "
+        f"Reward model: {series[best]:.1%} of the held-out pairs at step {best}, {then}; the backbone's likelihood "
         f"alone {baseline:.1%}",
         3.0,
     )
-    draw_shares(axes, found, last_of(records, "val_pairs"), "with the head, 95 % interval")
-    axes.plot(best, found[best], "*", markersize=15, color=RANK_COLOURS[1], zorder=5, label="kept as the best")
+    draw_shares(axes, series, last_of(records, "val_pairs"), "with the head, 95 % interval")
+    axes.plot(best, series[best], "*", markersize=15, color=RANK_COLOURS[1], zorder=5, label="kept as the best")
     axes.axhline(baseline, color=MUTED, linestyle="--", label="likelihood alone, no training")
     axes.set_xlabel("optimizer step"), axes.set_ylabel("held-out pair accuracy"), axes.margins(y=0.2)
     axes.legend(fontsize=9, loc="upper left", ncols=3)  # in one row above the curve
@@ -66,7 +66,7 @@ def draw_reward(records: Records):
 
 
 def draw_grpo(records: Records):
-    """What the judge sees, its reward, beside what it does not, the share that parses; real code is a line in both."""
+    """Draw the judge's reward and the share of completions that parses, each with the value of real code as a line."""
     reward, parse_rate = values(records, "val_reward"), values(records, "val_parses")
     real, real_rate = last_of(records, "val_real"), last_of(records, "val_real_parses")
     last = max(reward)

@@ -1,4 +1,4 @@
-"""What a speedrun did, on one Markdown page with figures: time, tokens, losses, accuracies, samples."""
+"""Write the report of a speedrun, a Markdown page with figures: time, tokens, losses, accuracies, samples."""
 
 import math
 from pathlib import Path
@@ -126,7 +126,7 @@ def of_the_policy(records: Records) -> str:
 
 
 def rows_before_the_reward(run_dir: Path, record: dict, metrics: Records) -> list[tuple[str, str, str]]:
-    """Of the tokenizer and the pre-training, which a run from a backbone has not."""
+    """The rows on the tokenizer and the pre-training, which a run from a backbone does not have."""
     chosen = PRESETS[record["preset"]]["tokenizer"]
     tokens = open_tokens(prepare(record["data"], chosen["tokenizer"], chosen["vocab_size"]))
     read = product_of_settings(run_dir / "pretrain", "steps", "tokens_per_update")
@@ -141,7 +141,7 @@ def rows_before_the_reward(run_dir: Path, record: dict, metrics: Records) -> lis
 
 
 def product_of_settings(run_dir: Path, *names: str) -> int:
-    """Of whole numbers among a run's settings. Raises InputError if one is not there."""
+    """Read whole numbers from a run's settings. Raises InputError if one is missing."""
     path = run_dir / "config.json"
     settings = read_object(path)
     for name in names:

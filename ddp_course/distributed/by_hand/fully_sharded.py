@@ -157,14 +157,14 @@ def fully_shard_by_hand(
 def full_state_dict(sharded: nn.Module) -> dict[str, Tensor]:
     """The weights under the names that the model had before it was sharded. A collective: call it on every rank."""
     layers = [part for part in sharded.modules() if isinstance(part, FullyShardedLayer)]
-    found = dict(sharded.state_dict())
+    state = dict(sharded.state_dict())
     prefix = {part: f"{name}." if name else "" for name, part in sharded.named_modules()}
     for layer in layers:
-        found.pop(f"{prefix[layer]}shard")
+        state.pop(f"{prefix[layer]}shard")
         for tensor, attributes in zip(layer.full_parameters(), layer._attributes, strict=True):
-            found |= {prefix[part] + name: tensor for part, name in attributes}
+            state |= {prefix[part] + name: tensor for part, name in attributes}
     wrappers = {prefix[layer] + "module." for layer in layers}
-    return {_without(wrappers, name): tensor for name, tensor in found.items()}
+    return {_without(wrappers, name): tensor for name, tensor in state.items()}
 
 
 def _without(wrappers: set[str], name: str) -> str:
