@@ -108,7 +108,7 @@ def read_traces(paths) -> dict[int, Trace]:
             ) from error
     twice = [rank for rank, raws in by_rank.items() if len(raws) > 1]
     if twice or not by_rank:
-        raise InputError(f"One trace per rank is needed; got {f'raws of rank {twice[0]}' if twice else 'none'}.")
+        raise InputError(f"One trace per rank is needed; got {f'several of rank {twice[0]}' if twice else 'none'}.")
     zero = min(raws[0][0] for raws in by_rank.values())
     return {
         rank: Trace(rank, raw["traceEvents"], (base - zero) / 1e3) for rank, [(base, raw)] in sorted(by_rank.items())
