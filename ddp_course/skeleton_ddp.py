@@ -33,11 +33,11 @@ parser.add_argument("--tokens-per-update", type=int, default=2048, help="tokens 
 parser.add_argument("--micro-batch-size", type=int, default=8, help="windows per rank and forward pass")
 parser.add_argument("--context", type=int, default=64, help="tokens per window")
 parser.add_argument("--learning-rate", type=float, default=3e-3, help="its peak, after a tenth of the steps")
-parser.add_argument("--clip", type=float, default=1.0, help="largest norm of the gradient of an update")
-parser.add_argument("--precision", default="float32", help="of the matrix products: float32 or bfloat16")
+parser.add_argument("--gradient-clip", type=float, default=1.0, help="largest norm of the gradient of an update")
+parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"], help="of matrix products")
 parser.add_argument("--validation-windows", type=int, default=64, help="windows per validation")
-parser.add_argument("--report-every", type=int, default=10, help="steps between printed losses, and looks for SIGTERM")
-parser.add_argument("--save-every", type=int, default=20, help="steps between checkpoints, and between validations")
+parser.add_argument("--log-every", type=int, default=10, help="steps between losses, and looks for SIGTERM")
+parser.add_argument("--checkpoint-every", type=int, default=20, help="steps between checkpoints and validations")
 parser.add_argument("--run-dir", type=Path, help="where checkpoints are kept; without it there are none")
 parser.add_argument("--exit-code-when-stopped", type=int, default=75, help="of a run that SIGTERM ended too early")
 parser.add_argument("--seed", type=int, default=1, help="of the first weights and of the order of the data")
@@ -45,9 +45,13 @@ parser.add_argument("--seed", type=int, default=1, help="of the first weights an
 
 def main():
     options = parser.parse_args()
+    for name, value in vars(options).items():  # no steps, a rate that is no number: no run can mean them
+        least = 0 if name in ("learning_rate", "gradient_clip", "exit_code_when_stopped", "seed") else 1
+        if isinstance(value, int | float) and not least <= value < math.inf:
+            parser.error(f"argument --{name.replace('_', '-')}: must be a number from {least} up, not {value}")
     # Without torchrun: a group of one process, so that one code path serves both.
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-    os.environ |= {name: os.environ.get(name, value) for name, value in alone.items()}
+    defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    os.environ |= {name: os.environ.get(name, value) for name, value in defaults.items()}
     rank, world_size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
@@ -60,10 +64,10 @@ def main():
 
 
 def train(options, rank, world_size, local_rank, device):
-    together = options.micro_batch_size * options.context * world_size
-    accumulation_steps, rest = divmod(options.tokens_per_update, together)
+    per_pass = options.micro_batch_size * options.context * world_size
+    accumulation_steps, rest = divmod(options.tokens_per_update, per_pass)
     if rest or not accumulation_steps:
-        wrong = f"--tokens-per-update {options.tokens_per_update:,} is not a multiple of the {together:,} of all ranks"
+        wrong = f"--tokens-per-update {options.tokens_per_update:,} is not a multiple of the {per_pass:,} of all ranks"
         raise SystemExit(wrong if rank == 0 else 1)
 
     if local_rank == 0:  # one process per machine writes the token file; the others read it when it is whole
@@ -88,7 +92,8 @@ def train(options, rank, world_size, local_rank, device):
     for step in range(first_step, options.steps):
         for group in optimizer.param_groups:
             group["lr"] = options.learning_rate * schedule(step, options.steps)
-        torch.manual_seed(hash((options.seed, step, rank)))  # dropout: other masks per rank, the same after a resume
+        own = np.random.SeedSequence([options.seed, step, rank]).generate_state(1, np.uint64)
+        torch.manual_seed(int(own[0]))  # dropout: other masks per rank, the same after a resume
         loss_sum = torch.zeros((), device=device)
         batches = micro_batches(tokens.train, step, accumulation_steps, options, rank, world_size)
         for number, (inputs, targets) in enumerate(batches, start=1):
@@ -99,24 +104,24 @@ def train(options, rank, world_size, local_rank, device):
                 # DDP divides by the number of ranks; the mean is wanted over the tokens of the whole update.
                 (loss * world_size / options.tokens_per_update).backward()
             loss_sum += loss.detach()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip)  # of the averaged gradient
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)  # of the averaged gradient
         optimizer.step()
         optimizer.zero_grad()
 
         done, last = step + 1, step + 1 == options.steps
-        if done % options.report_every == 0 or last:  # seldom: to read a number from a GPU is to wait for it
+        if done % options.log_every == 0 or last:  # seldom: to read a number from a GPU is to wait for it
             report = torch.stack([loss_sum, torch.tensor(float(len(stop_requests)), device=device)])
             dist.all_reduce(report)  # the loss of the global batch, and whether any rank was asked to stop
             stopping = bool(report[1] > 0) and not last
             if rank == 0:
                 loss = report[0] / options.tokens_per_update
                 print(f"step {done}  loss {loss:.6f}  gradient norm {norm:.4f}", flush=True)
-        if done % options.save_every == 0 or last or stopping:
+        if done % options.checkpoint_every == 0 or last or stopping:
             save(options.run_dir, done, model, optimizer, rank)
         if stopping:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it to the others when one rank has left
             break
-        if done % options.save_every == 0 or last:
+        if done % options.checkpoint_every == 0 or last:
             validation_loss = validate(model, tokens.val, options, rank, world_size, device)
             if rank == 0:
                 print(f"step {done}  validation loss {validation_loss:.6f}", flush=True)
@@ -138,8 +143,8 @@ def micro_batches(tokens, step, accumulation_steps, options, rank, world_size):
     shape = (accumulation_steps, world_size, options.micro_batch_size)
     draw = np.random.Philox(key=np.array([options.seed, step], dtype=np.uint64)).random_raw(math.prod(shape))
     starts = (draw % np.uint64(len(tokens) - options.context)).astype(np.int64).reshape(shape)
-    for mine in starts[:, rank]:
-        windows = torch.from_numpy(tokens[mine[:, None] + np.arange(options.context + 1)].astype(np.int64))
+    for rank_starts in starts[:, rank]:
+        windows = torch.from_numpy(tokens[rank_starts[:, None] + np.arange(options.context + 1)].astype(np.int64))
         yield windows[:, :-1], windows[:, 1:]  # the target of a token is the token after it
 
 

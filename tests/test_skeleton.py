@@ -10,12 +10,13 @@ import pytest
 import warm
 from training_runs import ROOT, metrics, train_in_turn
 
+from ddp_course import skeleton_ddp
 from ddp_course.authoring.notebook_run import read_notebook, written_files
 from ddp_course.lab.probe import printed
 
 SKELETON = ROOT / "ddp_course" / "skeleton_ddp.py"
 STEPS = 4
-FLAGS = ("--steps", STEPS, "--report-every", 1, "--save-every", 2, "--tokens-per-update", 2048)
+FLAGS = ("--steps", STEPS, "--log-every", 1, "--checkpoint-every", 2, "--tokens-per-update", 2048)
 # The same settings in the words of the trainer.
 TRAINER = (
     "--preset",
@@ -98,7 +99,7 @@ def test_notebook_09_ends_with_it():
 
 def test_it_is_short_and_knows_only_a_model_and_tokens_of_ours():
     text = SKELETON.read_text()
-    assert len(text.splitlines()) <= 190
+    assert len(text.splitlines()) <= 200
     assert len(re.findall(r"^(?:from|import) ddp_course", text, re.MULTILINE)) == 2
 
 
@@ -110,3 +111,16 @@ def test_make_skeleton_writes_a_script_that_runs_and_overwrites_nothing(tmp_path
     assert "step 1  loss" in printed, printed
     again = subprocess.run(make, capture_output=True, text=True)
     assert again.returncode != 0 and "train.py is there already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["--steps 0", "--micro-batch-size 0", "--context -1", "--log-every 0", "--checkpoint-every 0", "--seed -1"]
+    + ["--learning-rate nan", "--gradient-clip inf", "--precision bf16", "--validation-windows 0"],
+)
+def test_a_value_that_makes_no_sense_is_refused_by_its_flag(flags, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["skeleton_ddp.py", *flags.split()])
+    with pytest.raises(SystemExit) as refused:
+        skeleton_ddp.main()
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert refused.value.code == 2 and f"argument {flags.split()[0]}: " in error
