@@ -29,13 +29,13 @@ def look_at_job(pid: int) -> Job:
         )
     earlier = _usages(processes)
     time.sleep(LISTEN)
-    now, found = _usages(processes), {}
+    now, looked_at = _usages(processes), {}
     for number, process in sorted(processes.items()):
         state = movement.state_of(process, now[number], earlier[number], LISTEN)
-        rank = found[number] = Rank(number, process.pid, state)
+        rank = looked_at[number] = Rank(number, process.pid, state)
         if rank.running:
             ranks.look(rank, process)
-    return Job(found, _world_size(processes), "now")
+    return Job(looked_at, _world_size(processes), "now")
 
 
 def _ranks_around(process: psutil.Process) -> dict[int, psutil.Process]:
@@ -44,11 +44,11 @@ def _ranks_around(process: psutil.Process) -> dict[int, psutil.Process]:
     while launcher.pid != 1 and "LOCAL_RANK" in _environment(launcher):
         launcher = launcher.parent()
     family = [] if launcher.pid == 1 else launcher.children(recursive=True)
-    found = ranks.by_environment(family)
-    launchers = sorted({each.ppid() for each in found.values()})
+    processes = ranks.by_environment(family)
+    launchers = sorted({each.ppid() for each in processes.values()})
     if len(launchers) > 1:
         raise InputError(f"Process {process.pid} has several jobs; attach to one of {', '.join(map(str, launchers))}.")
-    if not found and "RANK" in environment:  # started by hand: they have the store's port in common
+    if not processes and "RANK" in environment:  # started by hand: they have the store's port in common
         meeting = [environment.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")]
         everybody = [each for each in psutil.process_iter() if "RANK" in _environment(each)]
         same = [
@@ -56,16 +56,16 @@ def _ranks_around(process: psutil.Process) -> dict[int, psutil.Process]:
             for each in everybody
             if [_environment(each).get(name) for name in ("MASTER_ADDR", "MASTER_PORT")] == meeting
         ]
-        found = ranks.by_environment(same)
-    if len(found) > 1:
-        return found
+        processes = ranks.by_environment(same)
+    if len(processes) > 1:
+        return processes
     parent = process.parent()
-    for around in (next(iter(found.values()), process), process, parent):
+    for around in (next(iter(processes.values()), process), process, parent):
         if around is not None and around.pid != 1:
             connected = ranks.by_connections([around, *around.children(recursive=True)])
             if len(connected) > 1:
                 return connected
-    return found
+    return processes
 
 
 def _store(environment: dict[str, str]) -> tuple:

@@ -69,9 +69,9 @@ def _check(options) -> int:
 
 
 def _meet(options) -> int:
-    found = meeting.look(options.endpoint)
-    print(meeting.checklist(found), flush=True)
-    return 1 if any(each.status == "wrong" for each in found) else 0
+    observations = meeting.look(options.endpoint)
+    print(meeting.checklist(observations), flush=True)
+    return 1 if any(each.status == "wrong" for each in observations) else 0
 
 
 class _Parser(argparse.ArgumentParser):

@@ -128,7 +128,7 @@ def bytes_by_connection(ports: set[int]) -> dict[str, int]:
 
     Asked of the kernel as `ss -i` does (man 7 sock_diag). {} where it does not answer.
     """
-    found = {}
+    carried = {}
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as kernel:  # NETLINK_SOCK_DIAG
             kernel.settimeout(1)
@@ -136,14 +136,14 @@ def bytes_by_connection(ports: set[int]) -> dict[str, int]:
                 # established ones, with their tcp_info: SOCK_DIAG_BY_FAMILY (20), NLM_F_REQUEST | NLM_F_DUMP
                 request = struct.pack("=BBBBI48x", address_family, socket.IPPROTO_TCP, 1 << 1, 0, 1 << 1)
                 kernel.send(struct.pack("=IHHII", 16 + len(request), 20, 0x301, 1, 0) + request)
-                while _read_answer(kernel.recv(1 << 18), ports, found):
+                while _read_answer(kernel.recv(1 << 18), ports, carried):
                     pass
     except (OSError, AttributeError, struct.error):
         pass
-    return found
+    return carried
 
 
-def _read_answer(data: bytes, ports: set[int], found: dict[str, int]) -> bool:
+def _read_answer(data: bytes, ports: set[int], carried: dict[str, int]) -> bool:
     """Whether more is to come."""
     while data:
         length, kind = struct.unpack_from("=IH", data)
@@ -153,7 +153,7 @@ def _read_answer(data: bytes, ports: set[int], found: dict[str, int]) -> bool:
         while len(attributes) >= 4 and not ports & set(struct.unpack_from(">HH", data, 20)):
             size, name = struct.unpack_from("=HH", attributes)
             if name == 2 and size >= 140:  # INET_DIAG_INFO: tcpi_bytes_acked and tcpi_bytes_received
-                found[f"socket:[{inode}]"] = sum(struct.unpack_from("=QQ", attributes, 124))
+                carried[f"socket:[{inode}]"] = sum(struct.unpack_from("=QQ", attributes, 124))
             attributes = attributes[(size + 3) & ~3 :]
         data = data[(length + 3) & ~3 :]
     return True

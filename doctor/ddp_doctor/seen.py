@@ -84,10 +84,6 @@ class Rank:
         """Is it at work, or waits for what may come without the other ranks?"""
         return self.works() or bool(self.running and self.waits_for)
 
-    @property
-    def imports(self) -> bool:
-        return any(frame.file.startswith("<frozen importlib") for frame in self.stack)
-
     def call(self) -> str | None:
         """The function of torch.distributed that the rank stands in, as its script calls it; None if in none.
 
