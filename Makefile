@@ -66,9 +66,10 @@ fuzz: $(READY)  ## ten minutes of random command lines, files and environments; 
 chaos: $(READY)  ## kills, freezes and damages 200 runs of the trainers, others each time, and writes the table
 	$(BIN)/python tests/chaos.py $(ARGS)
 
-lint: $(READY)  ## ruff: its rules and its format
+lint: $(READY)  ## ruff's rules and format, and who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
+	$(BIN)/lint-imports --no-logo --no-cache
 
 lab: $(READY)  ## read the course in JupyterLab, from a page that shows how far you are
 	@$(BIN)/python -m ddp_course.lab.start_page progress

@@ -34,7 +34,7 @@ EXTRAS = ("bench", "peers", "wandb")  # each file holds what its extra needs bes
 def blocks(text: str) -> dict[str, str]:
     """A requirements file as {name: its block, one for each environment that has a version of its own}."""
     found: dict[str, str] = {}
-    for block in re.findall(r"^[A-Za-z0-9].*(?:\n[ \t]+\S.*)*\n", text, re.MULTILINE):
+    for block in re.findall(r"^[A-Za-z0-9]\S*==.*(?:\n[ \t]+\S.*)*\n", text, re.MULTILINE):
         name = re.match(r"[A-Za-z0-9._-]+", block)[0]
         found[name] = found.get(name, "") + block
     return found

@@ -250,7 +250,7 @@ def test_make_train_leaves_hidden_gpus_alone(commands, monkeypatch, visible, pro
 )
 def test_each_lane_checks_style_first_and_chooses_by_marks(target, chosen):
     run = make("--dry-run", target).stdout
-    assert -1 < run.index("ruff check .") < run.index("-m pytest") < run.index(chosen)
+    assert -1 < run.index("ruff check .") < run.index("lint-imports") < run.index("-m pytest") < run.index(chosen)
 
 
 def test_make_test_runs_what_it_is_told_to():
