@@ -6,8 +6,8 @@ import subprocess
 import time
 
 import pytest
-from grader.edited import text_of
 
+from ddp_course.authoring.answers import text_of
 from ddp_course.base.errors import InputError
 from ddp_course.cluster import Cluster, slurm_unavailable, unavailable
 from ddp_course.cluster import slurm as slurm_module

@@ -46,7 +46,7 @@ def test_a_wrong_answer_is_caught(question, answer):
 
 @pytest.mark.parametrize(("question", "answer"), RIGHT)
 def test_a_right_answer_passes(question, answer):
-    verdict = all_verdicts(question[:2], every=False)[question][answer.name]
+    verdict = all_verdicts(question[:2], False)[question][answer.name]
     assert verdict.passed, verdict
     assert len(verdict.facts) == len(load(question).checks)
 
