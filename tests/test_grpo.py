@@ -674,6 +674,10 @@ BAD = {
         ["--objective", "pairwise", "--pairs", "{tmp}/bad.jsonl"],
         "bad.jsonl, line 1: 'rejected' is missing",
     ),
+    "pairs between which the reward sees no difference": (
+        ["--objective", "pairwise", "--pairs", "{tmp}/equal.jsonl"],
+        "the same reward to both answers of each of the 2 pairs in {tmp}/equal.jsonl, so nothing would be learned",
+    ),
     "another run's checkpoint": (["--resume", "{whole}/checkpoints/step_000012"], "this run has"),
 }
 
@@ -685,6 +689,7 @@ def test_bad_input_is_one_sentence(pretrained, code, whole, tmp_path, what):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("no code here\n" * 99)
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a", "chosen": "b"}\n')
+    write_pairs(tmp_path / "equal.jsonl", [Pair("", "    return a\n", "    return a)\n")] * 2)  # neither parses
     given = arguments(pretrained, code, tmp_path / "run", *flags)
     given = [str(one).format(tmp=tmp_path, whole=whole[0]) for one in given]
     try:
@@ -692,7 +697,7 @@ def test_bad_input_is_one_sentence(pretrained, code, whole, tmp_path, what):
             grpo_ddp.train(command_line.parse(grpo_ddp.PRESETS, given))
     finally:
         process_group.stop()
-    assert said in str(refused.value) and len(str(refused.value).splitlines()) == 1
+    assert said.format(tmp=tmp_path) in str(refused.value) and len(str(refused.value).splitlines()) == 1
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 

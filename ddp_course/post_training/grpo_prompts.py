@@ -36,4 +36,15 @@ def collect_or_read_prompts(
     if config.objective == "grpo":
         prompts_of(prompts.train, seed=config.seed, update=0, count=config.prompts_per_update)  # refuses too few
     pairs = read_pairs(Path(config.pairs)) if config.pairs else []
+    if pairs and all(has_equal_rewards(pair, players) for pair in pairs):
+        raise InputError(
+            f"--reward {config.reward} gives the same reward to both answers of each of the {len(pairs):,} pairs in "
+            f"{config.pairs}, so nothing would be learned; give pairs whose chosen answer earns more"
+        )
     return prompts, pairs, str(keep(prompts, pairs))
+
+
+def has_equal_rewards(pair: Pair, players: Players) -> bool:
+    """Whether the pairwise objective gives both answers no weight: it is the difference of their rewards."""
+    chosen, rejected = players.reward.score([pair.prompt] * 2, [pair.chosen, pair.rejected]).tolist()
+    return chosen == rejected
