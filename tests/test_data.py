@@ -668,6 +668,15 @@ def test_a_large_vocabulary_is_written_with_four_bytes(tmp_path, monkeypatch):
     assert (folder / "train.bin").stat().st_size == 4 * len(tokens.train)
 
 
+@pytest.mark.parametrize("name", ["bpe", "rustbpe"])
+def test_more_ids_than_the_text_can_give_are_not_asked_of_the_library(tmp_path, name):
+    """It takes memory for all of them at once, and aborts the process if there is not enough."""
+    if name == "rustbpe":
+        pytest.importorskip("rustbpe")
+    folder = token_file.prepare(str(numbered_files(tmp_path / "many", 3)), name, 10**12, say=silent)
+    assert 257 < token_file.open_tokens(folder).tokenizer.vocab_size < 10_000
+
+
 def test_a_large_corpus_trains_the_tokenizer_on_every_kth_document(tmp_path, monkeypatch):
     data = str(numbered_files(tmp_path / "many", 40))
     corpus = corpora.load(data)

@@ -416,7 +416,7 @@ BAD_FLAGS = {
     "no code": ("--pairs {tmp}/prose", "no pairs can be made from"),
     "no weights": ("--weights {tmp}/none.json", "cannot read"),
     "weights of other prompts": ("--weights {tmp}/other.json", "60 of 60 prompts have no weight, more than"),
-    "bad weights": ("--weights {tmp}/bad.json", "is -1, expected a number above 0"),
+    "bad weights": ("--weights {tmp}/bad.json", "is -1, expected a number from 1e-30 to 1e30"),
     "a cap below the average": ("--weight-cap 0.5", "--weight-cap must be at least 1, the average, not 0.5"),
     "a cap that is no number": ("--weight-cap nan", "--weight-cap must be a number"),
     "an unknown mode": ("--weight-mode median", "invalid choice 'median'"),

@@ -54,9 +54,9 @@ def computed(prompts: Iterable[str]) -> dict[str, float]:
 
 
 def read_weights(path: Path) -> dict[str, float]:
-    """Read weights by md5 from a JSON object {md5 of the prompt, at least its first 16 digits: weight above 0}.
+    """Read weights by md5 from a JSON object {md5 of the prompt, at least its first 16 digits: weight}.
 
-    Raises InputError that names the wrong entry.
+    A weight is from 1e-30 to 1e30. Raises InputError that names the wrong entry.
     """
 
     def entries(pairs: list[tuple[str, object]]) -> dict[str, float]:
@@ -64,8 +64,9 @@ def read_weights(path: Path) -> dict[str, float]:
         for key, weight in pairs:
             if not re.fullmatch(r"[0-9a-f]{16,32}", key):
                 raise InputError(f"{path}: {key!r} is not an md5 in 16 to 32 hex digits")
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
-                raise InputError(f"{path}: the weight of {key} is {weight!r}, expected a number above 0")
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 1e-30 <= weight <= 1e30:
+                shown = repr(weight)[:40]
+                raise InputError(f"{path}: the weight of {key} is {shown}, expected a number from 1e-30 to 1e30")
             if weights.setdefault(key[:16], float(weight)) != weight:
                 raise InputError(f"{path}: {key[:16]} occurs twice, with weights {weights[key[:16]]} and {weight}")
         return weights

@@ -194,6 +194,8 @@ def _build(
     start = time.monotonic()
     every = max(1, round(size / TRAINING_BYTES))
     if trained := existing_tokenizer is None:
+        # A merge needs a byte of the text at least; the library takes memory for as many as it is asked for.
+        vocab_size = min(vocab_size, tokenizer.SMALLEST_VOCAB_SIZE + min(size, 2 * TRAINING_BYTES))
         existing_tokenizer = tokenizer.build(name, islice(corpus.documents("train"), 0, None, every), vocab_size)
     if trained and name != "bytes":
         say(f"training the tokenizer {name}: {existing_tokenizer.vocab_size} ids, {time.monotonic() - start:.1f} s")
