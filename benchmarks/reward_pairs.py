@@ -25,12 +25,12 @@ from ddp_course import minigpt_ddp
 from ddp_course.data.pairs import TRAIN, Pair, pairs_of_update, prepare_pairs, read_pairs
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.distributed import process_group
-from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, set_attention
 from ddp_course.models.reward import FrozenBackbone, RewardHead, feature_count
 from ddp_course.post_training.backbones import Backbone, frozen_minigpt
 from ddp_course.post_training.reward_model import RewardModel, padded
 from ddp_course.reward_ddp import PRESETS, features_of, margins_of, reading
-from ddp_course.training.precision import autocast, settle_arithmetic
+from ddp_course.training.precision import autocast, choose_precision, set_matmul_precision
 
 PAIRS = 64  # an update, as in the laptop preset
 
@@ -85,14 +85,16 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = prepare_pairs("stdlib", 1000, 50, 1, say=lambda line: None)
     known, model = read_pairs(Path(folder) / TRAIN), make_model()
-    arithmetic = settle_arithmetic(
+    arithmetic = choose_precision(
         process_group.start(),
         "auto",
         PRESETS["laptop"].max_tokens,
         {},
-        trial=lambda: reading(model.backbone, PRESETS["laptop"]),
+        make_trial=lambda: reading(model.backbone, PRESETS["laptop"]),
     )
     model.precision = arithmetic.precision
+    set_matmul_precision(arithmetic.precision)
+    set_attention(model, arithmetic.attention)
     optimizer = torch.optim.AdamW(model.head.parameters(), lr=1e-4)
     sides = {
         "ours": lambda pairs: features_of(model, pairs),

@@ -45,7 +45,7 @@ from ddp_course.training.diloco import DiLoCo
 from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
-from ddp_course.training.precision import autocast, by_rule, parameter_dtype
+from ddp_course.training.precision import autocast, choose_attention, parameter_dtype, set_matmul_precision
 from ddp_course.training.settings import check_ranges
 from ddp_course.training.throughput import peak_per_second
 
@@ -90,10 +90,11 @@ def train(config: DiLoCoConfig) -> int:
     need = training_bytes(parameters, dtype) + batch_bytes(config, model_config)
     need += 3 * parameters * dtype.itemsize  # the common weights, the outer gradient, and momentum
     require_memory(world, "this training run", need)
-    by_rule(config.precision, world.device, config.context).use()
+    set_matmul_precision(config.precision)
+    attention = choose_attention(config.precision, world.device, config.context)
 
     # DiLoCo 1/6: no wrapper around the model. Each worker has an optimizer of its own; the outer one is common.
-    model = MiniGPT(model_config).to(world.device, dtype)
+    model = MiniGPT(model_config, attention).to(world.device, dtype)
     inner = make_inner(config, model)
     process_group.seed_rank(config.seed, world.rank)
     diloco = DiLoCo(world, model, inner, config.outer_lr, config.outer_momentum)

@@ -46,7 +46,7 @@ from ddp_course.training.command_line import run
 from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
-from ddp_course.training.precision import autocast, by_rule, parameter_dtype
+from ddp_course.training.precision import autocast, choose_attention, parameter_dtype, set_matmul_precision
 from ddp_course.training.settings import check_ranges
 
 
@@ -96,10 +96,11 @@ def train(config: ExpertsConfig) -> int:
     need = max((of_experts + others) * dtype.itemsize, training_bytes(others + of_experts // expert_ranks, dtype))
     need += 16 * config.tokens_per_update // world.size  # the tokens and targets of a step are held at once
     require_memory(world, "this training run", need + batch_bytes(config, model_config))
-    by_rule(config.precision, world.device, config.context).use()
+    set_matmul_precision(config.precision)
+    attention = choose_attention(config.precision, world.device, config.context)
 
     # MoE 2/7: every rank makes the same whole model and keeps its experts. All else is replicated.
-    model = MixtureGPT(model_config, config.experts, config.best).to(world.device, dtype)
+    model = MixtureGPT(model_config, config.experts, config.best, attention).to(world.device, dtype)
     names = names_by_group(model)
     model.spread(mesh.tp)
     optimizer = make_adamw(model, config.learning_rate, config.weight_decay)  # after sharding

@@ -33,7 +33,7 @@ from ddp_course.distributed.bucket_order import wrap
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.replica_check import assert_replicas_equal
 from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over_ranks
-from ddp_course.models.minigpt import MiniGPTConfig
+from ddp_course.models.minigpt import MiniGPTConfig, set_attention
 from ddp_course.post_training.backbones import prepare_backbone
 from ddp_course.post_training.batch import Batch, describe
 from ddp_course.post_training.grpo import AdaptiveBeta, grpo_loss, token_log_probs
@@ -49,7 +49,7 @@ from ddp_course.training.command_line import run
 from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory
 from ddp_course.training.optimization import make_adamw, set_learning_rate
-from ddp_course.training.precision import autocast, by_rule, parameter_dtype
+from ddp_course.training.precision import autocast, choose_attention, parameter_dtype, set_matmul_precision
 
 IDENTITY = ("objective", "reward", "prompts_per_update", "group_size", "new_tokens", "passes", "seed", "precision")
 
@@ -68,7 +68,8 @@ def train(config: GRPOConfig) -> int:
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="grpo")
     start = load_policy(from_rank_0(world, lambda: prepare_policy(config.pretrained)))
     policy = start.model.to(world.device, parameter_dtype(config.precision))
-    by_rule(config.precision, world.device, policy.config.context).use()
+    set_matmul_precision(config.precision)
+    set_attention(policy, choose_attention(config.precision, world.device, policy.config.context))
     reward, identity = Parses(config.min_statements), {name: getattr(config, name) for name in IDENTITY}
     if config.reward == "model":
         name = config.reward_backbone

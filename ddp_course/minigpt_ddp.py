@@ -44,7 +44,7 @@ from ddp_course.training.command_line import run
 from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
-from ddp_course.training.precision import autocast, parameter_dtype, settle_arithmetic
+from ddp_course.training.precision import autocast, choose_precision, parameter_dtype, set_matmul_precision
 from ddp_course.training.settings import check_ranges
 from ddp_course.training.throughput import peak_per_second
 
@@ -101,7 +101,7 @@ def train(config: TrainConfig) -> int:
     model_config = make_model_config(config, tokens)
     need = training_bytes(parameter_count(model_config), parameter_dtype(config.precision))
     require_memory(world, "this training run", need + batch_bytes(config, model_config))
-    arithmetic = settle_arithmetic(
+    arithmetic = choose_precision(
         world,
         config.precision,
         config.context,
@@ -109,7 +109,8 @@ def train(config: TrainConfig) -> int:
         lambda: minigpt.piece_of_a_step(model_config, config.micro_batch_size, world.device),
     )
     precision = arithmetic.precision
-    model = MiniGPT(model_config).to(world.device, parameter_dtype(precision))
+    set_matmul_precision(precision)
+    model = MiniGPT(model_config, arithmetic.attention).to(world.device, parameter_dtype(precision))
     optimizer = make_adamw(model, config.learning_rate, config.weight_decay)
     scaler = torch.amp.GradScaler(world.device.type, enabled=precision == "float16")
     process_group.seed_rank(config.seed, world.rank)

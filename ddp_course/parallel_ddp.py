@@ -48,7 +48,7 @@ from ddp_course.training.command_line import run
 from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
-from ddp_course.training.precision import autocast, by_rule, parameter_dtype
+from ddp_course.training.precision import autocast, choose_attention, parameter_dtype, set_matmul_precision
 from ddp_course.training.settings import check_ranges
 from ddp_course.training.throughput import peak_per_second
 
@@ -109,10 +109,11 @@ def train(config: ParallelConfig) -> int:
     need = max(parameters * dtype.itemsize, training_bytes(parameters // parts, dtype))
     need += 16 * config.tokens_per_update // mesh.replicas  # the tokens and targets of a step are held at once
     require_memory(world, "this training run", need + 8 * config.tokens_per_update // config.context)
-    by_rule(config.precision, world.device, config.context).use()
+    set_matmul_precision(config.precision)
+    attention = choose_attention(config.precision, world.device, config.context)
 
     # MESH 2/7: every rank makes the same whole model and keeps its stage, heads, units and shards of it.
-    whole = MiniGPT(model_config).to(world.device, dtype)
+    whole = MiniGPT(model_config, attention).to(world.device, dtype)
     names = names_by_group(whole)
     stage = Stage(whole, mesh)
     del whole

@@ -14,7 +14,6 @@ if __name__ == "__main__":
 
 import functools
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from ddp_course.distributed.bucket_order import wrap
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.replica_check import assert_replicas_equal
 from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over_ranks
+from ddp_course.models.minigpt import set_attention
 from ddp_course.models.reward import FrozenBackbone, RewardHead, feature_count
 from ddp_course.post_training.backbones import fingerprint, load_backbone, prepare_backbone
 from ddp_course.post_training.interval import wilson_interval
@@ -42,7 +42,7 @@ from ddp_course.training.command_line import run
 from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import set_learning_rate
-from ddp_course.training.precision import parameter_dtype, settle_arithmetic
+from ddp_course.training.precision import Attention, Trial, choose_precision, parameter_dtype, set_matmul_precision
 
 IDENTITY = ("max_tokens", "head_width", "pairs_per_update", "seed", "weight_mode", "weight_cap")
 
@@ -58,20 +58,23 @@ def train(config: RewardConfig) -> int:
     assert_same_value(world, "the backbone", backbone_fingerprint)
 
     # One rank makes the pairs, or finds them, and all read the same two files.
-    folder = Path(from_rank_0(world, lambda: str(make_or_find_pairs(config, run_directory.resumed_settings))))
+    counts, resumed = (config.train_pairs, config.validation_pairs), run_directory.resumed_settings
+    folder = from_rank_0(world, lambda: prepare_pairs(config.pairs, *counts, config.seed, resumed_settings=resumed))
     train_pairs, held_out = read_pairs(folder / TRAIN), read_pairs(folder / VALIDATION)
     weights = weigh(train_pairs, config, world)
     weight_sum = math.fsum(weights.tolist())  # exact: the same with any number of threads
     pairs_fingerprint = pairs.fingerprint(folder)
     assert_same_value(world, "the pairs and their weights", (pairs_fingerprint, weight_sum))
 
-    arithmetic = settle_arithmetic(
+    arithmetic = choose_precision(
         world,
         config.precision,
         config.max_tokens,
         run_directory.resumed_settings,
-        trial=lambda: reading(backbone.model, config),
+        make_trial=lambda: reading(backbone.model, config),
     )
+    set_matmul_precision(arithmetic.precision)
+    set_attention(backbone.model, arithmetic.attention)
     precision, dtype = arithmetic.precision, parameter_dtype(arithmetic.precision)
     process_group.seed_shared(config.seed)
     require_memory(world, "this training run", least_bytes(config, backbone.model, dtype, world.size))
@@ -166,12 +169,6 @@ def train(config: RewardConfig) -> int:
     return 0
 
 
-def make_or_find_pairs(config: RewardConfig, resumed_settings: Mapping[str, object]) -> Path:
-    """The folder with the two files of pairs. Called on one rank."""
-    counts = config.train_pairs, config.validation_pairs
-    return prepare_pairs(config.pairs, *counts, config.seed, resumed_settings=resumed_settings)
-
-
 def least_bytes(config: RewardConfig, backbone: FrozenBackbone, dtype: torch.dtype, world_size: int) -> int:
     """A lower bound of the memory that a rank needs besides the backbone: the head, features and logits of a step."""
     features = feature_count(backbone.width)
@@ -195,12 +192,17 @@ def weigh(train_pairs: list[Pair], config: RewardConfig, world: World) -> Tensor
     return weights.values
 
 
-def reading(backbone: FrozenBackbone, config: RewardConfig) -> Callable[[], Tensor]:
+def reading(backbone: FrozenBackbone, config: RewardConfig) -> Trial:
     """A trial to time, on the CPU: the backbone reads a micro-batch of long texts."""
     length = min(config.max_tokens, backbone.context)
     tokens = torch.zeros(min(config.micro_batch_size, 1 + 1024 // length), length, dtype=torch.int64)
     starts, lengths = torch.full((len(tokens),), length // 2), torch.full((len(tokens),), length)
-    return lambda: backbone(tokens, starts, lengths)
+
+    def trial(attention: Attention) -> Tensor:
+        set_attention(backbone, attention)
+        return backbone(tokens, starts, lengths)
+
+    return trial
 
 
 def features_of(model: RewardModel, pairs: list[Pair]) -> Tensor:

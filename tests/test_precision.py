@@ -10,29 +10,23 @@ import warm
 from training_runs import checkpoint, largest_gap, metrics, train_here
 
 from ddp_course.base.errors import InputError
-from ddp_course.models.minigpt import causal_attention
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, causal_attention, set_attention
 from ddp_course.training import precision
-from ddp_course.training.precision import Arithmetic, by_rule, fastest
+from ddp_course.training.precision import Arithmetic, choose_attention, fastest, set_matmul_precision
 
 CPU = torch.device("cpu")
 AUTO = ("--precision", "auto", "--steps", 4, "--checkpoint-every", 2)
-OUTCOMES = {  # seconds of float32, of bfloat16 with fused attention, and with plain attention
+OUTCOMES = {  # seconds of float32, of bfloat16 with fused attention, and with attention by plain operations
     "float32 wins": ((1.0, 2.0, 3.0), Arithmetic("float32", "fused")),
     "bfloat16 wins": ((2.0, 1.0, 3.0), Arithmetic("bfloat16", "fused")),
-    "bfloat16 wins with plain attention": ((2.0, 3.0, 1.0), Arithmetic("bfloat16", "plain")),
+    "bfloat16 wins with math attention": ((2.0, 3.0, 1.0), Arithmetic("bfloat16", "math")),
     "too little is won": ((1.0, 0.99, 0.98), Arithmetic("float32", "fused")),
 }
 
 
-@pytest.fixture(autouse=True)
-def switches_as_before():
-    yield
-    Arithmetic("float32", "fused").use()
-
-
 def fake(monkeypatch, seconds):
     """A machine with bfloat16 units on which the trials take so long."""
-    ways = [Arithmetic("float32", "fused"), Arithmetic("bfloat16", "fused"), Arithmetic("bfloat16", "plain")]
+    ways = [Arithmetic("float32", "fused"), Arithmetic("bfloat16", "fused"), Arithmetic("bfloat16", "math")]
     by_way = dict(zip(ways, seconds, strict=True))
     monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
     monkeypatch.setattr(precision, "LONG_ENOUGH", 0.0)
@@ -47,7 +41,7 @@ def test_auto_takes_the_faster_one_and_says_so(tmp_path, monkeypatch, seconds, r
     assert Arithmetic(settings["precision"], settings["attention"]) == right
     (line,) = [line for line in printed.splitlines() if line.startswith("--precision auto")]
     assert f"takes {right.precision}; a trial took: float32 with fused attention {seconds[0] * 1e3:.1f} ms" in line
-    assert torch.backends.cuda.flash_sdp_enabled() == (right.attention == "fused")
+    assert torch.backends.cuda.flash_sdp_enabled(), "a choice of this run has become a switch of the whole process"
 
 
 def test_a_resumed_run_keeps_what_was_decided(tmp_path, monkeypatch):
@@ -59,7 +53,7 @@ def test_a_resumed_run_keeps_what_was_decided(tmp_path, monkeypatch):
     resumed = train_here(tmp_path / "run", *AUTO, "--resume", "auto")
     assert "a trial took" not in resumed
     settings = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert (settings["precision"], settings["attention"]) == ("bfloat16", "plain")
+    assert (settings["precision"], settings["attention"]) == ("bfloat16", "math")
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
     assert largest_gap(checkpoint(tmp_path / "run", 4)["model"], checkpoint(tmp_path / "whole", 4)["model"]) == 0.0
 
@@ -84,7 +78,7 @@ from ddp_course.training import precision
 world = process_group.start(30, "cpu")
 precision.has_bfloat16, precision.LONG_ENOUGH = lambda device: True, 0.0
 precision.seconds_of = lambda way, trial, device: 1.0 if (way.precision == "float32") == world.rank else 2.0
-print(json.dumps(asdict(precision.settle_arithmetic(world, "auto", 64, {}, lambda: None))))
+print(json.dumps(asdict(precision.choose_precision(world, "auto", 64, {}, lambda: None))))
 process_group.stop()
 """)
     run = warm.ranks(tmp_path / "disagree.py", nproc=2)
@@ -95,20 +89,19 @@ def test_the_trials_are_real_work(monkeypatch):
     monkeypatch.setattr(precision, "LONG_ENOUGH", 0.0)
     weight, kinds = torch.ones(4, 4, requires_grad=True), []
 
-    def trial():
+    def trial(attention):
         product = weight @ weight
-        kinds.append(product.dtype)
+        kinds.append((product.dtype, attention))
         return product.float().sum()
 
     _, seconds = fastest(trial, CPU)
-    assert kinds == [torch.float32, torch.bfloat16, torch.bfloat16] * 3
+    assert kinds == [(torch.float32, "fused"), (torch.bfloat16, "fused"), (torch.bfloat16, "math")] * 3
     assert all(0 < one < float("inf") for one in seconds.values()) and weight.grad is not None
 
 
-def attend(way, inputs):
+def attend(attention, inputs):
     """The result of causal attention, and the gradients of the sum of its squares."""
-    Arithmetic("float64", way).use()
-    result = causal_attention(*inputs, 0.0)
+    result = causal_attention(*inputs, 0.0, attention)
     return result, *torch.autograd.grad(result.square().sum(), inputs)
 
 
@@ -116,25 +109,36 @@ def test_both_ways_of_attention_are_the_same(monkeypatch):
     inputs = [torch.randn(2, 3, 7, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     fused = attend("fused", inputs)
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *_, **__: pytest.fail("torch's"))
-    for one, other in zip(fused, attend("plain", inputs), strict=True):
+    for one, other in zip(fused, attend("math", inputs), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     torch.manual_seed(0)
     ones = [torch.zeros(1, 1, 4000, 1), torch.zeros(1, 1, 4000, 1), torch.ones(1, 1, 4000, 1)]
-    Arithmetic("float32", "plain").use()
-    assert causal_attention(*ones, 0.25).mean().item() == pytest.approx(1, abs=0.02)  # what stays is scaled up
-    assert causal_attention(*ones, 0.25)[0, 0, 0].item() in (0.0, pytest.approx(1 / 0.75))
+    assert causal_attention(*ones, 0.25, "math").mean().item() == pytest.approx(1, abs=0.02)  # what stays is scaled up
+    assert causal_attention(*ones, 0.25, "math")[0, 0, 0].item() in (0.0, pytest.approx(1 / 0.75))
+
+
+def test_a_model_computes_attention_as_its_argument_says(monkeypatch):
+    config = MiniGPTConfig(vocab_size=16, context=8, layers=1, heads=2, width=8)
+    tokens, calls, fused = torch.arange(8)[None], [], F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **b: calls.append(1) or fused(*a, **b))
+    model = MiniGPT(config, "math")
+    model(tokens)
+    assert not calls
+    set_attention(model, "fused")
+    model(tokens)
+    assert calls
 
 
 def test_float32_means_float32_and_tf32_means_tf32():
-    Arithmetic("tf32", "fused").use()
+    set_matmul_precision("tf32")
     assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-    Arithmetic("float32", "fused").use()
+    set_matmul_precision("float32")
     assert torch.backends.cuda.matmul.fp32_precision == "ieee"
 
 
 def test_a_wanted_precision_never_depends_on_a_clock():
-    assert by_rule("bfloat16", CPU, 512).attention == "plain"
-    assert by_rule("bfloat16", CPU, 513).attention == by_rule("float32", CPU, 64).attention == "fused"
-    assert by_rule("tf32", torch.device("cuda"), 64) == Arithmetic("tf32", "fused")
+    assert choose_attention("bfloat16", CPU, 512) == "math"
+    assert choose_attention("bfloat16", CPU, 513) == choose_attention("float32", CPU, 64) == "fused"
+    assert choose_attention("tf32", torch.device("cuda"), 64) == "fused"
     with pytest.raises(InputError, match="--precision tf32 needs a GPU"):
-        by_rule("tf32", CPU, 64)
+        choose_attention("tf32", CPU, 64)

@@ -6,7 +6,7 @@ positions, GELU, input embedding tied to the output layer, residual projections 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 LOSS_TOKENS = 1024  # whose logits are held at a time
+AttentionKind = Literal["fused", "math"]  # see causal_attention
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,16 @@ class Past(Protocol):
         """Add keys and values (batch, heads, new, size); return those of all tokens, and who sees whom."""
 
 
-def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
+def causal_attention(
+    query: Tensor, key: Tensor, value: Tensor, dropout: float, attention: AttentionKind = "fused"
+) -> Tensor:
     """What each token takes from itself and those before it; all (batch, heads, length, size).
 
-    On a CPU where the fused kernel is switched off (training/precision.py) in three operations. torch's own way without
-    that kernel looks in addition for tokens that see nothing, which a causal mask leaves none of.
+    fused: torch's kernel. math: three operations, of which two are matrix products; a CPU can compute short texts
+    faster in this way in half precision. torch's own "math" backend also looks for tokens that see nothing, which a
+    causal mask leaves none of.
     """
-    if query.device.type != "cpu" or torch.backends.cuda.flash_sdp_enabled():
+    if attention == "fused":
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
     batch, heads, length, size = query.shape
     query, key, value = (part.flatten(0, 1) for part in (query, key, value))
@@ -58,8 +62,9 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float) 
 class Attention(nn.Module):
     """Causal self-attention. Nothing is stored for the mask: the kernel knows what "causal" means."""
 
-    def __init__(self, config: MiniGPTConfig) -> None:
+    def __init__(self, config: MiniGPTConfig, attention: AttentionKind = "fused") -> None:
         super().__init__()
+        self.kind = attention
         self.heads = config.heads
         self.dropout = config.dropout
         self.query_key_value = nn.Linear(config.width, 3 * config.width)
@@ -70,7 +75,7 @@ class Attention(nn.Module):
         shape = (batch, length, 3, self.heads, width // self.heads)
         query, key, value = (part.transpose(1, 2) for part in self.query_key_value(x).view(shape).unbind(2))
         if past is None:
-            y = causal_attention(query, key, value, self.dropout if self.training else 0.0)
+            y = causal_attention(query, key, value, self.dropout if self.training else 0.0, self.kind)
         else:
             key, value, visible = past.extend(key, value)
             y = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
@@ -81,11 +86,11 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention, then a two-layer MLP; each reads a normalised stream and adds to it."""
 
-    def __init__(self, config: MiniGPTConfig) -> None:
+    def __init__(self, config: MiniGPTConfig, attention: AttentionKind = "fused") -> None:
         super().__init__()
         self.dropout = config.dropout
         self.attention_norm = nn.LayerNorm(config.width)
-        self.attention = Attention(config)
+        self.attention = Attention(config, attention)
         self.mlp_norm = nn.LayerNorm(config.width)
         self.expand = nn.Linear(config.width, 4 * config.width)
         self.projection = nn.Linear(4 * config.width, config.width)
@@ -103,12 +108,12 @@ class MiniGPT(nn.Module):
     sizes. Whoever calls divides once, by the number of tokens in the whole update.
     """
 
-    def __init__(self, config: MiniGPTConfig) -> None:
+    def __init__(self, config: MiniGPTConfig, attention: AttentionKind = "fused") -> None:
         super().__init__()
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab_size, config.width)
         self.position_embedding = nn.Embedding(config.context, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config, attention) for _ in range(config.layers))
         self.final_norm = nn.LayerNorm(config.width)
         self.output = nn.Linear(config.width, config.vocab_size, bias=False)
         self.apply(self._initialise)
@@ -147,6 +152,13 @@ class MiniGPT(nn.Module):
         pieces = zip(x.flatten(0, 1).split(LOSS_TOKENS), targets.flatten().split(LOSS_TOKENS), strict=True)
         losses = [F.cross_entropy(self.output(piece), target, reduction="sum") for piece, target in pieces]
         return torch.stack(losses).sum()
+
+
+def set_attention(model: nn.Module, attention: AttentionKind) -> None:
+    """Let the MiniGPT in `model`, if there is one, compute attention in this way: for a model that was loaded."""
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.kind = attention
 
 
 @torch.no_grad()
@@ -201,8 +213,11 @@ def activation_bytes(config: MiniGPTConfig, micro_batch_size: int) -> int:
     return 2 * micro_batch_size * config.context * (per_token + 2 * config.vocab_size)
 
 
-def piece_of_a_step(config: MiniGPTConfig, micro_batch_size: int, device: torch.device) -> Callable[[], Tensor]:
-    """A trial to time: the loss of a model with one layer of `config` and that layer's share of the vocabulary.
+def piece_of_a_step(
+    config: MiniGPTConfig, micro_batch_size: int, device: torch.device
+) -> Callable[[AttentionKind], Tensor]:
+    """A trial to time, given the kind of attention: the loss of a model with one layer of `config` and that layer's
+    share of the vocabulary.
 
     With its backward pass it takes about 1 / layers of a training step, and the layers and the output take their parts
     of it as they do there. On about 1024 tokens if a micro-batch has more. Random numbers are left as they were.
@@ -212,4 +227,9 @@ def piece_of_a_step(config: MiniGPTConfig, micro_batch_size: int, device: torch.
     with torch.random.fork_rng(devices=[]):
         model, tokens = MiniGPT(share).to(device), torch.randint(share.vocab_size, (windows, config.context))
     tokens = tokens.to(device)
-    return lambda: model(tokens, tokens)
+
+    def trial(attention: AttentionKind) -> Tensor:
+        set_attention(model, attention)
+        return model(tokens, tokens)
+
+    return trial

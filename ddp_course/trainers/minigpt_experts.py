@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ddp_course.distributed.expert_parallel import Mixture, balance_loss
 from ddp_course.distributed.mesh import Axis
-from ddp_course.models.minigpt import Block, MiniGPT, MiniGPTConfig, parameter_count
+from ddp_course.models.minigpt import AttentionKind, Block, MiniGPT, MiniGPTConfig, parameter_count
 
 
 class MixtureBlock(nn.Module):
@@ -27,8 +27,8 @@ class MixtureBlock(nn.Module):
 class MixtureGPT(MiniGPT):
     """Whole at first. `spread` leaves this rank its experts; then all ranks of the axis have to call it together."""
 
-    def __init__(self, config: MiniGPTConfig, experts: int, best: int) -> None:
-        super().__init__(config)
+    def __init__(self, config: MiniGPTConfig, experts: int, best: int, attention: AttentionKind = "fused") -> None:
+        super().__init__(config, attention)
         self.blocks = nn.ModuleList(MixtureBlock(block, config.layers, experts, best) for block in self.blocks)
 
     @property

@@ -12,7 +12,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.distributed.context_parallel import ring_attention, zigzag
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.tensor_parallel import Column, Row
-from ddp_course.models.minigpt import LOSS_TOKENS, Attention, MiniGPT
+from ddp_course.models.minigpt import LOSS_TOKENS, Attention, MiniGPT, causal_attention
 
 TIED = {"output.weight": "token_embedding.weight"}  # one tensor of MiniGPT, under two names
 
@@ -53,14 +53,14 @@ class ParallelAttention(nn.Module):
         if mesh.tp.size > 1:
             self.query_key_value = Column(whole.query_key_value, mesh.tp, groups=3)
             self.projection = Row(whole.projection, mesh.tp)
-        self.context_axis, self.positions = mesh.cp, positions
+        self.context_axis, self.positions, self.kind = mesh.cp, positions, whole.kind
 
     def forward(self, x: Tensor, past: None = None) -> Tensor:
         query, key, value = self.query_key_value(x).unflatten(-1, (3, -1, self.size)).permute(2, 0, 3, 1, 4)
         if self.context_axis.size > 1:
             y = ring_attention(query, key, value, self.positions, self.context_axis)
         else:
-            y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            y = causal_attention(query, key, value, 0.0, self.kind)
         return self.projection(y.transpose(1, 2).flatten(2))
 
 
