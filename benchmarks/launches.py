@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep
-from measure import TRAINER, Table, divide, in_turns, one_thread, seconds_until, start_on_two
+from measure import HERE, TRAINER, Table, divide, in_turns, one_thread, seconds_until, start_on_two
 
 from ddp_course.launcher import torchrun
 from ddp_course.launcher.nodes import free_port
@@ -36,6 +36,26 @@ def compare_start_up(table: Table, rounds: int) -> None:
         2.0,
         at_most=True,
     )
+
+
+def compare_preparation(table: Table, rounds: int) -> None:
+    """CPU seconds of a run of one step, of two ranks and torchrun, with each effect of `prepare_process` and without.
+
+    CPU seconds hardly depend on what else the machine does. Keeping freed memory pays in longer runs: "Beside nanoGPT".
+    """
+    effects = ("collect_garbage_seldom", "keep_freed_memory")
+    seconds: dict[str, list[float]] = {name: [] for name in ("all", *effects)}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, name in enumerate(in_turns(seconds, rounds)):
+            script = TRAINER if name == "all" else HERE / "unprepared.py"
+            os.environ["WITHOUT"] = name
+            start = os.times()
+            seconds_until([str(script), *TINY, f"{folder}/{number}", "--steps", "1"])
+            end = os.times()
+            seconds[name].append(sum(end[2:4]) - sum(start[2:4]))
+    for name in effects:
+        ratios = divide(seconds[name], seconds["all"])
+        table.ratio(f"CPU seconds of a run of one step without {name}, over with it", ratios)
 
 
 def compare_memory(table: Table) -> None:

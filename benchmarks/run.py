@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from launches import compare_memory, compare_start_up, count_clean_launches  # noqa: E402
+from launches import compare_memory, compare_preparation, compare_start_up, count_clean_launches  # noqa: E402
 from measure import HERE, ROOT, Table  # noqa: E402
 from reward_pairs import compare_reward  # noqa: E402
 from sampling_speed import compare_sampling  # noqa: E402
@@ -36,6 +36,7 @@ SECTIONS = {
     "Sampling": lambda table, how: compare_sampling(table, how.rounds),
     "Sparse embedding": lambda table, how: compare_sparse(table, how.rounds),
     "Start-up": lambda table, how: compare_start_up(table, how.rounds),
+    "Preparation": lambda table, how: compare_preparation(table, how.rounds),
     "Memory": lambda table, how: compare_memory(table),
     "Clean launches": lambda table, how: count_clean_launches(table, how.launches),
 }

@@ -123,7 +123,7 @@ def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
                 if who == "nanoGPT":
                     products.append(tokens / statistics.median(one["products"][WARM_UP:]))
                 continue
-            script = HERE / "memory_given_back.py" if who in given_back else TRAINER
+            script = HERE / "unprepared.py" if who in given_back else TRAINER
             flags = ("--precision", who.split(",")[0], *["--compile"] * (who in compiled))
             with tempfile.TemporaryDirectory() as folder:
                 found, _ = our_run(Path(folder) / "run", nproc, steps, *flags, script=script, work=AS_NANOGPT, env=env)

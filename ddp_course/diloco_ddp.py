@@ -46,6 +46,7 @@ from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, choose_attention, parameter_dtype, set_matmul_precision
+from ddp_course.training.process import prepare_process
 from ddp_course.training.settings import check_ranges
 from ddp_course.training.throughput import peak_per_second
 
@@ -169,4 +170,5 @@ def make_inner(config: DiLoCoConfig, model: nn.Module) -> torch.optim.Optimizer:
 
 
 if __name__ == "__main__":
+    prepare_process()
     run(train, PRESETS)

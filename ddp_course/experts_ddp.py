@@ -47,6 +47,7 @@ from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, choose_attention, parameter_dtype, set_matmul_precision
+from ddp_course.training.process import prepare_process
 from ddp_course.training.settings import check_ranges
 
 
@@ -193,4 +194,5 @@ def busiest(choices: Tensor) -> float:
 
 
 if __name__ == "__main__":
+    prepare_process()
     run(train, PRESETS)

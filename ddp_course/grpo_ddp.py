@@ -50,6 +50,7 @@ from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory
 from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, choose_attention, parameter_dtype, set_matmul_precision
+from ddp_course.training.process import prepare_process
 
 IDENTITY = ("objective", "reward", "prompts_per_update", "group_size", "new_tokens", "passes", "seed", "precision")
 
@@ -231,4 +232,5 @@ def validate(players: Players, texts: list[tuple[str, str]], config: GRPOConfig,
 
 
 if __name__ == "__main__":
+    prepare_process()
     run(train, PRESETS)

@@ -45,6 +45,7 @@ from ddp_course.ladder.comparison import Rung, measure
 from ddp_course.ladder.setting import Fault, Setting
 from ddp_course.training.command_line import run
 from ddp_course.training.memory import require_memory, training_bytes
+from ddp_course.training.process import prepare_process
 from ddp_course.training.settings import check_ranges
 
 # Import the rungs before a group exists: torch's ZeRO-1 would keep the group and its threads as a default argument.
@@ -196,4 +197,5 @@ def line(record: dict) -> str:
 
 
 if __name__ == "__main__":
+    prepare_process()
     run(climb, {"ladder": LadderConfig()})

@@ -45,6 +45,7 @@ from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, choose_precision, parameter_dtype, set_matmul_precision
+from ddp_course.training.process import prepare_process
 from ddp_course.training.settings import check_ranges
 from ddp_course.training.throughput import peak_per_second
 
@@ -192,4 +193,5 @@ def sample(model: MiniGPT, tokens: Tokens, config: TrainConfig, precision: str, 
 
 
 if __name__ == "__main__":
+    prepare_process()
     run(train, PRESETS)

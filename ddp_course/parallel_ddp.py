@@ -49,6 +49,7 @@ from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, choose_attention, parameter_dtype, set_matmul_precision
+from ddp_course.training.process import prepare_process
 from ddp_course.training.settings import check_ranges
 from ddp_course.training.throughput import peak_per_second
 
@@ -201,4 +202,5 @@ def validate(stage: Stage, pipeline: Pipeline, tokens: Tokens, config: ParallelC
 
 
 if __name__ == "__main__":
+    prepare_process()
     run(train, PRESETS)

@@ -41,6 +41,7 @@ from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate, warmup_cosine
 from ddp_course.training.precision import HALF, autocast, parameter_dtype
+from ddp_course.training.process import prepare_process
 from ddp_course.training.settings import RunSettings, check_ranges
 
 IDENTITY = (
@@ -348,4 +349,5 @@ def evaluate(
 
 
 if __name__ == "__main__":
+    prepare_process()
     run(train, PRESETS, on_rank_0=True)

@@ -43,6 +43,7 @@ from ddp_course.training.loop import TrainingLoop
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import set_learning_rate
 from ddp_course.training.precision import Attention, Trial, choose_precision, parameter_dtype, set_matmul_precision
+from ddp_course.training.process import prepare_process
 
 IDENTITY = ("max_tokens", "head_width", "pairs_per_update", "seed", "weight_mode", "weight_cap")
 
@@ -244,4 +245,5 @@ def scored(model: RewardModel, pair: Pair) -> str:
 
 
 if __name__ == "__main__":
+    prepare_process()
     run(train, PRESETS)

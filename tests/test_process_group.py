@@ -259,7 +259,7 @@ def test_more_processes_than_gpus_is_refused(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
-@pytest.mark.parametrize("how", ["plain", "compiled", "sharded"])
+@pytest.mark.parametrize("how", ["plain", "compiled"])
 def test_the_threads_of_gloo_end_with_the_group(tmp_path, how):
     """One that runs on while Python ends can abort the process (exit code -6), once in some hundred launches."""
     run = torchrun(write(tmp_path, TRAINS_AND_STOPS), how, nproc=2, quiet=True, timeout=600)
@@ -267,6 +267,13 @@ def test_the_threads_of_gloo_end_with_the_group(tmp_path, how):
     for rank in range(2):
         assert run.results[rank]["before"], "the script looked for the wrong names"
         assert run.results[rank]["after"] == []
+
+
+def test_sharded_jobs_end_cleanly(tmp_path):
+    """FSDP2's caches keep the group, and with it gloo's threads: that must not end a good run in an abort or a hang."""
+    script = write(tmp_path, TRAINS_AND_STOPS)
+    for _ in range(10):
+        warm.ranks(script, "sharded", nproc=2, timeout=120)  # raises for another exit code than 0
 
 
 def test_a_restarted_job_connects_again(tmp_path):

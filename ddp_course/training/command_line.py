@@ -17,11 +17,10 @@ import tyro
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from ddp_course.base.errors import InputError, in_one_line
-from ddp_course.base.standard_output import StandardOutput
 from ddp_course.distributed import process_group, torchrun
 from ddp_course.distributed.replica_check import RandomStatesEqual, ReplicasDiffer
 from ddp_course.distributed.sync import from_rank_0
-from ddp_course.training.memory import is_out_of_memory, keep_freed_memory
+from ddp_course.training.memory import is_out_of_memory
 
 Config = TypeVar("Config")
 USAGE_ERROR, FAILURE = 2, 1
@@ -41,8 +40,6 @@ def run(main: Callable[[Config], int | None], presets: Mapping[str, Config], on_
     be inside a collective, and whoever waits for them can hang. The kernel closes our sockets, so they notice within
     milliseconds, and say no more than a line about it, if a launcher leaves them the time.
     """
-    sys.stdout = StandardOutput(sys.stdout)
-    keep_freed_memory()
     try:
         config = parse_on_rank_0(presets) if on_rank_0 else parse(presets)
     except InputError as error:
@@ -70,8 +67,8 @@ def run(main: Callable[[Config], int | None], presets: Mapping[str, Config], on_
         get_error_handler().record_exception(error)
         traceback.print_exc()
         _leave(FAILURE)
-    if sys.stdout.problem:
-        _speak_and_leave(f"error: cannot write to the standard output: {sys.stdout.problem}", FAILURE)
+    if problem := getattr(sys.stdout, "problem", ""):  # see process.note_unwritable_output
+        _speak_and_leave(f"error: cannot write to the standard output: {problem}", FAILURE)
     process_group.stop()
     if code:
         sys.exit(code)
