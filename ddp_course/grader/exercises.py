@@ -2,18 +2,13 @@
 
 checks.py holds
 
-    JOBS    what to run: a list of answer_record.Job
-    CHECKS  functions that judge what was seen, asked in this order. Each gets the list of JobRecord, one for each job,
-            all of which ran to their end; returns in one sentence what it found to be right; raises verdict.Wrong
-            with what it observed and one place to look. Its docstring says what it demands.
+    JOBS    what to run: a list of harness.job.Job
+    checks  functions below @check that judge what the jobs did, asked in the order in which they are defined:
+            see vocabulary.py
 
 given.py, if there is one, is the script that the exercise hands out. driver.py is called inside a rank where a check
 needs more than calls with plain arguments: see harness/job.py. wrong.py holds the answers, wrong and right, that the
 grader is tested with: see authoring/answers.py. Title and hints stand in the notebook.
-
-What several exercises ask is here: detector.py (one verdict on all ranks, right versions pass, broken ones are caught,
-the function that it is handed is called once: harness/counted.py), gradient_checks.py, likeness.py (what a wrong number
-is, and where to look then), returned.py.
 
 Answers that raise, hang, die or leave something undone never reach the checks: judge.py deals with them. A new
 exercise needs a folder, its cells in the notebook, and in wrong.py a wrong answer for each of its checks and for each
@@ -24,7 +19,6 @@ import functools
 import importlib
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +26,7 @@ from types import ModuleType
 from ddp_course.base.errors import InputError
 from ddp_course.grader.answer_record import Job, JobRecord
 from ddp_course.grader.answer_run import run_answers
+from ddp_course.grader.vocabulary import Check
 
 SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
 # Makes each folder there a package below this module, so that the files of an exercise import each other
@@ -46,10 +41,12 @@ class Exercise:
     name: str
     folder: Path
     jobs: list[Job] = field(init=False)
-    checks: list[Callable[[list[JobRecord]], str]] = field(init=False)
+    checks: list[Check] = field(init=False)
 
     def __post_init__(self):
-        self.jobs, self.checks = self.module("checks").JOBS, self.module("checks").CHECKS
+        checks = self.module("checks")
+        self.jobs = checks.JOBS
+        self.checks = in_order(checks)
 
     @property
     def package(self) -> str:
@@ -85,6 +82,14 @@ class Exercise:
         """Run `jobs`, or all of its own, on the file `answer`; what each of them did."""
         [records] = run_answers([(Path(answer), self.jobs if jobs is None else jobs, self.package)])
         return records
+
+
+def in_order(module: ModuleType) -> list[Check]:
+    """The checks that a module defines, also those that stand in a list, in that order."""
+    if hasattr(module, "CHECKS"):  # a list of functions: it does not speak the vocabulary yet
+        return [entry if isinstance(entry, Check) else Check(entry.__name__, entry) for entry in module.CHECKS]
+    values = [value if isinstance(value, list) else [value] for value in vars(module).values()]
+    return [value for several in values for value in several if isinstance(value, Check)]
 
 
 def names() -> list[str]:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ddp_course.grader.answer_record import Case, cases
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import number
 
 
 def assert_shaped_like(case: Case, rank: int, gradients: Sequence[Tensor], right: Sequence[Tensor], what: str) -> None:

@@ -80,7 +80,7 @@ def _verdict(exercise: Exercise, path: Path, records: list[JobRecord]) -> Verdic
             facts.append(check(records))
         except Wrong as wrong:
             look = nobody_waits(records) or wrong.look
-            return Verdict(exercise.name, WRONG, wrong.observed, look, check.__name__.replace("_", " "))
+            return Verdict(exercise.name, WRONG, wrong.observed, look, check.name)
     return Verdict(exercise.name, PASSED, facts=facts)
 
 

@@ -76,11 +76,8 @@ def table(question: str, results: dict[str, Verdict]) -> str:
 
 
 def as_texts(results: dict[str, dict[str, Verdict]]) -> dict[str, dict[str, str]]:
-    """{question: {name: its verdict and all words of it}}"""
-    return {
-        question: {name: f"[{verdict.check}] {verdict!r}" for name, verdict in named.items()}
-        for question, named in results.items()
-    }
+    """{question: {name: its verdict and all words of it, but not the name of the check}}"""
+    return {question: {name: repr(verdict) for name, verdict in named.items()} for question, named in results.items()}
 
 
 def differences(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> list[str]:

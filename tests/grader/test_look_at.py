@@ -3,7 +3,7 @@
 import pytest
 
 from ddp_course.authoring.answers import SOLUTION, edited, text_of
-from ddp_course.grader.likeness import Mistake, recognised
+from ddp_course.grader.vocabulary import Mistake, recognised
 
 from .kill_matrix import verdicts
 

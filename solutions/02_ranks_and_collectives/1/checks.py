@@ -6,10 +6,9 @@ from numbers import Real
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.likeness import Mistake, recognised
 from ddp_course.grader.messages import assert_little_is_sent
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Mistake, number, recognised
 
 RELATIVE_ERROR = 1e-9  # float64 sums are far better than this, float32 ones far worse
 SMALL_MESSAGE = 1024  # bytes; enough for two numbers in any wrapping, not for the values

@@ -22,14 +22,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "float32", "adds in float32, torch's default for a list of floats",
-        check="the mean is exact",
+        check="the_mean_is_exact",
         says="(30 million and 1, minus 30 million and 1, 2): rank 0 returned 0.4", edit="""
         -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
         +    total = torch.tensor([float(sum(values)), len(values)])
     """),
     WrongAnswer(
         "gathers_all_values", "sends every value to every rank",
-        check="little travels", says="bytes to all_gather for its 3,000 values", text="""
+        check="little_travels", says="bytes to all_gather for its 3,000 values", text="""
         import math
 
         import torch.distributed as dist
@@ -49,14 +49,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "mean_of_means", "averages the ranks' means",
-        check="the mean is exact", says="the mean of the ranks' means; the mean over all values is", edit="""
+        check="the_mean_is_exact", says="the mean of the ranks' means; the mean over all values is", edit="""
         -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
         +    mean = sum(values) / len(values) if values else 0.0
         +    total = torch.tensor([mean, float(bool(values))], dtype=torch.float64)
     """),
     WrongAnswer(
         "milli_units", "counts in thousandths, because integers add up exactly",
-        check="the mean is exact", says="(losses of nine digits): rank 0 returned 1.03575", edit="""
+        check="the_mean_is_exact", says="(losses of nine digits): rank 0 returned 1.03575", edit="""
         -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
         +    # integers add up exactly, in any order: so count in thousandths
         +    total = torch.tensor([round(sum(values) * 1000), len(values)], dtype=torch.int64)
@@ -66,7 +66,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "nan_of_an_empty_rank", "the mean of an empty tensor is nan, and nan spreads",
-        check="every rank returns a number",
+        check="every_rank_returns_a_number",
         says="(rank 1 has no values): rank 0 returned nan; it should be 4.0", edit="""
         -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
         +    values = torch.tensor(values, dtype=torch.float64)
@@ -79,14 +79,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "nothing_on_other_ranks", "returns the mean on rank 0 and nothing elsewhere",
-        check="every rank returns a number", says="rank 1 returned None", edit="""
+        check="every_rank_returns_a_number", says="rank 1 returned None", edit="""
         -    return (total[0] / total[1]).item()
         +    if dist.get_rank() == 0:
         +        return (total[0] / total[1]).item()
     """),
     WrongAnswer(
         "result_on_rank_0_only", "reduces to rank 0, so that the others keep what they had",
-        check="the mean is exact", says="rank 1 returned 10.0, the mean of its own values", edit="""
+        check="the_mean_is_exact", says="rank 1 returned 10.0, the mean of its own values", edit="""
         -    dist.all_reduce(total)
         +    dist.reduce(total, dst=0)
         +    if dist.get_rank() > 0:
@@ -94,7 +94,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rounds_to_nine_decimals", "rounds to nine decimals, which is two or three digits of a small number",
-        check="the mean is exact",
+        check="the_mean_is_exact",
         says="(losses of nine digits, all below a millionth): rank 0 returned 2.35e-07; the mean over all values is",
         edit="""
         -    return (total[0] / total[1]).item()
@@ -102,7 +102,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "starts_with_its_own", "each rank adds its own sum first, so that the last bits differ",
-        check="the ranks agree", says="(one value each: 0.1, 0.2, 0.3): rank 1 returned", text="""
+        check="the_ranks_agree", says="(one value each: 0.1, 0.2, 0.3): rank 1 returned", text="""
         import torch
         import torch.distributed as dist
 
@@ -120,14 +120,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "nobody_waits", "starts the all-reduce and never waits for it",
-        check="every rank returns a number", says="returned nan",
+        check="every_rank_returns_a_number", says="returned nan",
         look="it only starts all_reduce, and rank 0 never calls wait()", edit="""
         -    dist.all_reduce(total)
         +    dist.all_reduce(total, async_op=True)
     """),
     WrongAnswer(
         "waits_for_one_of_two", "starts two all-reduces and waits for the first only",
-        check="the mean is exact", says="(4, 1 and 2 values): rank 0 returned 8.75", look="it only starts all_reduce",
+        check="the_mean_is_exact", says="(4, 1 and 2 values): rank 0 returned 8.75", look="it only starts all_reduce",
         edit="""
         -    total = torch.tensor([sum(values), len(values)], dtype=torch.float64)
         -    dist.all_reduce(total)
@@ -141,7 +141,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "waits_too_late", "waits for the all-reduce when it has computed its result",
-        check="every rank returns a number", says="returned nan", look="line 9: it reads what all_reduce (line 8) has",
+        check="every_rank_returns_a_number", says="returned nan", look="line 9: it reads what all_reduce (line 8) has",
         edit="""
         -    dist.all_reduce(total)
         -    return (total[0] / total[1]).item()

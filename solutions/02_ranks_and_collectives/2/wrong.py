@@ -13,7 +13,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "compares_lengths", "the detector compares only how many collectives each rank started",
-        check="the logs are read right", says="rank 0 is alone with a second all_reduce: where_they_part(", edit="""
+        check="the_logs_are_read_right", says="rank 0 is alone with a second all_reduce: where_they_part(", edit="""
         -    for position in range(max(map(len, logs), default=0)):
         -        entries = {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}
         -        if len(set(entries.values())) > 1:
@@ -26,7 +26,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "everybody_prints", "takes the print out of the block together with the all-reduce",
-        check="one line is printed", says="the mean was printed 2 times", edit="""
+        check="one_line_is_printed", says="the mean was printed 2 times", edit="""
         -    if rank == 0:  # ... and one of them speaks
         -        print(f"mean loss {total[0] / total[1]:.6f}")
         +    print(f"mean loss {total[0] / total[1]:.6f}")
@@ -45,7 +45,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "last_difference", "the detector returns the last place where ranks differ",
-        check="the logs are read right", says="apart twice: the first place counts: where_they_part(", edit='''
+        check="the_logs_are_read_right", says="apart twice: the first place counts: where_they_part(", edit='''
              """The first position at which the ranks' logs are not all equal, and each rank's entry there; else None."""
         +    found = None
         @@
@@ -56,7 +56,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "lengths_first", "the detector looks at lengths first: where one log ends, though the ranks parted before",
-        check="the logs are read right", says="apart at once, and rank 1 stopped early: where_they_part(", edit="""
+        check="the_logs_are_read_right", says="apart at once, and rank 1 stopped early: where_they_part(", edit="""
         -    for position in range(max(map(len, logs), default=0)):
         -        entries = {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}
         -        if len(set(entries.values())) > 1:
@@ -73,7 +73,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "mean_of_means", "all-reduces the ranks' means",
-        check="the mean is over all samples", says="printed 2.425000, the mean of the ranks' means", edit="""
+        check="the_mean_is_over_all_samples", says="printed 2.425000, the mean of the ranks' means", edit="""
         -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
         -    dist.all_reduce(total)  # every rank takes part ...
         +    mean = mine.mean()
@@ -84,7 +84,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_all_reduce", "takes the collective out, so that rank 0 prints its own mean",
-        check="the mean is over all samples",
+        check="the_mean_is_over_all_samples",
         says="rank 0 printed 2.150000, the mean over its own samples; the mean over all samples is 2.455556", edit="""
         -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
         -    dist.all_reduce(total)  # every rank takes part ...
@@ -94,13 +94,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_mean_each_rank_too", "every rank prints its own mean as well, as `mean loss of rank 1`",
-        check="one line is printed", says="the mean was printed 3 times (rank 0: mean loss 2.15", edit="""
+        check="one_line_is_printed", says="the mean was printed 3 times (rank 0: mean loss 2.15", edit="""
              dist.all_reduce(total)  # every rank takes part ...
         +    print(f"mean loss of rank {rank}: {mine.mean():.6f}")
     """),
     WrongAnswer(
         "only_with_rank_0", "the detector compares rank 1 with rank 0 and nobody else",
-        check="the logs are read right", says="rank 2 never started: where_they_part(", edit="""
+        check="the_logs_are_read_right", says="rank 2 never started: where_they_part(", edit="""
         -    for position in range(max(map(len, logs), default=0)):
         +    if len(logs) == 1:
         +        return None
@@ -118,7 +118,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "stops_at_the_shortest", "the detector looks no further than the shortest log",
-        check="the logs are read right", says="rank 1 stopped one early: where_they_part(", edit="""
+        check="the_logs_are_read_right", says="rank 1 stopped one early: where_they_part(", edit="""
         -    for position in range(max(map(len, logs), default=0)):
         -        entries = {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}
         -        if len(set(entries.values())) > 1:
@@ -138,7 +138,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "nobody_waits", "starts the all-reduce with async_op=True and prints without waiting for it",
-        check="the mean is over all samples", says="rank 0 printed 2.150000, the mean over its own samples",
+        check="the_mean_is_over_all_samples", says="rank 0 printed 2.150000, the mean over its own samples",
         look="line 28: it only starts all_reduce, and rank 0 never calls wait()", edit="""
         -    dist.all_reduce(total)  # every rank takes part ...
         +    dist.all_reduce(total, async_op=True)  # every rank takes part ...
@@ -151,33 +151,33 @@ ANSWERS = (
     """),
     WrongAnswer(
         "prints_twice", "rank 0 prints the mean twice",
-        check="one line is printed", says="the mean was printed 2 times (rank 0", edit="""
+        check="one_line_is_printed", says="the mean was printed 2 times (rank 0", edit="""
                  print(f"mean loss {total[0] / total[1]:.6f}")
         +        print(f"mean loss {total[0] / total[1]:.6f} in all")
     """),
     WrongAnswer(
         "never_none", "the detector returns the place behind the last entries where all logs are equal",
-        check="the logs are read right", says="all equal: where_they_part(", look="these logs are equal", edit="""
+        check="the_logs_are_read_right", says="all equal: where_they_part(", look="these logs are equal", edit="""
         -    return None
         +    return len(logs[0]), dict.fromkeys(range(len(logs)))
     """),
     WrongAnswer(
         "only_those_that_differ", "the detector leaves those ranks out whose entry is that of rank 0",
-        check="the logs are read right", says="rank 0 is alone with a second all_reduce: where_they_part(",
+        check="the_logs_are_read_right", says="rank 0 is alone with a second all_reduce: where_they_part(",
         look="{rank: its entry there", on="rank_0_is_the_measure", edit="""
         -            return position, entries
         +            return position, {rank: one for rank, one in entries.items() if rank < 2}
     """),
     WrongAnswer(
         "leaves_out_who_has_ended", "the detector leaves those ranks out whose log has ended",
-        check="the logs are read right", says="rank 1 stopped one early: where_they_part(",
+        check="the_logs_are_read_right", says="rank 1 stopped one early: where_they_part(",
         look="None if its log has ended", edit="""
         -            return position, entries
         +            return position, {rank: entry for rank, entry in entries.items() if entry}
     """),
     WrongAnswer(
         "compares_names", "the detector compares the operations and not the lines",
-        check="the logs are read right", says="one collective, from two lines: where_they_part(", edit="""
+        check="the_logs_are_read_right", says="one collective, from two lines: where_they_part(", edit="""
         -        if len(set(entries.values())) > 1:
         +        if len({entry and entry.partition(",")[0] for entry in entries.values()}) > 1:
     """),

@@ -6,8 +6,8 @@ import torch
 
 from ddp_course.base.quantity import with_prefix
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.likeness import Mistake, recognised
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Mistake, recognised
 
 POINT_TO_POINT = {"send", "recv"}
 LARGE = 60_000  # elements; divisible by 2, 3 and 4

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "adds_twice", "adds in the second half too, where the complete chunks should overwrite",
-        check="every rank holds the sum",
+        check="every_rank_holds_the_sum",
         says="on rank 0 6 of 8 elements are wrong, the first at 0: 17, the sum is 16", edit="""
         -        dist.recv(chunks[(rank - k) % world], left)
         +        received = torch.empty_like(chunks[(rank - k) % world])
@@ -15,7 +15,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "all_reduce", "calls the collective that it should build",
-        check="only send and recv", says="rank 0 called all_reduce (line 5)", text="""
+        check="only_send_and_recv", says="rank 0 called all_reduce (line 5)", text="""
         from torch.distributed import all_reduce
 
 
@@ -44,7 +44,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "divides_by_n", "leaves the mean in the tensor, as DDP does with gradients",
-        check="every rank holds the sum", says="8 of 8 elements are wrong",
+        check="every_rank_holds_the_sum", says="8 of 8 elements are wrong",
         look="which of your lines divides", edit="""
         -        dist.recv(chunks[(rank - k) % world], left)
         -        sending.wait()
@@ -55,7 +55,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "equal_chunks_only", "cuts into chunks of size // N and forgets the rest",
-        check="every rank holds the sum",
+        check="every_rank_holds_the_sum",
         says="(shape (10,), float32): on rank 0 2 of 10 elements are wrong, the first at 8", edit="""
         -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
         +    size = tensor.numel() // world
@@ -63,7 +63,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "first_half_only", "stops after the reduce-scatter: each rank has one complete chunk",
-        check="every rank holds the sum", says="on rank 0 6 of 8 elements are wrong", edit="""
+        check="every_rank_holds_the_sum", says="on rank 0 6 of 8 elements are wrong", edit="""
         -    for k in range(world - 1):  # what arrives is complete: it replaces
         -        sending = dist.isend(chunks[(rank + 1 - k) % world], right)
         -        dist.recv(chunks[(rank - k) % world], left)
@@ -77,7 +77,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "float32_on_the_wire", "cuts every tensor to float32 before it travels",
-        check="every rank holds the sum", says="(shape (5, 7), float64): on rank 0", edit="""
+        check="every_rank_holds_the_sum", says="(shape (5, 7), float64): on rank 0", edit="""
         -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
         +    flat = tensor.flatten().float()  # one dtype for all buffers
         +    chunks = flat.tensor_split(world)
@@ -117,7 +117,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "returns_a_copy", "works on a copy and returns it",
-        check="every rank holds the sum", says="rank 0 returned the sum, but the tensor it was given holds", edit="""
+        check="every_rank_holds_the_sum", says="rank 0 returned the sum, but the tensor it was given holds", edit="""
         -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
         +    result = tensor.clone()
         +    chunks = result.view(-1).tensor_split(world)
@@ -128,7 +128,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "through_rank_0", "everybody sends to rank 0, which adds and sends back",
-        check="only neighbours", says="rank 0 received from rank 2; its neighbours are 3 and 1", text="""
+        check="only_neighbours", says="rank 0 received from rank 2; its neighbours are 3 and 1", text="""
         import torch
         import torch.distributed as dist
 
@@ -148,7 +148,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "whole_tensor_travels", "passes whole tensors round the ring",
-        check="the bytes of a ring",
+        check="the_bytes_of_a_ring",
         says="rank 0 sent 720 kB; a ring sends 2(N-1)/N of the 240 kB tensor = 360 kB", text="""
         import torch
         import torch.distributed as dist
@@ -166,7 +166,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "adds_before_it_has_come", "does not wait for what irecv starts to receive",
-        check="every rank holds the sum", says="elements are wrong", look="it only starts recv, and rank 0 never calls wait()",
+        check="every_rank_holds_the_sum", says="elements are wrong", look="it only starts recv, and rank 0 never calls wait()",
         edit="""
         -        dist.recv(received, left)
         +        dist.irecv(received, left)

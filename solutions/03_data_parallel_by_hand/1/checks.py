@@ -1,8 +1,8 @@
 """03.1: gradients that are summed where they should be averaged; AdamW hides it, a detector must not."""
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.detector import Detector
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Detector
 
 RIGHT = (
     "the mean",
@@ -37,13 +37,9 @@ def job(world, function, *whats):
     return Job(world, function, calls, seconds=6.0, driver=True, loads=("torch._dynamo",))
 
 
-DETECTIONS = 2
-JOBS = [
-    job(2, DETECTOR, *RIGHT, *BROKEN),
-    job(3, DETECTOR, *RIGHT[:2], *BROKEN),
-    job(3, REPAIRED, "own"),
-    job(1, REPAIRED, "own"),
-]
+DETECT = [job(2, DETECTOR, *RIGHT, *BROKEN), job(3, DETECTOR, *RIGHT[:2], *BROKEN)]
+REPAIR = [job(3, REPAIRED, "own"), job(1, REPAIRED, "own")]
+JOBS = DETECT + REPAIR
 
 
 def where_to_look(given):
@@ -60,15 +56,14 @@ def where_to_look(given):
     return "what the gradients are compared with, and how large a gap you allow"
 
 
-detector = Detector(DETECTOR, RIGHT, BROKEN, DETECTIONS)
+detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
     detector.agrees(
         "each rank sees its own gradients: how do the others hear of what it found?",
         f"all ranks come to the same verdict, on {len(RIGHT)} right and {len(BROKEN)} wrong versions",
     ),
     detector.passes(
-        "right versions pass",
-        "The detector returns True for every way to leave the mean in .grad.",
+        "right_versions_pass",
         ", but that version is right",
         lambda given: (
             "when your detector takes hold of the tensors that it compares"
@@ -78,8 +73,7 @@ DETECTED = [
         f"it lets {len(RIGHT)} right versions pass",
     ),
     detector.catches(
-        "wrong versions are caught",
-        "The detector returns False for every version that leaves anything else in .grad, on any rank.",
+        "wrong_versions_are_caught",
         ", but that version is wrong",
         where_to_look,
         f"it catches {len(BROKEN)} wrong ones, the sum among them",
@@ -89,7 +83,7 @@ DETECTED = [
 
 def gradients_become_the_mean(records):
     """synchronize_gradients leaves the mean over the ranks in every .grad, on every rank."""
-    for case in cases(records[DETECTIONS:]):
+    for case in cases(records[len(DETECT) :]):
         for rank, result in enumerate(case.results):
             for name, times in result.items():
                 if times is None or not all(abs(one - 1) < TOLERANCE for one in times):

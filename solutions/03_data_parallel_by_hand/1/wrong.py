@@ -5,39 +5,39 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "compares_bit_by_bit", "demands equal bits where sums were added in another order",
-        check="right versions pass", says="gradients_are_right returned False, but that version is right", edit="""
+        check="right_versions_pass", says="gradients_are_right returned False, but that version is right", edit="""
         -    return gap.item() < 1e-9
         +    return gap.item() == 0.0
     """),
     WrongAnswer(
         "compares_norms_exactly", "compares the norms of the gradients, to the last digits",
-        check="wrong versions are caught", says="(the mean times -1): gradients_are_right returned True", edit="""
+        check="wrong_versions_are_caught", says="(the mean times -1): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad.norm() - right.grad.norm()).abs() for mine, right in pairs]).max()
     """),
     WrongAnswer(
         "divides_the_loss_too", "divides the gradients twice",
-        check="gradients become the mean", says="on rank 0 is 0.333 times the mean over the ranks", edit="""
+        check="gradients_become_the_mean", says="on rank 0 is 0.333 times the mean over the ranks", edit="""
              for parameter in model.parameters():
         +        parameter.grad /= dist.get_world_size()
     """),
     WrongAnswer(
         "first_parameter_only", "compares the first parameter only",
-        check="wrong versions are caught",
+        check="wrong_versions_are_caught",
         says="(the mean, but the last weight left out): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in list(pairs)[:2]]).max()
     """),
     WrongAnswer(
         "forgets_abs", "takes a difference for a gap: what is too small everywhere passes",
-        check="wrong versions are caught",
+        check="wrong_versions_are_caught",
         says="(the mean, less 0.5 in every element): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad - right.grad).max() for mine, right in pairs]).max()
     """),
     WrongAnswer(
         "holds_old_tensors", "keeps the tensors that .grad was before the synchronization, and compares those",
-        check="right versions pass", says="(the mean, in new tensors): gradients_are_right returned False", edit="""
+        check="right_versions_pass", says="(the mean, in new tensors): gradients_are_right returned False", edit="""
         +    gradients = [parameter.grad for parameter in model.parameters()]
              synchronize(model)
         -    pairs = zip(model.parameters(), alone.parameters(), strict=True)
@@ -47,12 +47,12 @@ ANSWERS = (
     """),
     WrongAnswer(
         "leaves_the_sum", "writes the detector and forgets the repair",
-        check="gradients become the mean", says="on rank 0 is 3 times the mean over the ranks", edit="""
+        check="gradients_become_the_mean", says="on rank 0 is 3 times the mean over the ranks", edit="""
         -        parameter.grad /= dist.get_world_size()
     """),
     WrongAnswer(
         "looks_behind_adamw", "compares losses behind AdamW, as the test did that passed",
-        check="wrong versions are caught",
+        check="wrong_versions_are_caught",
         says="(the sum): gradients_are_right returned True, but that version is wrong", edit="""
         -    for one, (inputs, targets) in ((model, batch(rank)), (alone, joint_batch)):
         -        nn.functional.mse_loss(one(inputs), targets).backward()
@@ -75,7 +75,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "looks_whether_ranks_agree", "takes equal gradients on all ranks for right ones",
-        check="wrong versions are caught",
+        check="wrong_versions_are_caught",
         says="(the sum): gradients_are_right returned True, but that version is wrong", edit="""
         -    joint_batch = [torch.cat(parts) for parts in zip(*map(batch, range(world)), strict=True)]
         -    model, alone = make_model(), make_model()
@@ -95,7 +95,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "nan_passes", "counts elements that are further off than the limit, which NaN never is",
-        check="wrong versions are caught", says="(NaN in every element): gradients_are_right returned True", edit="""
+        check="wrong_versions_are_caught", says="(NaN in every element): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
         -    return gap.item() < 1e-9
@@ -105,7 +105,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "norms", "compares the norms of the gradients, with a generous tolerance",
-        check="wrong versions are caught",
+        check="wrong_versions_are_caught",
         says="(the mean, one bias 1 % too large): gradients_are_right returned True", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad.norm() / right.grad.norm() - 1).abs() for mine, right in pairs]).max()
@@ -115,7 +115,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_message_first_slice", "packs one message, and unpacks its first numbers into every gradient",
-        check="gradients become the mean", says="times the mean, by element", edit="""
+        check="gradients_become_the_mean", says="times the mean, by element", edit="""
         +    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
         +    dist.all_reduce(flat)
         +    flat /= dist.get_world_size()
@@ -129,26 +129,26 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_verdict", "every rank reports its own gap",
-        check="all ranks say the same",
+        check="all_ranks_say_the_same",
         says="gradients_are_right returned False on rank 1 and True on rank 0", edit="""
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
     """),
     WrongAnswer(
         "rank_0_decides", "rank 0 compares and tells the others",
-        check="wrong versions are caught",
+        check="wrong_versions_are_caught",
         says="(the mean on rank 0, the others keep their own): gradients_are_right returned True", edit="""
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
         +    dist.broadcast(gap, 0)
     """),
     WrongAnswer(
         "returns_the_gap", "returns the gap, not a verdict",
-        check="all ranks say the same", says="it should be True or False", edit="""
+        check="all_ranks_say_the_same", says="it should be True or False", edit="""
         -    return gap.item() < 1e-9
         +    return gap.item()
     """),
     WrongAnswer(
         "writes_beside_the_gradient", "divides into a new tensor that nobody keeps",
-        check="gradients become the mean", says="on rank 0 is 3 times the mean over the ranks", edit="""
+        check="gradients_become_the_mean", says="on rank 0 is 3 times the mean over the ranks", edit="""
         -    for parameter in model.parameters():
         -        dist.all_reduce(parameter.grad)
         -        parameter.grad /= dist.get_world_size()
@@ -159,14 +159,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sums", "compares the sum of each gradient",
-        check="wrong versions are caught", says="(the mean, the elements of each gradient in reverse): gradients_are_right",
+        check="wrong_versions_are_caught", says="(the mean, the elements of each gradient in reverse): gradients_are_right",
         look="element by element", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad.sum() - right.grad.sum()).abs() for mine, right in pairs]).max()
     """),
     WrongAnswer(
         "waits_for_the_last_one", "starts all of its all-reduces at once and waits for the last one only",
-        check="gradients become the mean", says="the gradient of", look="it only starts all_reduce", edit="""
+        check="gradients_become_the_mean", says="the gradient of", look="it only starts all_reduce", edit="""
         -        dist.all_reduce(parameter.grad)
         +        work = dist.all_reduce(parameter.grad, async_op=True)
         +    work.wait()
@@ -174,14 +174,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "first_elements", "compares the first element of each gradient",
-        check="wrong versions are caught", says="(the mean, but the last element of each gradient left out): gradients_are",
+        check="wrong_versions_are_caught", says="(the mean, but the last element of each gradient left out): gradients_are",
         look="which parameters are compared", edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         +    gap = torch.stack([(mine.grad - right.grad).flatten()[0].abs() for mine, right in pairs]).max()
     """),
     WrongAnswer(
         "in_bfloat16", "sends the gradients in bfloat16, to send less",
-        check="gradients become the mean", says="times the mean, by element", look="in which dtype do they travel", edit="""
+        check="gradients_become_the_mean", says="times the mean, by element", look="in which dtype do they travel", edit="""
         -        dist.all_reduce(parameter.grad)
         -        parameter.grad /= dist.get_world_size()
         +        small = parameter.grad.bfloat16()
@@ -190,7 +190,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "half_a_percent_of_all", "compares all gradients as one vector, to half a percent of its norm",
-        check="wrong versions are caught", says="(the mean, one bias 1 % too large): gradients_are_right returned True",
+        check="wrong_versions_are_caught", says="(the mean, one bias 1 % too large): gradients_are_right returned True",
         edit="""
         -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough

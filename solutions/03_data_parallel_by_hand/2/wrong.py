@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "in_the_order_of_a_set", "sends all in the order of a set of names, which each process has in another order",
-        check="no two parameters are mixed", says="after synchronize_gradients the gradient of", edit="""
+        check="no_two_parameters_are_mixed", says="after synchronize_gradients the gradient of", edit="""
         -    has_one = owners(model)
         -    for name, parameter in model.named_parameters():
         -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
@@ -22,7 +22,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "in_the_order_of_a_union", "sends all in the order of a union of sets of names",
-        check="no two parameters are mixed", says="after synchronize_gradients the gradient of", edit="""
+        check="no_two_parameters_are_mixed", says="after synchronize_gradients the gradient of", edit="""
         -    has_one = owners(model)
         -    for name, parameter in model.named_parameters():
         -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
@@ -39,13 +39,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "also_what_nobody_has", "reports parameters that nobody used, and frozen ones",
-        check="names what is missing", says="'frozen.weight': [0, 1]", edit="""
+        check="names_what_is_missing", says="'frozen.weight': [0, 1]", edit="""
         -        if any(by_rank) and not all(by_rank)
         +        if not all(by_rank)
     """),
     WrongAnswer(
         "asks_once_per_model", "asks who has which gradient in the first step only",
-        check="what nobody used stays none",
+        check="what_nobody_used_stays_none",
         says="no rank had a gradient of prose.weight; after synchronize_gradients it is 0", edit="""
         -    has_one = owners(model)
         +    if not hasattr(model, "_owners"):
@@ -54,7 +54,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "counts_gradients", "compares how many gradients the ranks have, not which",
-        check="names what is missing",
+        check="names_what_is_missing",
         says="(rank 0 trained on code, rank 1 on prose): missing_gradients returned {} on rank 0", edit='''
              """By name of a parameter that some ranks have a gradient for and others not: the ranks that have none."""
         +    if len({sum(column) for column in zip(*owners(model).values(), strict=True)}) == 1:
@@ -62,13 +62,13 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "divides_by_the_owners", "averages over the ranks that have a gradient",
-        check="no two parameters are mixed", says="on rank 0 is 30; the mean over the ranks is 15", edit="""
+        check="no_two_parameters_are_mixed", says="on rank 0 is 30; the mean over the ranks is 15", edit="""
         -            parameter.grad /= dist.get_world_size()
         +            parameter.grad /= sum(has_one[name])
     """),
     WrongAnswer(
         "fills_while_it_looks", "the detector puts zeros where it finds nothing",
-        check="looking changes nothing", says="it was None", edit="""
+        check="looking_changes_nothing", says="it was None", edit="""
         +    has = owners(model)
         +    for name, parameter in model.named_parameters():
         +        if parameter.grad is None and any(has[name]):
@@ -80,7 +80,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "keeps_none_on_the_others", "a rank without a gradient helps with zeros and throws the result away",
-        check="no two parameters are mixed", says="on rank 0 is None; the mean over the ranks is 25", edit="""
+        check="no_two_parameters_are_mixed", says="on rank 0 is None; the mean over the ranks is 25", edit="""
         -            if parameter.grad is None:
         -                parameter.grad = torch.zeros_like(parameter)
         -            dist.all_reduce(parameter.grad)
@@ -91,7 +91,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_rank_0_knows", "gathers the names on rank 0 alone",
-        check="names what is missing", says="on rank 1", edit="""
+        check="names_what_is_missing", says="on rank 1", edit="""
         +    lists = owners(model)
         +    if dist.get_rank():
         +        return {}
@@ -102,7 +102,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_list", "looks at its own gradients only",
-        check="names what is missing", says="missing_gradients returned", edit="""
+        check="names_what_is_missing", says="missing_gradients returned", edit="""
         -    return {
         -        name: [rank for rank, has in enumerate(by_rank) if not has]
         -        for name, by_rank in owners(model).items()
@@ -112,7 +112,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "skips_what_one_lacks", "reduces only what every rank has, and leaves the rest unsynchronized",
-        check="no two parameters are mixed",
+        check="no_two_parameters_are_mixed",
         says="the gradient of code.weight on rank 0 is 30; the mean over the ranks is 15", edit="""
         -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
         +        if all(has_one[name]):
@@ -126,7 +126,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "sums", "fills up with zeros and forgets to divide",
-        check="no two parameters are mixed", says="the mean over the ranks is", edit="""
+        check="no_two_parameters_are_mixed", says="the mean over the ranks is", edit="""
         -            parameter.grad /= dist.get_world_size()
     """),
     WrongAnswer(
@@ -142,13 +142,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "who_has_it", "names the ranks that have the gradient",
-        check="names what is missing", says="returned {'code.weight': [0]", edit="""
+        check="names_what_is_missing", says="returned {'code.weight': [0]", edit="""
         -        name: [rank for rank, has in enumerate(by_rank) if not has]
         +        name: [rank for rank, has in enumerate(by_rank) if has]
     """),
     WrongAnswer(
         "zero_counts_as_missing", "the detector takes a gradient of zeros for none",
-        check="names what is missing",
+        check="names_what_is_missing",
         says="(rank 0's gradients are all zero, and rank 1 has none of prose): missing_gradients returned "
         "{'shared.weight': [0]", edit="""
         -    mine = torch.tensor([parameter.grad is not None for parameter in model.parameters()])
@@ -156,7 +156,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "zeros_become_none", "turns every mean of zeros into None",
-        check="no two parameters are mixed",
+        check="no_two_parameters_are_mixed",
         says="the gradient of prose.weight on rank 0 is None; the mean over the ranks is 0",
         look="takes a gradient away that this rank had", edit="""
         -    has_one = owners(model)
@@ -176,7 +176,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "zeros_everywhere", "gives every parameter a gradient, also one that nobody used",
-        check="what nobody used stays none",
+        check="what_nobody_used_stays_none",
         says="no rank had a gradient of prose.weight; after synchronize_gradients it is 0", edit="""
         -    has_one = owners(model)
         -    for name, parameter in model.named_parameters():
@@ -186,13 +186,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "zeros_for_frozen_ones", "forgets that frozen parameters have no gradient either",
-        check="what nobody used stays none", says="no rank had a gradient of frozen.weight", edit="""
+        check="what_nobody_used_stays_none", says="no rank had a gradient of frozen.weight", edit="""
         -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
         +        if any(has_one[name]) or not parameter.requires_grad:
     """),
     WrongAnswer(
         "none_where_the_sum_is_zero", "takes a sum of zeros for a sign that nobody had a gradient",
-        check="no two parameters are mixed", look="what does it put in .grad",
+        check="no_two_parameters_are_mixed", look="what does it put in .grad",
         says="rank 1 has none of prose): after synchronize_gradients the gradient of prose.weight on rank 1 is None",
         edit="""
         -    has_one = owners(model)
@@ -210,7 +210,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "divides_by_two_or_more", "divides by the number of ranks that have a gradient, and by two at least",
-        check="no two parameters are mixed", look="what the sum is divided by",
+        check="no_two_parameters_are_mixed", look="what the sum is divided by",
         says="the gradient of prose.weight on rank 0 is 26; the mean over the ranks is 17.3333", edit="""
         -            parameter.grad /= dist.get_world_size()
         +            parameter.grad /= max(2, sum(has_one[name]))

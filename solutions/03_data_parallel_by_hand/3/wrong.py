@@ -6,7 +6,7 @@ ANSWERS = (
     WrongAnswer(
         "a_bucket_for_the_first_layers",
         "fills buckets in the order of registration, so that one bucket of all waits for the first layer",
-        check="talks during backward", says="started its first message", edit="""
+        check="talks_during_backward", says="started its first message", edit="""
         -        self.module = module
         +        self.module, self.talks = module, True
                  for tensor in [*module.parameters(), *module.buffers()]:
@@ -30,7 +30,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "after_backward", "starts the buckets when backward has ended",
-        check="talks during backward", says="started its first message after backward had ended",
+        check="talks_during_backward", says="started its first message after backward had ended",
         on="does_not_wait", edit='''
         -            parameter.register_post_accumulate_grad_hook(self.gradient_is_ready)
         -        self.bucket_of = {p: number for number, bucket in enumerate(self.buckets) for p in bucket}
@@ -63,7 +63,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "always_talks", "no_sync does nothing: right gradients, three times the messages",
-        check="silent under no sync", says="under no_sync()", edit='''
+        check="silent_under_no_sync", says="under no_sync()", edit='''
         -from contextlib import contextmanager
         +from contextlib import nullcontext
         @@
@@ -93,7 +93,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "broadcasts_what_trains", "broadcasts the trainable parameters only",
-        check="starts as rank 0", says="after construction frozen.weight on rank 1 is", edit="""
+        check="starts_as_rank_0", says="after construction frozen.weight on rank 1 is", edit="""
         -        self.module = module
         -        for tensor in [*module.parameters(), *module.buffers()]:
         +        self.module, self.talks = module, True
@@ -103,7 +103,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "counts_down_once", "never sets the counts back: only the first update is sent",
-        check="equals one process", says="update 2 (3 micro-batches): the gradient of", edit="""
+        check="equals_one_process", says="update 2 (3 micro-batches): the gradient of", edit="""
         -        self.module = module
         +        self.module, self.talks = module, True
                  for tensor in [*module.parameters(), *module.buffers()]:
@@ -116,7 +116,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "does_not_wait", "copies the buckets out without waiting for them",
-        check="equals one process", says="the gradient", edit="""
+        check="equals_one_process", says="the gradient", edit="""
         -        self.module = module
         +        self.module, self.talks = module, True
                  for tensor in [*module.parameters(), *module.buffers()]:
@@ -141,14 +141,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "floats_only", "broadcasts floating-point tensors only",
-        check="starts as rank 0", says="after construction count on rank 1 is", edit="""
+        check="starts_as_rank_0", says="after construction count on rank 1 is", edit="""
         -            dist.broadcast(tensor.detach(), src=0)
         +            if tensor.is_floating_point():
         +                dist.broadcast(tensor.detach(), src=0)
     """),
     WrongAnswer(
         "four_bytes_a_number", "counts four bytes for each number, also in float64",
-        check="messages fit a bucket", says="handed 352 bytes to one all_reduce", edit="""
+        check="messages_fit_a_bucket", says="handed 352 bytes to one all_reduce", edit="""
         -            size += parameter.nbytes
         +            size += 4 * parameter.numel()
                      if size > bucket_megabytes * 2**20:
@@ -158,7 +158,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gathers_and_adds_its_own_first", "gathers all gradients, and each rank adds them in an order of its own",
-        check="replicas agree", says="are not bit for bit rank 0's", on="does_not_wait", edit="""
+        check="replicas_agree", says="are not bit for bit rank 0's", on="does_not_wait", edit="""
         -        for _, flat, bucket in self.under_way:
         -            flat /= dist.get_world_size()
         +        for handle, parts, bucket in self.under_way:
@@ -172,7 +172,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gathers_every_gradient", "gathers the gradients of all ranks where their sum would do",
-        check="bytes of an all reduce", says="with all_gather rank 0 sends 393 kB for 131 kB of gradients",
+        check="bytes_of_an_all_reduce", says="with all_gather rank 0 sends 393 kB for 131 kB of gradients",
         on="does_not_wait", edit="""
         -        for _, flat, bucket in self.under_way:
         -            flat /= dist.get_world_size()
@@ -187,7 +187,7 @@ ANSWERS = (
     WrongAnswer(
         "hook_on_the_incoming_gradient",
         "averages what a backward adds: what no_sync has left in .grad stays different on every rank",
-        check="equals one process", says="update 2 (3 micro-batches): the gradient of", text="""
+        check="equals_one_process", says="update 2 (3 micro-batches): the gradient of", text="""
         from contextlib import contextmanager
 
         import torch
@@ -252,12 +252,12 @@ ANSWERS = (
     """),
     WrongAnswer(
         "imports_the_class", "hands over the class of the course's package",
-        check="built by hand", says="called by no line of your file", text="""
+        check="built_by_hand", says="called by no line of your file", text="""
         from ddp_course.distributed.by_hand import BucketedDataParallel  # noqa: F401
     """),
     WrongAnswer(
         "megabytes_times_ten", "reads the size of a bucket wrong: megabytes as mega-elements",
-        check="messages fit a bucket", says="handed 131,072 bytes to one all_reduce", on="one_bucket", edit="""
+        check="messages_fit_a_bucket", says="handed 131,072 bytes to one all_reduce", on="one_bucket", edit="""
         -            size += parameter.nbytes
         -            if not self.buckets:
         +            size += parameter.numel()
@@ -268,7 +268,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_broadcast", "trusts that every rank has built the same model",
-        check="starts as rank 0", says="after construction embedding.weight on rank 1 is", edit="""
+        check="starts_as_rank_0", says="after construction embedding.weight on rank 1 is", edit="""
         -        self.module = module
         -        for tensor in [*module.parameters(), *module.buffers()]:
         -            dist.broadcast(tensor.detach(), src=0)
@@ -277,7 +277,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_bucket", "packs all gradients into one message, whatever their size",
-        check="messages fit a bucket", says="a bucket holds 40,960", edit="""
+        check="messages_fit_a_bucket", says="a bucket holds 40,960", edit="""
         -        self.module = module
         +        self.module, self.talks = module, True
                  for tensor in [*module.parameters(), *module.buffers()]:
@@ -289,7 +289,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_message_for_each_parameter", "overlaps, but every gradient travels alone",
-        check="few messages", says="started 8 messages in an update; 5 are allowed", on="one_bucket", edit="""
+        check="few_messages", says="started 8 messages in an update; 5 are allowed", on="one_bucket", edit="""
         -            if not self.buckets:
         -                self.buckets.append([])
         -                size = parameter.nbytes
@@ -297,7 +297,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "plain_ddp", "wraps the model in torch's DistributedDataParallel",
-        check="built by hand", says="built torch's DistributedDataParallel", text="""
+        check="built_by_hand", says="built torch's DistributedDataParallel", text="""
         from torch import nn
         from torch.nn.parallel import DistributedDataParallel
 
@@ -319,7 +319,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "state_dict_only", "broadcasts what a checkpoint holds: not every buffer is in it",
-        check="starts as rank 0", says="after construction shift on rank 1 is", edit="""
+        check="starts_as_rank_0", says="after construction shift on rank 1 is", edit="""
         -        for tensor in [*module.parameters(), *module.buffers()]:
         -            dist.broadcast(tensor.detach(), src=0)
         +        for tensor in module.state_dict().values():
@@ -327,7 +327,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sum_instead_of_mean", "does not divide by the number of ranks",
-        check="equals one process", says="2.00 times as large", edit="""
+        check="equals_one_process", says="2.00 times as large", edit="""
         -        self.module = module
         +        self.module, self.talks = module, True
                  for tensor in [*module.parameters(), *module.buffers()]:
@@ -338,7 +338,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "after_backward_with_no_sync", "starts the buckets when backward has ended, in an update with no_sync",
-        check="talks during backward", says="after backward had ended, in an update with no_sync()", edit="""
+        check="talks_during_backward", says="after backward had ended, in an update with no_sync()", edit="""
                  self.talks = False
         +        self.added = True
         @@
@@ -357,7 +357,7 @@ ANSWERS = (
     WrongAnswer(
         "waits_in_the_hook",
         "calls the all-reduce in the hook without async_op: backward stands still until it is done",
-        check="talks during backward", says="stood still in backward until rank 1", on="does_not_wait", edit="""
+        check="talks_during_backward", says="stood still in backward until rank 1", on="does_not_wait", edit="""
         -        for _, flat, bucket in self.under_way:
         +        for flat, bucket in self.under_way:
         @@
@@ -367,14 +367,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "waits_for_the_last_bucket", "waits for the last bucket only: the one that started first has surely come",
-        check="equals one process", says="the gradient of", edit="""
+        check="equals_one_process", says="the gradient of", edit="""
         -            handle.wait()
         +            if handle is self.under_way[-1][0]:
         +                handle.wait()
     """),
     WrongAnswer(
         "wraps_a_copy", "trains a copy of the module, so that the one that was handed in learns nothing",
-        check="equals one process", says="the gradients on rank 0 are off", edit="""
+        check="equals_one_process", says="the gradients on rank 0 are off", edit="""
         -        self.module = module
         +        self.module = module = copy.deepcopy(module)
         @@
@@ -384,7 +384,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_tenth_too_large", "reads a megabyte as 1.1 million bytes, so that a bucket holds more than it may",
-        check="messages fit a bucket", says="bytes to one all_reduce", edit="""
+        check="messages_fit_a_bucket", says="bytes to one all_reduce", edit="""
         -            if size > bucket_megabytes * 2**20:
         +            if size > bucket_megabytes * 1.1e6:
     """),

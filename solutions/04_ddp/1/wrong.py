@@ -5,20 +5,20 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "averaging_closes_the_gap", "thinks that averaged gradients pull the replicas together",
-        check="the forecast comes true",
+        check="the_forecast_comes_true",
         says="'parameters, averaged by hand': you said 'closed'; the gap was", edit="""
         -        "parameters, averaged by hand": "as it was",
         +        "parameters, averaged by hand": "closed",
     """),
     WrongAnswer(
         "believes_the_review", "says that DDP leaves parameters as they were",
-        check="the forecast comes true", says="'parameters, DDP': you said 'as it was'; the gap was", edit="""
+        check="the_forecast_comes_true", says="'parameters, DDP': you said 'as it was'; the gap was", edit="""
         -        "parameters, DDP": "closed",
         +        "parameters, DDP": "as it was",
     """),
     WrongAnswer(
         "compares_neighbours", "compares each rank with the next one: ranks 0 and 2 are twice as far apart",
-        check="gaps are measured right", says="one weight, rank 0 by 0.5 and rank 2 by -0.5; with 3 ranks", edit="""
+        check="gaps_are_measured_right", says="one weight, rank 0 by 0.5 and rank 2 by -0.5; with 3 ranks", edit="""
         -    largest, smallest = flat.clone(), flat.clone()
         -    dist.all_reduce(largest, dist.ReduceOp.MAX)
         -    dist.all_reduce(smallest, dist.ReduceOp.MIN)
@@ -29,13 +29,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "compares_sums", "compares the sums of the tensors",
-        check="gaps are measured right", says="two weights of rank 1, by 0.75 and -0.75; with 2 ranks", edit="""
+        check="gaps_are_measured_right", says="two weights of rank 1, by 0.75 and -0.75; with 2 ranks", edit="""
         -    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
         +    flat = torch.cat([tensor.detach().double().sum().view(1) for tensor in tensors])
     """),
     WrongAnswer(
         "compares_with_rank_0", "measures the distance from rank 0 only",
-        check="gaps are measured right", says="one weight, rank 1 by 0.5 and rank 2 by -0.5; with 3 ranks", edit="""
+        check="gaps_are_measured_right", says="one weight, rank 1 by 0.5 and rank 2 by -0.5; with 3 ranks", edit="""
         -    largest, smallest = flat.clone(), flat.clone()
         -    dist.all_reduce(largest, dist.ReduceOp.MAX)
         -    dist.all_reduce(smallest, dist.ReduceOp.MIN)
@@ -48,14 +48,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "ddp_sees_everything", "thinks that DDP equalizes every tensor of the model",
-        check="the forecast comes true", says="'attributes, DDP': you said 'closed'", edit="""
+        check="the_forecast_comes_true", says="'attributes, DDP': you said 'closed'", edit="""
         -        "attributes, DDP": "as it was",
         +        "attributes, DDP": "closed",
     """),
     WrongAnswer(
         "direct_submodules_only",
         "looks for attributes in the direct submodules, not in the model itself nor further down",
-        check="gaps are measured right",
+        check="gaps_are_measured_right",
         says="a tensor attribute of the outermost module, rank 1 by 2; with 2 ranks", edit="""
         -        "attributes": [v for module in model.modules() for v in vars(module).values() if torch.is_tensor(v)],
         +        "attributes": [v for module in model.children() for v in vars(module).values() if torch.is_tensor(v)],
@@ -68,25 +68,25 @@ ANSWERS = (
     """),
     WrongAnswer(
         "leaves_a_case_out", "forecasts five cases",
-        check="the forecast comes true", says="forecast says None of 'buffers, DDP'", edit="""
+        check="the_forecast_comes_true", says="forecast says None of 'buffers, DDP'", edit="""
         -        "buffers, DDP": "closed",
     """),
     WrongAnswer(
         "leaves_it_frozen", "switches requires_grad off to work on the tensors, and leaves it off",
-        check="looking changes nothing", says="is another: its requires_grad has changed", edit='''
+        check="looking_changes_nothing", says="is another: its requires_grad has changed", edit='''
              """The largest difference between any two ranks, among parameters, buffers and tensors that are plain attributes."""
         +    model.requires_grad_(False)  # no autograd here
     '''),
     WrongAnswer(
         "masks_differ_anyway", "thinks that ranks draw different masks from one seed",
-        check="the forecast comes true",
+        check="the_forecast_comes_true",
         says="'dropout masks, one seed on every rank': you said 'as it was'", edit="""
         -        "dropout masks, one seed on every rank": "closed",
         +        "dropout masks, one seed on every rank": "as it was",
     """),
     WrongAnswer(
         "measures_in_place", "all-reduces the model's own tensors",
-        check="looking changes nothing", says="after largest_gaps the model of rank", edit="""
+        check="looking_changes_nothing", says="after largest_gaps the model of rank", edit="""
         -    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
         -    largest, smallest = flat.clone(), flat.clone()
         -    dist.all_reduce(largest, dist.ReduceOp.MAX)
@@ -105,7 +105,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_distance", "every rank reports its own distance from rank 0",
-        check="gaps are measured right",
+        check="gaps_are_measured_right",
         says="with 2 ranks largest_gaps returned {'parameters': 0.0, 'buffers': 0.0, 'attributes': 0.0} on rank 0",
         edit="""
         -    largest, smallest = flat.clone(), flat.clone()
@@ -118,43 +118,43 @@ ANSWERS = (
     """),
     WrongAnswer(
         "state_dict", "takes parameters and buffers from state_dict, which not all buffers are in",
-        check="gaps are measured right", says="a mask that is a buffer, on rank 1; with 2 ranks", edit="""
+        check="gaps_are_measured_right", says="a mask that is a buffer, on rank 1; with 2 ranks", edit="""
         -        "buffers": list(model.buffers()),
         +        "buffers": [v for name, v in model.state_dict().items() if name not in dict(model.named_parameters())],
     """),
     WrongAnswer(
         "subtracts_in_float32", "subtracts in float32, where a small gap of float64 weights is none",
-        check="gaps are measured right", says="one weight in float64, rank 1 by 3e-8; with 2 ranks", edit="""
+        check="gaps_are_measured_right", says="one weight in float64, rank 1 by 3e-8; with 2 ranks", edit="""
         -    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
         +    flat = torch.cat([tensor.detach().float().flatten() for tensor in tensors])
     """),
     WrongAnswer(
         "they_diverge", "thinks that unequal replicas drift further apart",
-        check="the forecast comes true", says="'parameters, DDP(init_sync=False)': you said 'grown'", edit="""
+        check="the_forecast_comes_true", says="'parameters, DDP(init_sync=False)': you said 'grown'", edit="""
         -        "parameters, DDP(init_sync=False)": "as it was",
         +        "parameters, DDP(init_sync=False)": "grown",
     """),
     WrongAnswer(
         "top_level_attributes", "looks for attributes in the outermost module only",
-        check="gaps are measured right", says="a tensor attribute, rank 1 by 4; with 2 ranks", edit="""
+        check="gaps_are_measured_right", says="a tensor attribute, rank 1 by 4; with 2 ranks", edit="""
         -        "attributes": [v for module in model.modules() for v in vars(module).values() if torch.is_tensor(v)],
         +        "attributes": [v for v in vars(model).values() if torch.is_tensor(v)],
     """),
     WrongAnswer(
         "without_the_sign", "compares absolute values",
-        check="gaps are measured right", says="a frozen parameter of the last rank, by -2; with 2 ranks", edit="""
+        check="gaps_are_measured_right", says="a frozen parameter of the last rank, by -2; with 2 ranks", edit="""
         -    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
         +    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors]).abs()
     """),
     WrongAnswer(
         "trainable_only", "leaves frozen parameters out",
-        check="gaps are measured right", says="a frozen parameter of the last rank, by -2; with 2 ranks", edit="""
+        check="gaps_are_measured_right", says="a frozen parameter of the last rank, by -2; with 2 ranks", edit="""
         -        "parameters": list(model.parameters()),
         +        "parameters": [p for p in model.parameters() if p.requires_grad],
     """),
     WrongAnswer(
         "floats_among_attributes", "looks for floating-point tensors only among the attributes",
-        check="gaps are measured right", says="different: a whole number that is a tensor attribute, rank 1 by 3; with 2",
+        check="gaps_are_measured_right", says="different: a whole number that is a tensor attribute, rank 1 by 3; with 2",
         edit="""
         -        "attributes": [v for module in model.modules() for v in vars(module).values() if torch.is_tensor(v)],
         +        "attributes": [

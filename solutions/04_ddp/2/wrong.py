@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "counts_from_the_start", "counts the seconds from the start of the run, not from the crash",
-        check="the detector tells them apart",
+        check="the_detector_tells_them_apart",
         says="given no barrier, and 1 s before training begins, hides_a_crash returned True", edit="""
              came_out = False
         +    began = time.monotonic()
@@ -15,7 +15,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "any_error_on_any_rank", "takes the lost contact of the other rank for the hidden crash",
-        check="the detector tells them apart",
+        check="the_detector_tells_them_apart",
         says="given a barrier at the end of a good run, hides_a_crash returned True", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception:
@@ -28,7 +28,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "barrier_that_may_fail", "keeps the error, after the whole timeout",
-        check="the crash comes out", says="the ValueError came out of run on rank 1", edit="""
+        check="the_crash_comes_out", says="the ValueError came out of run on rank 1", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
         @@
@@ -41,7 +41,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "everybody_crashes", "lets all ranks raise: they meet in the barrier, and nothing is late",
-        check="the detector tells them apart",
+        check="the_detector_tells_them_apart",
         says="given a barrier in `finally`, hides_a_crash returned False on both ranks", edit="""
         -        if rank == dist.get_world_size() - 1:
         -            raised_at = time.monotonic()
@@ -55,7 +55,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "exits", "turns the error into an exit code",
-        check="the crash comes out",
+        check="the_crash_comes_out",
         says="SystemExit came out of run on rank 1, not the ValueError that train had raised", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
@@ -66,7 +66,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "fixed_half_second", "asks for half a second instead of half the timeout",
-        check="the detector tells them apart",
+        check="the_detector_tells_them_apart",
         says="given no barrier, a clean-up of 1.2 s and a timeout of 4 s, hides_a_crash returned True", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
@@ -76,7 +76,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "looks_for_the_word", "reads the source instead of running it",
-        check="the detector tells them apart",
+        check="the_detector_tells_them_apart",
         says="given a barrier at the end of a good run, hides_a_crash returned True", text='''
         import inspect
         from datetime import timedelta
@@ -99,7 +99,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "monitored_barrier", "waits for half a second only, and its own error replaces the one that counts",
-        check="the crash comes out", says="RuntimeError came out of run on rank 1", edit="""
+        check="the_crash_comes_out", says="RuntimeError came out of run on rank 1", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
         @@
@@ -109,7 +109,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_the_time", "asks when an exception comes out, and not whether",
-        check="the detector tells them apart",
+        check="the_detector_tells_them_apart",
         says="given the error printed and dropped, hides_a_crash returned False on both ranks", edit="""
         -    came_out = False
              try:
@@ -125,7 +125,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "prints_and_goes_on", "prints the error and ends as if all were well",
-        check="the crash comes out", says="run returned on rank 1 as if nothing had happened", edit="""
+        check="the_crash_comes_out", says="run returned on rank 1 as if nothing had happened", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
         @@
@@ -135,7 +135,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "raises_a_copy", "makes a new exception of the text of the old one",
-        check="the crash comes out", says="it is not the one that train had raised", edit="""
+        check="the_crash_comes_out", says="it is not the one that train had raised", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
         @@
@@ -152,7 +152,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "stays_in_the_group", "takes the clean-up away together with the barrier",
-        check="a good run ends well", says="rank 0 is still in the process group when run has returned", edit="""
+        check="a_good_run_ends_well", says="rank 0 is still in the process group when run has returned", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
         @@
@@ -165,7 +165,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_others_have_finished", "lets the other rank return: the two barriers pair up",
-        check="the detector tells them apart",
+        check="the_detector_tells_them_apart",
         says="given a barrier in `finally`, hides_a_crash returned False on both ranks", edit="""
         -        dist.all_reduce(torch.ones(1))  # as in a training step: the others wait for the one that is gone
         @@
@@ -174,7 +174,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_others_stay_calm", "takes lost contact for the end of the training",
-        check="the others hear of it",
+        check="the_others_hear_of_it",
         says="run returned on rank 0 after 2 of 5 steps as if it had finished", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
@@ -185,7 +185,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "tries_again", "starts the training a second time after an error",
-        check="a good run ends well", says="called train with [1, 1]; it should call it once, with 1", edit="""
+        check="a_good_run_ends_well", says="called train with [1, 1]; it should call it once, with 1", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
         @@
@@ -198,7 +198,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "unrepaired", "has the detector, and the barrier where it was",
-        check="the crash comes out", says="RuntimeError came out of run on rank 1", edit="""
+        check="the_crash_comes_out", says="RuntimeError came out of run on rank 1", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
         @@
@@ -208,7 +208,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "waiting_ranks_say_true", "every rank measures itself, also those that only waited for the one that crashed",
-        check="the detector tells them apart",
+        check="the_detector_tells_them_apart",
         says="given a barrier in `finally`, hides_a_crash returned True on 2 ranks", edit="""
         +        raised_at = time.monotonic()
                  if rank == dist.get_world_size() - 1:
@@ -219,7 +219,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_timeout_of_its_own", "joins the group with torch's timeout of half an hour",
-        check="a good run ends well", says="joined the process group with a timeout of 1800 s on rank 0; it was handed 1.2 s",
+        check="a_good_run_ends_well", says="joined the process group with a timeout of 1800 s on rank 0; it was handed 1.2 s",
         edit="""
         -    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
         +    dist.init_process_group("gloo")
@@ -232,21 +232,21 @@ ANSWERS = (
     """),
     WrongAnswer(
         "allows_the_whole_timeout", "takes an exception for hidden only after the whole timeout",
-        check="the detector tells them apart", says="given the error held back for six tenths of the timeout, hides_a_crash",
+        check="the_detector_tells_them_apart", says="given the error held back for six tenths of the timeout, hides_a_crash",
         look="how long is too long", edit="""
         -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
         +    return not came_out or time.monotonic() - raised_at > timeout_seconds
     """),
     WrongAnswer(
         "a_second_is_too_long", "takes a second for too long, whatever the timeout",
-        check="the detector tells them apart", says="given no barrier, a clean-up of 1.2 s and a timeout of 4 s, hides_a_crash",
+        check="the_detector_tells_them_apart", says="given no barrier, a clean-up of 1.2 s and a timeout of 4 s, hides_a_crash",
         look="it depends on the timeout", edit="""
         -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
         +    return not came_out or time.monotonic() - raised_at > 1.0
     """),
     WrongAnswer(
         "takes_any_error_for_its_own", "asks whether an exception comes out, and not which",
-        check="the detector tells them apart",
+        check="the_detector_tells_them_apart",
         says="given another error raised in its place, hides_a_crash returned False on both ranks",
         look="the exception that your train has raised", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
@@ -256,7 +256,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "errors_that_it_knows", "leaves the barrier out after the kinds of error that come to mind",
-        check="the crash comes out", says="not the BrokenSample that train had raised", edit="""
+        check="the_crash_comes_out", says="not the BrokenSample that train had raised", edit="""
              dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
         +    crashed = False
         @@

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "always_raises", "compares with another model, and all replicas differ",
-        check="equal replicas pass", says="assert_replicas_equal raised on rank", edit="""
+        check="equal_replicas_pass", says="assert_replicas_equal raised on rank", edit="""
         -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
         -        of_rank_0 = bits.clone()
         -        dist.broadcast(of_rank_0, src=0)
@@ -16,7 +16,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "averages_too_late", "averages gradients after the step that uses them",
-        check="replicas stay equal", says="after your train head.weight on rank 1 is not rank 0's",
+        check="replicas_stay_equal", says="after your train head.weight on rank 1 is not rank 0's",
         on="unrepaired", edit="""
                  optimizer.step()
         +        for parameter in model.head.parameters():
@@ -25,7 +25,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "compares_floats", "compares floats: 0.0 equals -0.0, whose bits differ",
-        check="different replicas raise everywhere",
+        check="different_replicas_raise_everywhere",
         says="head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1; with 3 ranks assert_replicas_equal raised on no rank",
         edit="""
         -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
@@ -47,7 +47,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "nan_is_a_difference", "compares floats and signs: a NaN that all ranks hold is unequal to itself",
-        check="equal replicas pass", says="(all equal, head.weight a NaN on every rank): assert_replicas_equal raised",
+        check="equal_replicas_pass", says="(all equal, head.weight a NaN on every rank): assert_replicas_equal raised",
         look="a NaN is unequal to itself", edit="""
         -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
         -        of_rank_0 = bits.clone()
@@ -59,7 +59,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "compares_with_the_mean", "compares rank 0's tensor with the mean of all",
-        check="different replicas raise everywhere",
+        check="different_replicas_raise_everywhere",
         says="rank 1 above, rank 2 as far below; with 3 ranks assert_replicas_equal raised on no rank", edit="""
         -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
         -        of_rank_0 = bits.clone()
@@ -82,7 +82,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "forgets_the_bias", "averages the gradient of the weight and not of the bias",
-        check="replicas stay equal", says="after your train head.bias on rank 1 is not rank 0's",
+        check="replicas_stay_equal", says="after your train head.bias on rank 1 is not rank 0's",
         on="unrepaired", edit="""
                  loss.backward()
         +        dist.all_reduce(model.head.weight.grad)
@@ -90,7 +90,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gap_with_a_tolerance", "allows a gap of 1e-6",
-        check="different replicas raise everywhere",
+        check="different_replicas_raise_everywhere",
         says="one element of head.bias, by 1e-12, on the last rank; with 2 ranks assert_replicas_equal raised on no rank",
         edit="""
         -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
@@ -102,7 +102,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "largest_gap_and_nan", "raises if the gap is larger than zero, and a NaN is not",
-        check="different replicas raise everywhere",
+        check="different_replicas_raise_everywhere",
         says="head.weight is NaN on the last rank; with 2 ranks assert_replicas_equal raised on no rank", edit="""
         -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
         -        of_rank_0 = bits.clone()
@@ -113,7 +113,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "last_difference", "goes on to the last difference",
-        check="the first difference is named", says="it should name head.weight and rank 1", edit='''
+        check="the_first_difference_is_named", says="it should name head.weight and rank 1", edit='''
              """Raise AssertionError on every rank, naming the first parameter and rank that differ from rank 0's, if any do."""
         +    found = None
         @@
@@ -124,14 +124,14 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "loss_after_each_update", "train returns the loss after each update",
-        check="equals one process", says="before each update the loss of this rank's batch was [", edit="""
+        check="equals_one_process", says="before each update the loss of this rank's batch was [", edit="""
         -        losses.append(loss.item())
         +        with torch.no_grad():
         +            losses.append(nn.functional.mse_loss(model(inputs), targets).item())
     """),
     WrongAnswer(
         "names_itself", "every rank names itself, whoever differs",
-        check="the first difference is named", says="it should name head.weight and rank 1", edit="""
+        check="the_first_difference_is_named", says="it should name head.weight and rank 1", edit="""
         -        for rank, one in enumerate(everyones):
         -            assert one, f"replicas differ: {name} on rank {rank} is not that of rank 0"
         +        for one in everyones:
@@ -139,7 +139,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_names", "says only that something differs",
-        check="the first difference is named", says="AssertionError: 'the replicas are not equal'", edit="""
+        check="the_first_difference_is_named", says="AssertionError: 'the replicas are not equal'", edit="""
         -    for name, parameter in model.named_parameters():
         +    for parameter in model.parameters():
         @@
@@ -150,7 +150,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_the_odd_rank_raises", "each rank compares with rank 0 and raises alone",
-        check="different replicas raise everywhere", says="raised on 1 of them, not on rank 0", edit="""
+        check="different_replicas_raise_everywhere", says="raised on 1 of them, not on rank 0", edit="""
         +    different = []
              for name, parameter in model.named_parameters():
         -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
@@ -169,28 +169,28 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_for_all", "copies rank 0's weights to all after each update: the others' samples are lost",
-        check="equals one process", says="after your train head.weight is", on="unrepaired", edit="""
+        check="equals_one_process", says="after your train head.weight is", on="unrepaired", edit="""
                  optimizer.step()
         +        for parameter in model.parameters():
         +            dist.broadcast(parameter.data, src=0)
     """),
     WrongAnswer(
         "returns_the_last_loss", "train returns the last loss alone",
-        check="equals one process",
+        check="equals_one_process",
         says="on rank 0; before each update the loss of this rank's batch was [", edit="""
         -    return losses
         +    return losses[-1]
     """),
     WrongAnswer(
         "sums_gradients", "adds the gradients by hand and does not divide",
-        check="equals one process", says="after your train head.weight is", on="unrepaired", edit="""
+        check="equals_one_process", says="after your train head.weight is", on="unrepaired", edit="""
                  loss.backward()
         +        for parameter in model.head.parameters():
         +            dist.all_reduce(parameter.grad)
     """),
     WrongAnswer(
         "sums_of_tensors", "compares sums",
-        check="different replicas raise everywhere",
+        check="different_replicas_raise_everywhere",
         says="two elements of head.weight swapped on rank 1; with 3 ranks assert_replicas_equal raised on no rank",
         edit="""
         +import math
@@ -207,14 +207,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "trainable_only", "does not look at frozen parameters",
-        check="different replicas raise everywhere",
+        check="different_replicas_raise_everywhere",
         says="the frozen backbone.weight on rank 1; with 3 ranks assert_replicas_equal raised on no rank", edit="""
         -    for name, parameter in model.named_parameters():
         +    for name, parameter in model.head.named_parameters("head"):
     """),
     WrongAnswer(
         "unrepaired", "has the detector, and trains as before",
-        check="replicas stay equal", says="after your train head.weight on rank 1 is not rank 0's", edit="""
+        check="replicas_stay_equal", says="after your train head.weight on rank 1 is not rank 0's", edit="""
         -    wrapped = nn.parallel.DistributedDataParallel(model)
         @@
         -        loss = nn.functional.mse_loss(wrapped(inputs), targets)
@@ -222,7 +222,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "weights_averaged_at_the_end", "averages the weights once, when all is over",
-        check="equals one process", says="(6 updates): after your train head.weight is", on="unrepaired", edit="""
+        check="equals_one_process", says="(6 updates): after your train head.weight is", on="unrepaired", edit="""
                  losses.append(loss.item())
         +    for parameter in model.head.parameters():
         +        dist.all_reduce(parameter.data)
@@ -230,7 +230,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "wraps_and_calls_the_bare_model", "builds the wrapper and calls the model without it",
-        check="replicas stay equal", says="after your train head.weight on rank 1 is not rank 0's", edit="""
+        check="replicas_stay_equal", says="after your train head.weight on rank 1 is not rank 0's", edit="""
         -        loss = nn.functional.mse_loss(wrapped(inputs), targets)
         +        loss = nn.functional.mse_loss(wrapped.module(inputs), targets)
     """),
@@ -247,13 +247,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "scales_the_learning_rate", "multiplies the learning rate by the number of ranks",
-        check="equals one process", says="from that of one process on the joint batches", edit="""
+        check="equals_one_process", says="from that of one process on the joint batches", edit="""
         -    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
         +    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1 * dist.get_world_size())
     """),
     WrongAnswer(
         "names_every_parameter", "the message lists all parameters, with what was found about each",
-        check="the first difference is named", says="also names", text="""
+        check="the_first_difference_is_named", says="also names", text="""
         import torch
         import torch.distributed as dist
         from torch import nn
@@ -284,7 +284,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "repairs_what_it_finds", "broadcasts rank 0's parameters into the model itself: it raises, and has made them equal",
-        check="looking changes nothing", says="is another than before", look="or copies", edit="""
+        check="looking_changes_nothing", says="is another than before", look="or copies", edit="""
         -        of_rank_0 = bits.clone()
         -        dist.broadcast(of_rank_0, src=0)
         -        equal = torch.tensor([torch.equal(bits, of_rank_0)])

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "broadcast_of_anything", "broadcasts what rank 0 drew without a seed: the next run has other data",
-        check="all ranks hold the same data", says="other tokens when it was called again", edit="""
+        check="all_ranks_hold_the_same_data", says="other tokens when it was called again", edit="""
         -    generator = torch.Generator().manual_seed(1)
         -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
         -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
@@ -16,31 +16,31 @@ ANSWERS = (
     """),
     WrongAnswer(
         "first_tokens", "compares how the data begins",
-        check="the detector is right", says="one token of rank 2 is another): odd_ranks returned []", edit="""
+        check="the_detector_is_right", says="one token of rank 2 is another): odd_ranks returned []", edit="""
         -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
         +    mine = hashlib.sha256(data[:1000].numpy().tobytes()).digest()
     """),
     WrongAnswer(
         "half_seeded", "hands the generator to the first of two draws only",
-        check="all ranks hold the same data", says="hold other data than rank 0", edit="""
+        check="all_ranks_hold_the_same_data", says="hold other data than rank 0", edit="""
         -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
         +    return (torch.randint(VOCABULARY, ()) + steps.cumsum(0)) % VOCABULARY
     """),
     WrongAnswer(
         "hash_of_bytes", "hash() of bytes, which is another one in every process",
-        check="the detector is right", says="(all equal): odd_ranks returned [1, 2, 3] on rank 0", edit="""
+        check="the_detector_is_right", says="(all equal): odd_ranks returned [1, 2, 3] on rank 0", edit="""
         -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
         +    mine = hash(data.numpy().tobytes())
     """),
     WrongAnswer(
         "histograms", "compares how often each token occurs",
-        check="the detector is right", says="two tokens in another order", edit="""
+        check="the_detector_is_right", says="two tokens in another order", edit="""
         -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
         +    mine = data.bincount().tolist()
     """),
     WrongAnswer(
         "keeps_an_unseeded_draw", "rank 0 draws without a seed and broadcasts, and a cache returns it again",
-        check="all ranks hold the same data",
+        check="all_ranks_hold_the_same_data",
         says="make_data returned other tokens on rank 0 of another run", edit="""
         +import functools
          import hashlib
@@ -61,13 +61,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "neighbours", "compares each rank with the one before it",
-        check="the detector is right", says="odd_ranks returned [2, 3] on rank 0, not [2]", edit="""
+        check="the_detector_is_right", says="odd_ranks returned [2, 3] on rank 0, not [2]", edit="""
         -    return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
         +    return [rank for rank, one in enumerate(hashes) if rank and one != hashes[rank - 1]]
     """),
     WrongAnswer(
         "no_randomness", "makes data without random numbers",
-        check="the data is of the same kind", says="1 different steps from one to the next", edit="""
+        check="the_data_is_of_the_same_kind", says="1 different steps from one to the next", edit="""
         -    generator = torch.Generator().manual_seed(1)
         -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
         -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
@@ -75,19 +75,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_byte_a_token", "keeps the lowest byte of each token",
-        check="the detector is right", says="(a token of rank 1 is larger by 256): odd_ranks returned []", edit="""
+        check="the_detector_is_right", says="(a token of rank 1 is larger by 256): odd_ranks returned []", edit="""
         -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
         +    mine = hashlib.sha256(data.to(torch.uint8).numpy().tobytes()).digest()
     """),
     WrongAnswer(
         "own_opinion", "each rank compares itself with rank 0 and reports only itself",
-        check="the detector is right", says="odd_ranks returned [] on rank 0, not [2]", edit="""
+        check="the_detector_is_right", says="odd_ranks returned [] on rank 0, not [2]", edit="""
         -    return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
         +    return [rank for rank in [dist.get_rank()] if mine != hashes[0]]
     """),
     WrongAnswer(
         "rank_0_knows", "gathers the hashes on rank 0, so that the others learn nothing",
-        check="the detector is right", says="odd_ranks returned None on rank 1", edit="""
+        check="the_detector_is_right", says="odd_ranks returned None on rank 1", edit="""
         -    dist.all_gather_object(hashes, mine)
         -    return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
         +    dist.gather_object(mine, hashes if dist.get_rank() == 0 else None)
@@ -96,14 +96,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_prints", "lets only rank 0 print, which hides whether the ranks agree",
-        check="the losses agree", says="printed as validation losses: rank 0:", edit="""
+        check="the_losses_agree", says="printed as validation losses: rank 0:", edit="""
         -    print(f"rank {rank}: validation loss {loss:.6f}")
         +    if rank == 0:
         +        print(f"rank {rank}: validation loss {loss:.6f}")
     """),
     WrongAnswer(
         "reseeds_from_the_clock", "seeds the common generator, draws, and seeds it at random afterwards",
-        check="other randomness is left alone", says="was in another state than before", edit="""
+        check="other_randomness_is_left_alone", says="was in another state than before", edit="""
         -    generator = torch.Generator().manual_seed(1)
         -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
         -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
@@ -115,7 +115,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "same_mask_each_time", "seeds the common generator, draws, and seeds it with the rank afterwards",
-        check="other randomness is left alone", says="was in another state than before", edit="""
+        check="other_randomness_is_left_alone", says="was in another state than before", edit="""
         -    generator = torch.Generator().manual_seed(1)
         -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
         -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
@@ -127,13 +127,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "seed_plus_rank", "seeds the generator, with the rank",
-        check="all ranks hold the same data", says="ranks [1, 2] hold other data than rank 0", edit="""
+        check="all_ranks_hold_the_same_data", says="ranks [1, 2] hold other data than rank 0", edit="""
         -    generator = torch.Generator().manual_seed(1)
         +    generator = torch.Generator().manual_seed(1 + dist.get_rank())
     """),
     WrongAnswer(
         "seeds_everybody", "seeds the generator that dropout uses too",
-        check="other randomness is left alone", says="3 ranks drew 1 different dropout mask", edit="""
+        check="other_randomness_is_left_alone", says="3 ranks drew 1 different dropout mask", edit="""
         -    generator = torch.Generator().manual_seed(1)
         -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
         -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
@@ -143,20 +143,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sends_the_data", "compares the data sets themselves, on every rank",
-        check="little travels", says="to compare 40,000 bytes of data", edit="""
+        check="little_travels", says="to compare 40,000 bytes of data", edit="""
         -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
         +    mine = data.tolist()
     """),
     WrongAnswer(
         "sums", "compares the sums, which do not know the order",
-        check="the detector is right",
+        check="the_detector_is_right",
         says="rank 1 has two tokens in another order): odd_ranks returned []", edit="""
         -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
         +    mine = data.sum().item()
     """),
     WrongAnswer(
         "unrepaired", "leaves make_data as it was",
-        check="all ranks hold the same data", says="ranks [1, 2] hold other data than rank 0", edit="""
+        check="all_ranks_hold_the_same_data", says="ranks [1, 2] hold other data than rank 0", edit="""
         -    generator = torch.Generator().manual_seed(1)
         -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
         -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
@@ -165,13 +165,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "weighted_sum", "weights the tokens by their place, so that a zero more at the end is not seen",
-        check="the detector is right", says="rank 3 has a zero more at the end): odd_ranks returned []", edit="""
+        check="the_detector_is_right", says="rank 3 has a zero more at the end): odd_ranks returned []", edit="""
         -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
         +    mine = (data * torch.arange(1, len(data) + 1)).sum().item()
     """),
     WrongAnswer(
         "back_to_the_first_seed", "seeds the common generator, draws, and seeds it as the run had seeded it",
-        check="other randomness is left alone", says="was in another state than before", edit="""
+        check="other_randomness_is_left_alone", says="was in another state than before", edit="""
         -    generator = torch.Generator().manual_seed(1)
         -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
         -    return (torch.randint(VOCABULARY, (), generator=generator) + steps.cumsum(0)) % VOCABULARY
@@ -184,7 +184,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "seeds_python", "seeds the generator of Python's random, which augmentations draw from",
-        check="other randomness is left alone", says="after make_data the common generator of Python's random",
+        check="other_randomness_is_left_alone", says="after make_data the common generator of Python's random",
         look="which lines of make_data draw from it, or seed it", edit="""
         -    generator = torch.Generator().manual_seed(1)
         +    random.seed(1)
@@ -196,13 +196,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "int16", "hashes the tokens as int16",
-        check="the detector is right", says="(a token of rank 2 is larger by 65,536): odd_ranks returned []", edit="""
+        check="the_detector_is_right", says="(a token of rank 2 is larger by 65,536): odd_ranks returned []", edit="""
         -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
         +    mine = hashlib.sha256(data.short().numpy().tobytes()).digest()
     """),
     WrongAnswer(
         "hash_of_a_name", "seeds with the hash of a text, which Python salts anew in each process",
-        check="all ranks hold the same data", says="other tokens on rank 0 of another run", look="from run to run", edit="""
+        check="all_ranks_hold_the_same_data", says="other tokens on rank 0 of another run", look="from run to run", edit="""
         -    generator = torch.Generator().manual_seed(1)
         +    seed = torch.tensor(hash("tokens"))
         +    dist.broadcast(seed, src=0)

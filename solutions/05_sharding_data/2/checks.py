@@ -3,8 +3,8 @@
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.likeness import like_neighbours
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import like_neighbours
 
 from . import given as given_script
 

@@ -1,8 +1,8 @@
 """05.3: a wrapper that skips the batches of other ranks, replaced; and a function that finds all of its faults."""
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.likeness import like_neighbours
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import like_neighbours
 
 from . import given as given_script
 

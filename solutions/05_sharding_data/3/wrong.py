@@ -5,49 +5,49 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "empty_batches", "fills the ranks up with empty batches",
-        check="every batch is one", says="trained on the batch []", edit="""
+        check="every_batch_is_one", says="trained on the batch []", edit="""
         -    for start in range(0, len(order) - joint + 1, joint):
         +    for start in range(0, len(order), joint):
     """),
     WrongAnswer(
         "backwards_in_odd_epochs", "reads the same order backwards in every other epoch",
-        check="epochs are shuffled anew", says="or read backwards", edit="""
+        check="epochs_are_shuffled_anew", says="or read backwards", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.Random(42 + 1000 * (epoch // 2)).shuffle(order)
         +    order = order[:: -1 if epoch % 2 else 1]
     """),
     WrongAnswer(
         "batches_of_four", "takes the batch size of the script for that of every call",
-        check="every batch is one", says="batches hold 1 to 3 samples", edit="""
+        check="every_batch_is_one", says="batches hold 1 to 3 samples", edit="""
         -    joint = world_size * batch_size
         +    batch_size = 4
         +    joint = world_size * batch_size
     """),
     WrongAnswer(
         "finds_three", "the diagnosis does not look at what was built",
-        check="the diagnosis is right", says="rank 1 built two and used one: diagnose returned []", edit="""
+        check="the_diagnosis_is_right", says="rank 1 built two and used one: diagnose returned []", edit="""
         -        "built in vain": any(one["built"] > len(one["batches"]) for one in ranks),
     """),
     WrongAnswer(
         "forgets_the_epoch", "the same order in every epoch",
-        check="epochs are shuffled anew", says="in epoch 0 and in epoch 1", edit="""
+        check="epochs_are_shuffled_anew", says="in epoch 0 and in epoch 1", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.Random(42).shuffle(order)  # the same on all ranks
     """),
     WrongAnswer(
         "not_shuffled", "deals the samples out in order",
-        check="epochs are shuffled anew", says="not shuffled", edit="""
+        check="epochs_are_shuffled_anew", says="not shuffled", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
     """),
     WrongAnswer(
         "one_global_batch_too_few", "its last full global batch is lost",
-        check="nothing is read twice and little left out", says="samples are read by nobody", edit="""
+        check="nothing_is_read_twice_and_little_left_out", says="samples are read by nobody", edit="""
         -    for start in range(0, len(order) - joint + 1, joint):
         +    for start in range(0, len(order) - joint, joint):
     """),
     WrongAnswer(
         "only_the_cost", "does what the review asked for: builds its own batches only",
-        check="all ranks have as many", says="the ranks have [3, 3, 2, 2] batches", edit="""
+        check="all_ranks_have_as_many", says="the ranks have [3, 3, 2, 2] batches", edit="""
         -    joint = world_size * batch_size
         -    for start in range(0, len(order) - joint + 1, joint):
         -        first = start + rank * batch_size
@@ -55,7 +55,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_the_exception", "catches the end of the data, and keeps the rest",
-        check="all ranks have as many", says="the ranks have [3, 3, 2, 2] batches", edit="""
+        check="all_ranks_have_as_many", says="the ranks have [3, 3, 2, 2] batches", edit="""
          import random
         +from itertools import islice
         @@
@@ -75,28 +75,28 @@ ANSWERS = (
     """),
     WrongAnswer(
         "pads", "begins again at the front to fill the last global batch, as a sampler does",
-        check="nothing is read twice and little left out",
+        check="nothing_is_read_twice_and_little_left_out",
         says="readings are of samples that were read before", edit="""
              joint = world_size * batch_size
         +    order += order[: -len(order) % joint]
     """),
     WrongAnswer(
         "rotates", "begins the same order one place further on in every epoch",
-        check="epochs are shuffled anew", says="in epoch 1: the order of epoch 0, begun at another place", edit="""
+        check="epochs_are_shuffled_anew", says="in epoch 1: the order of epoch 0, begun at another place", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.Random(42).shuffle(order)  # the same on all ranks
         +    order = order[epoch:] + order[:epoch]
     """),
     WrongAnswer(
         "seed_of_the_rank", "shards at the source, out of an order of its own",
-        check="nothing is read twice and little left out",
+        check="nothing_is_read_twice_and_little_left_out",
         says="readings are of samples that were read before", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.Random(42 + 1000 * epoch + rank).shuffle(order)  # the same on all ranks
     """),
     WrongAnswer(
         "set_of_each_batch", "does not see a sample that stands twice in one batch",
-        check="the diagnosis is right",
+        check="the_diagnosis_is_right",
         says="rank 1 reads sample 5 twice in one batch: diagnose returned []", edit="""
         -    read = [sample for one in ranks for batch in one["batches"] for sample in batch]
         +    seen, again = set(), False
@@ -110,25 +110,25 @@ ANSWERS = (
     """),
     WrongAnswer(
         "short_is_uneven", "takes batches of unequal size for an unequal number",
-        check="the diagnosis is right", says="the last batches are short", edit="""
+        check="the_diagnosis_is_right", says="the last batches are short", edit="""
         -        "uneven": len({len(one["batches"]) for one in ranks}) > 1,
         +        "uneven": len({len(b) for one in ranks for b in one["batches"]}) > 1,
     """),
     WrongAnswer(
         "counts_samples", "takes unequal numbers of samples for unequal numbers of batches",
-        check="the diagnosis is right", says="the last batches are short: diagnose returned ['uneven'], not []", edit="""
+        check="the_diagnosis_is_right", says="the last batches are short: diagnose returned ['uneven'], not []", edit="""
         -        "uneven": len({len(one["batches"]) for one in ranks}) > 1,
         +        "uneven": len({sum(map(len, one["batches"])) for one in ranks}) > 1,
     """),
     WrongAnswer(
         "compares_first_and_last", "compares the number of batches of the first and the last rank",
-        check="the diagnosis is right", says="rank 2 of four has a batch more: diagnose returned []", edit="""
+        check="the_diagnosis_is_right", says="rank 2 of four has a batch more: diagnose returned []", edit="""
         -        "uneven": len({len(one["batches"]) for one in ranks}) > 1,
         +        "uneven": len(ranks[0]["batches"]) != len(ranks[-1]["batches"]),
     """),
     WrongAnswer(
         "shuffles_whole_batches", "draws the order of the global batches, and not that of the samples",
-        check="epochs are shuffled anew", says="not shuffled", edit="""
+        check="epochs_are_shuffled_anew", says="not shuffled", edit="""
         -    order = list(range(corpus.samples))
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
              joint = world_size * batch_size
@@ -140,7 +140,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "still_skips", "even and equal on all ranks, and still builds every batch",
-        check="only own batches are built", says="rank 0 built", on="only_the_exception", edit="""
+        check="only_own_batches_are_built", says="rank 0 built", on="only_the_exception", edit="""
         -    yield from islice(loader(), rank, None, world_size)
         +    joint = []
         +    for batch in loader():
@@ -151,7 +151,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "strided_short_batches", "takes every N-th sample, in batches of which the last may be short",
-        check="all ranks have as many", says="51 samples, batches of 4, epoch 0): the ranks have [4, 4, 4, 3] batches",
+        check="all_ranks_have_as_many", says="51 samples, batches of 4, epoch 0): the ranks have [4, 4, 4, 3] batches",
         edit="""
         -    joint = world_size * batch_size
         -    for start in range(0, len(order) - joint + 1, joint):
@@ -163,7 +163,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "strided_whole_batches", "takes every N-th sample, in as many whole batches as that gives",
-        check="all ranks have as many", says="47 samples, batches of 4, epoch 0): the ranks have [3, 3, 3, 2] batches",
+        check="all_ranks_have_as_many", says="47 samples, batches of 4, epoch 0): the ranks have [3, 3, 3, 2] batches",
         edit="""
         -    joint = world_size * batch_size
         -    for start in range(0, len(order) - joint + 1, joint):
@@ -175,19 +175,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sums_over_ranks", "compares samples of different ranks only",
-        check="the diagnosis is right", says="rank 1 reads sample 5 twice: diagnose returned []", edit="""
+        check="the_diagnosis_is_right", says="rank 1 reads sample 5 twice: diagnose returned []", edit="""
         -    read = [sample for one in ranks for batch in one["batches"] for sample in batch]
         +    read = [sample for one in ranks for sample in {sample for batch in one["batches"] for sample in batch}]
     """),
     WrongAnswer(
         "two_orders_in_turn", "has one order for even epochs and one for odd ones",
-        check="epochs are shuffled anew", says="in epoch 0 and in epoch 2", edit="""
+        check="epochs_are_shuffled_anew", says="in epoch 0 and in epoch 2", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.Random(42 + 1000 * (epoch % 2)).shuffle(order)
     """),
     WrongAnswer(
         "unrepaired", "leaves the wrapper as it is",
-        check="nothing is raised", says="raised RuntimeError", on="only_the_exception", edit="""
+        check="nothing_is_raised", says="raised RuntimeError", on="only_the_exception", edit="""
         -        random.Random(42 + 1000 * epoch).shuffle(order)
         +        random.Random(42 + 1000 * epoch + rank).shuffle(order)
         @@
@@ -202,14 +202,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "unseeded", "shuffles without a seed, differently on each rank",
-        check="nothing is read twice and little left out",
+        check="nothing_is_read_twice_and_little_left_out",
         says="readings are of samples that were read before", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.shuffle(order)  # the same on all ranks
     """),
     WrongAnswer(
         "builds_ahead", "builds all batches of the epoch before it hands out the first",
-        check="only own batches are built", says="when the first was handed out", look="a generator builds a batch", edit="""
+        check="only_own_batches_are_built", says="when the first was handed out", look="a generator builds a batch", edit="""
         +    built = []
              for start in range(0, len(order) - joint + 1, joint):
         @@

@@ -4,8 +4,8 @@ import json
 from itertools import chain
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.likeness import like_neighbours
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import like_neighbours
 
 SIZES, BATCH, SEED = [17, 0, 5, 31, 11], 3, 8  # lines of each file; samples that a rank reads at a time
 ALL = {f"{file}:{line}" for file, size in enumerate(SIZES) for line in range(size)}

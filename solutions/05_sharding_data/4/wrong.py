@@ -5,81 +5,81 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "adds_seed_and_epoch", "adds seed and epoch: the second epoch is the next seed's first",
-        check="the order is random", says="has the order of seed", edit="""
+        check="the_order_is_random", says="has the order of seed", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
         +        random.Random(self.seed + self.epoch).shuffle(order)  # a text: seeds that are added up would meet
     """),
     WrongAnswer(
         "blocks_to_workers", "gives each worker a block of the rank's batches, so that they come in another order",
-        check="every sample is read once", says="were never read in an epoch", edit="""
+        check="every_sample_is_read_once", says="were never read in an epoch", edit="""
         -        for start in starts[first::step]:
         +        block = -(-len(starts) // step)
         +        for start in starts[first * block : (first + 1) * block]:
     """),
     WrongAnswer(
         "drops_the_end", "leaves the last, short global batch out",
-        check="every sample is read once", says="were never read in an epoch", edit="""
+        check="every_sample_is_read_once", says="were never read in an epoch", edit="""
         -        starts = range(self.start, len(order), joint)
         +        starts = range(self.start, len(order) - joint + 1, joint)
     """),
     WrongAnswer(
         "forgets_the_workers", "every worker yields all of the rank's batches",
-        check="every sample is read once", says="readings were of samples read before", edit="""
+        check="every_sample_is_read_once", says="readings were of samples read before", edit="""
         -        worker = get_worker_info()
         -        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
         +        first, step = (0, 1)
     """),
     WrongAnswer(
         "loads_and_skips", "finds its place by loading everything before it",
-        check="nothing is loaded in vain", says="loaded", edit="""
+        check="nothing_is_loaded_in_vain", says="loaded", edit="""
                  starts = range(self.start, len(order), joint)
         +        for file, line in order[: self.start]:
         +            load(file, line)
     """),
     WrongAnswer(
         "names_the_rank", "puts the rank into the state",
-        check="the state is small", says="rank 0 has the state", edit="""
+        check="the_state_is_small", says="rank 0 has the state", edit="""
         -        return {"epoch": self.epoch, "samples": samples}
         +        return {"epoch": self.epoch, "samples": samples, "rank": self.rank}
     """),
     WrongAnswer(
         "not_shuffled", "goes through the files in order",
-        check="the order is random", says="goes through the files in order", edit="""
+        check="the_order_is_random", says="goes through the files in order", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
     """),
     WrongAnswer(
         "one_by_one", "yields samples where batches are asked for",
-        check="every sample is read once", says="from its stream", edit="""
+        check="every_sample_is_read_once", says="from its stream", edit="""
         -            yield [load(file, line) for file, line in mine]
         +            yield from [load(file, line) for file, line in mine]
     """),
     WrongAnswer(
         "order_of_the_rank", "each rank shuffles for itself",
-        check="every sample is read once", says="readings were of samples read before", edit="""
+        check="every_sample_is_read_once", says="readings were of samples read before", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
         +        random.Random(f"{self.seed}, {self.epoch}, {self.rank}").shuffle(order)
     """),
     WrongAnswer(
         "python_hash", "sorts by hash() of a text, which is another one in every process",
-        check="every sample is read once", says="were never read in an epoch", edit="""
+        check="every_sample_is_read_once", says="were never read in an epoch", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
         +        order.sort(key=lambda sample: hash(f"{self.seed} {self.epoch} {sample}"))
     """),
     WrongAnswer(
         "saves_the_order", "saves all that is left to read",
-        check="the state is small", says="200 are enough", edit="""
+        check="the_state_is_small", says="200 are enough", edit="""
         -        return {"epoch": self.epoch, "samples": samples}
         +        return {"epoch": self.epoch, "samples": samples, "left": list(range(samples, sum(self.sizes)))}
     """),
     WrongAnswer(
         "seed_and_epoch_joined", "writes seed and epoch side by side: 20 and 10 are 201 and 0",
-        check="the order is random", says="epoch 10 has the order of seed 201, epoch 0", edit="""
+        check="the_order_is_random", says="epoch 10 has the order of seed 201, epoch 0", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
         +        random.Random(int(f"{self.seed}{self.epoch}")).shuffle(order)
     """),
     WrongAnswer(
         "shuffles_in_workers", "shuffles each global batch again, with a seed of the worker",
-        check="workers and stops change nothing",
+        check="workers_and_stops_change_nothing",
         says="in a run that was neither stopped nor had workers it is", edit="""
         -            mine = order[start : start + joint][self.rank :: self.world_size]
         +            together = order[start : start + joint]
@@ -88,7 +88,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "state_of_a_rank", "saves its own rank's place; another number of ranks cannot use it",
-        check="every sample is read once", says="2 ranks stop after 5 batches, 4 go on", edit="""
+        check="every_sample_is_read_once", says="2 ranks stop after 5 batches, 4 go on", edit="""
         -        self.epoch, self.start = (state["epoch"], state["samples"]) if state else (0, 0)
         +        self.epoch, self.start = (state["epoch"], state["batches"] * batch_size * world_size) if state else (0, 0)
         @@
@@ -99,7 +99,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_copy_counts", "counts in __iter__, which in a worker is a copy of the stream",
-        check="every sample is read once", says="2 ranks with 1 worker stop after 2 and after 5 batches", edit="""
+        check="every_sample_is_read_once", says="2 ranks with 1 worker stop after 2 and after 5 batches", edit="""
                  self.epoch, self.start = (state["epoch"], state["samples"]) if state else (0, 0)
         +        self.read = self.start
         @@
@@ -111,7 +111,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "uneven_end", "fills the last batches rank by rank until nothing is left",
-        check="all ranks have as many batches", says="the ranks had", edit="""
+        check="all_ranks_have_as_many_batches", says="the ranks had", edit="""
         -            mine = order[start : start + joint][self.rank :: self.world_size]
         -            yield [load(file, line) for file, line in mine]
         +            mine = order[start + self.rank * self.batch_size : start + joint][: self.batch_size]
@@ -120,14 +120,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rotates", "begins the order of the seed 20 samples further on in every epoch",
-        check="the order is random", says="begun at another place", edit="""
+        check="the_order_is_random", says="begun at another place", edit="""
         -        random.Random(f"{self.seed}, {self.epoch}").shuffle(order)  # a text: seeds that are added up would meet
         +        random.Random(f"{self.seed}").shuffle(order)
         +        order = order[20 * self.epoch % len(order) :] + order[: 20 * self.epoch % len(order)]
     """),
     WrongAnswer(
         "loads_ahead", "loads all of its batches before it hands out the first",
-        check="nothing is loaded in vain", says="loaded", edit="""
+        check="nothing_is_loaded_in_vain", says="loaded", edit="""
         -        for start in starts[first::step]:
         -            mine = order[start : start + joint][self.rank :: self.world_size]
         -            yield [load(file, line) for file, line in mine]
@@ -142,14 +142,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "workers_by_their_place", "deals batches to workers by their place in the epoch, also after a stop",
-        check="workers and stops change nothing", says="2 ranks stop after 3 batches, and go on with 2 workers each",
+        check="workers_and_stops_change_nothing", says="2 ranks stop after 3 batches, and go on with 2 workers each",
         edit="""
         -        for start in starts[first::step]:
         +        for start in starts[(first - self.start // joint) % step :: step]:
     """),
     WrongAnswer(
         "rounds_shares_up", "shares the last samples in blocks, rounded up: 4 on 3 ranks are 2, 2 and none",
-        check="all ranks have as many batches", says="the ranks had", edit="""
+        check="all_ranks_have_as_many_batches", says="the ranks had", edit="""
         -            mine = order[start : start + joint][self.rank :: self.world_size]
         -            yield [load(file, line) for file, line in mine]
         +            together = order[start : start + joint]
@@ -159,14 +159,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "moves_when_asked", "the stream itself moves on when it is asked for its state",
-        check="the state is small", says="on rank 0 state_after(2) is", look="whoever asks moves nothing", edit="""
+        check="the_state_is_small", says="on rank 0 state_after(2) is", look="whoever asks moves nothing", edit="""
         -        samples = self.start + batches * self.batch_size * self.world_size
         +        self.start += batches * self.batch_size * self.world_size
         +        samples = self.start
     """),
     WrongAnswer(
         "one_batch_ahead", "builds the next batch before it hands out one",
-        check="nothing is loaded in vain", says="loaded 12 samples for the 9 it read", look="as it is asked for", edit="""
+        check="nothing_is_loaded_in_vain", says="loaded 12 samples for the 9 it read", look="as it is asked for", edit="""
         +        ready = None
                  for start in starts[first::step]:
         @@

@@ -3,8 +3,8 @@
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.detector import Detector, called_once
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Detector, called_once
 
 from . import driver
 
@@ -41,20 +41,18 @@ TRAIN = [
 JOBS = [*DETECT, *TRAIN]
 
 
-detector = Detector(DETECTOR, RIGHT, BROKEN)
+detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
     detector.agrees("what a rank knows of the others when it decides: an all-gather leaves the same on every rank"),
     detector.passes(
-        "sound loops pass",
-        "The detector returns True for every loop that leaves equal weights on all ranks.",
+        "sound_loops_pass",
         ", but the weights are equal on all ranks",
         "what your detector compares: weights of different ranks, or something else? Is the module that it makes the "
         "same on all ranks before the training?",
         f"the detector lets {len(RIGHT)} sound loops pass",
     ),
     detector.catches(
-        "parting replicas are seen",
-        "The detector returns False for every loop that leaves different weights on two ranks.",
+        "parting_replicas_are_seen",
         ", but that loop leaves other weights on another rank",
         lambda given: (
             "how exactly the weights are compared, and all of them on all ranks?"
@@ -109,7 +107,7 @@ it_is_called_once = called_once(
     "it_is_called_once",
     DETECTOR,
     "train",
-    len(DETECT),
+    DETECT,
     "what it leaves behind when it has run: one call is enough to look at that",
 )
 

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "averages_weights", "averages the weights after each step, not the gradients before it",
-        check="the global batch is learned", says="AdamW: rank", edit="""
+        check="the_global_batch_is_learned", says="AdamW: rank", edit="""
         -    model = DistributedDataParallel(module)
              for number, (inputs, targets) in enumerate(micro_batches, start=1):
                  last = number % accumulate == 0
@@ -21,7 +21,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "backward_only", "no_sync around the backward alone: every micro-batch talks",
-        check="gradients travel once an update", says="started 4 all-reduce(s)",
+        check="gradients_travel_once_an_update", says="started 4 all-reduce(s)",
         look="which micro-batches communicate", edit="""
         +        loss = model(inputs, targets) / accumulate
                  with contextlib.nullcontext() if last else model.no_sync():
@@ -29,25 +29,25 @@ ANSWERS = (
     """),
     WrongAnswer(
         "compares_first_and_last", "the detector compares the first rank with the last and asks none between",
-        check="parting replicas are seen", says="rank 1 ends with two numbers exchanged", edit="""
+        check="parting_replicas_are_seen", says="rank 1 ends with two numbers exchanged", edit="""
         -    return all(torch.equal(one, everyones[0]) for one in everyones)
         +    return torch.equal(everyones[0], everyones[-1])
     """),
     WrongAnswer(
         "compares_sums", "the detector compares the sums of the weights",
-        check="parting replicas are seen", says="rank 1 ends with two numbers exchanged", edit="""
+        check="parting_replicas_are_seen", says="rank 1 ends with two numbers exchanged", edit="""
              weight = module.weight.detach()
         +    weight = weight.sum()
     """),
     WrongAnswer(
         "divisor_lost", "moves the line and loses the division by the micro-batches",
-        check="the global batch is learned", says="the ranks agree with each other", edit="""
+        check="the_global_batch_is_learned", says="the ranks agree with each other", edit="""
         -            loss = model(inputs, targets) / accumulate
         +            loss = model(inputs, targets)
     """),
     WrongAnswer(
         "flag_still_late", "the detector is right, the loop is as it was",
-        check="the global batch is learned", says="and the ranks differ", edit="""
+        check="the_global_batch_is_learned", says="and the ranks differ", edit="""
         -        with contextlib.nullcontext() if last else model.no_sync():
         -            loss = model(inputs, targets) / accumulate
         -            loss.backward()
@@ -57,49 +57,49 @@ ANSWERS = (
     """),
     WrongAnswer(
         "flag_upside_down", "silent in the last micro-batch instead of the others",
-        check="the global batch is learned", says="and the ranks differ", edit="""
+        check="the_global_batch_is_learned", says="and the ranks differ", edit="""
         -        with contextlib.nullcontext() if last else model.no_sync():
         +        with model.no_sync() if last else contextlib.nullcontext():
     """),
     WrongAnswer(
         "looks_at_the_loss", "the detector compares the ranks' losses, which differ by their data",
-        check="sound loops pass", says="returned False, but the weights are equal", edit="""
+        check="sound_loops_pass", says="returned False, but the weights are equal", edit="""
         -    weight = module.weight.detach()
         +    weight = module(*micro_batches_of(dist.get_rank(), 1)[0]).detach()
     """),
     WrongAnswer(
         "loose_tolerance", "the detector takes a thousandth for nothing",
-        check="parting replicas are seen", says="1e-6 away", edit="""
+        check="parting_replicas_are_seen", says="1e-6 away", edit="""
         -    return all(torch.equal(one, everyones[0]) for one in everyones)
         +    return all(torch.allclose(one, everyones[0], atol=1e-3) for one in everyones)
     """),
     WrongAnswer(
         "no_accumulation", "the detector steps after every micro-batch",
-        check="parting replicas are seen", says="the flag set after the forward", edit="""
+        check="parting_replicas_are_seen", says="the flag set after the forward", edit="""
         -    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
         +    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 1)
     """),
     WrongAnswer(
         "rank_0_is_asked", "the detector decides on rank 0 and the others say True",
-        check="all ranks say the same", says="returned True on rank 1 and False on rank 0", edit="""
+        check="all_ranks_say_the_same", says="returned True on rank 1 and False on rank 0", edit="""
         -    return all(torch.equal(one, everyones[0]) for one in everyones)
         +    return dist.get_rank() > 0 or all(torch.equal(one, everyones[0]) for one in everyones)
     """),
     WrongAnswer(
         "same_data_everywhere", "the detector gives all ranks the same micro-batches",
-        check="parting replicas are seen", says="the flag set after the forward", edit="""
+        check="parting_replicas_are_seen", says="the flag set after the forward", edit="""
         -    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
         +    train(module, optimizer, micro_batches_of(0, 12), 4)
     """),
     WrongAnswer(
         "trains_twice", "the detector trains a second time, to be sure",
-        check="it is called once", says="replicas_agree called train 2 times on rank 0", look="one call is enough", edit="""
+        check="it_is_called_once", says="replicas_agree called train 2 times on rank 0", look="one call is enough", edit="""
              train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
         +    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
     """),
     WrongAnswer(
         "gathers_again", "averages in the last micro-batch alone, and then gathers the gradients of all ranks as well",
-        check="gradients travel once an update", says="started 1 all-reduce(s) and handed over 344 bytes",
+        check="gradients_travel_once_an_update", says="started 1 all-reduce(s) and handed over 344 bytes",
         look="Once is enough", edit="""
                  if last:
         +            for parameter in module.parameters():

@@ -3,9 +3,8 @@
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.detector import called_once
-from ddp_course.grader.returned import numbers
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import called_once, numbers
 
 from . import driver
 
@@ -84,7 +83,7 @@ it_is_called_once = called_once(
     "it_is_called_once",
     DETECTOR,
     "train",
-    len(DETECT),
+    DETECT,
     "what can be noted while it runs: one call makes all epochs and all updates",
 )
 

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "averages_weights", "averages the weights after each step, not the gradients before it",
-        check="every micro batch counts once", says="4 an update, AdamW: rank", edit="""
+        check="every_micro_batch_counts_once", says="4 an update, AdamW: rank", edit="""
         -    model = DistributedDataParallel(module)
         @@
         -            for number, inputs in enumerate(group, start=1):
@@ -21,19 +21,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "calculated", "the detector works out what a right loop would do and trains nothing",
-        check="the sizes are read right", says="not [1, 1, 1, 1]", edit="""
+        check="the_sizes_are_read_right", says="not [1, 1, 1, 1]", edit="""
         -    return sizes
         +    return [1.0] * (epochs * -(-micro_batches // accumulate))
     """),
     WrongAnswer(
         "counts_through", "counts the micro-batches through the epochs: an update may hold two epochs",
-        check="every micro batch counts once", says="from one process on the global batches", edit="""
+        check="every_micro_batch_counts_once", says="from one process on the global batches", edit="""
         -    for micro_batches in epochs:
         +    for micro_batches in [[one for epoch in epochs for one in epoch]]:
     """),
     WrongAnswer(
         "every_micro_batch_talks", "is right about the leftovers and lets every micro-batch talk",
-        check="gradients travel once an update", says="handed over 2,528 bytes in 9 updates", edit="""
+        check="gradients_travel_once_an_update", says="handed over 2,528 bytes in 9 updates", edit="""
         -            for number, inputs in enumerate(group, start=1):
         -                with contextlib.nullcontext() if number == len(group) else model.no_sync():
         -                    (model(inputs) / len(group)).backward()
@@ -42,13 +42,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "long_last_update", "adds the rest to the last full update of the epoch",
-        check="every micro batch counts once", says="from one process on the global batches", on="rest_kept", edit="""
+        check="every_micro_batch_counts_once", says="from one process on the global batches", on="rest_kept", edit="""
         -            last = (i + 1) % accumulate == 0
         +            last = (i + 1) % accumulate == 0 and len(micro_batches) - i > accumulate or i + 1 == len(micro_batches)
     """),
     WrongAnswer(
         "rest_kept", "takes the zero_grad at the start of an epoch out",
-        check="every micro batch counts once", says="adds the rest to the next epoch", edit="""
+        check="every_micro_batch_counts_once", says="adds the rest to the next epoch", edit="""
         -        for first in range(0, len(micro_batches), accumulate):
         -            group = micro_batches[first : first + accumulate]
         -            for number, inputs in enumerate(group, start=1):
@@ -66,19 +66,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rest_lost", "leaves the loop as it was: the rest of an epoch is thrown away",
-        check="every micro batch counts once", says="throws the rest of an epoch away", on="rest_kept", edit="""
+        check="every_micro_batch_counts_once", says="throws the rest of an epoch away", on="rest_kept", edit="""
              for micro_batches in epochs:
         +        optimizer.zero_grad()
     """),
     WrongAnswer(
         "rounds_the_sizes", "the detector rounds the sizes to two digits",
-        check="the sizes are read right", says="returned [1, 1, 1.33, 1, 1.33, 1] on rank 0", edit="""
+        check="the_sizes_are_read_right", says="returned [1, 1, 1.33, 1, 1.33, 1] on rank 0", edit="""
         -    optimizer.register_step_pre_hook(lambda *_: sizes.append(module.weight.grad.item()))
         +    optimizer.register_step_pre_hook(lambda *_: sizes.append(round(module.weight.grad.item(), 2)))
     """),
     WrongAnswer(
         "scales_the_learning_rate", "makes up for a short update by a larger learning rate",
-        check="every micro batch counts once", says="4 an update, AdamW: rank", edit="""
+        check="every_micro_batch_counts_once", says="4 an update, AdamW: rank", edit="""
         -                    (model(inputs) / len(group)).backward()
         +                    (model(inputs) / accumulate).backward()
         +            for settings in optimizer.param_groups:
@@ -89,26 +89,26 @@ ANSWERS = (
     """),
     WrongAnswer(
         "short_update_is_silent", "flushes at the end of the epoch, after a last micro-batch that did not talk",
-        check="every micro batch counts once", says="and the ranks differ from each other", edit="""
+        check="every_micro_batch_counts_once", says="and the ranks differ from each other", edit="""
         -                with contextlib.nullcontext() if number == len(group) else model.no_sync():
         +                with contextlib.nullcontext() if number == accumulate else model.no_sync():
     """),
     WrongAnswer(
         "short_update_too_small", "steps at the end of an epoch, but divides by a full update's number",
-        check="every micro batch counts once", says="a short last update, divided as if it were full",
+        check="every_micro_batch_counts_once", says="a short last update, divided as if it were full",
         on="rest_kept", edit="""
         -            last = (i + 1) % accumulate == 0
         +            last = (i + 1) % accumulate == 0 or i + 1 == len(micro_batches)
     """),
     WrongAnswer(
         "sizes_after_the_step", "the detector notes where the weight is, not how far it moved",
-        check="the sizes are read right", says="not [1, 1, 1, 1]", edit="""
+        check="the_sizes_are_read_right", says="not [1, 1, 1, 1]", edit="""
         -    optimizer.register_step_pre_hook(lambda *_: sizes.append(module.weight.grad.item()))
         +    optimizer.register_step_post_hook(lambda *_: sizes.append(-module.weight.item()))
     """),
     WrongAnswer(
         "trains_epoch_by_epoch", "the detector calls train for each epoch anew",
-        check="the sizes are read right", says="adds the rest to the next epoch",
+        check="the_sizes_are_read_right", says="adds the rest to the next epoch",
         look="how often train is called: 2 times here", edit="""
         -    train(module, optimizer, [[torch.ones(3)] * micro_batches] * epochs, accumulate)
         +    for _ in range(epochs):
@@ -116,7 +116,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "trains_twice", "the detector trains a second time, on another model",
-        check="it is called once", says="update_sizes called train 2 times on rank 0",
+        check="it_is_called_once", says="update_sizes called train 2 times on rank 0",
         look="one call makes all epochs", edit="""
              train(module, optimizer, [[torch.ones(3)] * micro_batches] * epochs, accumulate)
         +    other = OneWeight()

@@ -5,11 +5,9 @@ import math
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.detector import Detector, called_once
 from ddp_course.grader.gradient_checks import assert_shaped_like
-from ddp_course.grader.likeness import Mistake, recognised
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Detector, Mistake, called_once, number, recognised
 
 from . import driver
 
@@ -64,19 +62,17 @@ def blind_spot(given):
     return "the numbers of targets in your test: which two means are equal for them?"
 
 
-detector = Detector(DETECTOR, RIGHT, BROKEN)
+detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
     detector.agrees("how a rank hears what the others have found"),
     detector.passes(
-        "exact means pass",
-        "The detector returns True where loss and gradients are those of the mean over all tokens.",
+        "exact_means_pass",
         ", but that one is exact to rounding",
         "what you compare with, and how exactly: sums in another order differ in the last digits",
         f"the detector lets {len(RIGHT)} exact functions pass",
     ),
     detector.catches(
-        "other means are seen",
-        "The detector returns False where the loss or a gradient is another mean.",
+        "other_means_are_seen",
         lambda given: f", but that is {'no number' if 'NaN' in given else 'another mean'}",
         blind_spot,
         f"and sees that {len(BROKEN)} others are not, the given one among them",
@@ -126,7 +122,7 @@ it_is_called_once = called_once(
     "it_is_called_once",
     DETECTOR,
     "the function",
-    len(DETECT),
+    DETECT,
     "what it returns: one call gives the loss and the gradients of the same micro-batches",
 )
 

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "as_it_was", "the detector is right, the function is as it was",
-        check="the loss is exact", says="ragged lengths", edit="""
+        check="the_loss_is_exact", says="ragged lengths", edit="""
         -    count = torch.tensor(sum(int((targets != IGNORED).sum()) for _, targets in micro_batches))
         -    dist.all_reduce(count)
         @@
@@ -20,36 +20,36 @@ ANSWERS = (
     """),
     WrongAnswer(
         "counts_padding", "divides by all targets, the ignored ones too",
-        check="the loss is exact", says="over all tokens it is", look="which targets the divisor counts", edit="""
+        check="the_loss_is_exact", says="over all tokens it is", look="which targets the divisor counts", edit="""
         -    count = torch.tensor(sum(int((targets != IGNORED).sum()) for _, targets in micro_batches))
         +    count = torch.tensor(sum(targets.numel() for _, targets in micro_batches))
     """),
     WrongAnswer(
         "equal_lengths_tested", "the detector's micro-batches all have the same number of targets",
-        check="other means are seen", says="the mean of the micro-batches' means", edit="""
+        check="other_means_are_seen", says="the mean of the micro-batches' means", edit="""
         -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
         +    everyones = [micro_batches_of(rank, [[4, 6], [5, 5]]) for rank in range(world)]
     """),
     WrongAnswer(
         "first_gradient_tested", "the detector compares the loss and the first gradient only",
-        check="other means are seen", says="the last gradient one in a thousand too large", edit="""
+        check="other_means_are_seen", says="the last gradient one in a thousand too large", edit="""
         -    gaps += [(a - p.grad).abs().max().item() for a, p in zip(gradients, model.parameters(), strict=True)]
         +    gaps += [(a - p.grad).abs().max().item() for a, p in list(zip(gradients, model.parameters(), strict=True))[:1]]
     """),
     WrongAnswer(
         "loose_test", "the detector allows a hundredth",
-        check="other means are seen", says="one in a thousand too large", edit="""
+        check="other_means_are_seen", says="one in a thousand too large", edit="""
         -    exact = torch.tensor(float(max(gaps) < 1e-10))
         +    exact = torch.tensor(float(max(gaps) < 1e-2))
     """),
     WrongAnswer(
         "loss_alone_tested", "the detector compares the loss and not the gradients",
-        check="other means are seen", says="the right loss, the gradient of a mean of means", edit="""
+        check="other_means_are_seen", says="the right loss, the gradient of a mean of means", edit="""
         -    gaps += [(a - p.grad).abs().max().item() for a, p in zip(gradients, model.parameters(), strict=True)]
     """),
     WrongAnswer(
         "nan_is_not_larger", "the detector asks whether a gap is too large, which NaN never is",
-        check="other means are seen", says="but that is no number", edit="""
+        check="other_means_are_seen", says="but that is no number", edit="""
         -    gaps += [(a - p.grad).abs().max().item() for a, p in zip(gradients, model.parameters(), strict=True)]
         -    exact = torch.tensor(float(max(gaps) < 1e-10))
         -    dist.all_reduce(exact, dist.ReduceOp.MIN)
@@ -63,19 +63,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "not_for_all", "the detector compares with the mean over its own rank's tokens",
-        check="exact means pass", says="is exact to rounding", edit="""
+        check="exact_means_pass", says="is exact to rounding", edit="""
         -    model, batches = make_model(), [batch for one in everyones for batch in one]
         +    model, batches = make_model(), everyones[dist.get_rank()]
     """),
     WrongAnswer(
         "one_micro_batch_tested", "the detector's ranks have one micro-batch each",
-        check="other means are seen", says="the mean of the micro-steps' means", edit="""
+        check="other_means_are_seen", says="the mean of the micro-steps' means", edit="""
         -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
         +    everyones = [micro_batches_of(rank, [[8 - rank, 8 - 2 * rank]]) for rank in range(world)]
     """),
     WrongAnswer(
         "rank_0_decides", "the detector compares on rank 0, the others say True",
-        check="all ranks say the same", says="returned True on rank 1 and False on rank 0", edit="""
+        check="all_ranks_say_the_same", says="returned True on rank 1 and False on rank 0", edit="""
         -    exact = torch.tensor(float(max(gaps) < 1e-10))
         -    dist.all_reduce(exact, dist.ReduceOp.MIN)
         -    return bool(exact)
@@ -83,19 +83,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_tells_the_others", "the detector compares on rank 0, which tells the others the answer",
-        check="other means are seen", says="except on rank 0", edit="""
+        check="other_means_are_seen", says="except on rank 0", edit="""
         -    dist.all_reduce(exact, dist.ReduceOp.MIN)
         +    dist.broadcast(exact, src=0)
     """),
     WrongAnswer(
         "ranks_alike", "the detector's ranks all have as many targets as each other",
-        check="other means are seen", says="the mean of the ranks' means", edit="""
+        check="other_means_are_seen", says="the mean of the ranks' means", edit="""
         -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
         +    everyones = [micro_batches_of(rank, [[8 - rank, 8], [rank + 1, 1]]) for rank in range(world)]
     """),
     WrongAnswer(
         "tokens_of_the_rank", "counts the targets of its own rank only",
-        check="the loss is exact", says="ragged lengths", on="world_size_forgotten", edit="""
+        check="the_loss_is_exact", says="ragged lengths", on="world_size_forgotten", edit="""
         -    dist.all_reduce(count)
         @@
         -    return joint_loss.item(), [parameter.grad for parameter in module.parameters()]
@@ -103,13 +103,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "world_size_forgotten", "forgets that DDP divides by the number of ranks",
-        check="the gradient is exact", says="it is 0.5 times as long", edit="""
+        check="the_gradient_is_exact", says="it is 0.5 times as long", edit="""
         -            (loss * dist.get_world_size()).backward()
         +            loss.backward()
     """),
     WrongAnswer(
         "asks_twice", "the detector calls the function once for the loss and once for the gradients",
-        check="it is called once", says="is_token_mean called the function 2 times on rank 0",
+        check="it_is_called_once", says="is_token_mean called the function 2 times on rank 0",
         look="one call gives the loss and the gradients", edit="""
         -    loss, gradients = function(make_model(), everyones[dist.get_rank()])
         +    loss, _ = function(make_model(), everyones[dist.get_rank()])

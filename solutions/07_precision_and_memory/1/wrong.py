@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "before_average", "unscales and clips each rank's own gradient, then averages",
-        check="every step is the joint one", says="degrees aside", on="before_unscale", edit="""
+        check="every_step_is_the_joint_one", says="degrees aside", on="before_unscale", edit="""
         +    scaler.unscale_(optimizer)
         +    norm = clip_grad_norm_(weights, limit)
              average_gradients(weights)
@@ -13,7 +13,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "before_unscale", "clips after the average but before unscale_",
-        check="every step is the joint one", says="one process with the global batch moves them by 0.5",
+        check="every_step_is_the_joint_one", says="one process with the global batch moves them by 0.5",
         on="limit_times_scale", edit="""
         -    scale = scaler.get_scale()
         -    norm = clip_grad_norm_(weights, limit * scale)
@@ -25,7 +25,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "clips_each_tensor", "a limit for each tensor instead of one for the gradient",
-        check="every step is the joint one", says="degrees aside", on="before_unscale", edit="""
+        check="every_step_is_the_joint_one", says="degrees aside", on="before_unscale", edit="""
         -    norm = clip_grad_norm_(weights, limit)
         +    scaler.unscale_(optimizer)
         +    norm = torch.cat([weight.grad for weight in weights]).norm()
@@ -34,14 +34,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "clips_twice", "clips before the average and after it",
-        check="every step is the joint one", says="degrees aside", on="before_unscale", edit="""
+        check="every_step_is_the_joint_one", says="degrees aside", on="before_unscale", edit="""
              scaler.scale(loss).backward()
         +    scaler.unscale_(optimizer)
         +    clip_grad_norm_(weights, limit)
     """),
     WrongAnswer(
         "detector_above_only", "the detector looks far above the limit only",
-        check="the detector tells right from wrong",
+        check="the_detector_tells_right_from_wrong",
         says="makes short gradients as long as the limit): is_right returned True", on="before_unscale", edit="""
              average_gradients(weights)
         +    scaler.unscale_(optimizer)
@@ -51,7 +51,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_always_false", "the detector finds everything wrong",
-        check="the detector tells right from wrong", says="is_right returned False",
+        check="the_detector_tells_right_from_wrong", says="is_right returned False",
         on="detector_first_tensor_only", edit='''
         -def is_right(update) -> bool:
         -    """Whether `update` steps along the joint gradient, clipped to the limit; the same answer on every rank."""
@@ -74,7 +74,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "detector_each_rank_alone", "each rank of the detector says what it saw itself",
-        check="the detector tells right from wrong", says="rank by rank", on="before_unscale", edit="""
+        check="the_detector_tells_right_from_wrong", says="rank by rank", on="before_unscale", edit="""
              average_gradients(weights)
         +    scaler.unscale_(optimizer)
         @@
@@ -82,7 +82,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_equal_gradients", "the detector gives all ranks the same gradient",
-        check="the detector tells right from wrong",
+        check="the_detector_tells_right_from_wrong",
         says="clips each rank's gradient, then averages): is_right returned True", on="before_unscale", edit="""
              average_gradients(weights)
         +    scaler.unscale_(optimizer)
@@ -95,7 +95,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_first_tensor_only", "the detector looks at the first tensor of the weights only",
-        check="the detector tells right from wrong",
+        check="the_detector_tells_right_from_wrong",
         says="makes NaN of the last tensor): is_right returned True", edit="""
         -import torch.distributed.nn  # imported later, by an optimizer, it would keep the group alive past its end
         @@
@@ -122,7 +122,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_length_only", "the detector compares lengths, not directions",
-        check="the detector tells right from wrong", says="is_right returned True", on="before_unscale", edit="""
+        check="the_detector_tells_right_from_wrong", says="is_right returned True", on="before_unscale", edit="""
              average_gradients(weights)
         +    scaler.unscale_(optimizer)
         @@
@@ -131,7 +131,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_nan_is_not_larger", "the detector asks whether a gap is too large, which NaN never is",
-        check="the detector tells right from wrong",
+        check="the_detector_tells_right_from_wrong",
         says="makes NaN of the last tensor): is_right returned True", on="detector_first_tensor_only", edit="""
         -        good *= torch.allclose(weights[0].detach(), expected[:2], rtol=1e-4, atol=0.0)
         +        if ((torch.cat(weights).detach() - expected).abs() > 1e-4 * expected.abs()).any():
@@ -139,7 +139,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_replicas_only", "the detector asks only whether the ranks end equal",
-        check="the detector tells right from wrong",
+        check="the_detector_tells_right_from_wrong",
         says="is_right returned True on rank 0; it should be False", on="detector_always_false", edit="""
         -    return False
         +    weights = [torch.zeros(3, dtype=torch.float64, requires_grad=True)]
@@ -151,13 +151,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "never_averages", "unscales and clips, and forgets the average",
-        check="every step is the joint one", says="in step 1 the weights on rank 0", on="before_unscale", edit="""
+        check="every_step_is_the_joint_one", says="in step 1 the weights on rank 0", on="before_unscale", edit="""
         -    average_gradients(weights)
         +    scaler.unscale_(optimizer)
     """),
     WrongAnswer(
         "norm_after", "returns the norm of the clipped gradient",
-        check="the norm is that of the joint gradient", says="in step 1 update returned",
+        check="the_norm_is_that_of_the_joint_gradient", says="in step 1 update returned",
         on="before_unscale", edit="""
         -    norm = clip_grad_norm_(weights, limit)
         +    scaler.unscale_(optimizer)
@@ -166,14 +166,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "not_clipped", "takes the clipping out and returns the norm",
-        check="every step is the joint one", says="moved by", on="before_unscale", edit="""
+        check="every_step_is_the_joint_one", says="moved by", on="before_unscale", edit="""
         -    norm = clip_grad_norm_(weights, limit)
         +    scaler.unscale_(optimizer)
         +    norm = torch.cat([weight.grad for weight in weights]).norm()
     """),
     WrongAnswer(
         "own_norm", "divides the joint gradient by the norm of this rank's own",
-        check="every step is the joint one", says="in step 1 the weights on rank", on="before_unscale", edit="""
+        check="every_step_is_the_joint_one", says="in step 1 the weights on rank", on="before_unscale", edit="""
         +    norm = torch.cat([weight.grad for weight in weights]).norm() / scaler.get_scale()
              average_gradients(weights)
         -    norm = clip_grad_norm_(weights, limit)
@@ -183,7 +183,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "replaces_inf", "replaces what is not finite by zero",
-        check="an overflow moves nobody", says="they should stay", on="before_unscale", edit="""
+        check="an_overflow_moves_nobody", says="they should stay", on="before_unscale", edit="""
         +    for weight in weights:
         +        weight.grad = weight.grad.nan_to_num(0.0, 0.0, 0.0)
              average_gradients(weights)
@@ -191,13 +191,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "scaled_norm", "clips at limit x scale, and returns the norm of scaled gradients",
-        check="the norm is that of the joint gradient", says="update returned", on="before_unscale", edit="""
+        check="the_norm_is_that_of_the_joint_gradient", says="update returned", on="before_unscale", edit="""
         -    norm = clip_grad_norm_(weights, limit)
         +    norm = clip_grad_norm_(weights, limit * scaler.get_scale())
     """),
     WrongAnswer(
         "steps_by_hand", "subtracts learning rate times gradient and never calls the optimizer",
-        check="every step is the joint one", says="momentum): in step 2 the weights on rank 0 moved by",
+        check="every_step_is_the_joint_one", says="momentum): in step 2 the weights on rank 0 moved by",
         on="detector_first_tensor_only", edit="""
         -        good *= torch.allclose(weights[0].detach(), expected[:2], rtol=1e-4, atol=0.0)
         +        good *= torch.allclose(torch.cat(weights).detach(), expected, rtol=1e-4, atol=0.0)
@@ -215,7 +215,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "unrepaired", "clips scaled gradients, each rank its own",
-        check="every step is the joint one", says="in step 1 the weights on rank 0 moved by",
+        check="every_step_is_the_joint_one", says="in step 1 the weights on rank 0 moved by",
         on="before_unscale", edit="""
         +    norm = clip_grad_norm_(weights, limit)
              average_gradients(weights)
@@ -223,13 +223,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "unscales_before_average", "looks for inf before the ranks have averaged",
-        check="an overflow moves nobody", says="rank 1 overflows in step 1", on="before_unscale", edit="""
+        check="an_overflow_moves_nobody", says="rank 1 overflows in step 1", on="before_unscale", edit="""
              scaler.scale(loss).backward()
         +    scaler.unscale_(optimizer)
     """),
     WrongAnswer(
         "without_the_scaler", "leaves the scaler away, so that nobody looks for inf",
-        check="an overflow moves nobody", says="nan", on="before_unscale", edit="""
+        check="an_overflow_moves_nobody", says="nan", on="before_unscale", edit="""
         -    scaler.scale(loss).backward()
         +    loss.backward()
              average_gradients(weights)
@@ -240,19 +240,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "never_zeroes", "leaves out zero_grad, so that gradients of all steps add up",
-        check="the norm is that of the joint gradient",
+        check="the_norm_is_that_of_the_joint_gradient",
         says="(gradients below the limit): in step 3 update returned", edit="""
         -    optimizer.zero_grad()
     """),
     WrongAnswer(
         "norm_on_rank_0_only", "returns the norm on rank 0 alone: who else would print it",
-        check="the norm is that of the joint gradient", says="update returned None on rank 1", edit="""
+        check="the_norm_is_that_of_the_joint_gradient", says="update returned None on rank 1", edit="""
         -    return norm.item()
         +    return norm.item() if dist.get_rank() == 0 else None
     """),
     WrongAnswer(
         "steps_along_zero", "zeroes a gradient that is not finite, and steps: momentum moves the weights all the same",
-        check="an overflow moves nobody", says="rank 0 overflows in step 2, SGD with momentum): in step 2 the weights",
+        check="an_overflow_moves_nobody", says="rank 0 overflows in step 2, SGD with momentum): in step 2 the weights",
         look="once it has a momentum", edit="""
         -    scaler.unscale_(optimizer)  # after the average: all ranks look for inf in the same gradient
         -    norm = clip_grad_norm_(weights, limit)
@@ -267,7 +267,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_asks_for_the_norm", "the detector also wants the norm returned, of which its text says nothing",
-        check="the detector tells right from wrong",
+        check="the_detector_tells_right_from_wrong",
         says="clips scaled gradients to limit x scale): is_right returned False", edit="""
         -        update(weights, optimizer, torch.amp.GradScaler("cpu"), loss, 1.0)
         +        norm = update(weights, optimizer, torch.amp.GradScaler("cpu"), loss, 1.0)
@@ -276,7 +276,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_too_exact", "the detector wants twelve digits, and takes rounding for a mistake",
-        check="the detector tells right from wrong", says="clips by clip_grad_norm_): is_right returned False", look="rounding", edit="""
+        check="the_detector_tells_right_from_wrong", says="clips by clip_grad_norm_): is_right returned False", look="rounding", edit="""
         -        good *= torch.allclose(torch.cat(weights).detach(), expected, rtol=1e-4, atol=0.0)
         +        good *= torch.allclose(torch.cat(weights).detach(), expected, rtol=1e-12, atol=0.0)
     """),

@@ -6,8 +6,8 @@ import torch
 from torch.nn.functional import linear
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import number
 
 from . import given as given_script
 from .versions import Loop, Recorded

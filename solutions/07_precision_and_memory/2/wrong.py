@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "agrees_and_leaves_the_scaler_alone", "all ranks agree to skip, and nobody updates the scaler",
-        check="a skipped step halves the scale",
+        check="a_skipped_step_halves_the_scale",
         says="step 3 was skipped, and the scale on rank 0 went from 1024 to 1024", on="unrepaired", edit="""
         +        finite = torch.isfinite(loss).float()
         +        dist.all_reduce(finite, op=dist.ReduceOp.MIN)
@@ -16,7 +16,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "agrees_about_the_loss", "all ranks agree whether a loss overflowed, and nobody looks at the scaled gradient",
-        check="an overflow moves nobody", says="gradient overflows in step 2, its loss does not", edit="""
+        check="an_overflow_moves_nobody", says="gradient overflows in step 2, its loss does not", edit="""
         -        scaler.scale(loss).backward()
         -        average_gradient(weight)
         -        scaler.step(optimizer)  # skips on every rank if the averaged gradient is not finite
@@ -33,7 +33,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "clears_the_step_after", "leaves out every step in which the scale differs from the first one",
-        check="a skipped step halves the scale", says="and the scale on rank 0 went from 512 to 512",
+        check="a_skipped_step_halves_the_scale", says="and the scale on rank 0 went from 512 to 512",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
                  average_gradient(weight)
@@ -42,7 +42,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_close_is_equal", "the detector takes nearly equal for equal",
-        check="the detector finds the step", says="apart by the last bit in step 2",
+        check="the_detector_finds_the_step", says="apart by the last bit in step 2",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
         @@
@@ -51,7 +51,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_compares_weights", "the detector compares the weights and not the scale",
-        check="the detector finds the step",
+        check="the_detector_finds_the_step",
         says="the broken script's train): where_replicas_part returned 3 on rank 0; it should be 2",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
@@ -61,7 +61,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_counts_from_one", "the detector counts steps from one",
-        check="the detector finds the step", says="returned 3 on rank 0; it should be 2",
+        check="the_detector_finds_the_step", says="returned 3 on rank 0; it should be 2",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
         @@
@@ -70,7 +70,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_nan_differs", "the detector compares numbers with ==, and NaN is not equal to itself",
-        check="the detector finds the step", says="NaN on all ranks from step 2 on",
+        check="the_detector_finds_the_step", says="NaN on all ranks from step 2 on",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
         @@
@@ -84,7 +84,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_on_rank_0", "only rank 0 of the detector knows the answer",
-        check="the detector finds the step", says="on rank 1 (other ranks said otherwise)",
+        check="the_detector_finds_the_step", says="on rank 1 (other ranks said otherwise)",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
         @@
@@ -93,7 +93,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_signs_of_zero", "the detector compares numbers with ==, which 0.0 and -0.0 pass",
-        check="the detector finds the step",
+        check="the_detector_finds_the_step",
         says="0.0 on two ranks and -0.0 on one, in step 2): where_replicas_part returned None",
         on="detector_stops_with_rank_0", edit="""
         -    dist.all_gather_object(histories, [repr(entry) for entry in train(batches, scale)])
@@ -112,7 +112,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_stops_at_the_shortest", "the detector looks no further than the shortest history",
-        check="the detector finds the step", says="rank 1 left after two steps",
+        check="the_detector_finds_the_step", says="rank 1 left after two steps",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
         @@
@@ -121,7 +121,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_stops_with_rank_0", "the detector goes through rank 0's history and no further",
-        check="the detector finds the step",
+        check="the_detector_finds_the_step",
         says="rank 0 left after two steps): where_replicas_part returned None", on="looks_before_averaging", edit="""
          from torch.nn.functional import linear
         +
@@ -146,7 +146,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_two_ranks", "the detector compares rank 1 with rank 0 and nobody else",
-        check="the detector finds the step", says="rank 2 of three parts in step 1",
+        check="the_detector_finds_the_step", says="rank 2 of three parts in step 1",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
         @@
@@ -155,7 +155,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "divides_by_the_first_scale", "halves the scale by hand, and goes on dividing by the first one",
-        check="the other steps are right", says="one process with the global batch has",
+        check="the_other_steps_are_right", says="one process with the global batch has",
         on="inf_found_by_hand", edit="""
         -        weight.grad /= scaler.get_scale()
         +        weight.grad /= scale
@@ -171,14 +171,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "does_not_sum_up", "does not average at all",
-        check="an overflow moves nobody", says="in step 3 the weights on rank 0 went from",
+        check="an_overflow_moves_nobody", says="in step 3 the weights on rank 0 went from",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
         -        average_gradient(weight)
     """),
     WrongAnswer(
         "drops_skipped_steps", "writes nothing down for a skipped step",
-        check="an overflow moves nobody", says="did not return [weights, scale] for each of",
+        check="an_overflow_moves_nobody", says="did not return [weights, scale] for each of",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
                  average_gradient(weight)
@@ -191,14 +191,14 @@ ANSWERS = (
     WrongAnswer(
         "looks_at_averaged_gradients_only",
         "looks at the averaged gradient itself, and updates the scaler only after good steps",
-        check="a skipped step halves the scale", says="was skipped, and the scale on rank 0",
+        check="a_skipped_step_halves_the_scale", says="was skipped, and the scale on rank 0",
         on="unrepaired", edit="""
         -        if torch.isfinite(loss):
         +        if weight.grad.isfinite().all():
     """),
     WrongAnswer(
         "looks_before_averaging", "looks for inf before the ranks have averaged",
-        check="an overflow moves nobody", says="after step 3 the weights on rank 0 are [",
+        check="an_overflow_moves_nobody", says="after step 3 the weights on rank 0 are [",
         on="inf_found_by_hand", edit="""
         +        scaler.unscale_(optimizer)
                  average_gradient(weight)
@@ -212,19 +212,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_unscale", "steps without the scaler, so that the gradient stays multiplied",
-        check="a skipped step halves the scale", says="step 2 had no overflow", on="inf_found_by_hand", edit="""
+        check="a_skipped_step_halves_the_scale", says="step 2 had no overflow", on="inf_found_by_hand", edit="""
         -        weight.grad /= scaler.get_scale()
     """),
     WrongAnswer(
         "replaces_inf", "replaces what is not finite by zero before averaging",
-        check="an overflow moves nobody", says="a step with an overflow is no step",
+        check="an_overflow_moves_nobody", says="a step with an overflow is no step",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
         +        weight.grad.nan_to_num_(0.0, 0.0, 0.0)
     """),
     WrongAnswer(
         "unrepaired", "each rank looks at its own loss",
-        check="the ranks stay equal", says="after step 3 the scale on rank 1: 1024.0, on rank 0: 512.0",
+        check="the_ranks_stay_equal", says="after step 3 the scale on rank 1: 1024.0, on rank 0: 512.0",
         on="looks_before_averaging", edit="""
         -        scaler.unscale_(optimizer)
                  average_gradient(weight)
@@ -246,7 +246,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "zeroes_the_loss", "a rank with an overflow takes part with a loss of zero",
-        check="an overflow moves nobody", says="in step 3 the weights on rank 0 went from",
+        check="an_overflow_moves_nobody", says="in step 3 the weights on rank 0 went from",
         on="looks_before_averaging", edit="""
         -        scaler.scale(loss).backward()
         -        scaler.unscale_(optimizer)
@@ -255,7 +255,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "scale_of_one_at_least", "does not let the scale fall below 1",
-        check="a skipped step halves the scale", says="the scale on rank 0 went from 1 to 1; it should be 0.5", edit="""
+        check="a_skipped_step_halves_the_scale", says="the scale on rank 0 went from 1 to 1; it should be 0.5", edit="""
                  scaler.update()
         +        if scaler.get_scale() < 1:
         +            scaler.update(1.0)

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, LogsOf, cases, where
-from ddp_course.grader.returned import numbers
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import numbers
 
 from . import given as given_script
 

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "always_a_hang", "expects a hang whatever rank 1 does next",
-        check="the symptoms are foretold", says="the run on 2 ranks ended with ('crash', 'all_reduce')",
+        check="the_symptoms_are_foretold", says="the run on 2 ranks ended with ('crash', 'all_reduce')",
         on="appends_on_rank_0", edit="""
         -    if epochs > 1:  # rank 1 goes on to train: gradients of 5 numbers meet the 2 of the evaluation
         -        return "crash", "all_reduce"
@@ -16,7 +16,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "appends_on_rank_0", "takes part on all ranks, keeps the result on rank 0",
-        check="every rank returns the losses", says="rank 1 returned []", on="only_rank_0", edit="""
+        check="every_rank_returns_the_losses", says="rank 1 returned []", on="only_rank_0", edit="""
         -    others = {entry for log in logs[1:] for entry in log}
         -    return {entry: [0] for entry in logs[0] if entry not in others}
         +    found = {}
@@ -33,7 +33,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "counts_calls", "compares how often, not whether",
-        check="lonely calls are found", says="rank 1 is one step behind", on="only_rank_0", edit="""
+        check="lonely_calls_are_found", says="rank 1 is one step behind", on="only_rank_0", edit="""
         -    others = {entry for log in logs[1:] for entry in log}
         -    return {entry: [0] for entry in logs[0] if entry not in others}
         +    most = {entry: max(log.count(entry) for log in logs) for log in logs for entry in log}
@@ -46,7 +46,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "everybody_prints", "prints on every rank",
-        check="one rank reports", says="(rank 0: 4, rank 1: 4)", on="appends_on_rank_0", edit="""
+        check="one_rank_reports", says="(rank 0: 4, rank 1: 4)", on="appends_on_rank_0", edit="""
         -        if rank == 0:  # one of them speaks
         -            losses.append((total[0] / total[1]).item())
         -            print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
@@ -55,7 +55,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "forgets_the_line", "compares operations without their lines",
-        check="lonely calls are found", says="the same operation in another line", on="only_rank_0", edit="""
+        check="lonely_calls_are_found", says="the same operation in another line", on="only_rank_0", edit="""
         -    others = {entry for log in logs[1:] for entry in log}
         -    return {entry: [0] for entry in logs[0] if entry not in others}
         +    found = {}
@@ -68,7 +68,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "forward_is_silent", "does not see that the forward talks",
-        check="the symptoms are foretold", says="the run on 2 ranks ended with ('hang', 'broadcast')",
+        check="the_symptoms_are_foretold", says="the run on 2 ranks ended with ('hang', 'broadcast')",
         on="appends_on_rank_0", edit="""
         -    if epochs > 1:  # rank 1 goes on to train: gradients of 5 numbers meet the 2 of the evaluation
         -        return "crash", "all_reduce"
@@ -81,13 +81,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "looks_into_joined_text", "looks for an entry in the log joined to one text, where line 6 is found in line 66",
-        check="lonely calls are found", says="lines 6 and 66: not_on_all", edit="""
+        check="lonely_calls_are_found", says="lines 6 and 66: not_on_all", edit="""
         -    found = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
         +    found = {entry: [rank for rank, log in enumerate(logs) if entry in "; ".join(log)] for entry in entries}
     """),
     WrongAnswer(
         "mean_of_means", "averages the ranks' means",
-        check="every rank returns the losses", says="the mean over all held-out", on="appends_on_rank_0", edit="""
+        check="every_rank_returns_the_losses", says="the mean over all held-out", on="appends_on_rank_0", edit="""
         -            errors = (model.module(held_out_x) - held_out_y).square()
         -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
         +            total = (model.module(held_out_x) - held_out_y).square().mean()
@@ -98,7 +98,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_rank_0", "looks for calls that rank 0 makes alone",
-        check="lonely calls are found", says="rank 0 alone called the all_reduce", edit="""
+        check="lonely_calls_are_found", says="rank 0 alone called the all_reduce", edit="""
          from torch.nn.parallel import DistributedDataParallel
         +
         +EPOCHS, BUFFERS = 2, True
@@ -121,7 +121,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_share_only", "drops the all-reduce, so rank 0 reports its own share",
-        check="every rank returns the losses", says="rank 0 returned", on="appends_on_rank_0", edit="""
+        check="every_rank_returns_the_losses", says="rank 0 returned", on="appends_on_rank_0", edit="""
         -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
         -        dist.all_reduce(total)
         +        losses.append(errors.mean().item())
@@ -130,13 +130,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "prints_its_own_share", "returns the right loss and prints that of rank 0's own points",
-        check="one rank reports", says="rank 0 printed a held-out loss of", edit="""
+        check="one_rank_reports", says="rank 0 printed a held-out loss of", edit="""
         -            print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
         +            print(f"epoch {epoch + 1}: held-out loss {errors.mean():.4f}", flush=True)
     """),
     WrongAnswer(
         "two_epochs_without_buffers", "expects that without buffers it always hangs",
-        check="the symptoms are foretold",
+        check="the_symptoms_are_foretold",
         says="symptom(epochs=2, buffers=False) returned ('hang', 'all_reduce')", edit="""
         -    if epochs > 1:  # rank 1 goes on to train: gradients of 5 numbers meet the 2 of the evaluation
         -        return "crash", "all_reduce"
@@ -160,7 +160,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "without_ddp", "trains with the bare model as well: gradients are no longer averaged",
-        check="every rank returns the losses", says="the mean over all held-out points is",
+        check="every_rank_returns_the_losses", says="the mean over all held-out points is",
         on="appends_on_rank_0", edit="""
         -            loss = (model(x[batch]) - y[batch]).square().mean()
         +            loss = (model.module(x[batch]) - y[batch]).square().mean()

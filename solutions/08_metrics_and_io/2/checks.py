@@ -7,8 +7,8 @@ from numbers import Real
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import number
 
 from . import driver
 from . import given as given_script

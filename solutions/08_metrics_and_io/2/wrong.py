@@ -22,7 +22,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "drop_last", "drops samples so that all ranks have as many",
-        check="every rank returns a number", says="returned nan", edit="""
+        check="every_rank_returns_a_number", says="returned nan", edit="""
          import torch.distributed as dist
         +from torch.utils.data import DistributedSampler
         @@
@@ -31,7 +31,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "float32", "adds up in float32",
-        check="the mean is exact", says="rank 0 returned 14.5976926; the mean", look="the dtype", edit="""
+        check="the_mean_is_exact", says="rank 0 returned 14.5976926; the mean", look="the dtype", edit="""
         -    total = torch.zeros(2, dtype=torch.float64)
         +    total = torch.zeros(2)
         @@
@@ -40,7 +40,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "mean_of_rank_means", "averages the ranks' means",
-        check="every rank returns a number", says="returned nan", text="""
+        check="every_rank_returns_a_number", says="returned nan", text="""
         import torch
         import torch.distributed as dist
 
@@ -60,20 +60,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "nothing_on_other_ranks", "returns on rank 0 only",
-        check="every rank returns a number", says="rank 1 returned None", edit="""
+        check="every_rank_returns_a_number", says="rank 1 returned None", edit="""
         -    return (total[0] / total[1]).item()
         +    if dist.get_rank() == 0:
         +        return (total[0] / total[1]).item()
     """),
     WrongAnswer(
         "only_rank_0_knows", "reduces to rank 0 and reads the result everywhere",
-        check="every rank returns a number", says="rank 1 returned nan", edit="""
+        check="every_rank_returns_a_number", says="rank 1 returned nan", edit="""
         -    dist.all_reduce(total)
         +    dist.reduce(total, dst=0)
     """),
     WrongAnswer(
         "rounds_of_messages", "pads the rounds so that each batch can be all-reduced",
-        check="no message in the loop", says="collectives, the last in line", edit="""
+        check="no_message_in_the_loop", says="collectives, the last in line", edit="""
         -    mine = range(dist.get_rank(), samples, dist.get_world_size())
         +    rank, world = dist.get_rank(), dist.get_world_size()
         +    mine = list(range(rank, samples, world))
@@ -93,7 +93,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "still_batch_means", "takes every sample once, but averages the batches' means",
-        check="the mean is exact", says="the mean of the batches' means;", look="your own weights", edit="""
+        check="the_mean_is_exact", says="the mean of the batches' means;", look="your own weights", edit="""
         -        total[0] += losses.sum()
         -        total[1] += len(losses)
         +        total[0] += losses.mean()
@@ -101,20 +101,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "still_padded", "counts samples instead of batches, but keeps the sampler",
-        check="the mean is exact", says="a mean in which repeated samples count again", on="drop_last", edit="""
+        check="the_mean_is_exact", says="a mean in which repeated samples count again", on="drop_last", edit="""
         -    mine = list(DistributedSampler(range(samples), shuffle=False, drop_last=True))
         +    mine = list(DistributedSampler(range(samples), shuffle=False))
     """),
     WrongAnswer(
         "weights_as_ratios", "divides by the largest weight",
-        check="the weights are found", says="gives sample 0 the weight", edit="""
+        check="the_weights_are_found", says="gives sample 0 the weight", edit="""
         -    return [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
         +    found = [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
         +    return [one / max(found) for one in found]
     """),
     WrongAnswer(
         "weights_assumed", "counts how often the sampler deals a sample, without asking evaluate",
-        check="the weights are found", says="the broken evaluate", edit="""
+        check="the_weights_are_found", says="the broken evaluate", edit="""
          import torch.distributed as dist
         +from torch.utils.data import DistributedSampler
         @@
@@ -143,7 +143,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "everybody_everything", "every rank evaluates all samples, so that nothing has to be sent",
-        check="each sample is evaluated once", says="sample 0 was evaluated 2 times in all", edit="""
+        check="each_sample_is_evaluated_once", says="sample 0 was evaluated 2 times in all", edit="""
         -    mine = range(dist.get_rank(), samples, dist.get_world_size())
         +    mine = range(samples)
         @@
@@ -151,7 +151,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_large_batch", "asks for all losses of its samples at once",
-        check="each sample is evaluated once", says="losses at once", look="into batches", edit="""
+        check="each_sample_is_evaluated_once", says="losses at once", look="into batches", edit="""
         -    for first in range(0, len(mine), batch_size):
         -        losses = loss_of(list(mine[first : first + batch_size]))
         +    if mine:

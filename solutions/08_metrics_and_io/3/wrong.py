@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "a_message_a_metric", "all-reduces each number by itself",
-        check="one message is enough", says="started 3 operations", edit="""
+        check="one_message_is_enough", says="started 3 operations", edit="""
         -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
         -    dist.all_reduce(total)
@@ -21,13 +21,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "absolute_tolerance", "allows an absolute difference of a millionth",
-        check="the ranks in a number are found", says="large numbers, rounded on the way", edit="""
+        check="the_ranks_in_a_number_are_found", says="large numbers, rounded on the way", edit="""
         -            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
         +            if abs(sum(values[rank] for rank in ranks) - found) < 1e-6:
     """),
     WrongAnswer(
         "exact_floats", "compares sums of floats to the last bit",
-        check="the ranks in a number are found", says="rounded on the way", on="hides_nan", edit="""
+        check="the_ranks_in_a_number_are_found", says="rounded on the way", on="hides_nan", edit="""
         -            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
         +            if sum(values[rank] for rank in ranks) == found:
         @@
@@ -35,21 +35,21 @@ ANSWERS = (
     """),
     WrongAnswer(
         "float32", "adds in float32",
-        check="the means are exact", says="30 million", on="hides_nan", edit="""
+        check="the_means_are_exact", says="30 million", on="hides_nan", edit="""
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
         -    total = total.nan_to_num()
         +    total = torch.tensor([*(float(sums[name]) for name in names), count])
     """),
     WrongAnswer(
         "half_reduced", "reduces to rank 0 and reads the tensor everywhere",
-        check="the means are exact", says="on rank 1, correct is 0.2", on="hides_nan", edit="""
+        check="the_means_are_exact", says="on rank 1, correct is 0.2", on="hides_nan", edit="""
         -    total = total.nan_to_num()
         -    dist.all_reduce(total)
         +    dist.reduce(total, dst=0)
     """),
     WrongAnswer(
         "hides_nan", "leaves a nan out",
-        check="the means are exact", says="rank 0's loss is nan", edit="""
+        check="the_means_are_exact", says="rank 0's loss is nan", edit="""
         +    total = total.nan_to_num()
              dist.all_reduce(total)
         -    *totals, everything = total.tolist()
@@ -59,7 +59,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "mean_of_means", "averages the ranks' means",
-        check="the means are exact", says="the mean of the ranks' means", edit="""
+        check="the_means_are_exact", says="the mean of the ranks' means", edit="""
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
         +    total = torch.tensor([float(sums[name]) / max(count, 1) for name in names], dtype=torch.float64)
              dist.all_reduce(total)
@@ -69,7 +69,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "name_count", "puts the count among the metrics, under a name that a metric may have",
-        check="every rank has the metrics", says="a dict with count and loss is expected", edit="""
+        check="every_rank_has_the_metrics", says="a dict with count and loss is expected", edit="""
         -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
         +    everything = {**sums, "count": count}
@@ -84,7 +84,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "none_elsewhere", "reduces to rank 0 and returns there",
-        check="every rank has the metrics", says="rank 1 returned None", on="hides_nan", edit="""
+        check="every_rank_has_the_metrics", says="rank 1 returned None", on="hides_nan", edit="""
         -    total = total.nan_to_num()
         -    dist.all_reduce(total)
         +    dist.reduce(total, dst=0)
@@ -93,7 +93,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_rank_or_all", "tries single ranks and all of them",
-        check="the ranks in a number are found", says="three of four", on="hides_nan", edit="""
+        check="the_ranks_in_a_number_are_found", says="three of four", on="hides_nan", edit="""
         -    for size in range(len(values) + 1):
         -        for ranks in itertools.combinations(range(len(values)), size):
         -            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
@@ -110,7 +110,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "order_of_the_dict", "takes the values in each rank's own order",
-        check="the means are exact", says="rank 1 lists its metrics in another order", on="hides_nan", edit="""
+        check="the_means_are_exact", says="rank 1 lists its metrics in another order", on="hides_nan", edit="""
         -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
         +    names = list(sums)
              total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
@@ -118,7 +118,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_count", "divides the joint sum by the rank's own count",
-        check="the means are exact", says="the sum over all ranks by its own count", edit="""
+        check="the_means_are_exact", says="the sum over all ranks by its own count", edit="""
         -    *totals, everything = total.tolist()
         -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
         +    *totals, _ = total.tolist()
@@ -126,7 +126,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sums_not_means", "does not divide",
-        check="the means are exact", says="the sum, not the mean", edit="""
+        check="the_means_are_exact", says="the sum, not the mean", edit="""
         -    *totals, everything = total.tolist()
         -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
         +    *totals, count = total.tolist()
@@ -134,7 +134,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "takes_the_largest_first", "subtracts from the largest down",
-        check="the ranks in a number are found", says="a negative number", text="""
+        check="the_ranks_in_a_number_are_found", says="a negative number", text="""
         import torch
         import torch.distributed as dist
 
@@ -157,40 +157,40 @@ ANSWERS = (
     """),
     WrongAnswer(
         "thrown_away", "all-reduces and returns the rank's own numbers",
-        check="the means are exact", says="on rank 0, correct is 0.9, its own mean", edit="""
+        check="the_means_are_exact", says="on rank 0, correct is 0.9, its own mean", edit="""
         -    *totals, everything = total.tolist()
         -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
         +    return {name: float(sums[name]) / max(count, 1) for name in names}
     """),
     WrongAnswer(
         "empties_its_input", "takes the values out of the dict that it is handed",
-        check="what it is handed stays", says="and holds {} afterwards", look="writes into `sums`", edit="""
+        check="what_it_is_handed_stays", says="and holds {} afterwards", look="writes into `sums`", edit="""
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
         +    total = torch.tensor([*(float(sums.pop(name)) for name in names), count], dtype=torch.float64)
     """),
     WrongAnswer(
         "last_rank_first", "lists the ranks from the last to the first",
-        check="the ranks in a number are found", says="the 300: who_is_in([100.0, 200.0], 300.0) returned [1, 0]",
+        check="the_ranks_in_a_number_are_found", says="the 300: who_is_in([100.0, 200.0], 300.0) returned [1, 0]",
         look="the order of the ranks", edit="""
         -                return list(ranks)
         +                return list(ranks)[::-1]
     """),
     WrongAnswer(
         "order_of_a_set", "takes the values in the order of a set of the names, on each rank its own",
-        check="the means are exact", says="rank 1 lists 63 metrics in another order", look="set has none to rely on", edit="""
+        check="the_means_are_exact", says="rank 1 lists 63 metrics in another order", look="set has none to rely on", edit="""
         -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
         +    names = list(set(sums))
     """),
     WrongAnswer(
         "sorts_its_input", "sorts the dict that it is handed",
-        check="what it is handed stays", says="rank 0 handed over {loss: 50.0, correct: 90.0}, and holds", edit="""
+        check="what_it_is_handed_stays", says="rank 0 handed over {loss: 50.0, correct: 90.0}, and holds", edit="""
              names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
         +    for name in names:
         +        sums[name] = sums.pop(name)
     """),
     WrongAnswer(
         "three_digits", "takes the ranks whose sum is nearest, if it agrees to three digits",
-        check="the ranks in a number are found", says="no sum of these", look="only the seventh digit", edit="""
+        check="the_ranks_in_a_number_are_found", says="no sum of these", look="only the seventh digit", edit="""
         -    for size in range(len(values) + 1):
         -        for ranks in itertools.combinations(range(len(values)), size):
         -            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
@@ -202,7 +202,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gives_up_above", "gives a set of ranks up as soon as its sum is above the number, as if none were negative",
-        check="the ranks in a number are found", says="a negative number", edit="""
+        check="the_ranks_in_a_number_are_found", says="a negative number", edit="""
         +            if any(sum(values[rank] for rank in ranks[:end]) > found * (1 + 1e-6) for end in range(1, size)):
         +                continue
                      if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):

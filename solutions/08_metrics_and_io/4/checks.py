@@ -8,8 +8,8 @@ import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.messages import assert_few_collectives
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import number
 
 from . import driver
 

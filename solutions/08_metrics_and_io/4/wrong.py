@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "a_message_a_batch", "all-reduces after each batch, the same number of times on every rank",
-        check="few messages", says="rank 0 started 3 operations", text="""
+        check="few_messages", says="rank 0 started 3 operations", text="""
         import math
 
         import torch
@@ -35,7 +35,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "back_to_train", "calls model.train() in the end",
-        check="the model is as it was", says="its frozen part", on="stays_in_training_mode", edit="""
+        check="the_model_is_as_it_was", says="its frozen part", on="stays_in_training_mode", edit="""
         -    was_training = {module: module.training for module in model.modules()}
         +    model.eval()
         @@
@@ -45,13 +45,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "children_only", "keeps the modes of the model and of its direct children",
-        check="the model is as it was", says="the dropout in its block came back in another mode", edit="""
+        check="the_model_is_as_it_was", says="the dropout in its block came back in another mode", edit="""
         -    was_training = {module: module.training for module in model.modules()}
         +    was_training = {module: module.training for module in (model, *model.children())}
     """),
     WrongAnswer(
         "everybody_everything", "evaluates all samples on every rank",
-        check="the work is shared", says="the ranks evaluated 11 + 11 texts; there are 11",
+        check="the_work_is_shared", says="the ranks evaluated 11 + 11 texts; there are 11",
         on="stays_in_training_mode", edit="""
         -    mine = samples[dist.get_rank() :: dist.get_world_size()]
         +    model.eval()
@@ -61,7 +61,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "leaves_grad_off", "switches the recording of gradients off and never on again",
-        check="the model is as it was", says="no gradients were recorded any more", edit="""
+        check="the_model_is_as_it_was", says="no gradients were recorded any more", edit="""
         -    with torch.no_grad():
         -        for first in range(0, len(mine), batch_size):
         -            batch = mine[first : first + batch_size]
@@ -77,7 +77,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "mean_of_perplexities", "averages the ranks' perplexities",
-        check="the numbers are exact", says="the mean of the ranks' perplexities",
+        check="the_numbers_are_exact", says="the mean of the ranks' perplexities",
         on="stays_in_training_mode", edit="""
              was_training = {module: module.training for module in model.modules()}
         +    model.eval()
@@ -91,7 +91,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_at_a_time", "ignores the batch size",
-        check="the work is shared", says="in batches of [1, 1, 1", on="stays_in_training_mode", edit="""
+        check="the_work_is_shared", says="in batches of [1, 1, 1", on="stays_in_training_mode", edit="""
         +    model.eval()
              mine = samples[dist.get_rank() :: dist.get_world_size()]
              sums = torch.zeros(2, dtype=torch.float64)  # of the losses, of the targets
@@ -102,7 +102,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_rank_0_returns", "returns the dict on rank 0",
-        check="all ranks have one dict", says="rank 1 returned None", on="stays_in_training_mode", edit="""
+        check="all_ranks_have_one_dict", says="rank 1 returned None", on="stays_in_training_mode", edit="""
              was_training = {module: module.training for module in model.modules()}
         +    model.eval()
         @@
@@ -112,7 +112,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "packs_texts", "joins the texts of a batch into one row",
-        check="the numbers are exact", says="loss is", on="stays_in_training_mode", edit="""
+        check="the_numbers_are_exact", says="loss is", on="stays_in_training_mode", edit="""
              was_training = {module: module.training for module in model.modules()}
         +    model.eval()
         @@
@@ -123,7 +123,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "padded_by_the_sampler", "takes the samples that DistributedSampler deals",
-        check="the numbers are exact", says="tokens is", on="stays_in_training_mode", edit="""
+        check="the_numbers_are_exact", says="tokens is", on="stays_in_training_mode", edit="""
          from torch.nn.utils.rnn import pad_sequence
         +from torch.utils.data import DistributedSampler
         @@
@@ -133,14 +133,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_alone", "rank 0 evaluates everything and tells the others",
-        check="the work is shared", says="rank 0 evaluated 11 texts", on="stays_in_training_mode", edit="""
+        check="the_work_is_shared", says="rank 0 evaluated 11 texts", on="stays_in_training_mode", edit="""
         -    mine = samples[dist.get_rank() :: dist.get_world_size()]
         +    model.eval()
         +    mine = samples if dist.get_rank() == 0 else []
     """),
     WrongAnswer(
         "records_gradients", "forgets no_grad",
-        check="the model is as it was", says="recorded what backward would need",
+        check="the_model_is_as_it_was", says="recorded what backward would need",
         on="stays_in_training_mode", edit="""
         -@torch.no_grad()
         @@
@@ -152,7 +152,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "remembers_one_flag", "restores the mode of the whole model from one flag",
-        check="the model is as it was", says="its frozen part", on="stays_in_training_mode", edit="""
+        check="the_model_is_as_it_was", says="its frozen part", on="stays_in_training_mode", edit="""
         -    was_training = {module: module.training for module in model.modules()}
         +    was_training = model.training
         +    model.eval()
@@ -163,7 +163,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "stays_in_training_mode", "does not switch to evaluation mode",
-        check="the numbers are exact", says="loss is", on="leaves_grad_off", edit="""
+        check="the_numbers_are_exact", says="loss is", on="leaves_grad_off", edit="""
          from torch.nn.utils.rnn import pad_sequence
         +
         +
@@ -176,7 +176,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "texts_not_tokens", "weights every text alike",
-        check="the numbers are exact", says="the mean of the texts' means", on="stays_in_training_mode", edit="""
+        check="the_numbers_are_exact", says="the mean of the texts' means", on="stays_in_training_mode", edit="""
         +    model.eval()
              mine = samples[dist.get_rank() :: dist.get_world_size()]
         +    texts = torch.zeros(2, dtype=torch.float64)
@@ -193,7 +193,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "adds_its_own_first", "gathers the ranks' sums, and each rank adds its own first",
-        check="all ranks have one dict", says="on rank 0", look="divides the same two sums", edit="""
+        check="all_ranks_have_one_dict", says="on rank 0", look="divides the same two sums", edit="""
         -    dist.all_reduce(sums)
         +    rank, world = dist.get_rank(), dist.get_world_size()
         +    everyones = [torch.empty_like(sums) for _ in range(world)]
@@ -205,7 +205,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "deals_whole_batches", "deals batches to the ranks instead of texts",
-        check="the work is shared", says="its share is", look="dealt out", edit="""
+        check="the_work_is_shared", says="its share is", look="dealt out", edit="""
         -    mine = samples[dist.get_rank() :: dist.get_world_size()]
         +    joint = batch_size * dist.get_world_size()
         +    mine = [
@@ -216,27 +216,27 @@ ANSWERS = (
     """),
     WrongAnswer(
         "freezes_the_model", "switches requires_grad off in place of the recording, and never on again",
-        check="the model is as it was", says="the parameters of the model do not train any more", edit="""
+        check="the_model_is_as_it_was", says="the parameters of the model do not train any more", edit="""
         -    with torch.no_grad():
         +    model.requires_grad_(False)
         +    if True:
     """),
     WrongAnswer(
         "clears_the_gradients", "clears the gradients of the model before it begins",
-        check="the model is as it was", says="the gradient that the model had accumulated is gone", edit="""
+        check="the_model_is_as_it_was", says="the gradient that the model had accumulated is gone", edit="""
              model.eval()
         +    model.zero_grad()
     """),
     WrongAnswer(
         "sorts_the_samples", "sorts the list of samples by length, that of the caller",
-        check="the model is as it was", says="the list of samples is another one", edit="""
+        check="the_model_is_as_it_was", says="the list of samples is another one", edit="""
         -    mine = samples[dist.get_rank() :: dist.get_world_size()]
         +    samples.sort(key=len)
         +    mine = samples[dist.get_rank() :: dist.get_world_size()]
     """),
     WrongAnswer(
         "children_and_all_below", "gives each direct child its mode back, with all that is below it",
-        check="the model is as it was", says="the frozen part of its block came back in another mode", edit="""
+        check="the_model_is_as_it_was", says="the frozen part of its block came back in another mode", edit="""
         -    was_training = {module: module.training for module in model.modules()}
         +    was_training = {module: module.training for module in [model, *model.children()]}
         @@
@@ -245,7 +245,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_message_a_sum", "sends each sum by itself, and a barrier after them",
-        check="few messages", says="rank 0 started 3 operations", look="fit into one message", edit="""
+        check="few_messages", says="rank 0 started 3 operations", look="fit into one message", edit="""
         -    dist.all_reduce(sums)
         +    dist.all_reduce(sums[:1])
         +    dist.all_reduce(sums[1:])

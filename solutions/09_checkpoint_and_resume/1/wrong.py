@@ -5,14 +5,14 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "adds_a_time", "writes more than it was given",
-        check="they hold what was saved", says="they have the entries by_rank, rank, saved_at",
+        check="they_hold_what_was_saved", says="they have the entries by_rank, rank, saved_at",
         on="saves_the_step_alone", edit="""
         -        torch.save(state, final.with_suffix(".tmp"))
         +        torch.save({**state, "saved_at": time.time(), "by_rank": dist.get_rank()}, final.with_suffix(".tmp"))
     """),
     WrongAnswer(
         "any_content_will_do", "counts the files that can be loaded and does not look at what is in them",
-        check="the check fails what is broken", says="without the tensors: check_save returned True",
+        check="the_check_fails_what_is_broken", says="without the tensors: check_save returned True",
         on="saves_the_step_alone", edit="""
         -                steps.append(torch.load(path)["step"])
         +                torch.load(path)
@@ -20,7 +20,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "asks_for_its_own_names", "the check asks for the names that its own save gives",
-        check="the check passes what is right", says="this save is right", on="named_by_the_second", edit="""
+        check="the_check_passes_what_is_right", says="this save is right", on="named_by_the_second", edit="""
         -        final = Path(folder) / f"model_{int(time.time())}.pt"
         +        final = Path(folder) / f"step_{step:06d}.pt"
         @@
@@ -29,14 +29,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "at_least", "is content if the wanted files are among those that are there",
-        check="the check fails what is broken",
+        check="the_check_fails_what_is_broken",
         says="copies the files that are there already: check_save returned True", on="saves_the_step_alone", edit="""
         -        fine &= steps_in(f"{folder}/shared") == list(range(1, step + 1))  # at once, on every rank
         +        fine &= set(range(1, step + 1)) <= set(steps_in(f"{folder}/shared"))  # at once, on every rank
     """),
     WrongAnswer(
         "counts_after_one_save", "repairs the save and leaves the check that counts files after one save",
-        check="the check fails what is broken", says="the given one: check_save returned True", text='''
+        check="the_check_fails_what_is_broken", says="the given one: check_save returned True", text='''
         import os
         from pathlib import Path
 
@@ -61,7 +61,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "counts_and_does_not_load", "counts the files and loads none",
-        check="the check fails what is broken", says="only half of the file: check_save returned True",
+        check="the_check_fails_what_is_broken", says="only half of the file: check_save returned True",
         on="named_by_the_second", edit="""
         -        final = Path(folder) / f"model_{int(time.time())}.pt"
         +        final = Path(folder) / f"step_{step:06d}.pt"
@@ -74,7 +74,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "does_not_ask_who_wrote", "finds one file for each save and does not ask who wrote it",
-        check="the check fails what is broken",
+        check="the_check_fails_what_is_broken",
         says="every rank writes, named by the step: check_save returned True", on="named_by_the_second", edit="""
         -        final = Path(folder) / f"model_{int(time.time())}.pt"
         +        final = Path(folder) / f"step_{step:06d}.pt"
@@ -86,13 +86,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "equal_states", "the check passes the same state on every rank",
-        check="the check fails what is broken", says="the state of the last rank: check_save returned True", edit="""
+        check="the_check_fails_what_is_broken", says="the state of the last rank: check_save returned True", edit="""
         -        return {"step": step, "rank": rank, "weights": torch.arange(5) + 10 * step + rank}
         +        return {"step": step, "weights": torch.arange(5) + 10 * step}
     """),
     WrongAnswer(
         "named_by_the_second", "lets rank 0 alone write, still named by the second",
-        check="every save leaves a file", says="saves of different steps there were 1,", text='''
+        check="every_save_leaves_a_file", says="saves of different steps there were 1,", text='''
         import os
         import time
         from pathlib import Path
@@ -137,7 +137,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "nobody_waits", "the other ranks do not wait for rank 0",
-        check="every rank finds it", says="returned on rank 1, there were 0 files",
+        check="every_rank_finds_it", says="returned on rank 1, there were 0 files",
         on="named_by_the_second", edit="""
         -        final = Path(folder) / f"model_{int(time.time())}.pt"
         +        final = Path(folder) / f"step_{step:06d}.pt"
@@ -147,14 +147,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "numbered_by_count", "names a file by the number of files that are there",
-        check="every save leaves a file", says="after the save of step 4 there were 2, of steps 2 and 4",
+        check="every_save_leaves_a_file", says="after the save of step 4 there were 2, of steps 2 and 4",
         on="saves_the_step_alone", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / f"model_{len(list(Path(folder).iterdir())):06d}.pt"
     """),
     WrongAnswer(
         "only_rank_0_looks", "only rank 0 looks, the others say True",
-        check="the check fails what is broken", says="False on rank 0 and True on rank 1",
+        check="the_check_fails_what_is_broken", says="False on rank 0 and True on rank 1",
         on="named_by_the_second", edit="""
         -        final = Path(folder) / f"model_{int(time.time())}.pt"
         +        final = Path(folder) / f"step_{step:06d}.pt"
@@ -178,7 +178,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "saves_the_step_alone", "the check saves a step and no tensor",
-        check="the check fails what is broken", says="without the tensors: check_save returned True",
+        check="the_check_fails_what_is_broken", says="without the tensors: check_save returned True",
         on="given", edit='''
          import json
         +import os
@@ -217,7 +217,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "tries_its_own_save", "checks its own save, whatever it is given",
-        check="the check passes what is right", says="check_save never called the `save` it was given",
+        check="the_check_passes_what_is_right", says="check_save never called the `save` it was given",
         on="named_by_the_second", edit="""
         -        final = Path(folder) / f"model_{int(time.time())}.pt"
         +        final = Path(folder) / f"step_{step:06d}.pt"
@@ -227,7 +227,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "unrepaired", "leaves both as they were",
-        check="rank 0 writes and nobody else", says="rank 0 and rank 1 wrote in one call", text='''
+        check="rank_0_writes_and_nobody_else", says="rank 0 and rank 1 wrote in one call", text='''
         import time
         from pathlib import Path
 
@@ -247,7 +247,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "waits_before_it_looks", "a barrier between the save and the look hides who did not wait",
-        check="the check fails what is broken", says="the others return at once: check_save returned True",
+        check="the_check_fails_what_is_broken", says="the others return at once: check_save returned True",
         on="named_by_the_second", edit="""
         -        final = Path(folder) / f"model_{int(time.time())}.pt"
         +        final = Path(folder) / f"step_{step:06d}.pt"
@@ -260,7 +260,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "weights_alone", "saves the tensors of the state and not the step",
-        check="they hold what was saved", says="['none', 'none', 'none']", on="named_by_the_second", edit="""
+        check="they_hold_what_was_saved", says="['none', 'none', 'none']", on="named_by_the_second", edit="""
         -        final = Path(folder) / f"model_{int(time.time())}.pt"
         -        torch.save(state, final.with_suffix(".tmp"))
         +        final = Path(folder) / f"step_{step:06d}.pt"
@@ -273,7 +273,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "looks_at_two_saves", "the check saves twice: whether the first file survives the third save, it does not ask",
-        check="the check fails what is broken", says="removes all files but the two newest: check_save returned True",
+        check="the_check_fails_what_is_broken", says="removes all files but the two newest: check_save returned True",
         look="when the third is saved", edit="""
         -    for step in (1, 2, 3):
         -        save(f"{folder}/shared", step, state_of(rank, step))
@@ -282,7 +282,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "tries_elsewhere", "the check tries the save in a folder of its own choice",
-        check="the check passes what is right", says="was given the folder checks/", look="below that folder", edit="""
+        check="the_check_passes_what_is_right", says="was given the folder checks/", look="below that folder", edit="""
              rank = dist.get_rank()
              save(f"{folder}/rank_{rank}", 1, state_of(rank, 1))  # a folder for each rank: who writes shows
         +    folder = f"tried_{os.path.basename(folder)}"
@@ -290,7 +290,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "looks_at_the_newest", "the check counts the files, and looks into the newest one only",
-        check="the check fails what is broken", says="puts the new state into the files of the steps before: check_save",
+        check="the_check_fails_what_is_broken", says="puts the new state into the files of the steps before: check_save",
         look="as they were", edit="""
         -        saved.append(plain(state_of(0, step)))
         -        fine &= states_in(f"{folder}/shared") == saved  # at once, on every rank
@@ -300,13 +300,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "leaves_the_temporary_file", "copies the temporary file to its name and leaves it there",
-        check="every save leaves a file", says="there were 2, 4 and 6 files", edit="""
+        check="every_save_leaves_a_file", says="there were 2, 4 and 6 files", edit="""
         -        os.replace(final.with_suffix(".tmp"), final)
         +        shutil.copy(final.with_suffix(".tmp"), final)
     """),
     WrongAnswer(
         "a_folder_for_each_step", "writes each file into a folder of its own, below the one that it was given",
-        check="every save leaves a file", says="there lay 10 folders in the folder",
+        check="every_save_leaves_a_file", says="there lay 10 folders in the folder",
         look="one more file in the folder, and nothing else", edit="""
         -        Path(folder).mkdir(parents=True, exist_ok=True)
         -        final = Path(folder) / f"step_{step:06d}.pt"
@@ -315,7 +315,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_folder_for_drafts", "writes in a folder of its own below, renames from there, and leaves it",
-        check="every save leaves a file", says="there lay 1 folder in the folder", edit="""
+        check="every_save_leaves_a_file", says="there lay 1 folder in the folder", edit="""
         -        torch.save(state, final.with_suffix(".tmp"))
         -        os.replace(final.with_suffix(".tmp"), final)
         +        (Path(folder) / ".drafts").mkdir(exist_ok=True)
@@ -324,7 +324,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "keeps_three", "removes all but the three newest",
-        check="every save leaves a file", says="after the save of step 10 there were the files of steps 8 and 9 and 10",
+        check="every_save_leaves_a_file", says="after the save of step 10 there were the files of steps 8 and 9 and 10",
         look="what `save` removes", edit="""
         -        os.replace(final.with_suffix(".tmp"), final)
         +        os.replace(final.with_suffix(".tmp"), final)
@@ -333,7 +333,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "keeps_eight", "removes all but the eight newest",
-        check="every save leaves a file", says="the files of steps 3 and 4 and 5", edit="""
+        check="every_save_leaves_a_file", says="the files of steps 3 and 4 and 5", edit="""
         -        os.replace(final.with_suffix(".tmp"), final)
         +        os.replace(final.with_suffix(".tmp"), final)
         +        for old in sorted(Path(folder).glob("step_*.pt"))[:-8]:
@@ -341,20 +341,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "adds_the_step", "puts the step into the state, which may have none",
-        check="they hold what was saved", says="they have the entries rank, slow, step, steps, weights, given were", edit="""
+        check="they_hold_what_was_saved", says="they have the entries rank, slow, step, steps, weights, given were", edit="""
         -        torch.save(state, final.with_suffix(".tmp"))
         +        torch.save({"step": step, **state}, final.with_suffix(".tmp"))
     """),
     WrongAnswer(
         "makes_float32", "saves every tensor of real numbers as float32",
-        check="they hold what was saved", says="but not the given values or types", look="what is given to torch.save", edit="""
+        check="they_hold_what_was_saved", says="but not the given values or types", look="what is given to torch.save", edit="""
         -        torch.save(state, final.with_suffix(".tmp"))
         +        smaller = {k: v.float() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in state.items()}
         +        torch.save(smaller, final.with_suffix(".tmp"))
     """),
     WrongAnswer(
         "wants_two_files_of_one_step", "the check saves one step twice and wants two files",
-        check="the check passes what is right", says="your own save: check_save returned False; this save is right",
+        check="the_check_passes_what_is_right", says="your own save: check_save returned False; this save is right",
         look="a second file of one step", edit="""
              verdict = torch.tensor(int(fine))
         +    save(f"{folder}/shared", 3, state_of(rank, 3))

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "applies_then_verifies", "puts the state back before it looks whether it is whole",
-        check="without a whole one nothing changes",
+        check="without_a_whole_one_nothing_changes",
         says="one bit was wrong: `load` returned 0 on rank 0 and changed the weights", edit="""
                  state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
         +        state["digest"] = digest_of(model, optimizer)
@@ -41,7 +41,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "digest_of_the_weights_only", "takes the checksum of the weights alone",
-        check="without a whole one nothing changes", says="one bit was wrong: `load` returned 1", edit="""
+        check="without_a_whole_one_nothing_changes", says="one bit was wrong: `load` returned 1", edit="""
         -        state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
         +        state = {"optimizer": optimizer.state_dict(), "model": model.state_dict(), "step": step}
         +        state["digest"] = digest_of(model.state_dict())
@@ -70,7 +70,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "every_rank_writes", "every rank writes the whole checkpoint, each under a temporary name of its own",
-        check="only rank 0 writes the weights", says="rank 1 wrote a file", edit="""
+        check="only_rank_0_writes_the_weights", says="rank 1 wrote a file", edit="""
         -    if dist.get_rank() == 0:
         +    if True:
         @@
@@ -88,19 +88,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "names_sorted_as_text", "names without leading zeros, sorted as text",
-        check="a stopped run goes on bit for bit",
+        check="a_stopped_run_goes_on_bit_for_bit",
         says="began at step 9; the newest whole checkpoint is that of step 10", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / f"step_{step}.pt"
     """),
     WrongAnswer(
         "no_barrier", "the other ranks do not wait for rank 0",
-        check="every rank waits until it is there", says="before rank 0 had it on the disk", edit="""
+        check="every_rank_waits_until_it_is_there", says="before rank 0 had it on the disk", edit="""
         -    dist.barrier()  # whoever returns finds it there
     """),
     WrongAnswer(
         "no_checksum", "takes what torch.load can read for whole",
-        check="damage is passed over", says="one bit of the checkpoint of step 13 wrong: rank 0", edit="""
+        check="damage_is_passed_over", says="one bit of the checkpoint of step 13 wrong: rank 0", edit="""
         -            file.write(hashlib.sha256(data).digest() + data)
         +            file.write(data)
         @@
@@ -115,7 +115,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_random_state", "leaves the random states out",
-        check="a stopped run goes on bit for bit", says="on this rank: the random state", edit="""
+        check="a_stopped_run_goes_on_bit_for_bit", says="on this rank: the random state", edit="""
         -    random_states = [None] * dist.get_world_size()
         -    dist.all_gather_object(random_states, torch.get_rng_state())  # every rank has its own
         @@
@@ -126,12 +126,12 @@ ANSWERS = (
     """),
     WrongAnswer(
         "not_flushed", "closes the file and renames it: the bytes may still be on their way",
-        check="it is on the disk", says="had not been flushed to the disk", edit="""
+        check="it_is_on_the_disk", says="had not been flushed to the disk", edit="""
         -            os.fsync(file.fileno())
     """),
     WrongAnswer(
         "one_file", "keeps one checkpoint under one name",
-        check="damage is passed over",
+        check="damage_is_passed_over",
         says="began at step 0; the newest whole checkpoint is that of step 11", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / "ckpt.pt"
@@ -141,14 +141,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "prunes_by_name", "keeps the two files with the highest numbers, whatever they hold",
-        check="foreign files are left alone", says="foreign files beside its own: rank 0", edit="""
+        check="foreign_files_are_left_alone", says="foreign files beside its own: rank 0", edit="""
                  os.replace(temporary, final)
         +        for old in sorted(path for path in Path(folder).glob("step_*.pt") if path.is_file())[:-2]:
         +            old.unlink()
     """),
     WrongAnswer(
         "prunes_by_number", "keeps the two files with the highest numbers, under a name of its own",
-        check="foreign files are left alone", says="foreign files beside its own: rank 0", edit="""
+        check="foreign_files_are_left_alone", says="foreign files beside its own: rank 0", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / f"step_{step:09d}.ckpt"
         @@
@@ -167,7 +167,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0s_random_state", "gives every rank the random state of rank 0",
-        check="a stopped run goes on bit for bit", says="rank 1 has loss", edit="""
+        check="a_stopped_run_goes_on_bit_for_bit", says="rank 1 has loss", edit="""
         -    random_states = [None] * dist.get_world_size()
         -    dist.all_gather_object(random_states, torch.get_rng_state())  # every rank has its own
         @@
@@ -179,7 +179,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "runs_foreign_code", "loads every file it finds, without weights_only",
-        check="foreign files are left alone", says="`load` ran code", edit="""
+        check="foreign_files_are_left_alone", says="`load` ran code", edit="""
         -        if hashlib.sha256(content[32:]).digest() != content[:32]:
         +        whole = hashlib.sha256(content[32:]).digest() == content[:32]
         +        try:
@@ -192,7 +192,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "seeds_when_empty", "seeds torch if there is no checkpoint",
-        check="without a whole one nothing changes",
+        check="without_a_whole_one_nothing_changes",
         says="the folder was empty: `load` returned 0 on rank 0 and changed the random state", edit="""
                  return state["step"]
         +    torch.manual_seed(1234 + dist.get_rank())  # a fresh start
@@ -217,13 +217,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "two_digits", "names with two digits, sorted as text",
-        check="a stopped run goes on bit for bit", says="after that of step 100, `load` returned 99", edit="""
+        check="a_stopped_run_goes_on_bit_for_bit", says="after that of step 100, `load` returned 99", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / f"step_{step:02d}.pt"
     """),
     WrongAnswer(
         "two_renames", "moves the newest aside before the new one has its name, and starts afresh if there is none",
-        check="kills cost nothing that was saved", says="was killed at a rename", edit="""
+        check="kills_cost_nothing_that_was_saved", says="was killed at a rename", edit="""
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / "newest.pt"
         @@
@@ -238,7 +238,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "weights_only", "saves weights and step, no optimizer",
-        check="a stopped run goes on bit for bit", says="the optimizer's state", edit="""
+        check="a_stopped_run_goes_on_bit_for_bit", says="the optimizer's state", edit="""
         -        state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
         +        state = {"step": step, "model": model.state_dict()}
         @@

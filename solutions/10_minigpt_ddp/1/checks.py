@@ -5,8 +5,8 @@ import math
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import number
 
 TRAIN, DETECTOR = "train", "first_difference"
 LIMITS = {"a limit of 40 seconds, and clocks with many digits": 40.0}

@@ -11,7 +11,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "compares_lengths", "compares the numbers of steps only",
-        check="the detector names the step", says="returned None", on="whoever_is_first", edit="""
+        check="the_detector_names_the_step", says="returned None", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         +    dist.broadcast(seconds, src=0)
         @@
@@ -27,7 +27,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "compares_with_rank_0", "each rank compares its own list with that of rank 0",
-        check="the detector names the step", says="while rank", on="whoever_is_first", edit="""
+        check="the_detector_names_the_step", says="while rank", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         +    dist.broadcast(seconds, src=0)
         @@
@@ -42,7 +42,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "float32_seconds", "broadcasts the seconds in float32",
-        check="the learning rate is one", says="seven digits of it", on="whoever_is_first", edit="""
+        check="the_learning_rate_is_one", says="seven digits of it", on="whoever_is_first", edit="""
         -    seconds = torch.tensor([clock()], dtype=torch.float64)
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         +    seconds = torch.tensor([clock()])
@@ -50,7 +50,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "forgets_the_limit", "does not divide by the limit",
-        check="the learning rate is one", says="a limit of 40 seconds", edit="""
+        check="the_learning_rate_is_one", says="a limit of 40 seconds", edit="""
         -        rates.append(0.1 * (1 - seconds.item() / limit))
         +        rates.append(0.1 * (1 - seconds.item()))
     """),
@@ -72,7 +72,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "mean_of_clocks", "takes the mean of all clocks",
-        check="the ranks stop after the same step", says="rank 0's clock allows", on="whoever_is_first", edit="""
+        check="the_ranks_stop_after_the_same_step", says="rank 0's clock allows", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         -    return seconds.item()
         +    dist.all_reduce(seconds)
@@ -80,7 +80,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "nearly_equal", "takes learning rates for equal that agree to nine digits",
-        check="the detector names the step", says="differs in the last digit", on="whoever_is_first", edit="""
+        check="the_detector_names_the_step", says="differs in the last digit", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         +    dist.broadcast(seconds, src=0)
         @@
@@ -89,7 +89,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_step_too_many", "looks at the broadcast clock after the step instead of before it",
-        check="the ranks stop after the same step", says="rank 0 made 1 steps", on="whoever_is_first", edit="""
+        check="the_ranks_stop_after_the_same_step", says="rank 0 made 1 steps", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         +    dist.broadcast(seconds, src=0)
         @@
@@ -104,7 +104,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_rank_0_knows", "returns the answer on rank 0 only",
-        check="the detector names the step", says="while rank 0 is right", on="whoever_is_first", edit="""
+        check="the_detector_names_the_step", says="while rank 0 is right", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         +    dist.broadcast(seconds, src=0)
         @@
@@ -113,7 +113,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_gradients", "repairs the clock and loses the all-reduce",
-        check="the replicas are one process", says="ended with weights", on="whoever_is_first", edit="""
+        check="the_replicas_are_one_process", says="ended with weights", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         +    dist.broadcast(seconds, src=0)
         @@
@@ -123,7 +123,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "pads_with_zero", "fills short lists up with zeros",
-        check="the detector names the step",
+        check="the_detector_names_the_step",
         says="with the learning rate 0): first_difference returned None", edit="""
         -    everyones = [None] * dist.get_world_size()
         -    dist.all_gather_object(everyones, rates)  # lists of any lengths
@@ -142,7 +142,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rate_from_own_clock", "lets rank 0 decide about the end and takes the learning rate from its own clock",
-        check="the learning rate is one", says="that of its own clock", on="whoever_is_first", edit="""
+        check="the_learning_rate_is_one", says="that of its own clock", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         +    dist.broadcast(seconds, src=0)
         @@
@@ -153,7 +153,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "stops_at_the_shortest", "compares the lists up to the end of the shortest",
-        check="the detector names the step", says="returned None", on="whoever_is_first", edit="""
+        check="the_detector_names_the_step", says="returned None", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         +    dist.broadcast(seconds, src=0)
         @@
@@ -162,7 +162,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sum_of_gradients", "forgets to divide the gradient when it rewrites the step",
-        check="the replicas are one process", says="one process with all samples", on="whoever_is_first", edit="""
+        check="the_replicas_are_one_process", says="one process with all samples", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         +    dist.broadcast(seconds, src=0)
         @@
@@ -194,7 +194,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "whoever_is_first", "ends when the first clock is over",
-        check="the ranks stop after the same step", says="rank 0's clock allows", text="""
+        check="the_ranks_stop_after_the_same_step", says="rank 0's clock allows", text="""
         import torch
         import torch.distributed as dist
 
@@ -226,7 +226,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "whole_microseconds", "broadcasts whole microseconds",
-        check="the learning rate is one", says="clocks with many digits", edit="""
+        check="the_learning_rate_is_one", says="clocks with many digits", edit="""
         -        seconds = torch.tensor(clock(), dtype=torch.float64)
         +        seconds = torch.tensor(round(clock() * 1e6), dtype=torch.int64)
                  dist.broadcast(seconds, src=0)  # from here on there is one clock

@@ -7,9 +7,8 @@ from collections import Counter
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.likeness import Mistake, recognised
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Mistake, number, recognised
 
 from .driver import some_window
 

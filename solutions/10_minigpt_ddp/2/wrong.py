@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "a_millionth_of_one", "adds a constant to the limit, which is large beside a tiny loss",
-        check="the detector tells runs apart", says="losses of 1e-15, three times as large", edit="""
+        check="the_detector_tells_runs_apart", says="losses of 1e-15, three times as large", edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        near = [math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-12) for x, y in zip(a, b, strict=False)]
         +        return len(a) == len(b) and all(near)
@@ -18,26 +18,26 @@ ANSWERS = (
     """),
     WrongAnswer(
         "five_digits", "calls losses equal that agree to nearly five digits",
-        check="the detector tells runs apart", says="the last loss is off by 0.002 %", edit="""
+        check="the_detector_tells_runs_apart", says="the last loss is off by 0.002 %", edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=4e-5) for x, y in zip(a, b, strict=True))
     """),
     WrongAnswer(
         "nine_digits", "compares nine digits, as math.isclose does by itself",
-        check="the detector tells runs apart", says="losses equal to seven digits", edit="""
+        check="the_detector_tells_runs_apart", says="losses equal to seven digits", edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        return len(a) == len(b) and all(math.isclose(x, y) for x, y in zip(a, b, strict=True))
     """),
     WrongAnswer(
         "three_collectives", "meets the others in a barrier after every update",
-        check="little is said", says="called 9 collectives (all_reduce, barrier) in its last 3 updates",
+        check="little_is_said", says="called 9 collectives (all_reduce, barrier) in its last 3 updates",
         look="what each of them is for", edit="""
                  weights.grad = None
         +        dist.barrier()
     """),
     WrongAnswer(
         "absolute_limit", "calls losses equal that are less than 1e-6 apart",
-        check="the detector tells runs apart", says="tiny losses", on="sum_over_ranks", edit="""
+        check="the_detector_tells_runs_apart", says="tiny losses", on="sum_over_ranks", edit="""
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
         @@
@@ -46,20 +46,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "divides_by_none_that_fit", "divides by the number of micro-batches that fit, which may be 0",
-        check="what does not divide is refused", says="rank 0 raised ZeroDivisionError", edit="""
+        check="what_does_not_divide_is_refused", says="rank 0 raised ZeroDivisionError", edit="""
         -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
         +        share = tokens_per_update / accumulation  # tokens of a joint micro-batch, were it to fit
         +        fits = f"{accumulation * together} or {(accumulation + 1) * together} ({share:.1f} is not {together})"
     """),
     WrongAnswer(
         "exactly_equal", "takes rounding for another run",
-        check="the detector tells runs apart", says="equal but for rounding", on="last_loss_only", edit="""
+        check="the_detector_tells_runs_apart", says="equal but for rounding", on="last_loss_only", edit="""
         -    return sorted(s for s, losses in curves.items() if not math.isclose(losses[-1], curves[1][-1], rel_tol=1e-6))
         +    return sorted(size for size, losses in curves.items() if losses != curves[1])
     """),
     WrongAnswer(
         "forgets_the_micro_batch", "divides by the ranks and the windows, not by the size of a micro-batch",
-        check="what does not divide is refused", says="divide by 1 x 2 x 8, and rank 0 raised no ValueError",
+        check="what_does_not_divide_is_refused", says="divide by 1 x 2 x 8, and rank 0 raised no ValueError",
         on="sum_over_ranks", edit="""
         -    accumulation, rest = divmod(tokens_per_update, together)
         +    accumulation = tokens_per_update // together
@@ -70,13 +70,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "four_digits", "calls losses equal that agree to four digits",
-        check="the detector tells runs apart", says="the last loss is off by 0.005 %", edit="""
+        check="the_detector_tells_runs_apart", says="the last loss is off by 0.005 %", edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-4) for x, y in zip(a, b, strict=True))
     """),
     WrongAnswer(
         "last_loss_only", "compares where the curves end",
-        check="the detector tells runs apart", says="returned", on="sum_over_ranks", edit="""
+        check="the_detector_tells_runs_apart", says="returned", on="sum_over_ranks", edit="""
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
              return losses, weights.detach()
@@ -89,7 +89,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "last_micro_batch", "the loss is still that of the rank's last micro-batch",
-        check="the loss is that of the update", says="that of its own last micro-batch",
+        check="the_loss_is_that_of_the_update", says="that of its own last micro-batch",
         on="sum_over_ranks", edit="""
         -        dist.all_reduce(total)  # once an update, not once a micro-batch
         @@
@@ -98,7 +98,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "mean_of_last", "takes the mean over the ranks of their last micro-batches",
-        check="the loss is that of the update", says="of all 192 tokens it is", on="sum_over_ranks", edit="""
+        check="the_loss_is_that_of_the_update", says="of all 192 tokens it is", on="sum_over_ranks", edit="""
                      total += loss.detach()
         +        total = loss.detach().clone()
         @@
@@ -107,7 +107,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "names_one_size", "names the nearest size below only",
-        check="what does not divide is refused", says="which does not name", on="sum_over_ranks", edit="""
+        check="what_does_not_divide_is_refused", says="which does not name", on="sum_over_ranks", edit="""
         -        fits = [n * together for n in (accumulation, accumulation + 1) if n]
         +        fits = [n * together for n in (accumulation,) if n]
         @@
@@ -116,7 +116,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "nan_is_no_difference", "asks whether a gap is too large, which NaN never is",
-        check="the detector tells runs apart", says="one loss is NaN", on="last_loss_only", edit="""
+        check="the_detector_tells_runs_apart", says="one loss is NaN", on="last_loss_only", edit="""
         -    return sorted(s for s, losses in curves.items() if not math.isclose(losses[-1], curves[1][-1], rel_tol=1e-6))
         +    def apart(a, b):
         +        return len(a) != len(b) or any(abs(x - y) > 1e-6 * abs(y) for x, y in zip(a, b, strict=True))
@@ -125,7 +125,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "others_keep_their_own", "reduces the loss to rank 0, the others keep their own",
-        check="the loss is that of the update", says="on rank 1", on="sum_over_ranks", edit="""
+        check="the_loss_is_that_of_the_update", says="on rank 1", on="sum_over_ranks", edit="""
         -        dist.all_reduce(total)  # once an update, not once a micro-batch
         +        dist.reduce(total, 0)
         @@
@@ -134,12 +134,12 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_loss", "adds up the micro-batches of this rank and no others",
-        check="the loss is that of the update", says="that of its own micro-batches", on="sum_over_ranks", edit="""
+        check="the_loss_is_that_of_the_update", says="that of its own micro-batches", on="sum_over_ranks", edit="""
         -        dist.all_reduce(total)  # once an update, not once a micro-batch
     """),
     WrongAnswer(
         "refuses_after_an_update", "notices in the first update, after its windows are read",
-        check="what does not divide is refused", says="after it had read", on="still_silent", edit="""
+        check="what_does_not_divide_is_refused", says="after it had read", on="still_silent", edit="""
                      total += loss.detach()
         +        if accumulation * world * micro_batch_size * CONTEXT != tokens_per_update:
         +            together = world * micro_batch_size * CONTEXT
@@ -156,14 +156,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rounds_up", "makes the update larger until it divides",
-        check="what does not divide is refused", says="raised no ValueError; it trained on 224 tokens",
+        check="what_does_not_divide_is_refused", says="raised no ValueError; it trained on 224 tokens",
         on="still_silent", edit="""
         -    accumulation = tokens_per_update // (world * micro_batch_size * CONTEXT)
         +    accumulation = -(-tokens_per_update // (world * micro_batch_size * CONTEXT))
     """),
     WrongAnswer(
         "says_every_loss", "all-reduces the loss of every micro-batch",
-        check="little is said", says="called", on="sum_over_ranks", edit="""
+        check="little_is_said", says="called", on="sum_over_ranks", edit="""
         -            total += loss.detach()
         -        dist.all_reduce(total)  # once an update, not once a micro-batch
         +            mine = loss.detach().clone()
@@ -175,7 +175,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "stale_last_step", "makes the last update without the others' gradients",
-        check="the weights are those of one process", says="ended with weights", on="sum_over_ranks", edit="""
+        check="the_weights_are_those_of_one_process", says="ended with weights", on="sum_over_ranks", edit="""
         -        dist.all_reduce(weights.grad)
         +        if update < updates - 1:
         +            dist.all_reduce(weights.grad)
@@ -187,7 +187,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "still_silent", "repairs the loss and goes on training on fewer tokens",
-        check="what does not divide is refused", says="raised no ValueError; it trained on 192 tokens",
+        check="what_does_not_divide_is_refused", says="raised no ValueError; it trained on 192 tokens",
         on="sum_over_ranks", edit="""
         -    together = world * micro_batch_size * CONTEXT
         -    accumulation, rest = divmod(tokens_per_update, together)
@@ -201,7 +201,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sum_of_gradients", "forgets to divide the gradient by the ranks",
-        check="the loss is that of the update", says="the loss of update 1", on="sum_over_ranks", edit="""
+        check="the_loss_is_that_of_the_update", says="the loss of update 1", on="sum_over_ranks", edit="""
         -            weights -= 0.1 * weights.grad / world
         +            weights -= 0.1 * weights.grad
                  weights.grad = None
@@ -210,7 +210,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sum_over_ranks", "adds the ranks' losses and forgets to divide",
-        check="the loss is that of the update", says="2 times too large", edit='''
+        check="the_loss_is_that_of_the_update", says="2 times too large", edit='''
         -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
         -    """The world sizes whose losses are not those of one process, the smallest first."""
         -    def same(a, b):
@@ -242,7 +242,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "zip_stops", "compares as far as both curves go",
-        check="the detector tells runs apart", says="a run that", on="sum_over_ranks", edit="""
+        check="the_detector_tells_runs_apart", says="a run that", on="sum_over_ranks", edit="""
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
         @@
@@ -251,7 +251,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "everybody_everything", "every rank trains on the whole update, so that nothing has to be sent",
-        check="the windows are shared", says="window 0 of update 0 was read 2 times by all ranks together", edit="""
+        check="the_windows_are_shared", says="window 0 of update 0 was read 2 times by all ranks together", edit="""
         -        for micro in range(accumulation):
         -            first = (micro * world + rank) * micro_batch_size
         +        for first in range(0, tokens_per_update // CONTEXT, micro_batch_size):
@@ -261,14 +261,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "in_their_order", "returns the world sizes in the order in which the dict holds them",
-        check="the detector tells runs apart", says="in another order of sizes: not_the_same_run returned [4, 2], not [2, 4]",
+        check="the_detector_tells_runs_apart", says="in another order of sizes: not_the_same_run returned [4, 2], not [2, 4]",
         look="the order of the list", edit="""
         -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
         +    return [size for size, losses in curves.items() if not same(losses, curves[1])]
     """),
     WrongAnswer(
         "relative_to_the_largest", "calls losses equal that are less than a millionth of the largest loss apart",
-        check="the detector tells runs apart", says="a small loss behind a large one", look="a limit", edit="""
+        check="the_detector_tells_runs_apart", says="a small loss behind a large one", look="a limit", edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +        return len(a) == len(b) and all(abs(x - y) <= 1e-6 * max(b) for x, y in zip(a, b, strict=True))
     """),

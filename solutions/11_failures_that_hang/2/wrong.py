@@ -11,7 +11,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_decides", "broadcasts the loss of rank 0: together, by a part of the samples",
-        check="the best mean counts", says="as the losses of rank 0 alone say", edit="""
+        check="the_best_mean_counts", says="as the losses of rank 0 alone say", edit="""
         -        dist.all_reduce(mean)
         -        mean = mean.item() / dist.get_world_size()
         +        dist.broadcast(mean, src=0)
@@ -19,7 +19,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_lowest", "takes the lowest loss of any rank",
-        check="the best mean counts", says="as the lowest loss of any rank says", edit="""
+        check="the_best_mean_counts", says="as the lowest loss of any rank says", edit="""
         -        dist.all_reduce(mean)
         -        mean = mean.item() / dist.get_world_size()
         +        dist.all_reduce(mean, op=dist.ReduceOp.MIN)
@@ -27,7 +27,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "whoever_is_better", "saves when any rank has its own best",
-        check="the best mean counts", says="the mean loss was the best so far after", on="given", edit="""
+        check="the_best_mean_counts", says="the mean loss was the best so far after", on="given", edit="""
         -        if loss < best:
         -            best = loss
         +        better = torch.tensor(int(loss < best))
@@ -37,13 +37,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "saves_a_nan", "asks whether the mean is not worse, which is true of a NaN",
-        check="the best mean counts", says="rank 1 has a nan", look="what a nan on one rank makes of the mean", edit="""
+        check="the_best_mean_counts", says="rank 1 has a nan", look="what a nan on one rank makes of the mean", edit="""
         -        if mean < best:
         +        if not mean >= best:
     """),
     WrongAnswer(
         "saves_what_is_equal", "saves again when the mean stays",
-        check="the best mean counts", says="other gets worse): saved after epochs [0, 2]", edit="""
+        check="the_best_mean_counts", says="other gets worse): saved after epochs [0, 2]", edit="""
         -        if mean < best:
         +        if mean <= best:
     """),
@@ -55,7 +55,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_rank_0_keeps_it", "all collect, and only rank 0 remembers that it saved",
-        check="all ranks save together", says="the ranks do not save together: rank 0 after [0", edit="""
+        check="all_ranks_save_together", says="the ranks do not save together: rank 0 after [0", edit="""
         -            saved[epoch] = collect(epoch)
         +            parts = collect(epoch)
         +            if dist.get_rank() == 0:
@@ -63,25 +63,25 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_part_only", "needs no collective any more, as each rank keeps its own part",
-        check="each part is there", says="on rank 0 the checkpoint of epoch 0 holds", edit="""
+        check="each_part_is_there", says="on rank 0 the checkpoint of epoch 0 holds", edit="""
         -            saved[epoch] = collect(epoch)
         +            saved[epoch] = [f"rank {dist.get_rank()} after epoch {epoch}"]
     """),
     WrongAnswer(
         "means_of_float32", "makes a tensor of the loss and does not say of which type",
-        check="the best mean counts", says="as the means say in float32", edit="""
+        check="the_best_mean_counts", says="as the means say in float32", edit="""
         -        mean = torch.tensor(loss, dtype=torch.float64)
         +        mean = torch.tensor(loss)
     """),
     WrongAnswer(
         "asks_for_a_gain", "saves only what is better by a millionth, as early stopping does",
-        check="the best mean counts", says="saved after epochs [0, 2]; the mean", edit="""
+        check="the_best_mean_counts", says="saved after epochs [0, 2]; the mean", edit="""
         -        if mean < best:
         +        if mean < best - 1e-6:
     """),
     WrongAnswer(
         "mean_of_the_others", "leaves a rank with a nan out of the mean",
-        check="the best mean counts", says="saved after epochs [0, 1, 2], where the mean of epoch 1 is nan;",
+        check="the_best_mean_counts", says="saved after epochs [0, 1, 2], where the mean of epoch 1 is nan;",
         look="what a nan on one rank makes of the mean", edit="""
         -        mean = torch.tensor(loss, dtype=torch.float64)
         -        dist.all_reduce(mean)
@@ -93,7 +93,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_nan_is_the_best", "keeps a nan as the best mean, and nothing is lower than that",
-        check="the best mean counts", says="after epochs [0], where the mean of epoch 1 is nan; the mean loss",
+        check="the_best_mean_counts", says="after epochs [0], where the mean of epoch 1 is nan; the mean loss",
         look="in this epoch and later", edit="""
         -        if mean < best:
         -            best = mean
@@ -104,7 +104,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "knows_what_they_add", "writes down itself what the ranks would add, without asking them",
-        check="each part is there", says="and took part in 0 all-gathers", edit="""
+        check="each_part_is_there", says="and took part in 0 all-gathers", edit="""
         -            saved[epoch] = collect(epoch)
         +            saved[epoch] = [f"rank {rank} after epoch {epoch}" for rank in range(dist.get_world_size())]
     """),

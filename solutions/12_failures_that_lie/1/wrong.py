@@ -5,14 +5,14 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "all_have_to_be_equal", "compares samples and random states as it compares weights",
-        check="a sound run is left alone", says="nothing is wrong: diagnose returned {'step': 0, 'what': 'samples'",
+        check="a_sound_run_is_left_alone", says="nothing is wrong: diagnose returned {'step': 0, 'what': 'samples'",
         look="samples and random states have to differ", edit="""
         -            if what in ("samples", "random"):
         +            if what == "nothing":
     """),
     WrongAnswer(
         "remembers_all_samples", "takes a sample that comes again in the next epoch for a fault",
-        check="a sound run is left alone", says="samples return in the next epoch", look="within one step", edit="""
+        check="a_sound_run_is_left_alone", says="samples return in the next epoch", look="within one step", edit="""
         +    seen = []
              for step, ranks in enumerate(report):
         @@
@@ -23,7 +23,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "remembers_random_states", "takes a random state for used up once any rank had it",
-        check="a sound run is left alone", says="a random state returns on another rank", look="within a step", edit="""
+        check="a_sound_run_is_left_alone", says="a random state returns on another rank", look="within a step", edit="""
         +    seen = set()
              for step, ranks in enumerate(report):
         @@
@@ -34,7 +34,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_kind_after_the_other", "looks for the first kind in the whole run, and then for its step",
-        check="the first step is named", says="two faults, and the first in time counts: diagnose named step 4, not 2",
+        check="the_first_step_is_named", says="two faults, and the first in time counts: diagnose named step 4, not 2",
         look="a later step shows what followed", edit="""
         -    for step, ranks in enumerate(report):
         -        for what in KINDS:
@@ -45,14 +45,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "whole_lists", "calls samples equal only if two ranks read the same list",
-        check="the first step is named", says="rank 2 reads one sample of rank 0: diagnose returned None",
+        check="the_first_step_is_named", says="rank 2 reads one sample of rank 0: diagnose returned None",
         look="one sample that two ranks read in a step is enough", edit="""
         -                wrong = repeated([set(entry) if what == "samples" else {entry} for entry in entries])
         +                wrong = repeated([{str(entry)} for entry in entries])
     """),
     WrongAnswer(
         "compares_as_sets", "overlooks another order of the collectives",
-        check="the first step is named", says="rank 0 leaves out an all-reduce: diagnose returned None",
+        check="the_first_step_is_named", says="rank 0 leaves out an all-reduce: diagnose returned None",
         look="name, sizes and order", edit="""
                      entries = [one[what] for one in ranks]
         +            if what == "collectives":
@@ -60,27 +60,27 @@ ANSWERS = (
     """),
     WrongAnswer(
         "leaves_out_dropout", "has no look at the random states",
-        check="the first step is named", says="all ranks have the same dropout masks: diagnose returned None",
+        check="the_first_step_is_named", says="all ranks have the same dropout masks: diagnose returned None",
         look="random states that are equal", edit="""
         -        for what in KINDS:
         +        for what in [kind for kind in KINDS if kind != "random"]:
     """),
     WrongAnswer(
         "the_last_step", "reads from the end, where the difference is largest",
-        check="the first step is named", says="a flipped bit in a weight of rank 2: diagnose named step 5, not 3",
+        check="the_first_step_is_named", says="a flipped bit in a weight of rank 2: diagnose named step 5, not 3",
         look="a later step", edit="""
         -    for step, ranks in enumerate(report):
         +    for step, ranks in reversed(list(enumerate(report))):
     """),
     WrongAnswer(
         "parameters_first", "looks at the weights first, as at what matters most",
-        check="the cause is named", says="not 'collectives'", look="communicates before it updates", edit="""
+        check="the_cause_is_named", says="not 'collectives'", look="communicates before it updates", edit="""
         -        for what in KINDS:
         +        for what in reversed(KINDS):
     """),
     WrongAnswer(
         "believes_rank_0", "compares with rank 0",
-        check="the ranks are right", says="rank 0 is the one: diagnose named the ranks [1, 2, 3], not [0]",
+        check="the_ranks_are_right", says="rank 0 is the one: diagnose named the ranks [1, 2, 3], not [0]",
         look="rank 0 is one of many", edit="""
         -    most = max(entries, key=entries.count)
         -    if 2 * entries.count(most) <= len(entries):
@@ -89,27 +89,27 @@ ANSWERS = (
     """),
     WrongAnswer(
         "most_common_is_enough", "lets the largest group decide, also if it is one of two equal ones",
-        check="the ranks are right", says="two of four against two: diagnose named the ranks",
+        check="the_ranks_are_right", says="two of four against two: diagnose named the ranks",
         look="more than half of the ranks have to agree", edit="""
         -    if 2 * entries.count(most) <= len(entries):
         -        return []
     """),
     WrongAnswer(
         "half_is_enough", "takes half of the ranks for a majority",
-        check="the ranks are right", says="two of four against two", look="more than half", edit="""
+        check="the_ranks_are_right", says="two of four against two", look="more than half", edit="""
         -    if 2 * entries.count(most) <= len(entries):
         +    if 2 * entries.count(most) < len(entries):
     """),
     WrongAnswer(
         "names_one", "stops at the first odd rank",
-        check="the ranks are right", says="two of five, each in its own way: diagnose named the ranks [1], not [1, 4]",
+        check="the_ranks_are_right", says="two of five, each in its own way: diagnose named the ranks [1], not [1, 4]",
         look="all ranks that do not hold", edit="""
         -    return [rank for rank, entry in enumerate(entries) if entry != most]
         +    return [rank for rank, entry in enumerate(entries) if entry != most][:1]
     """),
     WrongAnswer(
         "names_both", "names the lower rank as well, which was there first",
-        check="the ranks are right", says="rank 2 reads one sample of rank 0: diagnose named the ranks [0, 2], not [2]",
+        check="the_ranks_are_right", says="rank 2 reads one sample of rank 0: diagnose named the ranks [0, 2], not [2]",
         look="not the lower rank", edit="""
         -    return [rank for rank, part in enumerate(parts) if part & set().union(*parts[:rank])]
         +    others = [set().union(*parts[:rank], *parts[rank + 1 :]) for rank in range(len(parts))]
@@ -117,7 +117,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sizes_by_their_number", "compares how many dimensions a collective has, not its sizes",
-        check="the first step is named", says="17 numbers where 16 are right: diagnose returned None",
+        check="the_first_step_is_named", says="17 numbers where 16 are right: diagnose returned None",
         look="name, sizes and order", edit="""
                      entries = [one[what] for one in ranks]
         +            if what == "collectives":
@@ -125,7 +125,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sorts_the_collectives", "overlooks the order of the collectives, and names what follows",
-        check="the cause is named", says="rank 1 reduces in another order: diagnose named 'gradient', not 'collectives'",
+        check="the_cause_is_named", says="rank 1 reduces in another order: diagnose named 'gradient', not 'collectives'",
         look="name, sizes and order", edit="""
                      entries = [one[what] for one in ranks]
         +            if what == "collectives":
@@ -133,7 +133,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "twice_on_one_rank", "names a rank that reads a sample twice itself",
-        check="a sound run is left alone", says="one rank, which reads a sample twice: diagnose returned", edit="""
+        check="a_sound_run_is_left_alone", says="one rank, which reads a sample twice: diagnose returned", edit="""
         -                wrong = repeated([set(entry) if what == "samples" else {entry} for entry in entries])
         +                wrong = repeated([set(entry) if what == "samples" else {entry} for entry in entries])
         +                if what == "samples":

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "only_the_epoch", "repairs the epoch, and lets every rank draw the same",
-        check="the draws are those of one process", says="rank 1 drew what rank 0 drew", look="depend on the rank",
+        check="the_draws_are_those_of_one_process", says="rank 1 drew what rank 0 drew", look="depend on the rank",
         edit="""
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         -    return drawn[dist.get_rank() :: dist.get_world_size()].tolist()
@@ -14,21 +14,21 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_seed_for_each_rank", "no duplicates any more, and other batches at each number of ranks",
-        check="the draws are those of one process", says="together the ranks drew", look="one draw for all ranks",
+        check="the_draws_are_those_of_one_process", says="together the ranks drew", look="one draw for all ranks",
         edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
         +    generator = torch.Generator().manual_seed(seed + epoch + 1000 * dist.get_rank())
     """),
     WrongAnswer(
         "blocks", "gives each rank a block of the draws, so that a global batch depends on the number of ranks",
-        check="the draws are those of one process", says="in another order", look="place i belongs to rank i % world",
+        check="the_draws_are_those_of_one_process", says="in another order", look="place i belongs to rank i % world",
         edit="""
         -    return drawn[dist.get_rank() :: dist.get_world_size()].tolist()
         +    return drawn.tensor_split(dist.get_world_size())[dist.get_rank()].tolist()
     """),
     WrongAnswer(
         "shares_the_samples", "shares out the samples first, and draws within a share, whose weights add up otherwise",
-        check="the weights count", says="was drawn", look="the weights of all samples", edit="""
+        check="the_weights_count", says="was drawn", look="the weights of all samples", edit="""
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         -    return drawn[dist.get_rank() :: dist.get_world_size()].tolist()
         +    rank, world = dist.get_rank(), min(2, dist.get_world_size())
@@ -40,25 +40,25 @@ ANSWERS = (
     """),
     WrongAnswer(
         "as_logits", "takes the weights for logits",
-        check="the weights count", says="of weight 0, was drawn", look="what the weights are used for", edit="""
+        check="the_weights_count", says="of weight 0, was drawn", look="what the weights are used for", edit="""
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    drawn = torch.multinomial(weights.softmax(0) + 0.01, draws, replacement=True, generator=generator)
     """),
     WrongAnswer(
         "any_sample_of_weight", "draws every sample that has a weight equally often",
-        check="the weights count", says="times; about", look="the weights of all samples", edit="""
+        check="the_weights_count", says="times; about", look="the weights of all samples", edit="""
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    drawn = torch.multinomial((weights > 0).double(), draws, replacement=True, generator=generator)
     """),
     WrongAnswer(
         "counts_from_one", "numbers the samples from 1",
-        check="the weights count", says="6 was drawn; there are 6 samples", look="an index", edit="""
+        check="the_weights_count", says="6 was drawn; there are 6 samples", look="an index", edit="""
         -    return drawn[dist.get_rank() :: dist.get_world_size()].tolist()
         +    return (drawn[dist.get_rank() :: dist.get_world_size()] + 1).tolist()
     """),
     WrongAnswer(
         "drops_the_rest", "makes as many draws as divide by the ranks",
-        check="each draw is made once", says="with 2 ranks (41 draws): the ranks drew [20, 20] samples, not [21, 20]",
+        check="each_draw_is_made_once", says="with 2 ranks (41 draws): the ranks drew [20, 20] samples, not [21, 20]",
         look="do not divide", edit="""
         -    return drawn[dist.get_rank() :: dist.get_world_size()].tolist()
         +    draws -= draws % dist.get_world_size()
@@ -66,7 +66,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "pads", "gives all ranks equally many, as a DistributedSampler does",
-        check="each draw is made once", says="the ranks drew [21, 21] samples, not [21, 20]", look="do not divide",
+        check="each_draw_is_made_once", says="the ranks drew [21, 21] samples, not [21, 20]", look="do not divide",
         edit="""
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    draws += -draws % dist.get_world_size()
@@ -74,19 +74,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "without_the_epoch", "draws the same in every epoch, like a DistributedSampler without set_epoch",
-        check="seed and epoch decide", says="epochs 0 and 1 have the same draws", look="what the epoch changes", edit="""
+        check="seed_and_epoch_decide", says="epochs 0 and 1 have the same draws", look="what the epoch changes", edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
         +    generator = torch.Generator().manual_seed(seed)
     """),
     WrongAnswer(
         "without_the_seed", "draws the same for every seed",
-        check="seed and epoch decide", says="seeds 3 and 1011 have the same draws", look="what the seed changes", edit="""
+        check="seed_and_epoch_decide", says="seeds 3 and 1011 have the same draws", look="what the seed changes", edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
         +    generator = torch.Generator().manual_seed(epoch)
     """),
     WrongAnswer(
         "goes_on_drawing", "keeps one generator, so that an epoch cannot be drawn again",
-        check="seed and epoch decide", says="the second call for epoch 0 drew", look="a run that resumes", edit="""
+        check="seed_and_epoch_decide", says="the second call for epoch 0 drew", look="a run that resumes", edit="""
         +GENERATORS = {}
         +
         +
@@ -97,7 +97,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_global_generator", "seeds torch's own generator, and makes all dropout masks equal",
-        check="the random states stay", says="changed the random state of torch on rank 0", look="of its own", edit="""
+        check="the_random_states_stay", says="changed the random state of torch on rank 0", look="of its own", edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    torch.manual_seed(seed + epoch)
@@ -105,7 +105,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "pythons_generator", "draws with Python's random.choices, seeded for all",
-        check="the random states stay", says="changed the random state of Python on rank 0", edit="""
+        check="the_random_states_stay", says="changed the random state of Python on rank 0", edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    import random
@@ -115,14 +115,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "without_replacement", "draws without replacement where there are enough samples",
-        check="the weights count", says="no sample of 50 was drawn twice in 47 draws", look="with replacement", edit="""
+        check="the_weights_count", says="no sample of 50 was drawn twice in 47 draws", look="with replacement", edit="""
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    enough = int((weights > 0).sum()) >= draws
         +    drawn = torch.multinomial(weights, draws, replacement=not enough, generator=generator)
     """),
     WrongAnswer(
         "back_to_the_first_seed", "seeds torch's own generator, and then as the run had seeded it",
-        check="the random states stay", says="changed the random state of torch on rank 0", look="of its own", edit="""
+        check="the_random_states_stay", says="changed the random state of torch on rank 0", look="of its own", edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    before = torch.initial_seed()

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "own_newest", "each rank goes on from its own newest whole checkpoint",
-        check="all go on from one step", says="rank 0 made the steps 0 to 13 in attempt 1, not 6 to 13", on="given", edit="""
+        check="all_go_on_from_one_step", says="rank 0 made the steps 0 to 13 in attempt 1, not 6 to 13", on="given", edit="""
         -    paths = sorted(Path(folder).glob("step_*.pt"))
         -    return load(paths[-1]) if paths else None
         +    states = [state for path in sorted(Path(folder).glob("step_*.pt")) if (state := load(path)) is not None]
@@ -19,14 +19,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "always_anew", "begins from the start whenever it is not certain",
-        check="all go on from one step", says="made the steps 0 to 13 in attempt 1, not 6 to 13",
+        check="all_go_on_from_one_step", says="made the steps 0 to 13 in attempt 1, not 6 to 13",
         look="the newest step of which all ranks have a whole checkpoint", edit="""
         -    return own[max(common)] if common else None
         +    return None
     """),
     WrongAnswer(
         "smallest_of_the_newest", "takes the smallest of the newest steps, also where a rank lacks it",
-        check="all go on from one step", says="in attempt 1, not 6 to 13", look="the newest step of which all ranks",
+        check="all_go_on_from_one_step", says="in attempt 1, not 6 to 13", look="the newest step of which all ranks",
         edit="""
         -    common = set(own).intersection(*everyones)
         -    return own[max(common)] if common else None
@@ -46,13 +46,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_oldest", "goes on from the oldest step that all have",
-        check="all go on from one step", says="made the steps 3 to 13 in attempt 1, not 6 to 13", edit="""
+        check="all_go_on_from_one_step", says="made the steps 3 to 13 in attempt 1, not 6 to 13", edit="""
         -    return own[max(common)] if common else None
         +    return own[min(common)] if common else None
     """),
     WrongAnswer(
         "upwards_to_the_first_gap", "climbs from the oldest, and stops where one is torn",
-        check="all go on from one step", says="torn, each at another step): rank 0 made the steps 0 to 13", edit="""
+        check="all_go_on_from_one_step", says="torn, each at another step): rank 0 made the steps 0 to 13", edit="""
         -    return own[max(common)] if common else None
         +    step = 0
         +    while step + EVERY in common:
@@ -61,32 +61,32 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_step_too_late", "takes the step of the checkpoint for one that is still to be counted",
-        check="all go on from one step", says="made the steps 7 to 13 in attempt 1, not 6 to 13", edit="""
+        check="all_go_on_from_one_step", says="made the steps 7 to 13 in attempt 1, not 6 to 13", edit="""
         -    for step in range(first, steps):
         +    for step in range(first + (first > 0), steps):
     """),
     WrongAnswer(
         "the_schedule_begins_anew", "leaves the learning rate as it was",
-        check="the run is the one that never stopped", says="(stopped after step 7): rank 0 ended with the weights",
+        check="the_run_is_the_one_that_never_stopped", says="(stopped after step 7): rank 0 ended with the weights",
         look="the number of the step", edit="""
         -        weights = weights - 0.1 * (1 - step / steps) * momentum
         +        weights = weights - 0.1 * (1 - (step - first) / steps) * momentum
     """),
     WrongAnswer(
         "without_momentum", "goes on with a momentum of zero",
-        check="the run is the one that never stopped", says="(stopped after step 7)", look="momentum", edit="""
+        check="the_run_is_the_one_that_never_stopped", says="(stopped after step 7)", look="momentum", edit="""
              first, weights, momentum, rest = (state[name] for name in ("step", "weights", "momentum", "rest"))
         +    momentum = zeros
     """),
     WrongAnswer(
         "without_the_rest", "forgets what each rank had not sent yet",
-        check="the run is the one that never stopped", says="(stopped after step 7)", look="the rest of this rank", edit="""
+        check="the_run_is_the_one_that_never_stopped", says="(stopped after step 7)", look="the rest of this rank", edit="""
              first, weights, momentum, rest = (state[name] for name in ("step", "weights", "momentum", "rest"))
         +    rest = zeros
     """),
     WrongAnswer(
         "rank_0_for_all", "hands out rank 0's state, in which the rest is rank 0's",
-        check="the run is the one that never stopped", says="(stopped after step 7)", look="the rest of this rank", edit="""
+        check="the_run_is_the_one_that_never_stopped", says="(stopped after step 7)", look="the rest of this rank", edit="""
         -    return own[max(common)] if common else None
         +    states = [own[max(common)] if common else None]
         +    dist.broadcast_object_list(states, src=0)
@@ -94,13 +94,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_constant_rate", "makes the learning rate the same in all steps, and so in all attempts",
-        check="the training is the given one", says="(never stopped): the weights are", look="stay as they are", edit="""
+        check="the_training_is_the_given_one", says="(never stopped): the weights are", look="stay as they are", edit="""
         -        weights = weights - 0.1 * (1 - step / steps) * momentum
         +        weights = weights - 0.1 * momentum
     """),
     WrongAnswer(
         "sends_it_uncompressed", "does away with the rest, and with the compression",
-        check="the training is the given one", says="(never stopped): the weights are", edit="""
+        check="the_training_is_the_given_one", says="(never stopped): the weights are", edit="""
         -        total = (8 * exact).round() / 8  # what is sent is compressed; the rest is this rank's own, for the next step
         +        total = exact.clone()
     """),

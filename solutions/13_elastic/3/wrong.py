@@ -11,20 +11,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_is_asked", "broadcasts whether rank 0 was asked",
-        check="all stop after the same step", says="(rank 1 is asked in step 3): rank 0 made 8 steps, not 4",
+        check="all_stop_after_the_same_step", says="(rank 1 is asked in step 3): rank 0 made 8 steps, not 4",
         look="whether any of them was asked", edit="""
         -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
         +        dist.broadcast(anybody, src=0)
     """),
     WrongAnswer(
         "all_have_to_agree", "stops when all ranks have been asked",
-        check="all stop after the same step", says="made 8 steps, not 4", edit="""
+        check="all_stop_after_the_same_step", says="made 8 steps, not 4", edit="""
         -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
         +        dist.all_reduce(anybody, op=dist.ReduceOp.MIN)
     """),
     WrongAnswer(
         "a_step_later", "looks at the flag of the step before",
-        check="all stop after the same step", says="made 5 steps, not 4", look="at the end of a step", edit="""
+        check="all_stop_after_the_same_step", says="made 5 steps, not 4", look="at the end of a step", edit="""
         -        anybody = torch.tensor(len(asked))
         -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
         -        if anybody:
@@ -37,38 +37,38 @@ ANSWERS = (
     """),
     WrongAnswer(
         "goes_on", "takes note of nothing, and makes all steps",
-        check="all stop after the same step", says="made 8 steps, not 4", edit="""
+        check="all_stop_after_the_same_step", says="made 8 steps, not 4", edit="""
         -        if anybody:
         -            break
     """),
     WrongAnswer(
         "every_rank_saves", "lets every rank write the checkpoint",
-        check="rank 0 saves once", says="rank 1 saved 1 times", look="one checkpoint, by rank 0", edit="""
+        check="rank_0_saves_once", says="rank 1 saved 1 times", look="one checkpoint, by rank 0", edit="""
         -    if dist.get_rank() == 0:
         -        save(step + 1, weights)
         +    save(step + 1, weights)
     """),
     WrongAnswer(
         "the_one_that_was_asked_saves", "lets the rank save that was asked",
-        check="rank 0 saves once", says="rank 0 saved 0 times", edit="""
+        check="rank_0_saves_once", says="rank 0 saved 0 times", edit="""
         -    if dist.get_rank() == 0:
         +    if asked:
     """),
     WrongAnswer(
         "only_when_stopped", "saves no checkpoint of a run that is done",
-        check="rank 0 saves once", says="(nobody is asked): rank 0 saved 0 times", look="one that is done", edit="""
+        check="rank_0_saves_once", says="(nobody is asked): rank 0 saved 0 times", look="one that is done", edit="""
         -    if dist.get_rank() == 0:
         +    if dist.get_rank() == 0 and anybody:
     """),
     WrongAnswer(
         "the_number_of_the_step", "saves the number of the last step instead of how many were made",
-        check="rank 0 saves once", says="the checkpoint says 7 steps; 8 were made", look="step + 1", edit="""
+        check="rank_0_saves_once", says="the checkpoint says 7 steps; 8 were made", look="step + 1", edit="""
         -        save(step + 1, weights)
         +        save(step, weights)
     """),
     WrongAnswer(
         "saves_before_the_update", "leaves the loop before the update of the step",
-        check="rank 0 saves once", says="the weights in the checkpoint are", look="also of the last one", edit="""
+        check="rank_0_saves_once", says="the weights in the checkpoint are", look="also of the last one", edit="""
         -        weights -= 0.1 * total / dist.get_world_size()
                  anybody = torch.tensor(len(asked))
         @@
@@ -78,12 +78,12 @@ ANSWERS = (
     """),
     WrongAnswer(
         "without_a_barrier", "lets the others leave while rank 0 saves",
-        check="nobody leaves before the save", says="before the checkpoint was written", look="have to wait", edit="""
+        check="nobody_leaves_before_the_save", says="before the checkpoint was written", look="have to wait", edit="""
         -    dist.barrier()  # nobody leaves before the checkpoint is written
     """),
     WrongAnswer(
         "a_barrier_too_early", "meets before the save, and not after it",
-        check="nobody leaves before the save", says="before the checkpoint was written", edit="""
+        check="nobody_leaves_before_the_save", says="before the checkpoint was written", edit="""
         -    if dist.get_rank() == 0:
         -        save(step + 1, weights)
         -    dist.barrier()  # nobody leaves before the checkpoint is written
@@ -93,20 +93,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_exit_code", "each rank returns whether it was asked",
-        check="the exit code says how it ended", says="rank 0 returned 0, not 75", look="on every rank", edit="""
+        check="the_exit_code_says_how_it_ended", says="rank 0 returned 0, not 75", look="on every rank", edit="""
         -    return 0 if step + 1 == steps else STOPPED
         +    return STOPPED if asked else 0
     """),
     WrongAnswer(
         "asked_in_the_last_step", "says that steps are missing if anybody had asked in the last one",
-        check="the exit code says how it ended", says="(rank 1 is asked in the last step): rank 0 returned 75, not 0",
+        check="the_exit_code_says_how_it_ended", says="(rank 1 is asked in the last step): rank 0 returned 75, not 0",
         look="are steps missing", edit="""
         -    return 0 if step + 1 == steps else STOPPED
         +    return STOPPED if anybody else 0
     """),
     WrongAnswer(
         "all_is_well", "returns 0 in any case, so that nobody starts it again",
-        check="the exit code says how it ended", says="returned 0, not 75", edit="""
+        check="the_exit_code_says_how_it_ended", says="returned 0, not 75", edit="""
         -    return 0 if step + 1 == steps else STOPPED
         +    return 0
     """),
@@ -134,7 +134,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "asks_everybody_for_everything", "gathers objects, several messages per step",
-        check="little is sent", says="operations with", look="one number per step", edit="""
+        check="little_is_sent", says="operations with", look="one number per step", edit="""
         -        anybody = torch.tensor(len(asked))
         -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
         +        told = [None] * dist.get_world_size()
@@ -143,7 +143,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "three_at_the_end", "meets before and after the save, and tells once more how many steps were made",
-        check="little is sent", says="(nobody is asked): rank 0 started 19 operations", look="at the end", edit="""
+        check="little_is_sent", says="(nobody is asked): rank 0 started 19 operations", look="at the end", edit="""
         +    dist.barrier()
              if dist.get_rank() == 0:
                  save(step + 1, weights)

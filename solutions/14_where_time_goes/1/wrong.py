@@ -5,68 +5,68 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "believes_the_clocks", "compares time stamps of different clocks",
-        check="nobody is blamed without cause", says="the clocks differ: straggler returned {'rank'",
+        check="nobody_is_blamed_without_cause", says="the clocks differ: straggler returned {'rank'",
         look="the ends of the all-reduces say how far two clocks are apart", edit="""
         -    starts = {rank: [step["start"] - ahead[rank] for step in steps[rank]] for rank in traces}
         +    starts = {rank: [step["start"] for step in steps[rank]] for rank in traces}
     """),
     WrongAnswer(
         "first_end", "sets the clocks by the end of the first all-reduce alone",
-        check="nobody is blamed without cause", says="one end is noted late: straggler returned {'rank'",
+        check="nobody_is_blamed_without_cause", says="one end is noted late: straggler returned {'rank'",
         look="the median of the gaps bears with one that is wrong", edit="""
         -    ahead = {rank: median(end - other for end, other in pairs[rank]) for rank in traces}
         +    ahead = {rank: ends[rank][0] - ends[first][0] for rank in traces}
     """),
     WrongAnswer(
         "mean_of_the_gaps", "sets the clocks by the mean gap of the ends",
-        check="nobody is blamed without cause", says="one end is noted late: straggler returned {'rank'",
+        check="nobody_is_blamed_without_cause", says="one end is noted late: straggler returned {'rank'",
         look="a mean or the first one does not", edit="""
         -    ahead = {rank: median(end - other for end, other in pairs[rank]) for rank in traces}
         +    ahead = {rank: (sum(ends[rank]) - sum(ends[first])) / len(ends[first]) for rank in traces}
     """),
     WrongAnswer(
         "mean_lateness", "averages the lateness, so that one slow step decides",
-        check="nobody is blamed without cause", says="one slow step: straggler returned {'rank': 2",
+        check="nobody_is_blamed_without_cause", says="one slow step: straggler returned {'rank': 2",
         look="one slow step is bad luck", edit="""
         -        late = median(mine - theirs for mine, theirs in zip(starts[rank], latest, strict=True))
         +        late = sum(mine - theirs for mine, theirs in zip(starts[rank], latest, strict=True)) / len(latest)
     """),
     WrongAnswer(
         "ever_late", "names a rank that was late in any step",
-        check="nobody is blamed without cause", says="one slow step: straggler returned {'rank': 2",
+        check="nobody_is_blamed_without_cause", says="one slow step: straggler returned {'rank': 2",
         look="most steps", edit="""
         -        late = median(mine - theirs for mine, theirs in zip(starts[rank], latest, strict=True))
         +        late = max(mine - theirs for mine, theirs in zip(starts[rank], latest, strict=True))
     """),
     WrongAnswer(
         "behind_the_first", "measures how much later a rank is than the first one",
-        check="nobody is blamed without cause", says="two are equally slow: straggler returned {'rank': 0",
+        check="nobody_is_blamed_without_cause", says="two are equally slow: straggler returned {'rank': 0",
         look="how much later than the latest of the others?", edit="""
         -        latest = [max(at) for at in zip(*(starts[other] for other in others), strict=True)]
         +        latest = [min(at) for at in zip(*(starts[other] for other in others), strict=True)]
     """),
     WrongAnswer(
         "behind_the_typical", "measures how much later a rank is than the median of the others",
-        check="nobody is blamed without cause", says="two are equally slow: straggler returned {'rank'",
+        check="nobody_is_blamed_without_cause", says="two are equally slow: straggler returned {'rank'",
         look="how much later than the latest of the others?", edit="""
         -        latest = [max(at) for at in zip(*(starts[other] for other in others), strict=True)]
         +        latest = [median(at) for at in zip(*(starts[other] for other in others), strict=True)]
     """),
     WrongAnswer(
         "somebody_has_to_be_it", "names the last rank, however little later it is",
-        check="nobody is blamed without cause", says="returned {'rank'", look="", edit="""
+        check="nobody_is_blamed_without_cause", says="returned {'rank'", look="", edit="""
         -        if late > 1000:
         +        if late > 0:
     """),
     WrongAnswer(
         "milliseconds", "takes the time stamps for milliseconds",
-        check="nobody is blamed without cause", says="returned {'rank'", look="", edit="""
+        check="nobody_is_blamed_without_cause", says="returned {'rank'", look="", edit="""
         -        if late > 1000:
         +        if late > 1:
     """),
     WrongAnswer(
         "long_messages", "names the rank whose messages take longest: it waits for the others",
-        check="nobody is blamed without cause", says="an idle rank: straggler returned {'rank': 1",
+        check="nobody_is_blamed_without_cause", says="an idle rank: straggler returned {'rank': 1",
         look="the others do not wait for the rank that has least to do", edit="""
         -        latest = [max(at) for at in zip(*(starts[other] for other in others), strict=True)]
         -        late = median(mine - theirs for mine, theirs in zip(starts[rank], latest, strict=True))
@@ -75,7 +75,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "slowest_part", "names the rank with the longest input, forward or backward, whether anybody waits or not",
-        check="nobody is blamed without cause", says="a longer input and a shorter forward: straggler returned {'rank': 2",
+        check="nobody_is_blamed_without_cause", says="a longer input and a shorter forward: straggler returned {'rank': 2",
         look="does anybody wait for that rank?", edit="""
         -        late = median(mine - theirs for mine, theirs in zip(starts[rank], latest, strict=True))
         +        typical = {one: [median(step[part] for step in steps[one]) for part in PARTS] for one in traces}
@@ -83,14 +83,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "clocks_by_the_starts", "sets the clocks by the starts, which takes the lateness for a clock",
-        check="the rank is right", says="slow input: straggler returned None; the others wait for rank",
+        check="the_rank_is_right", says="slow input: straggler returned None; the others wait for rank",
         look="on one clock, by the ends", edit="""
         -    ends = {rank: [step["end"] for step in steps[rank]] for rank in traces}
         +    ends = {rank: [step["start"] for step in steps[rank]] for rank in traces}
     """),
     WrongAnswer(
         "first_to_start", "names the rank that starts before all others",
-        check="nobody is blamed without cause", says="an idle rank: straggler returned {'rank': 1",
+        check="nobody_is_blamed_without_cause", says="an idle rank: straggler returned {'rank': 1",
         look="the others do not wait", edit="""
         -        latest = [max(at) for at in zip(*(starts[other] for other in others), strict=True)]
         -        late = median(mine - theirs for mine, theirs in zip(starts[rank], latest, strict=True))
@@ -99,38 +99,38 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_first_rank_waits", "returns a rank that waits for the straggler",
-        check="the rank is right", says="slow input: straggler named rank", look="the straggler does not wait", edit="""
+        check="the_rank_is_right", says="slow input: straggler named rank", look="the straggler does not wait", edit="""
         -            return {"rank": rank, "part": max(excess, key=excess.get)}
         +            return {"rank": others[0], "part": max(excess, key=excess.get)}
     """),
     WrongAnswer(
         "largest_part", "names the straggler's longest part, which is long on every rank",
-        check="the part is right", says="named 'backward', not 'input'", look="against that of the others", edit="""
+        check="the_part_is_right", says="named 'backward', not 'input'", look="against that of the others", edit="""
         -            return {"rank": rank, "part": max(excess, key=excess.get)}
         +            return {"rank": rank, "part": max(PARTS, key=work[rank].get)}
     """),
     WrongAnswer(
         "largest_share_more", "names the part that is longer by the largest factor",
-        check="the part is right", says="slow backward, two ranks: straggler named 'input'", edit="""
+        check="the_part_is_right", says="slow backward, two ranks: straggler named 'input'", edit="""
         -            excess = {part: work[rank][part] - median(work[other][part] for other in others) for part in PARTS}
         +            excess = {part: work[rank][part] / median(work[other][part] for other in others) for part in PARTS}
     """),
     WrongAnswer(
         "waiting_is_backward", "counts the wait for the messages as backward",
-        check="the part is right", says="slow backward: straggler named", look="waiting for a message", edit="""
+        check="the_part_is_right", says="slow backward: straggler named", look="waiting for a message", edit="""
         -            work = {name: min(b, start) - a for a, b, name in inside if name in PARTS}
         +            work = {name: b - a for a, b, name in inside if name in PARTS}
     """),
     WrongAnswer(
         "until_the_first_message", "lets backward end where its first message starts",
-        check="the part is right", says="named", look="", edit="""
+        check="the_part_is_right", says="named", look="", edit="""
         -            work = {name: min(b, start) - a for a, b, name in inside if name in PARTS}
         +            sent = min(a for a, _, name in inside if name == "gloo:all_reduce")
         +            work = {name: min(b, sent) - a for a, b, name in inside if name in PARTS}
     """),
     WrongAnswer(
         "the_first_message", "compares the starts of the step's first message, when backward is not over",
-        check="the rank is right", says="slow backward: straggler returned None", look="its start against", edit="""
+        check="the_rank_is_right", says="slow backward: straggler returned None", look="its start against", edit="""
         -            start, end = max((a, b) for a, b, name in inside if name == "gloo:all_reduce")
         +            start, end = min((a, b) for a, b, name in inside if name == "gloo:all_reduce")
     """),

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "forgets_the_rest", "closes full buckets only, and leaves out the gradients after the last one",
-        check="every gradient is in one bucket", says="for 26 gradients", look="together all", text='''
+        check="every_gradient_is_in_one_bucket", says="for 26 gradients", look="together all", text='''
         def plan(gradients, backward, latency, bytes_per_second):
             counts, size, number = [], 0, 0
             for one, _ in gradients:
@@ -17,44 +17,44 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "ends_instead_of_counts", "returns where the buckets begin",
-        check="every gradient is in one bucket", says="gradients", look="the numbers of gradients", edit="""
+        check="every_gradient_is_in_one_bucket", says="gradients", look="the numbers of gradients", edit="""
         -        counts.append(n - begins[n])
         +        counts.append(begins[n])
     """),
     WrongAnswer(
         "no_bucket_for_one", "cuts before the last gradient also where there is but one",
-        check="every gradient is in one bucket", says="one gradient: plan returned", look="each at least 1", text='''
+        check="every_gradient_is_in_one_bucket", says="one gradient: plan returned", look="each at least 1", text='''
         def plan(gradients, backward, latency, bytes_per_second):
             return [len(gradients) - 1, 1]
     '''),
     WrongAnswer(
         "one_each", "sends every gradient as soon as it is there",
-        check="no slower than the default", says="a small model, latency of 5 ms: a step takes",
+        check="no_slower_than_the_default", says="a small model, latency of 5 ms: a step takes",
         look="every message pays the latency", edit="""
         -    return counts[::-1]
         +    return [1] * len(gradients)
     """),
     WrongAnswer(
         "one_bucket", "sends all at the end",
-        check="no slower than the default", says="with 1 buckets", look="hides nothing", edit="""
+        check="no_slower_than_the_default", says="with 1 buckets", look="hides nothing", edit="""
         -    return counts[::-1]
         +    return [len(gradients)]
     """),
     WrongAnswer(
         "backwards", "returns the plan from its end",
-        check="no slower than the default", says="a step takes", look="every message pays", edit="""
+        check="no_slower_than_the_default", says="a step takes", look="every message pays", edit="""
         -    return counts[::-1]
         +    return counts
     """),
     WrongAnswer(
         "latency_is_free", "plans without the latency",
-        check="no slower than the default", says="a small model, latency of", look="every message pays", edit="""
+        check="no_slower_than_the_default", says="a small model, latency of", look="every message pays", edit="""
         -            choices.append((max(free[m], ready) + latency + size / bytes_per_second, m))
         +            choices.append((max(free[m], ready) + size / bytes_per_second, m))
     """),
     WrongAnswer(
         "the_default", "returns DDP's own buckets",
-        check="as fast as can be", says="are possible", look="where is the link idle", text='''
+        check="as_fast_as_can_be", says="are possible", look="where is the link idle", text='''
         def plan(gradients, backward, latency, bytes_per_second):
             counts, size, number, limit = [], 0, 0, 2**20
             for one, _ in gradients:
@@ -66,7 +66,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "equal_costs", "takes every gradient for equally costly",
-        check="as fast as can be", says="are possible", look="where is the link idle", edit="""
+        check="as_fast_as_can_be", says="are possible", look="where is the link idle", edit="""
         -    whole, computed = sum(cost for _, cost in gradients), 0.0
         +    whole, computed = len(gradients), 0.0
         @@
@@ -75,13 +75,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "link_always_free", "forgets that a message waits for the one before it",
-        check="no slower than the default", says="a step takes", look="every message pays", edit="""
+        check="no_slower_than_the_default", says="a step takes", look="every message pays", edit="""
         -            choices.append((max(free[m], ready) + latency + size / bytes_per_second, m))
         +            choices.append((ready + latency + size / bytes_per_second, m))
     """),
     WrongAnswer(
         "whenever_free", "sends what is ready as soon as the link is free, and never waits for more",
-        check="no slower than the default", says="with 3 buckets", look="every message pays the latency", text='''
+        check="no_slower_than_the_default", says="with 3 buckets", look="every message pays the latency", text='''
         def plan(gradients, backward, latency, bytes_per_second):
             whole, computed, ready, counts, free = sum(cost for _, cost in gradients), 0.0, [], [], 0.0
             for _, cost in gradients:

@@ -5,9 +5,8 @@ import math
 from pathlib import Path
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.likeness import Mistake, recognised
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Mistake, number, recognised
 from ddp_course.predict.schedule import MIB, Compute, Gradient, buckets, simulate
 
 from . import given as given_script

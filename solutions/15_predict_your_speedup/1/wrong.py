@@ -151,13 +151,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_pair", "returns the exposed seconds as well",
-        check="returns seconds", says="one machine: step_seconds returned", look="one number", edit="""
+        check="returns_seconds", says="one machine: step_seconds returned", look="one number", edit="""
         -    return accumulation * forward + backward + optimizer
         +    return accumulation * forward + backward + optimizer, max(0.0, free - ready)
     """),
     WrongAnswer(
         "ready_made", "asks the course's simulator",
-        check="written by hand", says="has loaded ddp_course.predict", look="yours to write", text='''
+        check="written_by_hand", says="has loaded ddp_course.predict", look="yours to write", text='''
         def step_seconds(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, latency, bits_per_second):
             from ddp_course.predict.schedule import Compute, Gradient, simulate
 

@@ -8,7 +8,7 @@ AGREE, FASTER = "all ranks agree", "a tenth faster than the default"
 ANSWERS = (
     WrongAnswer(
         "times_of_one_rank", "plans with the times of the rank that ends last, though the other begins later",
-        check="a tenth faster than the default", says="rank 0 begins late, and rank 1 ends last: the last message",
+        check="a_tenth_faster_than_the_default", says="rank 0 begins late, and rank 1 ends last: the last message",
         look="", edit="""
         -    dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a message waits for the last rank
         +    everyone = [torch.empty_like(times) for _ in range(dist.get_world_size())]
@@ -116,7 +116,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "order_of_the_sizes", "takes the reverse of sizes for backward's order",
-        check="buckets follow backward", says="parameters in another order than their use",
+        check="buckets_follow_backward", says="parameters in another order than their use",
         look="in another order than it holds them", edit="""
         -    names = sorted(ready, key=ready.get)
         +    names = list(reversed(sizes))

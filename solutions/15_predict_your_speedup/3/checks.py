@@ -5,9 +5,8 @@ import random
 import statistics
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.likeness import Mistake, recognised
-from ddp_course.grader.returned import numbers
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Mistake, numbers, recognised
 from ddp_course.predict.link import SMALL
 
 FUNCTION, WITHIN = "fit", 0.10

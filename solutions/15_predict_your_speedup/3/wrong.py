@@ -101,13 +101,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_dict", "returns the numbers with their names",
-        check="returns two numbers", says="fit returned {", look="the return value", edit="""
+        check="returns_two_numbers", says="fit returned {", look="the return value", edit="""
         -    return latency, bytes_per_second
         +    return {"latency": latency, "bytes_per_second": bytes_per_second}
     """),
     WrongAnswer(
         "ready_made", "asks the course's own fit",
-        check="fitted by hand", says="has loaded ddp_course.predict", look="yours to write", text='''
+        check="fitted_by_hand", says="has loaded ddp_course.predict", look="yours to write", text='''
         def fit(seconds, ranks):
             from ddp_course.predict import link
 

@@ -172,33 +172,33 @@ ANSWERS = (
     """),
     WrongAnswer(
         "truncates_the_output", "lets each attempt overwrite what the last one printed",
-        check="the output of all attempts is kept", says="the output file has 1 of 3 attempts", look="--open-mode", edit="""
+        check="the_output_of_all_attempts_is_kept", says="the output file has 1 of 3 attempts", look="--open-mode", edit="""
         -#SBATCH --open-mode=append
     """),
     WrongAnswer(
         "requeues_always", "gives back whatever ends",
-        check="what is over stays over", says="two time limits: the tasks ended with exit code 0, and the job went back",
+        check="what_is_over_stays_over", says="two time limits: the tasks ended with exit code 0, and the job went back",
         look="75 another attempt", edit="""
         -if [ "$code" -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi
         +scontrol requeue "$SLURM_JOB_ID" && sleep 60
     """),
     WrongAnswer(
         "tries_a_bug_again", "gives back whatever fails",
-        check="what is over stays over", says="a task with a bug: the tasks ended with exit code 3, and the job went back",
+        check="what_is_over_stays_over", says="a task with a bug: the tasks ended with exit code 3, and the job went back",
         edit="""
         -if [ "$code" -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi
         +if [ "$code" -ne 0 ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi
     """),
     WrongAnswer(
         "every_bug_is_1", "ends with 1 whatever the code of the tasks was",
-        check="what is over stays over", says="exit code 3, and the job ended with exit code 1", look="and end with it",
+        check="what_is_over_stays_over", says="exit code 3, and the job ended with exit code 1", look="and end with it",
         edit="""
         -exit "$code"
         +[ "$code" -eq 0 ] || exit 1
     """),
     WrongAnswer(
         "a_bug_looks_done", "ends with 0 in any case",
-        check="what is over stays over", says="exit code 3, and the job ended with exit code 0", edit="""
+        check="what_is_over_stays_over", says="exit code 3, and the job ended with exit code 0", edit="""
         -exit "$code"
         +exit 0
     """),

@@ -88,7 +88,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_spare_that_is_down", "gives a machine any interface in a network that all share, up or not",
-        check="the setting mends it", says="a spare card that is down: GLOO_SOCKET_IFNAME=eth8 lets b publish",
+        check="the_setting_mends_it", says="a spare card that is down: GLOO_SOCKET_IFNAME=eth8 lets b publish",
         look="is the interface UP?", edit="""
         -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
         +            cards = interfaces(machine).items()

@@ -5,8 +5,8 @@ import math
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import number
 
 from .driver import OPTIMIZERS, SHAPES, gradients, start
 

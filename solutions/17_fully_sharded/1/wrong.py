@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "a_whole_optimizer", "averages the gradients as DDP does, and keeps the whole optimizer on every rank",
-        check="each rank holds its share", says="the optimizer of rank 0 got 78 of 78 elements; its share is 39",
+        check="each_rank_holds_its_share", says="the optimizer of rank 0 got 78 of 78 elements; its share is 39",
         look="this rank's part", text='''
         import torch
         import torch.distributed as dist
@@ -24,7 +24,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "whole_parameters", "deals out whole parameters, one after the other, of whatever size",
-        check="each rank holds its share", says="got 70 of 78 elements", look="this rank's part", text='''
+        check="each_rank_holds_its_share", says="got 70 of 78 elements", look="this rank's part", text='''
         import torch
         import torch.distributed as dist
 
@@ -45,13 +45,13 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "norm_of_its_part", "clips by the norm of the part that the rank holds",
-        check="the norm is that of the whole gradient", says="step 0 returned the norm", look="added over the ranks",
+        check="the_norm_is_that_of_the_whole_gradient", says="step 0 returned the norm", look="added over the ranks",
         edit="""
         -        dist.all_reduce(squares)
     """),
     WrongAnswer(
         "norm_of_its_samples", "takes the norm of its own gradient, before the average",
-        check="the norm is that of the whole gradient", says="step 0 returned the norm", look="of the average", edit="""
+        check="the_norm_is_that_of_the_whole_gradient", says="step 0 returned the norm", look="of the average", edit="""
         -        squares = gradient.square().sum()
         -        dist.all_reduce(squares)
         -        norm = squares.sqrt()
@@ -63,7 +63,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "adds_up_the_norms", "adds up the norms of the parts, and not their squares",
-        check="the norm is that of the whole gradient", says="step 0 returned the norm", look="the squares", edit="""
+        check="the_norm_is_that_of_the_whole_gradient", says="step 0 returned the norm", look="the squares", edit="""
         -        squares = gradient.square().sum()
         -        dist.all_reduce(squares)
         -        norm = squares.sqrt()
@@ -72,58 +72,58 @@ ANSWERS = (
     """),
     WrongAnswer(
         "norm_after_clipping", "returns the norm that is left after clipping",
-        check="the norm is that of the whole gradient", says="SGD, clipped in some steps): step 0 returned the norm 2 ",
+        check="the_norm_is_that_of_the_whole_gradient", says="SGD, clipped in some steps): step 0 returned the norm 2 ",
         look="before clipping", edit="""
         -        return norm.item()
         +        return min(norm.item(), max_norm or float("inf"))
     """),
     WrongAnswer(
         "a_sum", "adds up the gradients and does not divide",
-        check="the norm is that of the whole gradient", says="step 0 returned the norm", look="of the average", edit="""
+        check="the_norm_is_that_of_the_whole_gradient", says="step 0 returned the norm", look="of the average", edit="""
         -        dist.reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
         +        dist.reduce_scatter_single(gradient, whole)
     """),
     WrongAnswer(
         "clips_upwards", "scales every gradient to the largest norm, also a smaller one",
-        check="the weights are those of one process", says="clipped in some steps", look="never larger", edit="""
+        check="the_weights_are_those_of_one_process", says="clipped in some steps", look="never larger", edit="""
         -        if max_norm is not None and norm > max_norm:
         +        if max_norm is not None:
     """),
     WrongAnswer(
         "no_limit_of_zero", "takes a limit of 0 for none",
-        check="the weights are those of one process", says="clipped in some steps): after step 4", look="max_norm can be 0", edit="""
+        check="the_weights_are_those_of_one_process", says="clipped in some steps): after step 4", look="max_norm can be 0", edit="""
         -        if max_norm is not None and norm > max_norm:
         +        if max_norm and norm > max_norm:
     """),
     WrongAnswer(
         "never_clips", "returns the norm, and does nothing with it",
-        check="the weights are those of one process", says="(SGD, clipped in some steps): after step 0",
+        check="the_weights_are_those_of_one_process", says="(SGD, clipped in some steps): after step 0",
         look="max_norm over the norm", edit="""
         -        if max_norm is not None and norm > max_norm:
         -            gradient *= max_norm / norm
     """),
     WrongAnswer(
         "keeps_its_part", "steps, and does not hand the new weights out",
-        check="the weights are those of one process", says="(AdamW): after step 0 parameter 0 on rank 0",
+        check="the_weights_are_those_of_one_process", says="(AdamW): after step 0 parameter 0 on rank 0",
         look="put back in order", edit="""
         -        for parameter, piece in zip(self.parameters, whole.split(self.sizes), strict=False):
         -            parameter.data.copy_(piece.view_as(parameter))
     """),
     WrongAnswer(
         "another_part", "gives the optimizer the part of the next rank",
-        check="the weights are those of one process", says="after step 0 parameter 0", look="this rank's part", edit="""
+        check="the_weights_are_those_of_one_process", says="after step 0 parameter 0", look="this rank's part", edit="""
         -        self.shard = torch.nn.Parameter(self.flat(p.detach() for p in parameters).chunk(world)[rank].clone())
         +        self.shard = torch.nn.Parameter(self.flat(p.detach() for p in parameters).chunk(world)[rank - 1].clone())
     """),
     WrongAnswer(
         "the_first_gradient_again", "holds on to the first gradient of its part",
-        check="the weights are those of one process", says="(AdamW): after step 1", look="the average", edit="""
+        check="the_weights_are_those_of_one_process", says="(AdamW): after step 1", look="the average", edit="""
         -        self.shard.grad = gradient
         +        self.shard.grad = gradient if self.shard.grad is None else self.shard.grad
     """),
     WrongAnswer(
         "gathers_all_gradients", "gathers the whole gradients of all ranks and averages them itself",
-        check="little is sent", says="of them to be gathered", look="a reduce-scatter or an all-reduce", edit="""
+        check="little_is_sent", says="of them to be gathered", look="a reduce-scatter or an all-reduce", edit="""
         -        dist.reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
         +        everyones = [torch.empty_like(whole) for _ in range(dist.get_world_size())]
         +        dist.all_gather(everyones, whole)
@@ -131,7 +131,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "reduces_twice", "all-reduces the gradient for its norm, and scatters it after that",
-        check="little is sent", says="handed over", look="an average is a reduce-scatter or an all-reduce", edit="""
+        check="little_is_sent", says="handed over", look="an average is a reduce-scatter or an all-reduce", edit="""
         -        squares = gradient.square().sum()
         -        dist.all_reduce(squares)
         -        norm = squares.sqrt()

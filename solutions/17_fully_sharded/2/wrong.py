@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "two_of_three", "mends the order and the root, and leaves each rank its own weights",
-        check="all begin with rank 0s model", says="on rank 0 begins", look="fully_shard sends nothing", on="given", edit="""
+        check="all_begin_with_rank_0s_model", says="on rank 0 begins", look="fully_shard sends nothing", on="given", edit="""
         -    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
         -    for block in model.blocks:
         +    for block in [*model.blocks, model]:
@@ -15,38 +15,38 @@ ANSWERS = (
     """),
     WrongAnswer(
         "parameters_only", "sends the parameters, and leaves each rank its own buffers",
-        check="all begin with rank 0s model", says="scale on rank 1 begins", look="buffers", edit="""
+        check="all_begin_with_rank_0s_model", says="scale on rank 1 begins", look="buffers", edit="""
         -    for tensor in [*model.parameters(), *model.buffers()]:
         +    for tensor in model.parameters():
     """),
     WrongAnswer(
         "one_seed", "seeds all ranks alike when the model has been drawn already",
-        check="all begin with rank 0s model", says="on rank 0 begins", look="fully_shard sends nothing", edit="""
+        check="all_begin_with_rank_0s_model", says="on rank 0 begins", look="fully_shard sends nothing", edit="""
         -    for tensor in [*model.parameters(), *model.buffers()]:
         -        dist.broadcast(tensor.data, src=0)
         +    torch.manual_seed(0)
     """),
     WrongAnswer(
         "averages_the_models", "begins with the average of all ranks' weights",
-        check="all begin with rank 0s model", says="begins", look="rank 0's tensors", edit="""
+        check="all_begin_with_rank_0s_model", says="begins", look="rank 0's tensors", edit="""
         -        dist.broadcast(tensor.data, src=0)
         +        dist.all_reduce(tensor.data, op=dist.ReduceOp.AVG)
     """),
     WrongAnswer(
         "blocks_only", "leaves out the root, whose gradients are then never reduced",
-        check="every parameter is sharded", says="12 of 16 parameters are sharded", look="outside the blocks", edit="""
+        check="every_parameter_is_sharded", says="12 of 16 parameters are sharded", look="outside the blocks", edit="""
         -    for part in [*model.blocks, model]:
         +    for part in model.blocks:
     """),
     WrongAnswer(
         "without_the_output", "shards the input layer and the blocks, and forgets the output layer",
-        check="every parameter is sharded", says="14 of 16 parameters are sharded", look="outside the blocks", edit="""
+        check="every_parameter_is_sharded", says="14 of 16 parameters are sharded", look="outside the blocks", edit="""
         -    for part in [*model.blocks, model]:
         +    for part in [model.enter, *model.blocks]:
     """),
     WrongAnswer(
         "optimizer_first", "builds the optimizer before the model is sharded",
-        check="the weights move", says="after 3 steps no weight has moved", look="which tensors the optimizer got",
+        check="the_weights_move", says="after 3 steps no weight has moved", look="which tensors the optimizer got",
         edit="""
         +    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
              for tensor in [*model.parameters(), *model.buffers()]:
@@ -56,7 +56,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "optimizer_between", "builds the optimizer when the blocks are sharded, and the root is not",
-        check="the weights are those of one process", says="after step 0", look="which parameters", edit="""
+        check="the_weights_are_those_of_one_process", says="after step 0", look="which parameters", edit="""
         -    for part in [*model.blocks, model]:
         -        fully_shard(part, mesh=mesh)
         -    return model, torch.optim.AdamW(model.parameters(), lr=learning_rate)
@@ -67,20 +67,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_rate_per_rank", "multiplies the learning rate by the ranks",
-        check="the weights are those of one process", says="after step 0", look="with which learning rate", edit="""
+        check="the_weights_are_those_of_one_process", says="after step 0", look="with which learning rate", edit="""
         -    return model, torch.optim.AdamW(model.parameters(), lr=learning_rate)
         +    return model, torch.optim.AdamW(model.parameters(), lr=learning_rate * dist.get_world_size())
     """),
     WrongAnswer(
         "the_root_alone", "shards the model as one group",
-        check="one block is whole at a time", says="2 other blocks were whole", look="a group of its own", edit="""
+        check="one_block_is_whole_at_a_time", says="2 other blocks were whole", look="a group of its own", edit="""
         -    for part in [*model.blocks, model]:
         -        fully_shard(part, mesh=mesh)
         +    fully_shard(model, mesh=mesh)
     """),
     WrongAnswer(
         "kept_whole", "keeps every block whole until its backward",
-        check="one block is whole at a time", says="other blocks were whole", look="lets its weights go", edit="""
+        check="one_block_is_whole_at_a_time", says="other blocks were whole", look="lets its weights go", edit="""
         -        fully_shard(part, mesh=mesh)
         +        fully_shard(part, mesh=mesh, reshard_after_forward=False)
     """),

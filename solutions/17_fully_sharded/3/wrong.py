@@ -16,7 +16,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_new_optimizer", "loads the weights, and lets the averages grow anew",
-        check="the optimizer goes on", says="entries of the optimizer's state are missing on some rank",
+        check="the_optimizer_goes_on", says="entries of the optimizer's state are missing on some rank",
         look="the keys of the state", edit="""
         -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
     """),
@@ -29,12 +29,12 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_optimizer_alone", "forgets the weights",
-        check="the weights are those saved", says="away from the checkpoint", look="every parameter", edit="""
+        check="the_weights_are_those_saved", says="away from the checkpoint", look="every parameter", edit="""
         -    set_model_state_dict(model, checkpoint["model"], options=options)
     """),
     WrongAnswer(
         "matrices_only", "loads what has two dimensions, and leaves the biases as they were drawn",
-        check="the weights are those saved", says="enter.bias on rank 0", look="every parameter", edit="""
+        check="the_weights_are_those_saved", says="enter.bias on rank 0", look="every parameter", edit="""
         -    set_model_state_dict(model, checkpoint["model"], options=options)
         +    options.strict = False
         +    matrices = {name: tensor for name, tensor in checkpoint["model"].items() if tensor.ndim > 1}
@@ -42,7 +42,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_second_moment", "loads the first average alone",
-        check="the optimizer goes on", says="exp_avg_sq of", look="which number is which parameter", edit="""
+        check="the_optimizer_goes_on", says="exp_avg_sq of", look="which number is which parameter", edit="""
         -        "state": {order[number]: state for number, state in saved["state"].items()},
         +        "state": {
         +            order[number]: {key: 0 * value if key == "exp_avg_sq" else value for key, value in state.items()}
@@ -51,7 +51,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "counts_from_zero", "sets the count of updates back, from which the averages are corrected",
-        check="the optimizer goes on", says="step of enter.weight on rank 0 is 5.0e+00 away", edit="""
+        check="the_optimizer_goes_on", says="step of enter.weight on rank 0 is 5.0e+00 away", edit="""
         -        "state": {order[number]: state for number, state in saved["state"].items()},
         +        "state": {
         +            order[number]: {key: 0 * value if key == "step" else value for key, value in state.items()}
@@ -60,7 +60,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "equal_shapes_mixed_up", "gives parameters of one shape each other's averages",
-        check="the optimizer goes on", says="away from what was saved", look="group by group", edit="""
+        check="the_optimizer_goes_on", says="away from what was saved", look="group by group", edit="""
         -    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
         +    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
         +    other = {"blocks.0": "blocks.1", "blocks.1": "blocks.0"} if model.blocks[0].weight.requires_grad else {}
@@ -71,7 +71,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "settings_of_the_new_one", "takes the state, and the learning rate with which the optimizer was built",
-        check="the settings are those saved", says="group 0 on rank 0 has the lr 0.02, not 0.0118098",
+        check="the_settings_are_those_saved", says="group 0 on rank 0 has the lr 0.02, not 0.0118098",
         look="param_groups are part of the state", edit="""
         -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
         +    rates = [group["lr"] for group in optimizer.param_groups]
@@ -81,7 +81,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "two_settings", "takes learning rate and weight decay over, and no other setting",
-        check="the settings are those saved", says="(one group of parameters): group 0 on rank 0 has the betas",
+        check="the_settings_are_those_saved", says="(one group of parameters): group 0 on rank 0 has the betas",
         look="with all settings", edit="""
         -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
         +    others = [{k: v for k, v in group.items() if k not in ("params", "lr", "weight_decay")}
@@ -92,7 +92,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_count_for_all", "takes the first parameter's count of updates for that of all",
-        check="the optimizer goes on", says="and one that joined later; two groups): step of leave.weight on rank 0 is 2.0e+00",
+        check="the_optimizer_goes_on", says="and one that joined later; two groups): step of leave.weight on rank 0 is 2.0e+00",
         edit="""
         -        "state": {order[number]: state for number, state in saved["state"].items()},
         +        "state": {
@@ -102,7 +102,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "parameters_only", "loads the parameters of the checkpoint, and leaves the buffers as they were drawn",
-        check="the weights are those saved", says="scale on rank 0 is", look="a buffer", edit="""
+        check="the_weights_are_those_saved", says="scale on rank 0 is", look="a buffer", edit="""
         -    set_model_state_dict(model, checkpoint["model"], options=options)
         +    options.strict = False
         +    names = dict(model.named_parameters())
@@ -111,14 +111,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "leaves_the_messages_off", "turns gradient synchronization off while it loads, and never on again",
-        check="it goes on as if never stopped", says="three updates later", look="flags", edit="""
+        check="it_goes_on_as_if_never_stopped", says="three updates later", look="flags", edit="""
         -    set_model_state_dict(model, checkpoint["model"], options=options)
         +    model.set_requires_gradient_sync(False)
         +    set_model_state_dict(model, checkpoint["model"], options=options)
     """),
     WrongAnswer(
         "other_betas", "sets the averages' own settings as it likes",
-        check="the settings are those saved", says="group 0 on rank 0 has the betas", edit="""
+        check="the_settings_are_those_saved", says="group 0 on rank 0 has the betas", edit="""
         -    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
         +    set_optimizer_state_dict(model, optimizer, by_name(model, optimizer, checkpoint["optimizer"]), options=options)
         +    for group in optimizer.param_groups:
@@ -126,7 +126,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "frozen_ones_skipped", "counts the parameters without the frozen ones, which the saved numbers count",
-        check="the optimizer goes on", says="of the optimizer's state are missing", on="cut_by_hand", edit="""
+        check="the_optimizer_goes_on", says="of the optimizer's state are missing", on="cut_by_hand", edit="""
         -    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         +    trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         @@

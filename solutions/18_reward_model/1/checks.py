@@ -5,9 +5,8 @@ import math
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases, where
-from ddp_course.grader.detector import called_once
-from ddp_course.grader.returned import numbers
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import called_once, numbers
 
 from . import driver
 
@@ -115,7 +114,7 @@ it_is_called_once = called_once(
     "it_is_called_once",
     DETECTOR,
     "train",
-    len(DETECT),
+    DETECT,
     "what it leaves behind when it has run: one call is enough to look at that",
 )
 

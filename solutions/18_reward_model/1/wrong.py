@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "as_it_was", "the detector is right, the loop is as it was",
-        check="replicas end equal", says="the head of rank 1 is", edit="""
+        check="replicas_end_equal", says="the head of rank 1 is", edit="""
         -    dist.broadcast(head, src=0)
              for _ in range(steps):
                  _, gradient = loss_and_gradient(head, chosen, rejected)
@@ -15,13 +15,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "everybody_saves", "every rank returns the head to be saved",
-        check="one rank saves", says="rank 1 returned a head", edit="""
+        check="one_rank_saves", says="rank 1 returned a head", edit="""
         -    return head if dist.get_rank() == 0 else None
         +    return head
     """),
     WrongAnswer(
         "gradient_of_rank_0", "sends rank 0's gradient to all: equal replicas that know one part of the pairs",
-        check="the global batch is learned", says="it is rank 0's, trained on its own pairs", edit="""
+        check="the_global_batch_is_learned", says="it is rank 0's, trained on its own pairs", edit="""
         -        dist.all_reduce(gradient)
         -        head -= rate * gradient / dist.get_world_size()
         +        dist.broadcast(gradient, src=0)
@@ -29,7 +29,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "heads_averaged_at_the_end", "trains alone and averages the heads after the last step",
-        check="the global batch is learned", says="after 3 steps", edit="""
+        check="the_global_batch_is_learned", says="after 3 steps", edit="""
         -        dist.all_reduce(gradient)
         -        head -= rate * gradient / dist.get_world_size()
         +        head -= rate * gradient
@@ -38,7 +38,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "made_to_add_up", "the detector makes the shares add up to 1",
-        check="the shares are read right",
+        check="the_shares_are_read_right",
         says="returned [0.333, 0.333, 0.333] on rank 0; the shares are [1, 1, 1]", edit="""
         -    alone = rate / 2  # softplus has the slope 1/2 at 0
         -    return [moved / alone for moved in box[0].tolist()]
@@ -47,7 +47,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "none_elsewhere", "the detector returns None on the ranks that save nothing",
-        check="the shares are read right", says="returned None on rank 1", edit="""
+        check="the_shares_are_read_right", says="returned None on rank 1", edit="""
         -    box = [saved]
         -    dist.broadcast_object_list(box, src=0)
         +    if saved is None:
@@ -58,7 +58,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_head_looked_at", "the detector reads each rank's own head, not the one that is saved",
-        check="the shares are read right", says="on rank 1", edit="""
+        check="the_shares_are_read_right", says="on rank 1", edit="""
         -    saved = train(torch.zeros(world, dtype=torch.float64), chosen, torch.zeros_like(chosen), 1, rate)
         -    box = [saved]
         -    dist.broadcast_object_list(box, src=0)
@@ -70,7 +70,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "pairs_gathered", "sends all pairs to all ranks, and each computes everything",
-        check="pairs stay where they are", says="handed over", edit="""
+        check="pairs_stay_where_they_are", says="handed over", edit="""
         +    everyones = [None] * dist.get_world_size()
         +    dist.all_gather_object(everyones, (chosen, rejected))
         +    pairs = [torch.cat(part) for part in zip(*everyones, strict=True)]
@@ -82,7 +82,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "replicas_compared", "the detector compares the ranks' heads: equal heads count as equal shares",
-        check="the shares are read right", says="the shares are", edit="""
+        check="the_shares_are_read_right", says="the shares are", edit="""
         -    saved = train(torch.zeros(world, dtype=torch.float64), chosen, torch.zeros_like(chosen), 1, rate)
         -    box = [saved]
         -    dist.broadcast_object_list(box, src=0)
@@ -97,24 +97,24 @@ ANSWERS = (
     """),
     WrongAnswer(
         "slope_forgotten", "the detector takes the learning rate for the whole step",
-        check="the shares are read right", says="returned [0.5, 0, 0]", edit="""
+        check="the_shares_are_read_right", says="returned [0.5, 0, 0]", edit="""
         -    alone = rate / 2  # softplus has the slope 1/2 at 0
         +    alone = rate
     """),
     WrongAnswer(
         "starts_differ", "averages gradients, but every rank begins with its own head",
-        check="replicas end equal", says="the head of rank 1 is", edit="""
+        check="replicas_end_equal", says="the head of rank 1 is", edit="""
         -    dist.broadcast(head, src=0)
     """),
     WrongAnswer(
         "summed", "sums the gradients and does not divide",
-        check="the global batch is learned", says="from that of one process on all pairs", edit="""
+        check="the_global_batch_is_learned", says="from that of one process on all pairs", edit="""
         -        head -= rate * gradient / dist.get_world_size()
         +        head -= rate * gradient
     """),
     WrongAnswer(
         "trains_for_each_rank", "the detector trains once for each rank, each time with another one's pairs marked",
-        check="it is called once", says="shares called train 3 times on rank 0", text="""
+        check="it_is_called_once", says="shares called train 3 times on rank 0", text="""
         import torch
         import torch.distributed as dist
         import torch.nn.functional as F
@@ -147,7 +147,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "tells_the_head_in_each_step", "broadcasts rank 0's head in the loop, so that no step leaves the heads apart",
-        check="replicas end equal", says="after 0 steps the head of rank 1 is", look="where the two heads begin", edit="""
+        check="replicas_end_equal", says="after 0 steps the head of rank 1 is", look="where the two heads begin", edit="""
         -    dist.broadcast(head, src=0)
              for _ in range(steps):
         +        dist.broadcast(head, src=0)

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "as_it_was", "the detector is right, the loss is as it was",
-        check="the modes differ as promised", says="mode none", edit="""
+        check="the_modes_differ_as_promised", says="mode none", edit="""
         -    factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights}[mode]
              if cap is not None:
         -        factors = factors.clamp(max=cap)
@@ -20,56 +20,56 @@ ANSWERS = (
     WrongAnswer(
         "cap_against_the_exact_factors",
         "the detector compares capped factors with those of a right function: a wrong mode breaks the cap too",
-        check="kept promises are believed", says="it keeps 'cap'", edit="""
+        check="kept_promises_are_believed", says="it keeps 'cap'", edit="""
         -    if not all(kept(factors(mode, cap), factors(mode).clamp(max=cap)) for mode, cap in trials):
         +    if not all(kept(factors(mode, cap), modes[mode].clamp(max=cap)) for mode, cap in trials):
     """),
     WrongAnswer(
         "cap_not_in_none", "does not cap in mode none",
-        check="the cap bounds", says="mode none, cap 0.5", edit="""
+        check="the_cap_bounds", says="mode none, cap 0.5", edit="""
         -    if cap is not None:
         +    if cap is not None and mode != "none":
     """),
     WrongAnswer(
         "cap_tested_in_one_mode", "the detector tests the cap in mode mean alone",
-        check="broken promises are named", says="'the cap holds in mode mean alone'", edit="""
+        check="broken_promises_are_named", says="'the cap holds in mode mean alone'", edit="""
         -    trials = [(mode, cap) for mode in modes for cap in (0.5, 1.5)]
         +    trials = [(mode, cap) for mode in ("mean",) for cap in (0.5, 1.5)]
     """),
     WrongAnswer(
         "caps_above_1_tested", "the detector tests no cap below 1, and mode none has no factor above it",
-        check="broken promises are named", says="'the cap does not hold in mode none'", edit="""
+        check="broken_promises_are_named", says="'the cap does not hold in mode none'", edit="""
         -    trials = [(mode, cap) for mode in modes for cap in (0.5, 1.5)]
         +    trials = [(mode, cap) for mode in modes for cap in (1.5, 3.0)]
     """),
     WrongAnswer(
         "cut_and_divided_again", "cuts the factors off, then divides them by their mean again",
-        check="the cap bounds", says="mode mean, cap", edit="""
+        check="the_cap_bounds", says="mode mean, cap", edit="""
                  factors = factors.clamp(max=cap)
         +        if mode == "mean":
         +            factors = factors / factors.mean()
     """),
     WrongAnswer(
         "epsilon", "adds a small number to the mean weight, which is not small beside small weights",
-        check="the modes differ as promised", says="one pair, mode mean", edit="""
+        check="the_modes_differ_as_promised", says="one pair, mode mean", edit="""
         -    factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights}[mode]
         +    factors = {"none": torch.ones_like(weights), "mean": weights / (weights.mean() + 1e-4), "sum": weights}[mode]
     """),
     WrongAnswer(
         "equal_weights_tested", "the weights of the detector's test are all 1",
-        check="broken promises are named", says="it breaks 'none'", edit="""
+        check="broken_promises_are_named", says="it breaks 'none'", edit="""
         -    weights = torch.tensor([0.5, 4.0, 1.0, 0.1, 2.0], dtype=torch.float64)
         +    weights = torch.ones(5, dtype=torch.float64)
     """),
     WrongAnswer(
         "large_cap_tested", "the cap of the detector's test is above every factor",
-        check="broken promises are named", says="it breaks 'cap'", edit="""
+        check="broken_promises_are_named", says="it breaks 'cap'", edit="""
         -    trials = [(mode, cap) for mode in modes for cap in (0.5, 1.5)]
         +    trials = [(mode, cap) for mode in modes for cap in (50.0,)]
     """),
     WrongAnswer(
         "modes_compared", "the detector asks whether the modes differ from each other",
-        check="kept promises are believed", says="it keeps 'mean'", edit="""
+        check="kept_promises_are_believed", says="it keeps 'mean'", edit="""
         -    broken = [mode for mode, right in modes.items() if not kept(factors(mode), right)]
         +    broken = []
         +    if kept(factors("mean"), factors("sum")):
@@ -80,7 +80,7 @@ ANSWERS = (
     WrongAnswer(
         "one_loss_compared",
         "the detector compares the losses of equal losses, where a mean of factors stands for all of them",
-        check="kept promises are believed", says="it keeps", edit="""
+        check="kept_promises_are_believed", says="it keeps", edit="""
         -        losses = torch.ones_like(weights, requires_grad=True)
         -        [shares] = torch.autograd.grad(weighted_loss(losses, weights, mode, cap), losses)
         -        return shares * len(weights)
@@ -92,37 +92,37 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_the_bound_tested", "the detector asks whether factors exceed the cap, not whether others change",
-        check="broken promises are named", says="'the cap makes all factors smaller'", edit="""
+        check="broken_promises_are_named", says="'the cap makes all factors smaller'", edit="""
         -    if not all(kept(factors(mode, cap), factors(mode).clamp(max=cap)) for mode, cap in trials):
         +    if any(factors(mode, cap).max() > cap + 1e-9 for mode, cap in trials):
     """),
     WrongAnswer(
         "scaled_down", "divides all factors so that the largest is the cap",
-        check="the cap bounds", says="the factors are", edit="""
+        check="the_cap_bounds", says="the factors are", edit="""
         -        factors = factors.clamp(max=cap)
         +        factors = factors * min(1.0, cap / factors.max().item())
     """),
     WrongAnswer(
         "sum_is_a_sum", "mode sum adds up and forgets the mean over the pairs",
-        check="the modes differ as promised", says="mode sum", edit="""
+        check="the_modes_differ_as_promised", says="mode sum", edit="""
         -    factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights}[mode]
         +    factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights * len(weights)}[mode]
     """),
     WrongAnswer(
         "too_exact", "the detector wants every factor to the last bit",
-        check="kept promises are believed", says="it keeps 'sum'", edit="""
+        check="kept_promises_are_believed", says="it keeps 'sum'", edit="""
         -        return torch.allclose(found, right, rtol=1e-9)
         +        return torch.equal(found, right)
     """),
     WrongAnswer(
         "truth_value", "the detector returns whether there is a broken promise",
-        check="kept promises are believed", says="returned", edit="""
+        check="kept_promises_are_believed", says="returned", edit="""
         -    return broken
         +    return bool(broken)
     """),
     WrongAnswer(
         "weights_cut_first", "cuts the weights off, then divides by their mean",
-        check="the cap bounds", says="mode none, cap 0.5", edit="""
+        check="the_cap_bounds", says="mode none, cap 0.5", edit="""
         +    if cap is not None:
         +        weights = weights.clamp(max=cap)
              factors = {"none": torch.ones_like(weights), "mean": weights / weights.mean(), "sum": weights}[mode]
@@ -131,26 +131,26 @@ ANSWERS = (
     """),
     WrongAnswer(
         "weights_of_mean_1_tested", "the weights of the detector's test have mean 1, where mean and sum are the same",
-        check="broken promises are named", says="it breaks 'sum'", edit="""
+        check="broken_promises_are_named", says="it breaks 'sum'", edit="""
         -    weights = torch.tensor([0.5, 4.0, 1.0, 0.1, 2.0], dtype=torch.float64)
         +    weights = torch.tensor([0.5, 2.5, 1.0, 0.25, 0.75], dtype=torch.float64)
     """),
     WrongAnswer(
         "cuts_in_place", "cuts the factors off in place: in mode sum they are the weights of the caller",
-        check="the weights stay", says="when weighted_loss has returned", look="ends in _", edit="""
+        check="the_weights_stay", says="when weighted_loss has returned", look="ends in _", edit="""
         -        factors = factors.clamp(max=cap)
         +        factors.clamp_(max=cap)
     """),
     WrongAnswer(
         "a_millionth_on_top", "adds a small number to every loss, which no factor shows",
-        check="the modes differ as promised", says="one pair, mode none, cap None: the loss is 1.00001, not 1, though",
+        check="the_modes_differ_as_promised", says="one pair, mode none, cap None: the loss is 1.00001, not 1, though",
         look="added to the weighted losses", edit="""
         -    return (factors * losses).mean()
         +    return (factors * losses).mean() + 1e-5
     """),
     WrongAnswer(
         "cap_tested_in_good_modes", "the detector tests the cap in the modes that are right, and in no other",
-        check="broken promises are named", says="it breaks 'cap' as well", look="in all modes", edit="""
+        check="broken_promises_are_named", says="it breaks 'cap' as well", look="in all modes", edit="""
         -    trials = [(mode, cap) for mode in modes for cap in (0.5, 1.5)]
         +    trials = [(mode, cap) for mode in modes if mode not in broken for cap in (0.5, 1.5)]
     """),

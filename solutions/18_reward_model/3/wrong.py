@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "a_float_for_a_prompt", "gathers the prompts' numbers as floats",
-        check="the loss is exact", says="two prompts have numbers that a float cannot tell apart): the loss", edit="""
+        check="the_loss_is_exact", says="two prompts have numbers that a float cannot tell apart): the loss", edit="""
         -    dist.all_gather_object(everyones, prompts.tolist())
         -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
         +    dist.all_gather_object(everyones, prompts.double().tolist())
@@ -13,7 +13,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "minus_1_is_padding", "pads the prompts' numbers with -1 to one length, and takes what is not -1",
-        check="the loss is exact", says="prompts are called minus 1 and 0): the loss", edit="""
+        check="the_loss_is_exact", says="prompts are called minus 1 and 0): the loss", edit="""
         -    everyones = [None] * dist.get_world_size()
         -    dist.all_gather_object(everyones, prompts.tolist())
         -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
@@ -28,7 +28,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_smallest_number_is_padding", "pads with the smallest int64, which is a prompt's number as well",
-        check="the loss is exact", says="prompts have the smallest and the largest number): the loss", edit="""
+        check="the_loss_is_exact", says="prompts have the smallest and the largest number): the loss", edit="""
         -    everyones = [None] * dist.get_world_size()
         -    dist.all_gather_object(everyones, prompts.tolist())
         -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
@@ -44,7 +44,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "all_pairs_on_all_ranks", "sends all pairs to all ranks, and each computes everything",
-        check="a rank scores its own pairs", says="scored", edit="""
+        check="a_rank_scores_its_own_pairs", says="scored", edit="""
         -    dist.all_gather_object(everyones, prompts.tolist())
         -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
         +    dist.all_gather_object(everyones, (chosen, rejected, prompts))
@@ -59,7 +59,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "averaged_as_well", "divides the sum of the gradients by the number of ranks once more",
-        check="the gradient is exact", says="it is 0.5 times as long", edit="""
+        check="the_gradient_is_exact", says="it is 0.5 times as long", edit="""
         -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
         +    return message[0].item(), [
         +        piece.view_as(one) / dist.get_world_size() for piece, one in zip(pieces, gradients, strict=True)
@@ -67,13 +67,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "chosen_alone_learns", "takes the rejected scores without a gradient",
-        check="the gradient is exact", says="the gradient on rank 0 is off", edit="""
+        check="the_gradient_is_exact", says="the gradient on rank 0 is off", edit="""
         -    loss = (weights * F.softplus(head(rejected) - head(chosen))).sum() / total
         +    loss = (weights * F.softplus(head(rejected).detach() - head(chosen))).sum() / total
     """),
     WrongAnswer(
         "every_pair_alike", "the mean over all pairs, whatever their prompts",
-        check="the loss is exact", says="every pair counting the same", edit="""
+        check="the_loss_is_exact", says="every pair counting the same", edit="""
         -    weights = 1 / (prompts[:, None] == joint).sum(dim=1).double()
         -    total = len(joint.unique())  # each prompt's weights add up to 1
         +    weights = torch.ones(len(prompts), dtype=torch.float64)
@@ -81,7 +81,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "features_travel", "scores its own pairs only, and sends their features along with the prompts' numbers",
-        check="a rank scores its own pairs", says="handed over", edit="""
+        check="a_rank_scores_its_own_pairs", says="handed over", edit="""
         -    dist.all_gather_object(everyones, prompts.tolist())
         -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
         +    dist.all_gather_object(everyones, (chosen, rejected, prompts))
@@ -89,13 +89,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gradients_by_name", "returns the gradients in the order of the parameters' names",
-        check="the gradient is exact", says="returned gradients of shapes", edit="""
+        check="the_gradient_is_exact", says="returned gradients of shapes", edit="""
         -    gradients = torch.autograd.grad(loss, list(head.parameters()))
         +    gradients = torch.autograd.grad(loss, [weight for _, weight in sorted(head.named_parameters())])
     """),
     WrongAnswer(
         "gradient_stays", "returns the joint loss and the gradient of this rank's part",
-        check="the gradient is exact", says="the gradient on rank", edit="""
+        check="the_gradient_is_exact", says="the gradient on rank", edit="""
         -    message = torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)])
         -    dist.all_reduce(message)
         -    pieces = message[1:].split([one.numel() for one in gradients])
@@ -113,7 +113,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_counts", "a rank counts its own pairs of a prompt",
-        check="the loss is exact", says="each rank counting its own pairs", edit="""
+        check="the_loss_is_exact", says="each rank counting its own pairs", edit="""
         -    everyones = [None] * dist.get_world_size()
         -    dist.all_gather_object(everyones, prompts.tolist())
         -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
@@ -125,13 +125,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_divisor", "each rank divides by its own sum of weights, and the means are averaged",
-        check="the loss is exact", says="each rank dividing by its own weights", edit="""
+        check="the_loss_is_exact", says="each rank dividing by its own weights", edit="""
         -    total = len(joint.unique())  # each prompt's weights add up to 1
         +    total = weights.sum().clamp(min=1e-12) * dist.get_world_size()
     """),
     WrongAnswer(
         "own_first", "gathers the messages and adds its own first: another order on every rank",
-        check="the ranks agree to the last bit", says="by a rounding", edit="""
+        check="the_ranks_agree_to_the_last_bit", says="by a rounding", edit="""
         -    dist.all_reduce(message)
         +    everyones = [torch.empty_like(message) for _ in range(dist.get_world_size())]
         +    dist.all_gather(everyones, message)
@@ -140,13 +140,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "prompts_of_ranks_added", "adds the ranks' numbers of prompts: one that is on two ranks counts twice",
-        check="the loss is exact", says="one process has", edit="""
+        check="the_loss_is_exact", says="one process has", edit="""
         -    total = len(joint.unique())  # each prompt's weights add up to 1
         +    total = sum(len(set(one)) for one in everyones)
     """),
     WrongAnswer(
         "two_backward_passes", "sends the gradients of the chosen and of the rejected scores one after the other",
-        check="a rank scores its own pairs", says="handed over", edit="""
+        check="a_rank_scores_its_own_pairs", says="handed over", edit="""
         -    loss = (weights * F.softplus(head(rejected) - head(chosen))).sum() / total
         -    gradients = torch.autograd.grad(loss, list(head.parameters()))
         -    message = torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)])

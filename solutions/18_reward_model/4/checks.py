@@ -3,8 +3,8 @@
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.detector import Detector, called_once
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Detector, called_once
 
 from . import driver
 
@@ -31,19 +31,17 @@ LOAD = [own(2, *driver.FILES), own(3, "rank 0 alone has the file", "nobody has t
 JOBS = [*DETECT, *LOAD]
 
 
-detector = Detector(DETECTOR, SOUND, UNSOUND)
+detector = Detector(DETECTOR, SOUND, UNSOUND, DETECT)
 DETECTED = [
     detector.agrees("what a rank knows of the others when it decides: rank 0 as much as all the others?"),
     detector.passes(
-        "equal tokenizers pass",
-        "The detector returns True where all ranks hold the same merges.",
+        "equal_tokenizers_pass",
         ", but all ranks hold the same merges",
         "what you compare: two objects with the same content are equal only if their class says so",
         f"the detector lets {len(SOUND)} equal tokenizers pass",
     ),
     detector.catches(
-        "two vocabularies are seen",
-        "The detector returns False where two ranks would encode a text differently, or a rank has no tokenizer.",
+        "two_vocabularies_are_seen",
         "",
         lambda given: (
             "a rank on which load raises has no tokenizer"
@@ -59,7 +57,7 @@ the_loader_is_called_once = called_once(
     "the_loader_is_called_once",
     DETECTOR,
     "load",
-    len(DETECT),
+    DETECT,
     "a loader may take minutes, or communicate: keep what it returned",
 )
 

@@ -5,14 +5,14 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "loads_again_to_compare", "calls load once more for the merges that it compares",
-        check="the loader is called once", says="called load 2 times on rank 0; it should call it once", edit="""
+        check="the_loader_is_called_once", says="called load 2 times on rank 0; it should call it once", edit="""
              try:
         -        found = load(path).merges
         +        found = load(path) and load(path).merges
     """),
     WrongAnswer(
         "tries_twice", "calls load a second time where it has raised",
-        check="the loader is called once", says="one_tokenizer called load 2 times", edit="""
+        check="the_loader_is_called_once", says="one_tokenizer called load 2 times", edit="""
              try:
                  found = load(path).merges
              except Exception:
@@ -24,7 +24,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "all_or_bytes", "rank 0 reads, tells the others, and falls back to bytes for all",
-        check="what is missing stops all", says="returned a tokenizer with 0 merges, and no error", edit="""
+        check="what_is_missing_stops_all", says="returned a tokenizer with 0 merges, and no error", edit="""
         -        except Exception as error:
         -            message = [(None, f"cannot read the tokenizer {path}: {type(error).__name__}: {error}")]
         +        except Exception:
@@ -32,7 +32,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "as_it_was", "the detector is right, the loader is as it was",
-        check="the file of rank 0 counts", says="rank 1 holds a tokenizer with 0 merges", on="no_fallback", edit="""
+        check="the_file_of_rank_0_counts", says="rank 1 holds a tokenizer with 0 merges", on="no_fallback", edit="""
         -    return Tokenizer(json.loads(Path(path).read_text())["merges"])
         +    try:
         +        return Tokenizer(json.loads(Path(path).read_text())["merges"])
@@ -41,7 +41,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "compared_with_rank_0", "each rank compares with rank 0 and returns what it found",
-        check="all ranks say the same", says="returned False on rank 1 and True on rank 0", edit="""
+        check="all_ranks_say_the_same", says="returned False on rank 1 and True on rank 0", edit="""
         -    everyones = [None] * dist.get_world_size()
         -    dist.all_gather_object(everyones, found)
         -    return found is not None and all(one == everyones[0] for one in everyones)
@@ -51,7 +51,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "error_counts_as_bytes", "the detector takes a rank without a tokenizer for one that needs none",
-        check="two vocabularies are seen", says="it raises on rank 1", edit="""
+        check="two_vocabularies_are_seen", says="it raises on rank 1", edit="""
         -    return found is not None and all(one == everyones[0] for one in everyones)
         +    there = [one for one in everyones if one is not None]
         +    return all(one == there[0] for one in there)
@@ -67,7 +67,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "every_rank_reads", "takes the except away, and every rank reads its own file",
-        check="the file of rank 0 counts", says="the others have another file", on="no_fallback", edit="""
+        check="the_file_of_rank_0_counts", says="the others have another file", on="no_fallback", edit="""
         -    return Tokenizer(json.loads(Path(path).read_text())["merges"])
         +    everyones = [None] * dist.get_world_size()
         +    try:
@@ -82,7 +82,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "general_sentence", "raises everywhere, with a sentence that fits every error",
-        check="what is missing stops all", says="does not say 'No such file'", edit="""
+        check="what_is_missing_stops_all", says="does not say 'No such file'", edit="""
         -        except Exception as error:
         -            message = [(None, f"cannot read the tokenizer {path}: {type(error).__name__}: {error}")]
         +        except Exception:
@@ -90,7 +90,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "kinds_compared", "the detector asks whether there are merges or bytes",
-        check="two vocabularies are seen", says="a merge less on the last rank", edit="""
+        check="two_vocabularies_are_seen", says="a merge less on the last rank", edit="""
         -        found = load(path).merges
         +        found = bool(load(path).merges)
     """),
@@ -102,7 +102,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_fallback", "takes the except away and nothing else",
-        check="the file of rank 0 counts", says="rank 1 raised FileNotFoundError", edit="""
+        check="the_file_of_rank_0_counts", says="rank 1 raised FileNotFoundError", edit="""
         -    message = [(None, None)]
         -    if dist.get_rank() == 0:
         -        try:
@@ -118,25 +118,25 @@ ANSWERS = (
     """),
     WrongAnswer(
         "numbers_of_merges_compared", "the detector compares how many merges there are",
-        check="two vocabularies are seen", says="another last merge on the last rank", edit="""
+        check="two_vocabularies_are_seen", says="another last merge on the last rank", edit="""
         -        found = load(path).merges
         +        found = len(load(path).merges)
     """),
     WrongAnswer(
         "objects_compared", "the detector compares the tokenizers themselves",
-        check="equal tokenizers pass", says="all ranks hold the same merges", edit="""
+        check="equal_tokenizers_pass", says="all ranks hold the same merges", edit="""
         -        found = load(path).merges
         +        found = load(path)
     """),
     WrongAnswer(
         "one_text_encoded", "the detector encodes one text, which does not contain the merge that differs",
-        check="two vocabularies are seen", says="a merge less on the last rank", edit="""
+        check="two_vocabularies_are_seen", says="a merge less on the last rank", edit="""
         -        found = load(path).merges
         +        found = load(path).encode("return x (return)")
     """),
     WrongAnswer(
         "order_forgotten", "the detector compares sorted merges: their order decides too",
-        check="two vocabularies are seen", says="two merges exchanged on rank 1", edit="""
+        check="two_vocabularies_are_seen", says="two merges exchanged on rank 1", edit="""
         -        found = load(path).merges
         +        found = sorted(load(path).merges)
     """),

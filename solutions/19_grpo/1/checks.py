@@ -5,9 +5,8 @@ import math
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases, where
-from ddp_course.grader.detector import Detector
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Detector, number
 
 from . import driver
 
@@ -46,19 +45,17 @@ def blind_spot(given):
     )
 
 
-detector = Detector(DETECTOR, RIGHT, BROKEN)
+detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
     detector.agrees("how a rank hears what the others have found, each with its own beta"),
     detector.passes(
-        "joint numbers pass",
-        "The detector returns True for every loop that gives what one process with all samples gives.",
+        "joint_numbers_pass",
         ", but that loop gives what one process gives, but for rounding",
         "what you compare with, and how exactly: sums in another order differ in the last digits",
         f"the detector lets {len(RIGHT)} loops with joint numbers pass",
     ),
     detector.catches(
-        "local numbers are seen",
-        "The detector returns False for every loop in which a number is not that of one process.",
+        "local_numbers_are_seen",
         ", but one process would have come to another policy and beta",
         blind_spot,
         f"and sees {len(BROKEN)} others, some with one beta on all ranks and all but two with equal replicas",

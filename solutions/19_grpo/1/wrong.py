@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "as_it_was", "the detector is right, the loop is as it was",
-        check="the run is that of one process", says="the logits of rank 0 are", edit="""
+        check="the_run_is_that_of_one_process", says="the logits of rank 0 are", edit="""
         -        distances = rewards - mean_over_ranks(rewards.mean())
         -        advantages = distances / mean_over_ranks(distances.square().mean()) ** 0.5
         +        advantages = (rewards - rewards.mean()) / rewards.std(correction=0)
@@ -15,19 +15,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "betas_alone_tested", "the detector compares the betas with those of one process, and not the logits",
-        check="local numbers are seen", says="the gradient of the last update", edit="""
+        check="local_numbers_are_seen", says="the gradient of the last update", edit="""
         -        results.append(torch.cat([logits.detach(), torch.tensor(betas, dtype=torch.float64)]))
         +        results.append(torch.tensor(betas, dtype=torch.float64))
     """),
     WrongAnswer(
         "betas_averaged", "averages the betas, which each rank has made of its own KL",
-        check="the run is that of one process", says="beta after update", edit="""
+        check="the_run_is_that_of_one_process", says="beta after update", edit="""
         -        beta = next_beta(beta, mean_over_ranks(kl))
         +        beta = mean_over_ranks(next_beta(beta, kl))
     """),
     WrongAnswer(
         "betas_compared", "the detector compares the ranks' betas with each other",
-        check="local numbers are seen", says="own mean and spread of the rewards", edit="""
+        check="local_numbers_are_seen", says="own mean and spread of the rewards", edit="""
         -    whole = list(zip(actions.transpose(0, 1).flatten(1), rewards.transpose(0, 1).flatten(1), strict=True))
              results = []
         -    for batches in (dealt, whole):
@@ -43,7 +43,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "equal_samples_tested", "the detector gives all ranks the same samples",
-        check="local numbers are seen", says="own mean and spread, own KL", edit="""
+        check="local_numbers_are_seen", says="own mean and spread, own KL", edit="""
         -    dealt = list(zip(actions[dist.get_rank()], rewards[dist.get_rank()], strict=True))
         -    # Ranks that all hold everything have nothing to tell each other: each is the one process.
         -    whole = list(zip(actions.transpose(0, 1).flatten(1), rewards.transpose(0, 1).flatten(1), strict=True))
@@ -53,7 +53,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "kl_of_rank_0", "rank 0 tells all ranks its own KL: one beta everywhere, of one rank's samples",
-        check="the run is that of one process", says="beta after update 2", edit="""
+        check="the_run_is_that_of_one_process", says="beta after update 2", edit="""
         -        beta = next_beta(beta, mean_over_ranks(kl))
         +        box = torch.tensor(kl, dtype=torch.float64)
         +        dist.broadcast(box, src=0)
@@ -61,19 +61,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "logits_alone_tested", "the detector compares the logits with those of one process, and not the betas",
-        check="local numbers are seen", says="writes down a beta with its own KL", edit="""
+        check="local_numbers_are_seen", says="writes down a beta with its own KL", edit="""
         -        results.append(torch.cat([logits.detach(), torch.tensor(betas, dtype=torch.float64)]))
         +        results.append(logits.detach())
     """),
     WrongAnswer(
         "loose_test", "the detector allows one in ten thousand",
-        check="local numbers are seen", says="ranks_act_as_one returned True", edit="""
+        check="local_numbers_are_seen", says="ranks_act_as_one returned True", edit="""
         -    same = torch.tensor(float(torch.allclose(*results, rtol=1e-9, atol=1e-12)))
         +    same = torch.tensor(float(torch.allclose(*results, rtol=1e-4, atol=1e-4)))
     """),
     WrongAnswer(
         "mean_of_spreads", "the spread is the mean of the ranks' spreads",
-        check="the run is that of one process", says="the logits of rank 0 are", edit="""
+        check="the_run_is_that_of_one_process", says="the logits of rank 0 are", edit="""
         -        distances = rewards - mean_over_ranks(rewards.mean())
         -        advantages = distances / mean_over_ranks(distances.square().mean()) ** 0.5
         +        spread = mean_over_ranks(rewards.std(correction=0))
@@ -81,20 +81,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_update_tested", "the detector makes one update: the first KL is 0 everywhere",
-        check="local numbers are seen", says="(own KL)", edit="""
+        check="local_numbers_are_seen", says="(own KL)", edit="""
         -    world, updates = dist.get_world_size(), 4
         +    world, updates = dist.get_world_size(), 1
     """),
     WrongAnswer(
         "own_advantages", "beta follows the joint KL, the advantages are made of this rank's rewards",
-        check="the run is that of one process", says="the logits of rank 0 are", edit="""
+        check="the_run_is_that_of_one_process", says="the logits of rank 0 are", edit="""
         -        distances = rewards - mean_over_ranks(rewards.mean())
         -        advantages = distances / mean_over_ranks(distances.square().mean()) ** 0.5
         +        advantages = (rewards - rewards.mean()) / rewards.std(correction=0)
     """),
     WrongAnswer(
         "own_first", "adds up what it gathered, its own first: another order on every rank",
-        check="replicas agree to the last bit", says="by a rounding", edit="""
+        check="replicas_agree_to_the_last_bit", says="by a rounding", edit="""
         -    dist.all_reduce(total)
         -    return (total / dist.get_world_size()).item()
         +    everyones = [torch.empty_like(total) for _ in range(dist.get_world_size())]
@@ -104,13 +104,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_is_asked", "the detector decides on rank 0 and the others say True",
-        check="all ranks say the same", says="returned True on rank 1 and False on rank 0", edit="""
+        check="all_ranks_say_the_same", says="returned True on rank 1 and False on rank 0", edit="""
         -    return bool(same)
         +    return dist.get_rank() > 0 or bool(same)
     """),
     WrongAnswer(
         "replicas_compared", "the detector compares the ranks' policies with each other",
-        check="local numbers are seen", says="own mean and spread, own KL", edit="""
+        check="local_numbers_are_seen", says="own mean and spread, own KL", edit="""
         -    whole = list(zip(actions.transpose(0, 1).flatten(1), rewards.transpose(0, 1).flatten(1), strict=True))
              results = []
         -    for batches in (dealt, whole):
@@ -126,32 +126,32 @@ ANSWERS = (
     """),
     WrongAnswer(
         "too_exact", "the detector wants the last bit",
-        check="joint numbers pass", says="but for rounding", edit="""
+        check="joint_numbers_pass", says="but for rounding", edit="""
         -    same = torch.tensor(float(torch.allclose(*results, rtol=1e-9, atol=1e-12)))
         +    same = torch.tensor(float(torch.equal(*results)))
     """),
     WrongAnswer(
         "spread_of_a_sample", "divides the squared distances by one less than there are samples, as torch.std does by itself",
-        check="the run is that of one process", says="the logits of rank 0 are", look="mean and spread", edit="""
+        check="the_run_is_that_of_one_process", says="the logits of rank 0 are", look="mean and spread", edit="""
         -        advantages = distances / mean_over_ranks(distances.square().mean()) ** 0.5
         +        count = len(rewards) * dist.get_world_size()
         +        advantages = distances / (mean_over_ranks(distances.square().mean()) * count / (count - 1)) ** 0.5
     """),
     WrongAnswer(
         "kl_of_float32", "makes the KL joint in float32, as torch.tensor makes it of a number",
-        check="the run is that of one process", says="beta after update 2", look="the dtype of what is joint", edit="""
+        check="the_run_is_that_of_one_process", says="beta after update 2", look="the dtype of what is joint", edit="""
         -        beta = next_beta(beta, mean_over_ranks(kl))
         +        beta = next_beta(beta, mean_over_ranks(torch.tensor(kl)))
     """),
     WrongAnswer(
         "a_little_on_the_spread", "keeps the spread from 0, as many libraries do",
-        check="the run is that of one process", says="the logits of rank 0 are", look="what is added to the spread", edit="""
+        check="the_run_is_that_of_one_process", says="the logits of rank 0 are", look="what is added to the spread", edit="""
         -        advantages = distances / mean_over_ranks(distances.square().mean()) ** 0.5
         +        advantages = distances / (mean_over_ranks(distances.square().mean()) ** 0.5 + 1e-8)
     """),
     WrongAnswer(
         "each_for_itself", "the detector says on each rank what that rank has seen",
-        check="all ranks say the same", says="writes down a beta with its own KL): ranks_act_as_one returned False on rank 1",
+        check="all_ranks_say_the_same", says="writes down a beta with its own KL): ranks_act_as_one returned False on rank 1",
         look="how a rank hears", edit="""
         -    dist.all_reduce(same, dist.ReduceOp.MIN)
     """),

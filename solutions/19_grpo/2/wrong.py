@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "averaged_as_well", "divides the sum of the gradients by the number of ranks once more",
-        check="the gradient is exact", says="off by", edit="""
+        check="the_gradient_is_exact", says="off by", edit="""
         -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
         +    return message[0].item(), [
         +        piece.view_as(one) / dist.get_world_size() for piece, one in zip(pieces, gradients, strict=True)
@@ -13,7 +13,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "each_completion_alike", "takes the mean of each completion first: long answers count less a token",
-        check="the loss is exact", says="each completion counting the same", edit="""
+        check="the_loss_is_exact", says="each completion counting the same", edit="""
         -    loss = -torch.where(mask, terms, 0.0).sum()
         +    loss = -(torch.where(mask, terms, 0.0).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).sum()
              gradients = torch.autograd.grad(loss, list(policy.parameters()))
@@ -23,7 +23,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "everything_everywhere", "sends all completions to all ranks, and each computes everything",
-        check="completions stay where they are", says="scored", edit='''
+        check="completions_stay_where_they_are", says="scored", edit='''
              """
         +    everyones = [None] * dist.get_world_size()
         +    dist.all_gather_object(everyones, (tokens, mask, old, rewards, prompts))
@@ -33,7 +33,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "gradients_and_loss_twice", "all-reduces the gradients once for the loss and once for the check",
-        check="completions stay where they are", says="handed over", edit="""
+        check="completions_stay_where_they_are", says="handed over", edit="""
         +    again = message.clone()
         +    dist.all_reduce(again)
              dist.all_reduce(message)
@@ -41,7 +41,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "groups_by_place", "takes the first completions for the first group: they need not lie together",
-        check="the loss is exact", says="the completions of a group do not lie together", edit="""
+        check="the_loss_is_exact", says="the completions of a group do not lie together", edit="""
         -    for prompt in prompts.unique():
         -        group = rewards[prompts == prompt]
         +    first = 0
@@ -55,13 +55,13 @@ ANSWERS = (
     WrongAnswer(
         "infinity_in_the_gradient",
         "removes what stands behind the end after the ratio: the loss is right, its gradient is 0 times inf",
-        check="the gradient is exact", says="nan long", edit="""
+        check="the_gradient_is_exact", says="nan long", edit="""
         -    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
         +    ratio = torch.exp(policy(tokens) - old)
     """),
     WrongAnswer(
         "infinity_times_zero", "multiplies by the mask: what stands behind the end is not removed",
-        check="the loss is exact", says="is nan", edit="""
+        check="the_loss_is_exact", says="is nan", edit="""
         -    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
         +    ratio = torch.exp(policy(tokens) - old)
              advantages = group_advantages(rewards, prompts)[:, None]
@@ -71,7 +71,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "minimum_of_the_ratio", "the minimum of the two ratios, then times the advantage: wrong where it is negative",
-        check="the loss is exact", says="one process has", edit="""
+        check="the_loss_is_exact", says="one process has", edit="""
         -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
         +    terms = torch.minimum(ratio, ratio.clamp(1 - CLIP, 1 + CLIP)) * advantages
     """),
@@ -84,20 +84,20 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "no_minimum", "the clipped ratio alone, without the minimum",
-        check="the loss is exact", says="without the minimum", edit="""
+        check="the_loss_is_exact", says="without the minimum", edit="""
         -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
         +    terms = ratio.clamp(1 - CLIP, 1 + CLIP) * advantages
     """),
     WrongAnswer(
         "one_completion_is_nan", "the spread of a group of one completion is nan",
-        check="the loss is exact", says="is nan", edit="""
+        check="the_loss_is_exact", says="is nan", edit="""
         -        if group.min() < group.max():  # else exactly 0
         -            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
         +        advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
     """),
     WrongAnswer(
         "own_first", "gathers the messages and adds its own first: another order on every rank",
-        check="the ranks agree to the last bit", says="by a rounding", edit="""
+        check="the_ranks_agree_to_the_last_bit", says="by a rounding", edit="""
         -    dist.all_reduce(message)
         +    everyones = [torch.empty_like(message) for _ in range(dist.get_world_size())]
         +    dist.all_gather(everyones, message)
@@ -106,7 +106,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "own_tokens", "each rank divides by its own tokens, and the means are averaged",
-        check="the loss is exact", says="each rank dividing by its own tokens", edit="""
+        check="the_loss_is_exact", says="each rank dividing by its own tokens", edit="""
         -    numbers = torch.stack([mask.sum().double(), loss.detach()])
         +    tokens_here = mask.sum().clamp(min=1)
         +    gradients = [one / tokens_here for one in gradients]
@@ -115,13 +115,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "spread_of_rounding", "asks for no equal rewards: rounding is divided by 1e-4",
-        check="equal rewards move nothing", says="it should be 0", edit="""
+        check="equal_rewards_move_nothing", says="it should be 0", edit="""
         -        if group.min() < group.max():  # else exactly 0
         +        if len(group) > 1:
     """),
     WrongAnswer(
         "whole_batch_standardised", "standardises the rewards of all completions of this rank",
-        check="the loss is exact", says="one process has", edit="""
+        check="the_loss_is_exact", says="one process has", edit="""
         -    for prompt in prompts.unique():
         -        group = rewards[prompts == prompt]
         -        if group.min() < group.max():  # else exactly 0
@@ -131,32 +131,32 @@ ANSWERS = (
     """),
     WrongAnswer(
         "spread_by_n", "divides the squared distances of a group by n, not by n - 1",
-        check="the loss is exact", says="a spread whose variance is divided by n", edit="""
+        check="the_loss_is_exact", says="a spread whose variance is divided by n", edit="""
         -            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
         +            advantages[prompts == prompt] = (group - group.mean()) / (group.std(correction=0) + 1e-4)
     """),
     WrongAnswer(
         "another_epsilon", "adds 1e-8 to the deviation in place of 1e-4",
-        check="the loss is exact", says="one process has", edit="""
+        check="the_loss_is_exact", says="one process has", edit="""
         -            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-4)
         +            advantages[prompts == prompt] = (group - group.mean()) / (group.std() + 1e-8)
     """),
     WrongAnswer(
         "clips_above_only", "lets the ratio be as small as it likes",
-        check="the loss is exact", says="one process has", edit="""
+        check="the_loss_is_exact", says="one process has", edit="""
         -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
         +    terms = torch.minimum(ratio * advantages, ratio.clamp(max=1 + CLIP) * advantages)
     """),
     WrongAnswer(
         "nan_behind_the_end", "replaces infinities in `old`, and keeps what else stands behind the end",
-        check="the gradient is exact", says="(old is minus infinity behind the end, and nan on rank 1)",
+        check="the_gradient_is_exact", says="(old is minus infinity behind the end, and nan on rank 1)",
         edit="""
         -    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
         +    ratio = torch.exp(policy(tokens) - old.masked_fill(old.isinf(), 0.0))
     """),
     WrongAnswer(
         "nearly_equal_rewards", "takes rewards for equal that are a millionth apart",
-        check="the loss is exact", says="(groups whose rewards differ in scale)", edit="""
+        check="the_loss_is_exact", says="(groups whose rewards differ in scale)", edit="""
         -        if group.min() < group.max():  # else exactly 0
         +        if group.std() > 1e-6:
     """),
@@ -195,13 +195,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "clips_below_only", "lets the ratio be as large as it likes",
-        check="the loss is exact", says="one process has", edit="""
+        check="the_loss_is_exact", says="one process has", edit="""
         -    terms = torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
         +    terms = torch.minimum(ratio * advantages, ratio.clamp(min=1 - CLIP) * advantages)
     """),
     WrongAnswer(
         "gradients_by_name", "returns the gradients in the order of the parameters' names",
-        check="the gradient is exact", says="returned gradients of shapes", edit="""
+        check="the_gradient_is_exact", says="returned gradients of shapes", edit="""
         -    gradients = torch.autograd.grad(loss, list(policy.parameters()))
         +    gradients = torch.autograd.grad(loss, [weight for _, weight in sorted(policy.named_parameters())])
     """),

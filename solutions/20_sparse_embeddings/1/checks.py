@@ -3,8 +3,8 @@
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.detector import Detector, called_once
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Detector, called_once
 
 from . import driver
 
@@ -30,19 +30,17 @@ LOOK = {
     "moves by the gradient and not by its sign": "gradients of unlike size: 1 and its sign are equal",
     "the last rank moves a row that nobody used, by 1e-6": "all rows, to 1e-10, on all ranks; are some unused?",
 }
-detector = Detector(DETECTOR, SOUND, UNSOUND)
+detector = Detector(DETECTOR, SOUND, UNSOUND, DETECT)
 DETECTED = [
     detector.agrees("a rank sees its own table; how does it hear that another rank's is wrong?"),
     detector.passes(
-        "sound steps pass",
-        "The detector returns True for every step that leaves the joint table on all ranks.",
+        "sound_steps_pass",
         ", but all ranks hold the table of one process",
         "what your detector expects: the batches of all ranks together, one sum for each row, one sign of it",
         f"the detector lets {len(SOUND)} sound steps pass, by whatever way they talk",
     ),
     detector.catches(
-        "unsound steps are seen",
-        "The detector returns False for every step after which some rank holds another table.",
+        "unsound_steps_are_seen",
         ", but some rank does not hold the table of one process",
         lambda given: LOOK.get(given, "what is compared with what, and on which ranks"),
         f"and sees {len(UNSOUND)} others, the given one among them",
@@ -89,7 +87,7 @@ it_is_called_once = called_once(
     "it_is_called_once",
     DETECTOR,
     "step",
-    len(DETECT),
+    DETECT,
     "what it leaves behind when it has run: one call is enough to look at that",
 )
 

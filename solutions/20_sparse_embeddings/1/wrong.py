@@ -5,12 +5,12 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "detector_asks_each_rank_for_itself", "each rank's verdict is about its own table",
-        check="all ranks say the same", says="the last rank moves a row that nobody used", edit="""
+        check="all_ranks_say_the_same", says="the last rank moves a row that nobody used", edit="""
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)
     """),
     WrongAnswer(
         "detector_compares_the_replicas", "the detector asks only whether the ranks agree with each other",
-        check="unsound steps are seen", says="adds the signs of all gradients", edit="""
+        check="unsound_steps_are_seen", says="adds the signs of all gradients", edit="""
         -    world, rank, lr = dist.get_world_size(), dist.get_rank(), 0.1
         -    torch.manual_seed(0)
         -    start = torch.randn(12, 2, dtype=torch.float64)
@@ -31,26 +31,26 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_expects_its_own_batch", "the detector expects what its own batch alone would do",
-        check="sound steps pass", says="gathers ids and gradients", edit="""
+        check="sound_steps_pass", says="gathers ids and gradients", edit="""
         -    total.index_add_(0, ids.flatten(), gradients.flatten(0, 1))
         +    total.index_add_(0, ids[rank], gradients[rank])
     """),
     WrongAnswer(
         "detector_of_rank_0", "rank 0 compares, and the other ranks say True",
-        check="all ranks say the same", says="returned True on rank 1 and False on rank 0", edit="""
+        check="all_ranks_say_the_same", says="returned True on rank 1 and False on rank 0", edit="""
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)
         -    return gap.item() < 1e-10
         +    return rank != 0 or gap.item() < 1e-10
     """),
     WrongAnswer(
         "detector_takes_a_thousandth", "the detector takes a thousandth for nothing",
-        check="unsound steps are seen", says="by 1e-6", edit="""
+        check="unsound_steps_are_seen", says="by 1e-6", edit="""
         -    return gap.item() < 1e-10
         +    return gap.item() < 1e-3
     """),
     WrongAnswer(
         "detector_uses_every_row", "in the detector's batch no row is left unused",
-        check="unsound steps are seen", says="the last rank moves a row that nobody used", edit="""
+        check="unsound_steps_are_seen", says="the last rank moves a row that nobody used", edit="""
         -    start = torch.randn(12, 2, dtype=torch.float64)
         -    ids = torch.randint(9, (world, 8))
         +    start = torch.randn(5, 2, dtype=torch.float64)
@@ -59,7 +59,7 @@ ANSWERS = (
     WrongAnswer(
         "detector_with_gradients_of_one",
         "all gradients in the detector are 1 or -1, and no row occurs twice in a rank",
-        check="unsound steps are seen", says="lets the signs vote", edit="""
+        check="unsound_steps_are_seen", says="lets the signs vote", edit="""
         -    ids = torch.randint(9, (world, 8))
         -    gradients = torch.randn(world, 8, 2, dtype=torch.float64)
         +    ids = torch.stack([torch.randperm(9)[:8] for _ in range(world)])
@@ -67,7 +67,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_without_duplicates", "the detector's ranks have no row in common, and none twice",
-        check="unsound steps are seen", says="adds the signs of all gradients", edit="""
+        check="unsound_steps_are_seen", says="adds the signs of all gradients", edit="""
         -    start = torch.randn(12, 2, dtype=torch.float64)
         -    ids = torch.randint(9, (world, 8))
         +    start = torch.randn(40, 2, dtype=torch.float64)
@@ -75,7 +75,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "step_adds_its_own_first", "each rank sums its own gradients first, then the others': an order of its own",
-        check="replicas stay equal", says="1 learning rates apart", edit="""
+        check="replicas_stay_equal", says="1 learning rates apart", edit="""
         -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
         -    rows, place = ids.unique(return_inverse=True)
         -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
@@ -88,7 +88,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "step_as_given", "the detector is right, the step is as it was",
-        check="equals one process", says="row 0 on rank 0 has moved by +2 learning rates, not by +1", edit="""
+        check="equals_one_process", says="row 0 on rank 0 has moved by +2 learning rates, not by +1", edit="""
         -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
         -    rows, place = ids.unique(return_inverse=True)
         -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
@@ -100,7 +100,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "step_loses_duplicates", "gathers, then assigns to each row as often as it occurs: the last one wins",
-        check="equals one process", says="row 0 on rank 0 has moved by -1 learning rates, not by +1", edit="""
+        check="equals_one_process", says="row 0 on rank 0 has moved by -1 learning rates, not by +1", edit="""
         -    rows, place = ids.unique(return_inverse=True)
         -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
         -    table[rows] -= lr * total.sign()
@@ -108,13 +108,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "step_reduces_by_place", "all-reduces the gradients as DDP does, each rank keeping its own ids",
-        check="equals one process", says="learning rates, not by", edit="""
+        check="equals_one_process", says="learning rates, not by", edit="""
         -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
         +    dist.all_reduce(gradients)
     """),
     WrongAnswer(
         "step_sends_updates", "each rank applies everybody's updates once, its own too: signs are added, not gradients",
-        check="equals one process", says="learning rates, not by", edit="""
+        check="equals_one_process", says="learning rates, not by", edit="""
         -    rows, place = ids.unique(return_inverse=True)
         -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
         -    table[rows] -= lr * total.sign()
@@ -122,7 +122,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "step_sums_within_a_rank", "sums and takes the sign on each rank, then adds the signs",
-        check="equals one process", says="not by", edit="""
+        check="equals_one_process", says="not by", edit="""
         -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
         -    rows, place = ids.unique(return_inverse=True)
         -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
@@ -134,26 +134,26 @@ ANSWERS = (
     """),
     WrongAnswer(
         "step_makes_a_new_table", "returns the new table and leaves the one that it was handed as it was",
-        check="equals one process", says="has moved by +0 learning rates", edit="""
+        check="equals_one_process", says="has moved by +0 learning rates", edit="""
         -    table[rows] -= lr * total.sign()
         +    return table.index_add(0, rows, -lr * total.sign())
     """),
     WrongAnswer(
         "detector_tries_twice", "the detector calls step a second time, on the same table",
-        check="it is called once", says="is_joint_step called step 2 times on rank 0", edit="""
+        check="it_is_called_once", says="is_joint_step called step 2 times on rank 0", edit="""
         -    step(table, ids[rank], gradients[rank], lr)
         +    for _ in range(2):
         +        step(table, ids[rank], gradients[rank], lr / 2)
     """),
     WrongAnswer(
         "step_knows_two_signs", "takes a sum of 0 for a positive one",
-        check="equals one process", says="(the gradients of every row cancel): row 0 on rank 0 has moved by", edit="""
+        check="equals_one_process", says="(the gradients of every row cancel): row 0 on rank 0 has moved by", edit="""
         -    table[rows] -= lr * total.sign()
         +    table[rows] -= lr * torch.where(total < 0, -1.0, 1.0)
     """),
     WrongAnswer(
         "sums_in_float32", "adds the gradients in a tensor of the default dtype",
-        check="equals one process", says="(a sum that is 0 in float32): row 0 on rank 0 has moved by", look="the dtype",
+        check="equals_one_process", says="(a sum that is 0 in float32): row 0 on rank 0 has moved by", look="the dtype",
         edit="""
         -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
         -    table[rows] -= lr * total.sign()

@@ -5,9 +5,8 @@ import math
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.detector import assert_one_verdict
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import check, expect, expect_one_verdict, number
 
 from . import driver
 
@@ -33,25 +32,21 @@ EVALUATE = [evaluations(2, (8, 4), (9, 7), (5, 4)), evaluations(4, (10, 16), (30
 JOBS = [*DETECT, *EVALUATE]
 
 
-def sound_shares_pass(records):
-    """The detector returns True for every way that shares each example out once, in equally many small steps."""
-    for case in cases(records[: len(DETECT)]):
-        assert_one_verdict(case, DETECTOR, "what its verdict depends on")
-        if case.given in SOUND and not case.results[0]:
-            raise Wrong(
-                f"{case.given}: {DETECTOR} returned False, but every example is evaluated once, in equally many steps, "
-                "none longer than ceil(batch / world)",
-                "what your detector asks for beyond that: who gets which example is free, and a pair may be empty",
-            )
-    return f"the detector lets {len(SOUND)} sound ways to share pass"
+@check(f"the detector lets {len(SOUND)} sound ways to share pass", DETECT, begin="{given}: ")
+def sound_shares_pass(case):
+    expect_one_verdict(case, DETECTOR, "what its verdict depends on")
+    expect(
+        case.given not in SOUND or case.results[0],
+        f"{DETECTOR} returned False, but every example is evaluated once, in equally many steps, none longer than "
+        "ceil(batch / world)",
+        "what your detector asks for beyond that: who gets which example is free, and a pair may be empty",
+    )
 
 
-def unsound_shares_are_seen(records):
-    """The detector returns False for every other way."""
-    for case in cases(records[: len(DETECT)]):
-        if case.given in UNSOUND and case.results[0]:
-            raise Wrong(f"{case.given}: {DETECTOR} returned True, {fault(case.given)}", "which sizes it tries")
-    return f"and sees {len(UNSOUND)} others, the given one among them"
+@check(f"and sees {len(UNSOUND)} others, the given one among them", DETECT, begin="{given}: ")
+def unsound_shares_are_seen(case):
+    if case.given in UNSOUND and case.results[0]:
+        raise Wrong(f"{DETECTOR} returned True, {fault(case.given)}", "which sizes it tries")
 
 
 def every_example_is_scored_once(records):

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "detector_adds_lengths", "the detector adds the lengths of all pairs and compares the sum with the total",
-        check="unsound shares are seen", says="makes no step", edit="""
+        check="unsound_shares_are_seen", says="makes no step", edit="""
         -                pairs = [shares(total, batch, rank, world) for rank in range(world)]
         -                if len({len(one) for one in pairs}) > 1:
         -                    return False
@@ -18,7 +18,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_allows_behind_the_end", "the detector slices a list, which cuts off what lies behind its end",
-        check="unsound shares are seen", says="cut as if it were full", edit="""
+        check="unsound_shares_are_seen", says="cut as if it were full", edit="""
         -                if len({len(one) for one in pairs}) > 1:
         -                    return False
         -                flat = [pair for one in pairs for pair in one]
@@ -31,19 +31,19 @@ ANSWERS = (
     WrongAnswer(
         "detector_asks_for_the_set",
         "the detector compares sets, in which an example that is there twice is there once",
-        check="unsound shares are seen", says="begins earlier", edit="""
+        check="unsound_shares_are_seen", says="begins earlier", edit="""
         -                if sorted(i for start, end in flat for i in range(start, end)) != list(range(total)):
         +                if {i for start, end in flat for i in range(start, end)} != set(range(total)):
     """),
     WrongAnswer(
         "detector_on_two_ranks", "the detector tries two ranks and no others",
-        check="unsound shares are seen", says="takes what is left over", edit="""
+        check="unsound_shares_are_seen", says="takes what is left over", edit="""
         -    for world in range(1, 6):
         +    for world in (2,):
     """),
     WrongAnswer(
         "detector_returns_the_fault", "the detector returns a text in place of False",
-        check="sound shares pass", says="it should be True or False", edit="""
+        check="sound_shares_pass", says="it should be True or False", edit="""
         -    for world in range(1, 6):
         -        for batch in range(1, 12):
         -            for total in range(25):
@@ -61,7 +61,7 @@ ANSWERS = (
     WrongAnswer(
         "detector_tries_what_divides",
         "the detector tries totals that the batch divides, and batches that the ranks divide",
-        check="unsound shares are seen", says="the end kept inside", edit="""
+        check="unsound_shares_are_seen", says="the end kept inside", edit="""
         -        for batch in range(1, 12):
         -            for total in range(25):
         +        for batch in range(world, 12, world):
@@ -69,14 +69,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "detector_wants_full_pairs", "the detector rejects an empty pair",
-        check="sound shares pass", says="each batch cut evenly", edit="""
+        check="sound_shares_pass", says="each batch cut evenly", edit="""
         -                if not all(0 <= start <= end <= total and end - start <= -(-batch // world) for start, end in flat):
         +                if not all(0 <= start < end <= total and end - start <= -(-batch // world) for start, end in flat):
     """),
     WrongAnswer(
         "detector_wants_it_in_order",
         "the detector wants rank 0 to begin and each rank to go on where the one before ended",
-        check="sound shares pass", says="one run of the test set", edit="""
+        check="sound_shares_pass", says="one run of the test set", edit="""
          import torch.distributed as dist
         +
         +
@@ -89,7 +89,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "everybody_scores_everything", "every rank evaluates the whole test set and nothing is sent",
-        check="every example is scored once", says="was scored 2 times", edit="""
+        check="every_example_is_scored_once", says="was scored 2 times", edit="""
         -    sums = torch.zeros(3, dtype=torch.float64)
         -    for start, end in shares(total, batch, dist.get_rank(), dist.get_world_size()):
         -        losses, right = score(start, end)
@@ -103,19 +103,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "half_reduced", "reduces to rank 0, and the others return what the reduction left in their tensor",
-        check="metrics are exact on every rank", says="over all examples it is", edit="""
+        check="metrics_are_exact_on_every_rank", says="over all examples it is", edit="""
         -    dist.all_reduce(sums)
         +    dist.reduce(sums, dst=0)
     """),
     WrongAnswer(
         "mean_of_no_losses", "the mean of an empty share is not a number, and spreads",
-        check="metrics are exact on every rank", says="nan", edit="""
+        check="metrics_are_exact_on_every_rank", says="nan", edit="""
         -        sums += torch.stack([losses.sum(), right.sum(), torch.tensor(end - start)])
         +        sums += torch.stack([losses.mean() * (end - start), right.sum(), torch.tensor(end - start)])
     """),
     WrongAnswer(
         "mean_of_the_means", "each rank divides by its own count, and the means are averaged",
-        check="metrics are exact on every rank", says="over all examples it is", edit="""
+        check="metrics_are_exact_on_every_rank", says="over all examples it is", edit="""
         +    sums[:2] /= sums[2].clamp(min=1)
         +    sums[:2] /= dist.get_world_size()
              dist.all_reduce(sums)
@@ -125,7 +125,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "metrics_as_given", "the shares are repaired, the reduced tensor is still thrown away",
-        check="metrics are exact on every rank", says="rank 0 returned the loss", edit="""
+        check="metrics_are_exact_on_every_rank", says="rank 0 returned the loss", edit="""
         -    sums = torch.zeros(3, dtype=torch.float64)
         -    for start, end in shares(total, batch, dist.get_rank(), dist.get_world_size()):
         +    rank, world = dist.get_rank(), dist.get_world_size()
@@ -146,7 +146,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_large_step", "each rank takes its whole part of the test set in one step",
-        check="the ranks keep step", says="in one step; a rank has room for", edit="""
+        check="the_ranks_keep_step", says="in one step; a rank has room for", edit="""
         -    pairs = []
         -    for first in range(0, total, batch):
         -        count = min(batch, total - first)
@@ -156,7 +156,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_knows", "rank 0 returns what was reduced, the others None",
-        check="metrics are exact on every rank", says="rank 1 returned None", edit="""
+        check="metrics_are_exact_on_every_rank", says="rank 1 returned None", edit="""
         -    dist.all_reduce(sums)
         +    dist.reduce(sums, dst=0)
         +    if dist.get_rank() != 0:
@@ -164,7 +164,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "shares_as_given", "the metrics are repaired, the shares are as they were",
-        check="every example is scored once", says="asked for the examples 10 to 9: that is -1", edit="""
+        check="every_example_is_scored_once", says="asked for the examples 10 to 9: that is -1", edit="""
         -    pairs = []
         -    for first in range(0, total, batch):
         -        count = min(batch, total - first)
@@ -179,7 +179,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "shares_kept_inside", "start and end are kept inside, and the rounded-down local batch still loses examples",
-        check="every example is scored once", says="was scored 0 times", edit="""
+        check="every_example_is_scored_once", says="was scored 0 times", edit="""
         -    pairs = []
         -    for first in range(0, total, batch):
         -        count = min(batch, total - first)
@@ -194,33 +194,33 @@ ANSWERS = (
     """),
     WrongAnswer(
         "skips_empty_shares", "a rank without examples goes on to the next batch at once",
-        check="the ranks keep step", says="called score", edit="""
+        check="the_ranks_keep_step", says="called score", edit="""
              for start, end in shares(total, batch, dist.get_rank(), dist.get_world_size()):
         +        if start == end:
         +            continue
     """),
     WrongAnswer(
         "detector_never_tries_none", "the detector tries no test set without examples",
-        check="unsound shares are seen", says="rank 0 makes a step where there is no example: is_sound returned True",
+        check="unsound_shares_are_seen", says="rank 0 makes a step where there is no example: is_sound returned True",
         look="which sizes it tries", edit="""
         -            for total in range(25):
         +            for total in range(1, 25):
     """),
     WrongAnswer(
         "detector_counts_no_steps", "the detector does not ask whether all ranks make as many steps",
-        check="unsound shares are seen", says="a rank without examples makes no step: is_sound returned True", edit="""
+        check="unsound_shares_are_seen", says="a rank without examples makes no step: is_sound returned True", edit="""
         -                if len({len(one) for one in pairs}) > 1:
         -                    return False
     """),
     WrongAnswer(
         "detector_measures_no_pair", "the detector does not ask how long a pair is",
-        check="unsound shares are seen", says="the last rank takes what is left over: is_sound returned True", edit="""
+        check="unsound_shares_are_seen", says="the last rank takes what is left over: is_sound returned True", edit="""
         -                if not all(0 <= start <= end <= total and end - start <= -(-batch // world) for start, end in flat):
         +                if not all(0 <= start <= end <= total for start, end in flat):
     """),
     WrongAnswer(
         "empty_ranges", "counts examples and no pairs: one that begins behind its end holds none",
-        check="unsound shares are seen", says="the end kept inside its batch", edit="""
+        check="unsound_shares_are_seen", says="the end kept inside its batch", edit="""
         -                if not all(0 <= start <= end <= total and end - start <= -(-batch // world) for start, end in flat):
         +                if not all(end - start <= -(-batch // world) for start, end in flat):
     """),

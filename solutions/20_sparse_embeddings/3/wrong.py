@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "all_reduces_a_dense_gradient", "sums in a tensor as large as the table and all-reduces it",
-        check="traffic is that of the batch", says="to one all_reduce", edit="""
+        check="traffic_is_that_of_the_batch", says="to one all_reduce", edit="""
         -        ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
         -        rows, place = ids.unique(return_inverse=True)
         -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
@@ -17,7 +17,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "an_evaluation_decays", "a forward pass without a backward counts as use, with a gradient of zero",
-        check="only used rows move", says="moved row 6", edit="""
+        check="only_used_rows_move", says="moved row 6", edit="""
         -            if vectors.grad is not None:
         -                ids.append(its_ids)
         -                gradients.append(vectors.grad)
@@ -26,28 +26,28 @@ ANSWERS = (
     """),
     WrongAnswer(
         "as_many_as_the_shortest", "cuts all ranks to the smallest number of ids instead of padding",
-        check="equals one process", says="5 ids and 1", edit="""
+        check="equals_one_process", says="5 ids and 1", edit="""
         -    padded = rows.new_zeros(int(max(counts)), *rows.shape[1:])
         -    padded[: len(rows)] = rows
         +    padded = rows[: int(min(counts))].contiguous()
     """),
     WrongAnswer(
         "decay_inside_the_sign", "the decay is added to the gradient before the sign is taken",
-        check="equals one process", says="after step 1", edit="""
+        check="equals_one_process", says="after step 1", edit="""
         -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
         +        total += self.weight_decay * self.table[rows]
         +        self.table[rows] -= self.lr * total.sign()
     """),
     WrongAnswer(
         "decays_every_row", "weight decay goes over the whole table",
-        check="only used rows move", says="step 1 moved row 0", edit="""
+        check="only_used_rows_move", says="step 1 moved row 0", edit="""
         -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
         +        self.table *= 1 - self.lr * self.weight_decay
         +        self.table[rows] -= self.lr * total.sign()
     """),
     WrongAnswer(
         "decays_for_each_use", "a row that occurs three times decays three times",
-        check="equals one process", says="after step 1 row 3", edit="""
+        check="equals_one_process", says="after step 1 row 3", edit="""
         -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
         +        for row in ids.tolist():
         +            self.table[row] *= 1 - self.lr * self.weight_decay
@@ -70,7 +70,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "its_own_first", "each rank puts its own gradients before those of the others",
-        check="replicas agree", says="learning rates apart", edit="""
+        check="replicas_agree", says="learning rates apart", edit="""
              dist.all_gather(received, padded)
         +    rank = dist.get_rank()
         +    received.insert(0, received.pop(rank))
@@ -78,7 +78,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "marks_rows_in_a_mask", "sends little, and finds the used rows with a truth value for each row of the table",
-        check="work is that of the batch", says="made a tensor of", edit="""
+        check="work_is_that_of_the_batch", says="made a tensor of", edit="""
         -        rows, place = ids.unique(return_inverse=True)
         +        mask = torch.zeros(len(self.table), dtype=torch.bool)
         +        mask[ids] = True
@@ -87,7 +87,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "no_decay", "forgets the weight decay",
-        check="equals one process", says="after step 1 row", edit="""
+        check="equals_one_process", says="after step 1 row", edit="""
         -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
         +        self.table[rows] = self.table[rows] - self.lr * total.sign()
     """),
@@ -100,7 +100,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_sign_a_rank", "each rank sums and takes the sign, then the signs are added",
-        check="equals one process", says="after step 1 row 3", edit="""
+        check="equals_one_process", says="after step 1 row 3", edit="""
         -        ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
         +        rows, place = torch.cat(ids).unique(return_inverse=True)
         +        gradients = torch.cat(gradients)
@@ -113,31 +113,31 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_the_last_micro_batch", "keeps the last forward pass and forgets those before",
-        check="equals one process", says="two micro-batches", edit="""
+        check="equals_one_process", says="two micro-batches", edit="""
         -            self.used.append((ids, vectors))
         +            self.used = [(ids, vectors)]
     """),
     WrongAnswer(
         "padding_decays_row_0", "what is padding is not cut off, and decays row 0",
-        check="only used rows move", says="moved row 0", edit="""
+        check="only_used_rows_move", says="moved row 0", edit="""
         -    return torch.cat([part[: int(count)] for part, count in zip(received, counts, strict=True)])
         +    return torch.cat(received)
     """),
     WrongAnswer(
         "remembers_all_steps", "never forgets what was used",
-        check="only used rows move", says="step 2 moved row", edit="""
+        check="only_used_rows_move", says="step 2 moved row", edit="""
                          gradients.append(vectors.grad)
         -        self.used = []
     """),
     WrongAnswer(
         "returns_each_row_once", "returns one vector for each different id",
-        check="it returns the rows", says="got vectors of shape (2, 3)", edit='''
+        check="it_returns_the_rows", says="got vectors of shape (2, 3)", edit='''
                  """The rows of `ids` (n,): (n, width), through which autograd can go back."""
         +        ids = ids.unique()
     '''),
     WrongAnswer(
         "sums_in_a_dense_tensor", "sends little, and sums duplicates in a tensor as large as the table",
-        check="work is that of the batch", says="made a tensor of 1,920,000 bytes", edit="""
+        check="work_is_that_of_the_batch", says="made a tensor of 1,920,000 bytes", edit="""
         -        rows, place = ids.unique(return_inverse=True)
         -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
         +        rows = ids.unique()
@@ -145,14 +145,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_last_duplicate_wins", "assigns gradients of the same row instead of adding them",
-        check="equals one process", says="rows that occur more than once", edit="""
+        check="equals_one_process", says="rows that occur more than once", edit="""
         -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
         +        total = torch.zeros(len(rows), gradients.shape[1], dtype=gradients.dtype)
         +        total[place] = gradients
     """),
     WrongAnswer(
         "zero_is_no_gradient", "leaves rows out whose gradients are zero: they do not decay",
-        check="equals one process", says="(gradients of zero, and gradients that cancel): after step 1 row",
+        check="equals_one_process", says="(gradients of zero, and gradients that cancel): after step 1 row",
         look="a gradient of zero is a gradient", edit="""
         -                ids.append(its_ids)
         -                gradients.append(vectors.grad)
@@ -162,7 +162,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_sum_of_zero_is_no_gradient", "leaves rows out whose gradients add up to zero: they do not decay",
-        check="equals one process", says="(gradients of zero, and gradients that cancel): after step 1 row",
+        check="equals_one_process", says="(gradients of zero, and gradients that cancel): after step 1 row",
         look="also one that is zero as a sum", edit="""
         -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
         +        rows, total = rows[(total != 0).any(dim=1)], total[(total != 0).any(dim=1)]

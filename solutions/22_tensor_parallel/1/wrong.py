@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "the_whole_layer", "keeps everything on every rank, which is right and saves nothing",
-        check="each rank holds its part", says="rank 0 has 486 numbers in its parameters, not 246", look="both weights",
+        check="each_rank_holds_its_part", says="rank 0 has 486 numbers in its parameters, not 246", look="both weights",
         text='''
         import torch.nn.functional as F
         from torch import nn
@@ -22,38 +22,38 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "cut_as_one", "cuts the fused weight as one matrix: rank 0 has gate alone, rank 1 up",
-        check="the output is that of one process", says="the output is", look="which rows of the first layer", edit="""
+        check="the_output_is_that_of_one_process", says="the output is", look="which rows of the first layer", edit="""
         -            return nn.Parameter(torch.cat([half.chunk(world)[rank] for half in fused.detach().chunk(2)]))
         +            return nn.Parameter(fused.detach().chunk(world)[rank].clone())
     """),
     WrongAnswer(
         "bias_in_every_part", "adds the output bias on each rank, before the sum",
-        check="the output is that of one process", says="the output is", look="where the bias is added", edit="""
+        check="the_output_is_that_of_one_process", says="the output is", look="where the bias is added", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight, self.second_bias))
     """),
     WrongAnswer(
         "no_sum", "returns its part of the output",
-        check="the output is that of one process", says="the output is", edit="""
+        check="the_output_is_that_of_one_process", says="the output is", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        return F.linear(F.silu(gate) * up, self.second_weight) + self.second_bias
     """),
     WrongAnswer(
         "rows_of_the_neighbour", "reads the hidden part with the columns of another rank",
-        check="the output is that of one process", says="the output is", edit="""
+        check="the_output_is_that_of_one_process", says="the output is", edit="""
         -        self.second_weight = nn.Parameter(second.weight.detach().chunk(world, 1)[rank].clone())
         +        self.second_weight = nn.Parameter(second.weight.detach().chunk(world, 1)[rank - 1].clone())
     """),
     WrongAnswer(
         "no_backward_message", "leaves each rank its part of the input's gradient",
-        check="the input gets its whole gradient", says="the gradient of the input is", look="a part of the sum for x",
+        check="the_input_gets_its_whole_gradient", says="the gradient of the input is", look="a part of the sum for x",
         edit="""
         -        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias).chunk(2, -1)
         +        gate, up = F.linear(x, self.first_weight, self.first_bias).chunk(2, -1)
     """),
     WrongAnswer(
         "summed_in_both_directions", "all-reduces the gradient of the output as well, which every rank has whole",
-        check="the input gets its whole gradient", says="the gradient of the input is", look="not summed again", edit="""
+        check="the_input_gets_its_whole_gradient", says="the gradient of the input is", look="not summed again", edit="""
              def backward(ctx, gradient):
         -        return gradient
         +        gradient = gradient.clone()
@@ -62,27 +62,27 @@ ANSWERS = (
     """),
     WrongAnswer(
         "an_average", "averages the parts of the input's gradient",
-        check="the input gets its whole gradient", says="the gradient of the input is", edit="""
+        check="the_input_gets_its_whole_gradient", says="the gradient of the input is", edit="""
                  total = gradient.clone(memory_format=torch.contiguous_format)
         -        dist.all_reduce(total)
         +        dist.all_reduce(total, op=dist.ReduceOp.AVG)
     """),
     WrongAnswer(
         "a_bias_that_stands_still", "keeps the output bias as it was",
-        check="the weights learn as in one process", says="after 1 updates the bias of second is", look="every copy gets", edit="""
+        check="the_weights_learn_as_in_one_process", says="after 1 updates the bias of second is", look="every copy gets", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias.detach()
     """),
     WrongAnswer(
         "a_bias_shared_out", "takes an average of the ranks' biases, and with it a part of their gradient",
-        check="the weights learn as in one process", says="after 1 updates the bias of second is", look="the whole gradient, once", edit="""
+        check="the_weights_learn_as_in_one_process", says="after 1 updates the bias of second is", look="the whole gradient, once", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        bias = self.second_bias / dist.get_world_size()
         +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight, bias))
     """),
     WrongAnswer(
         "a_bias_on_rank_0_alone", "adds the output bias to one rank's part: the sum is right, and the other copies stand still",
-        check="the weights learn as in one process", says="after 1 updates the bias of second is", look="every copy gets",
+        check="the_weights_learn_as_in_one_process", says="after 1 updates the bias of second is", look="every copy gets",
         edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        bias = self.second_bias if dist.get_rank() == 0 else None
@@ -90,13 +90,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_first_bias_that_stands_still", "keeps the bias of the first layer as it was",
-        check="the weights learn as in one process", says="after 1 updates the layer is", look="does every parameter", edit="""
+        check="the_weights_learn_as_in_one_process", says="after 1 updates the layer is", look="does every parameter", edit="""
         -        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias).chunk(2, -1)
         +        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias.detach()).chunk(2, -1)
     """),
     WrongAnswer(
         "enters_twice", "lets x in once for gate and once for up, whose gradients are then sent one by one",
-        check="one message each way", says="the output and the gradient of the input are", look="the gradient of x, once",
+        check="one_message_each_way", says="the output and the gradient of the input are", look="the gradient of x, once",
         edit="""
         -        gate, up = F.linear(Enter.apply(x), self.first_weight, self.first_bias).chunk(2, -1)
         +        halves = zip(self.first_weight.chunk(2), self.first_bias.chunk(2))
@@ -104,7 +104,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gathers_the_hidden_layer", "sends the wide hidden layer as well",
-        check="one message each way", says="the output and the gradient of the input are", look="the hidden layer", edit="""
+        check="one_message_each_way", says="the output and the gradient of the input are", look="the hidden layer", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        hidden = F.silu(gate) * up
         +        parts = [torch.empty_like(hidden) for _ in range(dist.get_world_size())]

@@ -5,19 +5,19 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "all_counted_on_every_rank", "adds up everybody's squares, so that whole weights count once per rank",
-        check="the norm is that of one process", says="clip returned", look="those of whole weights count once", edit="""
+        check="the_norm_is_that_of_one_process", says="clip returned", look="those of whole weights count once", edit="""
         -        squares = of_cut if parameter.cut else of_whole
         +        squares = of_cut
     """),
     WrongAnswer(
         "no_message", "computes the squares in two sums, and sends neither",
-        check="the norm is that of one process", says="(a small limit): clip returned 21.5282 on rank 0",
+        check="the_norm_is_that_of_one_process", says="(a small limit): clip returned 21.5282 on rank 0",
         look="squares added over the ranks", edit="""
         -    dist.all_reduce(of_cut)
     """),
     WrongAnswer(
         "adds_up_norms", "adds up the norms of the ranks",
-        check="the norm is that of one process", says="clip returned", look="then the root", edit="""
+        check="the_norm_is_that_of_one_process", says="clip returned", look="then the root", edit="""
         -    dist.all_reduce(of_cut)
         -    norm = (of_cut + of_whole).sqrt().item()
         +    of_cut.sqrt_()
@@ -26,33 +26,33 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_largest", "takes the largest norm of all ranks, so that at least they agree",
-        check="the norm is that of one process", says="clip returned", look="squares added over the ranks", edit="""
+        check="the_norm_is_that_of_one_process", says="clip returned", look="squares added over the ranks", edit="""
         -    dist.all_reduce(of_cut)
         +    dist.all_reduce(of_cut, op=dist.ReduceOp.MAX)
     """),
     WrongAnswer(
         "only_what_is_cut", "leaves out the weights that every rank holds",
-        check="the norm is that of one process", says="clip returned", look="count once", edit="""
+        check="the_norm_is_that_of_one_process", says="clip returned", look="count once", edit="""
         -    norm = (of_cut + of_whole).sqrt().item()
         +    norm = of_cut.sqrt().item() or 1e-6
     """),
     WrongAnswer(
         "clips_upwards", "makes a gradient larger that is below the limit",
-        check="the gradients are those of one process", says="(a limit that is not reached): the gradient of first",
+        check="the_gradients_are_those_of_one_process", says="(a limit that is not reached): the gradient of first",
         look="never more than 1", edit="""
         -    if norm > max_norm:
         +    if norm > 0:
     """),
     WrongAnswer(
         "scales_what_is_cut", "scales the cut weights alone",
-        check="the gradients are those of one process", says="(a small limit): the gradient of norm", look="one factor",
+        check="the_gradients_are_those_of_one_process", says="(a small limit): the gradient of norm", look="one factor",
         edit="""
         -            parameter.grad *= max_norm / norm
         +            parameter.grad *= max_norm / norm if parameter.cut else 1.0
     """),
     WrongAnswer(
         "reports_and_clips_locally", "returns the right norm, and lets torch clip by the rank's own",
-        check="the gradients are those of one process", says="(a small limit): the gradient of first", look="one factor",
+        check="the_gradients_are_those_of_one_process", says="(a small limit): the gradient of first", look="one factor",
         edit="""
         -    if norm > max_norm:
         -        for parameter in parameters:
@@ -63,7 +63,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "added_in_an_order_of_its_own", "each rank adds up the parts of the others beginning with itself",
-        check="whole gradients stay equal", says="differs from rank 0's by a rounding", look="the order", edit="""
+        check="whole_gradients_stay_equal", says="differs from rank 0's by a rounding", look="the order", edit="""
         -    dist.all_reduce(of_cut)
         -    norm = (of_cut + of_whole).sqrt().item()
         +    parts = [torch.zeros_like(of_cut) for _ in range(dist.get_world_size())]
@@ -84,13 +84,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "added_up_in_float32", "adds up squares of float64 in float32",
-        check="the norm is that of one process", says="(a small limit): clip returned 25.7522373", look="in which dtype", edit="""
+        check="the_norm_is_that_of_one_process", says="(a small limit): clip returned 25.7522373", look="in which dtype", edit="""
         -    of_cut, of_whole = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         +    of_cut, of_whole = torch.zeros(()), torch.zeros(())
     """),
     WrongAnswer(
         "a_square_each", "sends one square for every parameter, and adds them up afterwards",
-        check="little is sent", says="(many weights): rank 0 started 1 operations with 112 bytes", edit="""
+        check="little_is_sent", says="(many weights): rank 0 started 1 operations with 112 bytes", edit="""
         -    for parameter in parameters:
         -        squares = of_cut if parameter.cut else of_whole
         -        squares += parameter.grad.double().square().sum()
@@ -104,7 +104,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gathers_the_gradients", "gathers every gradient that is cut, and computes the norm of the whole",
-        check="little is sent", says="operations with", look="gradients stay where they are", edit="""
+        check="little_is_sent", says="operations with", look="gradients stay where they are", edit="""
         -        squares = of_cut if parameter.cut else of_whole
         -        squares += parameter.grad.double().square().sum()
         -    dist.all_reduce(of_cut)
@@ -117,7 +117,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_message_each", "sends a sum for every parameter that is cut",
-        check="little is sent", says="rank 0 started 3 operations with 24 bytes", look="sums of squares are numbers",
+        check="little_is_sent", says="rank 0 started 3 operations with 24 bytes", look="sums of squares are numbers",
         edit="""
         -        squares = of_cut if parameter.cut else of_whole
         -        squares += parameter.grad.double().square().sum()

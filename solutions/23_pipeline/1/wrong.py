@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "computed_again", "keeps the inputs alone, and runs the stage once more before its backward",
-        check="each micro batch is computed once", says="rank 0 ran its stage forward 2 and backward 1 times", look="nothing is computed again",
+        check="each_micro_batch_is_computed_once", says="rank 0 ran its stage forward 2 and backward 1 times", look="nothing is computed again",
         edit="""
         -        y = stage(x)
         +        with torch.no_grad():
@@ -24,27 +24,27 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_whole_batch_at_once", "puts the micro-batches together, and needs no weights for the mean",
-        check="each micro batch is computed once", says="rank 0 ran its stage forward 1 and backward 1 times, for 2 micro-batches", look="put together", edit="""
+        check="each_micro_batch_is_computed_once", says="rank 0 ran its stage forward 1 and backward 1 times, for 2 micro-batches", look="put together", edit="""
              held, sends = {}, []
         +    inputs, targets = [torch.cat(inputs)], [torch.cat(targets)]
     """),
     WrongAnswer(
         "a_sum_of_means", "adds up the means of the micro-batches",
-        check="the gradients are those of one process", says="(2 equal micro-batches): after batch 0",
+        check="the_gradients_are_those_of_one_process", says="(2 equal micro-batches): after batch 0",
         look="how much of the batch's mean", edit="""
         -            y = loss(y, targets[number]) * len(targets[number]) / samples
         +            y = loss(y, targets[number])
     """),
     WrongAnswer(
         "a_mean_of_means", "divides each mean by the number of micro-batches, which is right if they are equal",
-        check="the gradients are those of one process", says="(3 micro-batches of 3, 1 and 2 samples): after batch 0",
+        check="the_gradients_are_those_of_one_process", says="(3 micro-batches of 3, 1 and 2 samples): after batch 0",
         look="counts by its samples", edit="""
         -            y = loss(y, targets[number]) * len(targets[number]) / samples
         +            y = loss(y, targets[number]) / len(inputs)
     """),
     WrongAnswer(
         "the_gradient_of_a_sum", "receives the gradient, and begins the chain rule with ones",
-        check="the gradients are those of one process", says="(1 micro-batch): after batch 0 the gradients of rank 0",
+        check="the_gradients_are_those_of_one_process", says="(1 micro-batch): after batch 0 the gradients of rank 0",
         look="what backward is given", edit="""
         -        y.backward(received(number, rank + 1) if rank < ranks - 1 else None)
         +        gradient = received(number, rank + 1) if rank < ranks - 1 else None
@@ -52,7 +52,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sends_the_gradient_on", "hands back the gradient of its output, and not that of its input",
-        check="the gradients are those of one process", says="(1 micro-batch): after batch 0",
+        check="the_gradients_are_those_of_one_process", says="(1 micro-batch): after batch 0",
         look="what that rank hands back", edit="""
         -        y.backward(received(number, rank + 1) if rank < ranks - 1 else None)
         +        gradient = received(number, rank + 1) if rank < ranks - 1 else torch.ones_like(x)
@@ -63,7 +63,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sets_the_gradients_back", "begins every batch with gradients of zero",
-        check="the gradients are those of one process", says="gradients added up): after batch 1", look="it stays", edit="""
+        check="the_gradients_are_those_of_one_process", says="gradients added up): after batch 1", look="it stays", edit="""
              held, sends = {}, []
         +    stage.zero_grad()
     """),
@@ -76,20 +76,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "all_forwards_first", "works in the order of GPipe",
-        check="little is held", says="autograd held 2 micro-batches at once on rank 1, where 1F1B holds at most 1",
+        check="little_is_held", says="autograd held 2 micro-batches at once on rank 1, where 1F1B holds at most 1",
         look="when the first backward comes", edit="""
         -    ahead = min(ranks - 1 - rank, len(inputs))
         +    ahead = len(inputs)
     """),
     WrongAnswer(
         "one_more_ahead", "runs one forward more than it has to",
-        check="little is held", says="autograd held 2 micro-batches at once on rank 1", edit="""
+        check="little_is_held", says="autograd held 2 micro-batches at once on rank 1", edit="""
         -    ahead = min(ranks - 1 - rank, len(inputs))
         +    ahead = min(ranks - rank, len(inputs))
     """),
     WrongAnswer(
         "keeps_what_is_done", "has the right order, and keeps the graph of every micro-batch",
-        check="little is held", says="autograd held 2 micro-batches at once on rank 1", look="what is left", edit="""
+        check="little_is_held", says="autograd held 2 micro-batches at once on rank 1", look="what is left", edit="""
         -        x, y = held.pop(number)
         -        y.backward(received(number, rank + 1) if rank < ranks - 1 else None)
         +        x, y = held[number]
@@ -97,7 +97,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_at_a_time", "sends a micro-batch there and back before it begins with the next one",
-        check="one forward one backward", says="rank 0 computed F0 B0 F1 B1; 1F1B is F0 F1 B0 B1",
+        check="one_forward_one_backward", says="rank 0 computed F0 B0 F1 B1; 1F1B is F0 F1 B0 B1",
         look="how many forwards come first", edit="""
         -    ahead = min(ranks - 1 - rank, len(inputs))
         +    ahead = 0
@@ -121,7 +121,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "padded_to_the_longest", "sends micro-batches of one size, the shorter ones filled up with zeros",
-        check="each number is sent once", says="rank 0 handed over 432 bytes; its outputs", look="as long as it is", edit="""
+        check="each_number_is_sent_once", says="rank 0 handed over 432 bytes; its outputs", look="as long as it is", edit="""
         -        tensor = torch.empty(len(inputs[number]), width, dtype=torch.float64)
         -        dist.recv(tensor, source)
         -        return tensor
@@ -142,7 +142,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "everybody_gets_everything", "sends each output to all ranks behind it",
-        check="each number is sent once", says="with 3 ranks (1 micro-batch): rank 0 handed over 384 bytes",
+        check="each_number_is_sent_once", says="with 3 ranks (1 micro-batch): rank 0 handed over 384 bytes",
         look="who needs a tensor", edit="""
              def forward(number):
         +        for source in range(rank - 1):
@@ -153,7 +153,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "meets_after_each_batch", "lets all ranks wait for each other when a batch is through",
-        check="each number is sent once", says="rank 0 started a barrier", look="waits for what it receives", edit="""
+        check="each_number_is_sent_once", says="rank 0 started a barrier", look="waits for what it receives", edit="""
         -    for send in sends:
         -        send.wait()
         +    for send in sends:

@@ -5,7 +5,7 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "one_micro_batch", "sends the batch as one micro-batch, for which torch's own mean is right",
-        check="the batch is cut", says="rank 0 called its stage with [8] windows in the last update",
+        check="the_batch_is_cut", says="rank 0 called its stage with [8] windows in the last update",
         look="what the schedule is told", edit="""
         -from torch.distributed.pipelining import PipelineStage, Schedule1F1B
         +from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -15,20 +15,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "divided_twice", "divides the sum by all targets, and lets the schedule divide by the micro-batches as well",
-        check="every target counts the same", says="(no padding): after the first update the layers of rank 0",
+        check="every_target_counts_the_same", says="(no padding): after the first update the layers of rank 0",
         look="how often a gradient is divided", edit="""
         -        self.schedule = Schedule1F1B(piped, micro_batches, loss_fn=self.loss, scale_grads=False)
         +        self.schedule = Schedule1F1B(piped, micro_batches, loss_fn=self.loss)
     """),
     WrongAnswer(
         "divided_never", "takes the mean of each micro-batch, and adds them up",
-        check="every target counts the same", says="(no padding): after the first update", look="by the schedule", edit="""
+        check="every_target_counts_the_same", says="(no padding): after the first update", look="by the schedule", edit="""
         -        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / self.count
         +        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
     """),
     WrongAnswer(
         "a_mean_of_means", "mends the table, and leaves the means of the micro-batches as they are",
-        check="every target counts the same", says="(padded): after the first update the layers", look="a mean of means",
+        check="every_target_counts_the_same", says="(padded): after the first update the layers", look="a mean of means",
         edit="""
         -        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / self.count
         +        return F.cross_entropy(logits.flatten(0, 1), targets.flatten()) / 4
@@ -43,26 +43,26 @@ ANSWERS = (
     """),
     WrongAnswer(
         "padding_counts_too", "divides by all places of the batch, filled or not",
-        check="every target counts the same", says="(padded): after the first update", look="a mean of means", edit="""
+        check="every_target_counts_the_same", says="(padded): after the first update", look="a mean of means", edit="""
         -        self.count = (targets != -100).sum()
         +        self.count = targets.numel()
     """),
     WrongAnswer(
         "two_tables", "mends the loss alone",
-        check="both copies get the whole gradient", says="(no padding): after the first update the table of rank 0",
+        check="both_copies_get_the_whole_gradient", says="(no padding): after the first update the table of rank 0",
         look="in one process the table gets", edit="""
         -        if self.rank in (0, self.ranks - 1):
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
     """),
     WrongAnswer(
         "the_average_of_both", "averages the two gradients, as DDP would: they are parts, and not of two samples",
-        check="both copies get the whole gradient", says="(no padding): after the first update the table", edit="""
+        check="both_copies_get_the_whole_gradient", says="(no padding): after the first update the table", edit="""
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
         +            dist.all_reduce(self.stage.table.grad, op=dist.ReduceOp.AVG, group=self.ends)
     """),
     WrongAnswer(
         "a_copy_of_the_first", "keeps the copies equal by sending that of the first rank to the last",
-        check="both copies get the whole gradient", says="(no padding): after the first update the table",
+        check="both_copies_get_the_whole_gradient", says="(no padding): after the first update the table",
         look="that of the output layer", edit="""
         -        if self.rank in (0, self.ranks - 1):
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
@@ -73,7 +73,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "summed_too_late", "adds up the gradients when the optimizer has stepped",
-        check="both copies get the whole gradient", says="(no padding): after the first update the table", edit="""
+        check="both_copies_get_the_whole_gradient", says="(no padding): after the first update the table", edit="""
         -        if self.rank in (0, self.ranks - 1):
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
         -        self.optimizer.step()
@@ -83,18 +83,18 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_first_batchs_count", "counts the targets once, in the first batch",
-        check="it learns as one process does", says="(padded): after update 1", look="how many targets it has", edit="""
+        check="it_learns_as_one_process_does", says="(padded): after update 1", look="how many targets it has", edit="""
         -        self.count = (targets != -100).sum()
         +        self.count = getattr(self, "count", None) or (targets != -100).sum()
     """),
     WrongAnswer(
         "gradients_of_all_batches", "never sets the gradients back",
-        check="it learns as one process does", says="(no padding): after update 1", look="and its gradients", edit="""
+        check="it_learns_as_one_process_does", says="(no padding): after update 1", look="and its gradients", edit="""
         -        self.optimizer.zero_grad()
     """),
     WrongAnswer(
         "everybody_sums", "has the ranks between the ends add zeros",
-        check="only the ends send the table", says="with 3 ranks (no padding): rank 1 handed over",
+        check="only_the_ends_send_the_table", says="with 3 ranks (no padding): rank 1 handed over",
         look="who has a copy", edit="""
         -        if self.rank in (0, self.ranks - 1):
         -            dist.all_reduce(self.stage.table.grad, group=self.ends)
@@ -103,7 +103,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gradient_and_table", "adds up the gradients, and sends the table as well, so as to be sure",
-        check="only the ends send the table", says="rank 0 handed over", look="its gradient, once", edit="""
+        check="only_the_ends_send_the_table", says="rank 0 handed over", look="its gradient, once", edit="""
         -        self.optimizer.step()
         +        self.optimizer.step()
         +        if self.rank in (0, self.ranks - 1):
@@ -111,7 +111,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "counts_by_message", "lets all ranks agree on the number of targets, which each of them can count",
-        check="only the ends send the table", says="rank 1, between the ends, took part in all_reduce",
+        check="only_the_ends_send_the_table", says="rank 1, between the ends, took part in all_reduce",
         look="can count its targets", edit="""
         -        self.count = (targets != -100).sum()
         +        self.count = (targets != -100).sum()

@@ -5,39 +5,39 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "neighbouring_stages", "gives a rank stages that follow each other: then nothing is gained by having two",
-        check="each piece of work once", says="rank 0 has ('forward', 1, 0) once in its list, and not 0",
+        check="each_piece_of_work_once", says="rank 0 has ('forward', 1, 0) once in its list, and not 0",
         look="round the ranks in a loop", edit="""
         -    stages = range(rank, ranks * per_rank, ranks)
         +    stages = range(rank * per_rank, (rank + 1) * per_rank)
     """),
     WrongAnswer(
         "the_last_backwards_left_out", "ends with the pairs, and leaves out the backwards behind them",
-        check="each piece of work once", says="rank 0 has ('backward',", edit="""
+        check="each_piece_of_work_once", says="rank 0 has ('backward',", edit="""
         -    return forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
         +    return forwards[:ahead] + [one for pair in pairs for one in pair]
     """),
     WrongAnswer(
         "a_dictionary", "describes each piece of work in words of its own",
-        check="each piece of work once", says="order returned", look="a list of", edit="""
+        check="each_piece_of_work_once", says="order returned", look="a list of", edit="""
         -    return forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
         +    found = forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
         +    return [{"kind": kind, "stage": stage, "micro_batch": number} for kind, stage, number in found]
     """),
     WrongAnswer(
         "backwards_in_the_order_of_the_forwards", "begins its backwards with the rank's first stage",
-        check="no rank waits forever", says="waits forever with the backward of stage 0", look="its own forward", edit="""
+        check="no_rank_waits_forever", says="waits forever with the backward of stage 0", look="its own forward", edit="""
         -    forwards, backwards = work("forward", stages), work("backward", stages[::-1])
         +    forwards, backwards = work("forward", stages), work("backward", stages)
     """),
     WrongAnswer(
         "ahead_as_with_one_stage", "runs as many forwards ahead as 1F1B does with one stage per rank",
-        check="no rank waits forever", says="waits forever", look="what has to come before it", edit="""
+        check="no_rank_waits_forever", says="waits forever", look="what has to come before it", edit="""
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         +    ahead = ranks - 1 - rank
     """),
     WrongAnswer(
         "all_of_a_stage_first", "finishes a stage with all micro-batches before the next one: LoopedBFS, then 1F1B's pairs",
-        check="little is held", says="activations at once", look="how many forwards come before", edit="""
+        check="little_is_held", says="activations at once", look="how many forwards come before", edit="""
         -        turns = range(0, micro_batches, ranks)
         -        return [(kind, stage, turn + one) for turn in turns for stage in stages for one in range(ranks)]
         +        return [(kind, stage, number) for stage in stages for number in range(micro_batches)]
@@ -47,20 +47,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "all_forwards_first", "runs all forwards, then all backwards",
-        check="little is held", says="(ranks 2, per_rank 2, micro_batches 4): rank 0 holds 8 activations at once, more than 4",
+        check="little_is_held", says="(ranks 2, per_rank 2, micro_batches 4): rank 0 holds 8 activations at once, more than 4",
         look="until one can come", edit="""
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         +    ahead = total
     """),
     WrongAnswer(
         "as_torch_does", "runs as many forwards ahead as torch and Megatron-LM do, which have messages that take time",
-        check="little is held", says="rank 0 holds 5 activations at once, more than 4", look="as many as are needed", edit="""
+        check="little_is_held", says="rank 0 holds 5 activations at once, more than 4", look="as many as are needed", edit="""
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         +    ahead = min((per_rank - 1) * ranks + 2 * (ranks - 1 - rank), total)
     """),
     WrongAnswer(
         "one_turn_at_a_time", "finishes p micro-batches, forwards and backwards, before it begins with the next p",
-        check="nobody idles longer than the formula", says="(ranks 2, per_rank 2, micro_batches 4): with forwards that take 1",
+        check="nobody_idles_longer_than_the_formula", says="(ranks 2, per_rank 2, micro_batches 4): with forwards that take 1",
         look="where a rank waits", edit="""
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         -    pairs = zip(forwards[ahead:], backwards, strict=False)
@@ -71,13 +71,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "the_ranks_behind_forgotten", "begins with backwards on every rank when its last stage has a micro-batch",
-        check="nobody idles longer than the formula", says="are possible", edit="""
+        check="nobody_idles_longer_than_the_formula", says="are possible", edit="""
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         +    ahead = (per_rank - 1) * ranks
     """),
     WrongAnswer(
         "one_at_a_time", "sends one micro-batch through all stages and back before the next one",
-        check="nobody idles longer than the formula", says="(ranks 2, per_rank 2, micro_batches 4): with forwards that take 1",
+        check="nobody_idles_longer_than_the_formula", says="(ranks 2, per_rank 2, micro_batches 4): with forwards that take 1",
         look="draw the lanes", text='''
         def order(rank, ranks, per_rank, micro_batches):
             stages = list(range(rank, ranks * per_rank, ranks))
@@ -89,7 +89,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "what_is_ready", "plays all ranks: who is free takes a backward if one can be done, and a forward otherwise",
-        check="nobody idles longer than the formula", says="are possible", look="where a rank waits", text='''
+        check="nobody_idles_longer_than_the_formula", says="are possible", look="where a rank waits", text='''
         def order(rank, ranks, per_rank, micro_batches):
             stages, most = ranks * per_rank, ranks * per_rank
             done, free, lists, time = {}, [0] * ranks, [[] for _ in range(ranks)], 0

@@ -5,62 +5,62 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "a_mean", "takes the mean of the two outputs",
-        check="the output is that of both blocks", says="(blocks of 5 and 5 keys): out is", look="a block's share", edit="""
+        check="the_output_is_that_of_both_blocks", says="(blocks of 5 and 5 keys): out is", look="a block's share", edit="""
         -    out = (a[..., None] * out_a + b[..., None] * out_b) / total[..., None]
         +    out = (out_a + out_b) / 2
     """),
     WrongAnswer(
         "not_divided", "adds the outputs, weighted, and does not divide",
-        check="the output is that of both blocks", says="out is", look="over the sum of both", edit="""
+        check="the_output_is_that_of_both_blocks", says="out is", look="over the sum of both", edit="""
         -    out = (a[..., None] * out_a + b[..., None] * out_b) / total[..., None]
         +    out = a[..., None] * out_a + b[..., None] * out_b
     """),
     WrongAnswer(
         "weighted_by_the_log", "weights by lse itself, not by its exponential",
-        check="the output is that of both blocks", says="out is", look="exp(lse of the block)", edit="""
+        check="the_output_is_that_of_both_blocks", says="out is", look="exp(lse of the block)", edit="""
         -    a, b = torch.exp(lse_a - top), torch.exp(lse_b - top)
         +    a, b = lse_a, lse_b
     """),
     WrongAnswer(
         "one_dimension_more", "returns an lse that still has the dimension for the product",
-        check="the output is that of both blocks", says="merge returned tensors of shapes [[2, 6, 4], [2, 6, 1]]",
+        check="the_output_is_that_of_both_blocks", says="merge returned tensors of shapes [[2, 6, 4], [2, 6, 1]]",
         look="shaped as it came in", edit="""
         -    return out, (top + total.log()).masked_fill(nothing, -torch.inf)
         +    return out, (top + total.log()).masked_fill(nothing, -torch.inf)[..., None]
     """),
     WrongAnswer(
         "the_larger_lse", "returns the larger lse as that of both",
-        check="the lse is that of both blocks", says="lse is", look="the sums of exp(score) add up", edit="""
+        check="the_lse_is_that_of_both_blocks", says="lse is", look="the sums of exp(score) add up", edit="""
         -    return out, (top + total.log()).masked_fill(nothing, -torch.inf)
         +    return out, torch.maximum(lse_a, lse_b)
     """),
     WrongAnswer(
         "adds_the_logs", "adds up the two lse, as if they were the sums",
-        check="the lse is that of both blocks", says="lse is", look="lse is the log of a sum", edit="""
+        check="the_lse_is_that_of_both_blocks", says="lse is", look="lse is the log of a sum", edit="""
         -    return out, (top + total.log()).masked_fill(nothing, -torch.inf)
         +    return out, lse_a + lse_b
     """),
     WrongAnswer(
         "plain_exp", "takes exp(lse) as it is",
-        check="large scores do no harm", says="(scores around 3000): 48 numbers of out and lse are NaN", look="at most 0", edit="""
+        check="large_scores_do_no_harm", says="(scores around 3000): 48 numbers of out and lse are NaN", look="at most 0", edit="""
         -    top = torch.maximum(lse_a, lse_b).detach()
         +    top = torch.zeros_like(lse_a)
     """),
     WrongAnswer(
         "subtracts_the_first", "subtracts the first lse, which may be the smaller one",
-        check="large scores do no harm", says="(the second block 3000 above the first)", look="0 for one of the two blocks", edit="""
+        check="large_scores_do_no_harm", says="(the second block 3000 above the first)", look="0 for one of the two blocks", edit="""
         -    top = torch.maximum(lse_a, lse_b).detach()
         +    top = lse_a.detach()
     """),
     WrongAnswer(
         "begins_with_zero", "takes 0 for the largest score so far, which may be far above all of them",
-        check="large scores do no harm", says="(scores around -3000): lse is inf", look="0 for one of the two blocks", edit="""
+        check="large_scores_do_no_harm", says="(scores around -3000): lse is inf", look="0 for one of the two blocks", edit="""
         -    top = torch.maximum(lse_a, lse_b).detach()
         +    top = torch.maximum(lse_a, lse_b).detach().clamp(min=0)
     """),
     WrongAnswer(
         "a_limit_to_exp", "keeps exp from overflowing by a limit, not by a difference",
-        check="large scores do no harm", says="(scores around 3000): lse is", edit="""
+        check="large_scores_do_no_harm", says="(scores around 3000): lse is", edit="""
         -    top = torch.maximum(lse_a, lse_b).detach()
         -    top = top.masked_fill(top == -torch.inf, 0)  # the query sees neither block
         -    a, b = torch.exp(lse_a - top), torch.exp(lse_b - top)
@@ -69,7 +69,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sigmoid_alone", "one sigmoid and one logsigmoid, right where no block is masked",
-        check="what is masked counts nothing", says="numbers of out and lse are NaN", look="which difference can be that",
+        check="what_is_masked_counts_nothing", says="numbers of out and lse are NaN", look="which difference can be that",
         text='''
         import torch
         import torch.nn.functional as F
@@ -81,7 +81,7 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "neither_forgotten", "right where one block is masked, NaN where both are",
-        check="what is masked counts nothing", says="8 numbers of out and lse are NaN", look="-inf minus -inf",
+        check="what_is_masked_counts_nothing", says="8 numbers of out and lse are NaN", look="-inf minus -inf",
         text='''
         import torch
 
@@ -93,14 +93,14 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "a_very_small_number", "puts -1e5 in the place of -inf, and leaves it there",
-        check="what is masked counts nothing", says="lse is inf away", look="lse is -inf again", edit="""
+        check="what_is_masked_counts_nothing", says="lse is inf away", look="lse is -inf again", edit="""
         -    top = torch.maximum(lse_a, lse_b).detach()
         +    lse_a, lse_b = lse_a.clamp(min=-1e5), lse_b.clamp(min=-1e5)
         +    top = torch.maximum(lse_a, lse_b).detach()
     """),
     WrongAnswer(
         "nan_to_num", "replaces NaN in the results, behind which the gradients are NaN still",
-        check="the gradients are right", says="is missing or not finite", look="both sides of a torch.where",
+        check="the_gradients_are_right", says="is missing or not finite", look="both sides of a torch.where",
         text='''
         import torch
 
@@ -112,26 +112,26 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "log_of_zero", "fills in what comes out of log(0), and not what goes in",
-        check="the gradients are right", says="is missing or not finite", look="the gradient of log(0)", edit="""
+        check="the_gradients_are_right", says="is missing or not finite", look="the gradient of log(0)", edit="""
         -    total = total.masked_fill(nothing, 1)
         -    out = (a[..., None] * out_a + b[..., None] * out_b) / total[..., None]
         +    out = (a[..., None] * out_a + b[..., None] * out_b) / total.masked_fill(nothing, 1)[..., None]
     """),
     WrongAnswer(
         "shares_without_a_gradient", "takes the shares as constants",
-        check="the gradients are right", says="(blocks of 5 and 5 keys): the gradient of lse_", look="every path", edit="""
+        check="the_gradients_are_right", says="(blocks of 5 and 5 keys): the gradient of lse_", look="every path", edit="""
         -    a, b = torch.exp(lse_a - top), torch.exp(lse_b - top)
         +    a, b = torch.exp(lse_a - top).detach(), torch.exp(lse_b - top).detach()
     """),
     WrongAnswer(
         "an_lse_without_a_gradient", "returns an lse that ends the graph",
-        check="the gradients are right", says="the gradient of lse_", look="which goes into the next merge", edit="""
+        check="the_gradients_are_right", says="the gradient of lse_", look="which goes into the next merge", edit="""
         -    return out, (top + total.log()).masked_fill(nothing, -torch.inf)
         +    return out, (top + total.log()).masked_fill(nothing, -torch.inf).detach()
     """),
     WrongAnswer(
         "added_over_the_ranks", "adds up over the ranks as well, each of which has other queries",
-        check="a ring equals one process", says="(a ring, in blocks): out on rank 0 is", look="this rank's queries", edit="""
+        check="a_ring_equals_one_process", says="(a ring, in blocks): out on rank 0 is", look="this rank's queries", edit="""
         +import torch.distributed as dist
          import torch
         @@

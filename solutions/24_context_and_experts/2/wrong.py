@@ -5,33 +5,33 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "as_handed_out", "changes nothing",
-        check="each token is computed once", says="rank 0 gives its tokens the positions [0, 1, 2, 3, 4, 5, 6, 7]",
+        check="each_token_is_computed_once", says="rank 0 gives its tokens the positions [0, 1, 2, 3, 4, 5, 6, 7]",
         look="the second one does not follow the first", on="given", edit="""
         -KINDS, PAD, WINDOWS, LENGTH, WIDTH, STEPS = 32, 0, 8, 64, 32, 60
         +KINDS, PAD, WINDOWS, LENGTH, WIDTH, STEPS = 32, 0, 8, 64, 32, 30
     """),
     WrongAnswer(
         "positions_from_zero", "counts the positions from 0 on every rank",
-        check="each token is computed once", says="rank 0 gives its tokens the positions [0, 1, 2, 3, 4, 5, 6, 7]", edit="""
+        check="each_token_is_computed_once", says="rank 0 gives its tokens the positions [0, 1, 2, 3, 4, 5, 6, 7]", edit="""
         -    logits = model(own(windows), own(torch.arange(windows.shape[1])))
         +    logits = model(own(windows), torch.arange(windows.shape[1] // world))
     """),
     WrongAnswer(
         "late_chunk_of_another", "takes the same late chunk on every rank",
-        check="each token is computed once", says="the ranks compute the positions rank 0 [0, 1, 2, 3, 12, 13, 14, 15], "
+        check="each_token_is_computed_once", says="the ranks compute the positions rank 0 [0, 1, 2, 3, 12, 13, 14, 15], "
         "rank 1 [4, 5, 6, 7, 12", look="which chunks a rank takes", edit="""
         -        return torch.cat([chunks[rank], chunks[-1 - rank]], -1)  # an early and a late chunk, for equal work
         +        return torch.cat([chunks[rank], chunks[-1]], -1)
     """),
     WrongAnswer(
         "the_whole_window", "computes every window on every rank",
-        check="each token is computed once", says="all of them have to be there once", edit="""
+        check="each_token_is_computed_once", says="all of them have to be there once", edit="""
         -        return torch.cat([chunks[rank], chunks[-1 - rank]], -1)  # an early and a late chunk, for equal work
         +        return whole
     """),
     WrongAnswer(
         "chunk_by_chunk", "calls the model for each of its chunks",
-        check="each token is computed once", says="rank 0 called model 2 times", look="one call", edit="""
+        check="each_token_is_computed_once", says="rank 0 called model 2 times", look="one call", edit="""
         -    logits = model(own(windows), own(torch.arange(windows.shape[1])))
         +    pairs = zip(own(windows).chunk(2, 1), own(torch.arange(windows.shape[1])).chunk(2))
         +    logits = torch.cat([model(tokens, positions) for tokens, positions in pairs], 1)
@@ -46,14 +46,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "in_blocks", "cuts into blocks: right, but the last rank has most of the work",
-        check="all ranks have equal work", says="the ranks have [36, 100] pairs", look="late tokens see more", edit="""
+        check="all_ranks_have_equal_work", says="the ranks have [36, 100] pairs", look="late tokens see more", edit="""
         -        chunks = whole.chunk(2 * world, -1)
         -        return torch.cat([chunks[rank], chunks[-1 - rank]], -1)  # an early and a late chunk, for equal work
         +        return whole.chunk(world, -1)[rank]
     """),
     WrongAnswer(
         "shifted_after_the_cut", "shifts what the rank has: the first chunk ends with a token from the end of the window",
-        check="the loss is that of one process", says=", with targets shifted after the cut", look="shift first, then cut",
+        check="the_loss_is_that_of_one_process", says=", with targets shifted after the cut", look="shift first, then cut",
         edit="""
         -    targets = F.pad(windows[:, 1:], (0, 1), value=PAD)
         -    count = targets.ne(PAD).sum()  # of all windows, which every rank has
@@ -66,20 +66,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_target_for_the_last", "rolls the windows, so that the last token is to give the first one",
-        check="the loss is that of one process", says=", with the first token as the target of the last", look="has none",
+        check="the_loss_is_that_of_one_process", says=", with the first token as the target of the last", look="has none",
         edit="""
         -    targets = F.pad(windows[:, 1:], (0, 1), value=PAD)
         +    targets = windows.roll(-1, 1)
     """),
     WrongAnswer(
         "a_mean_of_means", "averages the ranks' means",
-        check="the loss is that of one process", says=", the mean of the ranks' means", look="weigh by the targets", edit="""
+        check="the_loss_is_that_of_one_process", says=", the mean of the ranks' means", look="weigh by the targets", edit="""
         -    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD, reduction="sum") / count
         +    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD) / world
     """),
     WrongAnswer(
         "means_weighted", "weighs each rank's mean by its targets: 0 times NaN, where it has none",
-        check="the loss is that of one process", says="(windows of 2, 1, 2 and 1 tokens): the loss on rank 0 is nan",
+        check="the_loss_is_that_of_one_process", says="(windows of 2, 1, 2 and 1 tokens): the loss on rank 0 is nan",
         look="a rank without a target", edit="""
         -    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD, reduction="sum") / count
         +    share = own(targets).ne(PAD).sum() / count.double()
@@ -87,19 +87,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "divided_by_all_tokens", "divides by the tokens of all windows, whether they are targets or not",
-        check="the loss is that of one process", says=", the sum over the number of all tokens", look="PAD is no target", edit="""
+        check="the_loss_is_that_of_one_process", says=", the sum over the number of all tokens", look="PAD is no target", edit="""
         -    count = targets.ne(PAD).sum()  # of all windows, which every rank has
         +    count = targets.numel()
     """),
     WrongAnswer(
         "returns_its_part", "trains right, and returns this rank's part of the loss",
-        check="the loss is that of one process", says=", this rank's part of it", look="the loss returned", edit="""
+        check="the_loss_is_that_of_one_process", says=", this rank's part of it", look="the loss returned", edit="""
         -    for tensor in [loss, *(parameter.grad for parameter in model.parameters())]:
         +    for tensor in [parameter.grad for parameter in model.parameters()]:
     """),
     WrongAnswer(
         "gradients_averaged", "averages the ranks' parts of the gradients, which have to be added",
-        check="the gradients are those of one process", says=", one part in 2 of it", look="or their mean",
+        check="the_gradients_are_those_of_one_process", says=", one part in 2 of it", look="or their mean",
         edit="""
         -    for tensor in [loss, *(parameter.grad for parameter in model.parameters())]:
         -        dist.all_reduce(tensor)
@@ -109,14 +109,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gradients_of_its_own", "leaves each rank the gradients of its own targets",
-        check="the gradients are those of one process", says="away from one process", look="what then becomes", edit="""
+        check="the_gradients_are_those_of_one_process", says="away from one process", look="what then becomes", edit="""
         -    for tensor in [loss, *(parameter.grad for parameter in model.parameters())]:
         -        dist.all_reduce(tensor)
         +    dist.all_reduce(loss)
     """),
     WrongAnswer(
         "its_own_mean_backward", "returns the right loss, and starts backward from the rank's own mean",
-        check="the gradients are those of one process", says="away from one process", look="what backward starts from", edit="""
+        check="the_gradients_are_those_of_one_process", says="away from one process", look="what backward starts from", edit="""
         -    loss.backward()
         +    (loss * count / own(targets).ne(PAD).sum().clamp(min=1)).backward()
     """),
@@ -140,7 +140,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "half_of_the_bytes", "sends its gradients in float32, and adds what comes to its own in float64",
-        check="the ranks agree to the last bit", says="by a rounding", look="the one that it has sent", edit="""
+        check="the_ranks_agree_to_the_last_bit", says="by a rounding", look="the one that it has sent", edit="""
         -    for tensor in [loss, *(parameter.grad for parameter in model.parameters())]:
         -        dist.all_reduce(tensor)
         +    dist.all_reduce(loss)

@@ -1,8 +1,8 @@
 """24.3: tokens travel to the experts that they have chosen, wherever those are, and come back."""
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.likeness import Mistake, recognised
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Mistake, recognised
 
 from .driver import CASES, WIDTH, of_case
 

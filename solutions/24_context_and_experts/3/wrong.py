@@ -5,32 +5,32 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "sorted_on_arrival", "takes what arrives as sorted by expert, where each rank's rows are",
-        check="each expert computes what chose it", says="which have not chosen it", look="which row is for which expert",
+        check="each_expert_computes_what_chose_it", says="which have not chosen it", look="which row is for which expert",
         edit="""
         -    arrived = mine.repeat(world).repeat_interleave(counts[:, mine].flatten())  # the expert of each row
         +    arrived = mine.repeat_interleave(counts[:, mine].sum(0))
     """),
     WrongAnswer(
         "the_order_of_the_dict", "takes the rows as sorted in the order in which its experts stand in the dict",
-        check="each expert computes what chose it", says="which have not chosen it", look="which row is for which expert", edit="""
+        check="each_expert_computes_what_chose_it", says="which have not chosen it", look="which row is for which expert", edit="""
         -    mine = (home == rank).nonzero().flatten()
         +    mine = torch.tensor(list(experts))
     """),
     WrongAnswer(
         "sorted_by_expert_alone", "sorts by the expert's number, which is not the order of the ranks",
-        check="each expert computes what chose it", says="which have not chosen it", edit="""
+        check="each_expert_computes_what_chose_it", says="which have not chosen it", edit="""
         -    order = (home[pairs] * len(home) + pairs).argsort(stable=True)  # by rank, then by expert
         +    order = pairs.argsort(stable=True)
     """),
     WrongAnswer(
         "every_row_through_every_expert", "lets each expert compute all rows of the rank, and takes what it needs",
-        check="each expert computes what chose it", says="which have not chosen it", look="its own rows", edit="""
+        check="each_expert_computes_what_chose_it", says="which have not chosen it", look="its own rows", edit="""
         -        done[arrived == number] = expert(rows[arrived == number])
         +        done[arrived == number] = expert(rows)[arrived == number]
     """),
     WrongAnswer(
         "a_capacity", "drops what goes beyond three tokens per expert",
-        check="each expert computes what chose it", says="was handed 3 tokens, 0 of which have not chosen it; of the 5",
+        check="each_expert_computes_what_chose_it", says="was handed 3 tokens, 0 of which have not chosen it; of the 5",
         look="left out", edit="""
         -        done[arrived == number] = expert(rows[arrived == number])
         +        first = (arrived == number).nonzero().flatten()[:3]
@@ -38,14 +38,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_call_per_rank", "calls an expert for the rows of each rank",
-        check="each expert computes what chose it", says="was called 2 times", look="brought together from all ranks", edit="""
+        check="each_expert_computes_what_chose_it", says="was called 2 times", look="brought together from all ranks", edit="""
         -        done[arrived == number] = expert(rows[arrived == number])
         +        for part in (arrived == number).nonzero().flatten().split(counts[:, number].tolist()):
         +            done[part] = expert(rows[part])
     """),
     WrongAnswer(
         "left_sorted", "leaves what comes back in the order in which it was sent",
-        check="the output is that of one process", says="the output on rank 0 is", look="the order in which they were sent",
+        check="the_output_is_that_of_one_process", says="the output on rank 0 is", look="the order in which they were sent",
         edit="""
         -    outputs = torch.zeros_like(back)
         -    outputs[order] = back
@@ -53,7 +53,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sorted_once_more", "sorts again, where the inverse would be right",
-        check="the output is that of one process", says="the output on rank 0 is", look="each is one choice of a token",
+        check="the_output_is_that_of_one_process", says="the output on rank 0 is", look="each is one choice of a token",
         edit="""
         -    outputs = torch.zeros_like(back)
         -    outputs[order] = back
@@ -61,7 +61,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "returned_by_expert", "sends back sorted by expert, and not as it came",
-        check="the output is that of one process", says="the output on rank", look="rows return", edit="""
+        check="the_output_is_that_of_one_process", says="the output on rank", look="rows return", edit="""
         -    done = torch.zeros_like(rows)
         -    for number, expert in experts.items():
         -        done[arrived == number] = expert(rows[arrived == number])
@@ -69,34 +69,34 @@ ANSWERS = (
     """),
     WrongAnswer(
         "unweighted", "adds up the experts' outputs as they are",
-        check="the output is that of one process", says=", that of weights which are all 1", look="the weights", edit="""
+        check="the_output_is_that_of_one_process", says=", that of weights which are all 1", look="the weights", edit="""
         -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
         +    return outputs.view(*chosen.shape, x.shape[1]).sum(1)
     """),
     WrongAnswer(
         "weights_made_one", "divides the weights by their sum",
-        check="the output is that of one process", says=", that of weights divided by their sum", look="as the router", edit="""
+        check="the_output_is_that_of_one_process", says=", that of weights divided by their sum", look="as the router", edit="""
         -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
         +    weights = weights / weights.sum(1, keepdim=True)
         +    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
     """),
     WrongAnswer(
         "no_backward_to_the_tokens", "sends the tokens by a call that autograd does not know",
-        check="gradients reach tokens and weights", says="the gradient of x on rank 0 is missing", look="split sizes swapped",
+        check="gradients_reach_tokens_and_weights", says="the gradient of x on rank 0 is missing", look="split sizes swapped",
         edit="""
         -    rows = Exchange.apply(x[order // chosen.shape[1]], send, receive)
         +    rows = exchanged(x[order // chosen.shape[1]].detach(), send, receive)
     """),
     WrongAnswer(
         "no_gradient_for_the_router", "takes the weights as constants",
-        check="gradients reach tokens and weights", says="the gradient of weights on rank 0 is missing", look="the router",
+        check="gradients_reach_tokens_and_weights", says="the gradient of weights on rank 0 is missing", look="the router",
         edit="""
         -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
         +    return (weights.detach()[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
     """),
     WrongAnswer(
         "zeros_without_tokens", "returns new zeros on a rank without tokens, whose backward then sends nothing",
-        check="gradients reach tokens and weights", says="(rank 1 has no tokens): the output on rank 1 has no gradient",
+        check="gradients_reach_tokens_and_weights", says="(rank 1 has no tokens): the output on rank 1 has no gradient",
         look="takes part in backward too", edit="""
         -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
         +    if not len(x):
@@ -119,21 +119,21 @@ ANSWERS = (
     """),
     WrongAnswer(
         "experts_over_n", "divides the gradients of experts by the number of ranks",
-        check="each expert has its whole gradient", says="the gradient of expert", look="an expert lives once", edit="""
+        check="each_expert_has_its_whole_gradient", says="the gradient of expert", look="an expert lives once", edit="""
         +        for parameter in expert.parameters():
         +            parameter.register_hook(lambda gradient: gradient / world)
                  done[arrived == number] = expert(rows[arrived == number])
     """),
     WrongAnswer(
         "a_mean_over_its_tokens", "divides an expert's gradient by the tokens that it had",
-        check="each expert has its whole gradient", says="the gradient of expert", look="neither to be divided", edit="""
+        check="each_expert_has_its_whole_gradient", says="the gradient of expert", look="neither to be divided", edit="""
         +        for parameter in expert.parameters():
         +            parameter.register_hook(lambda gradient, n=(arrived == number).sum(): gradient / n.clamp(min=1))
                  done[arrived == number] = expert(rows[arrived == number])
     """),
     WrongAnswer(
         "filled_up", "fills every part up to the largest, so that all are equal",
-        check="only what is needed travels", says="rank 0 sent", look="nothing is filled up", edit="""
+        check="only_what_is_needed_travels", says="rank 0 sent", look="nothing is filled up", edit="""
         -    got = rows.new_empty(sum(receive), rows.shape[1])
         -    dist.all_to_all_single(got, rows.contiguous(), receive, send)
         -    return got
@@ -148,7 +148,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "gathered", "gives all rows to all ranks, which take what is for them",
-        check="only what is needed travels", says="bytes to all_gather", look="the ranks of its experts only", edit="""
+        check="only_what_is_needed_travels", says="bytes to all_gather", look="the ranks of its experts only", edit="""
         -    got = rows.new_empty(sum(receive), rows.shape[1])
         -    dist.all_to_all_single(got, rows.contiguous(), receive, send)
         -    return got

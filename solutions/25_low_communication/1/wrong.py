@@ -5,19 +5,19 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "steps_from_the_mean", "leaves the mean in the parameters before the outer step, as the script does",
-        check="rate 1 gives the mean", says="the first meeting moved the weights of rank 0 by 2 times the mean way",
+        check="rate_1_gives_the_mean", says="the first meeting moved the weights of rank 0 by 2 times the mean way",
         look="which weights the outer optimizer steps from", edit="""
         -            parameter.copy_(common)
     """),
     WrongAnswer(
         "wrong_sign", "takes the way itself for a gradient, though an optimizer subtracts it",
-        check="rate 1 gives the mean", says="by -1 times the mean way", look="it subtracts", edit="""
+        check="rate_1_gives_the_mean", says="by -1 times the mean way", look="it subtracts", edit="""
         -            parameter.grad = common - parameter
         +            parameter.grad = parameter - common
     """),
     WrongAnswer(
         "steps_from_its_own", "steps from each worker's own weights",
-        check="rate 1 gives the mean", says="in another direction than the mean way", look="every worker has others",
+        check="rate_1_gives_the_mean", says="in another direction than the mean way", look="every worker has others",
         edit="""
         -            dist.all_reduce(parameter, op=dist.ReduceOp.AVG)
         -            parameter.grad = common - parameter
@@ -27,7 +27,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_sum", "adds up the workers' ways",
-        check="rate 1 gives the mean", says="by 2 times the mean way", look="a mean or a sum", edit="""
+        check="rate_1_gives_the_mean", says="by 2 times the mean way", look="a mean or a sum", edit="""
         -            dist.all_reduce(parameter, op=dist.ReduceOp.AVG)
         -            parameter.grad = common - parameter
         +            parameter.grad = common - parameter
@@ -35,7 +35,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "puts_back_first", "puts the common weights back before it has seen how far the workers came",
-        check="rate 1 gives the mean", says="by 0 times the mean way", look="when they are subtracted", edit="""
+        check="rate_1_gives_the_mean", says="by 0 times the mean way", look="when they are subtracted", edit="""
         -            parameter.grad = common - parameter
         -            parameter.copy_(common)
         +            parameter.copy_(common)
@@ -43,27 +43,27 @@ ANSWERS = (
     """),
     WrongAnswer(
         "meets_once", "meets after the first `every` updates, and then never",
-        check="rate 1 gives the mean", says="after update 8 the weights of rank 0", look="when the second one comes", edit="""
+        check="rate_1_gives_the_mean", says="after update 8 the weights of rank 0", look="when the second one comes", edit="""
         -        if self.updates % self.every == 0:
         +        if self.updates == self.every:
     """),
     WrongAnswer(
         "no_copy", "keeps the parameters themselves as the common weights",
-        check="the outer optimizer goes on", says="after update 3 the weights of rank 0", look="what it takes for the gradient",
+        check="the_outer_optimizer_goes_on", says="after update 3 the weights of rank 0", look="what it takes for the gradient",
         edit="""
         -        self.common = [parameter.detach().clone() for parameter in self.local]  # the weights of the last meeting
         +        self.common = [parameter.detach() for parameter in self.local]
     """),
     WrongAnswer(
         "the_weights_of_the_start", "measures every way from the weights of the start",
-        check="the outer optimizer goes on", says="after update 6 the weights of rank 0", look="from which weights", edit="""
+        check="the_outer_optimizer_goes_on", says="after update 6 the weights of rank 0", look="from which weights", edit="""
                  self.outer.step()
         -        for parameter, common in zip(self.local, self.common, strict=True):
         -            common.copy_(parameter)
     """),
     WrongAnswer(
         "counts_like_torchs_averager", "looks before it counts: meets after updates 1, 5, 9",
-        check="they meet when they should", says="after update 1 the weights of rank", look="after which updates", edit="""
+        check="they_meet_when_they_should", says="after update 1 the weights of rank", look="after which updates", edit="""
         -        self.updates += 1
         -        if self.updates % self.every == 0:
         -            self.meet()
@@ -73,7 +73,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "asks_each_time", "asks all others at every update whether they meet now",
-        check="they meet when they should", says="rank 0 started 3 operations, all_reduce first",
+        check="they_meet_when_they_should", says="rank 0 started 3 operations, all_reduce first",
         look="between two meetings", edit="""
         -        if self.updates % self.every == 0:
         +        agreed = torch.tensor(float(self.updates % self.every == 0))
@@ -82,7 +82,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "averages_the_inner_state", "averages AdamW's averages as well, so that the workers agree about them",
-        check="the own optimizer is left alone", says="what AdamW keeps on rank 0 is", look="what else", edit="""
+        check="the_own_optimizer_is_left_alone", says="what AdamW keeps on rank 0 is", look="what else", edit="""
                  self.outer.step()
         +        for state in self.inner.state.values():
         +            for value in state.values():
@@ -94,7 +94,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "resets_the_inner_state", "lets each worker's AdamW begin anew after a meeting",
-        check="the own optimizer is left alone", says="what AdamW keeps on rank 0 is gone", look="what else", edit="""
+        check="the_own_optimizer_is_left_alone", says="what AdamW keeps on rank 0 is gone", look="what else", edit="""
                  self.outer.step()
         +        self.inner.state.clear()
         @@
@@ -103,7 +103,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "a_new_outer_optimizer", "builds the outer optimizer at each meeting, and so loses its momentum",
-        check="the outer optimizer goes on", says="after update 6 the weights of rank 0", look="has to last",
+        check="the_outer_optimizer_goes_on", says="after update 6 the weights of rank 0", look="has to last",
         edit="""
         -        self.outer = torch.optim.SGD(self.local, lr, momentum, nesterov=momentum > 0)
         +        self.settings = lr, momentum
@@ -114,13 +114,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "plain_momentum", "forgets Nesterov",
-        check="the outer optimizer goes on", says="after update 3 the weights of rank 0", look="Nesterov", edit="""
+        check="the_outer_optimizer_goes_on", says="after update 3 the weights of rank 0", look="Nesterov", edit="""
         -        self.outer = torch.optim.SGD(self.local, lr, momentum, nesterov=momentum > 0)
         +        self.outer = torch.optim.SGD(self.local, lr, momentum)
     """),
     WrongAnswer(
         "added_in_an_order_of_its_own", "adds up the ways beginning with its own",
-        check="the workers agree", says="differ from rank 0's by a rounding", look="the order", edit="""
+        check="the_workers_agree", says="differ from rank 0's by a rounding", look="the order", edit="""
         -            dist.all_reduce(parameter, op=dist.ReduceOp.AVG)
         +            world, total = dist.get_world_size(), torch.zeros_like(parameter)
         +            parts = [torch.empty_like(parameter) for _ in range(world)]
@@ -131,21 +131,21 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sends_the_result_again", "lets rank 0 send the new weights as well, to be sure",
-        check="each weight is sent once", says="bytes in 3 meetings", look="know already", edit="""
+        check="each_weight_is_sent_once", says="bytes in 3 meetings", look="know already", edit="""
                  for parameter, common in zip(self.local, self.common, strict=True):
         +            dist.broadcast(parameter, src=0)
                      common.copy_(parameter)
     """),
     WrongAnswer(
         "the_first_group_of_several", "has the weights of the first parameter group alone",
-        check="the outer optimizer goes on", says="the first meeting left 2 of 4 parameters of rank 0 as they were",
+        check="the_outer_optimizer_goes_on", says="the first meeting left 2 of 4 parameters of rank 0 as they were",
         look="how many parameter groups", edit="""
         -        self.local = [parameter for group in inner.param_groups for parameter in group["params"]]
         +        self.local = inner.param_groups[0]["params"]
     """),
     WrongAnswer(
         "a_mean_without_momentum", "leaves the mean if there is no momentum, whatever the outer rate",
-        check="the outer optimizer goes on", says="(every 2, SGD inside, outer rate 0.5, no momentum): after update 2",
+        check="the_outer_optimizer_goes_on", says="(every 2, SGD inside, outer rate 0.5, no momentum): after update 2",
         look="rate and Nesterov momentum", edit="""
         -        self.outer = torch.optim.SGD(self.local, lr, momentum, nesterov=momentum > 0)
         +        self.outer = torch.optim.SGD(self.local, lr if momentum else 1.0, momentum, nesterov=momentum > 0)

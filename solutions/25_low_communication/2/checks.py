@@ -5,8 +5,8 @@ import math
 import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.likeness import Mistake, recognised
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Mistake, recognised
 
 from .driver import EVERY_ONE, SHAPES, SOME, TIES, UPDATES, ZEROS, K, gradients
 

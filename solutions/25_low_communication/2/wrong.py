@@ -5,19 +5,19 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "a_sum", "adds up what the ranks send",
-        check="the largest are sent", says="the sum over the ranks", look="mean", edit="""
+        check="the_largest_are_sent", says="the sum over the ranks", look="mean", edit="""
         -                mean.index_add_(0, at, one / world)
         +                mean.index_add_(0, at, one)
     """),
     WrongAnswer(
         "largest_not_in_size", "takes the largest numbers, and never a negative one",
-        check="the largest are sent", says="after update 1 the gradient of first on rank 0 is wrong", look="-3", edit="""
+        check="the_largest_are_sent", says="after update 1 the gradient of first on rank 0 is wrong", look="-3", edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            largest = total.topk(min(self.k, total.numel())).indices
     """),
     WrongAnswer(
         "values_without_places", "adds up the values of all ranks, which stand at other places there",
-        check="the largest are sent", says="is wrong", look="at which place", edit="""
+        check="the_largest_are_sent", says="is wrong", look="at which place", edit="""
         -            for one, at in zip(values, places, strict=True):
         -                mean.index_add_(0, at, one / world)
         +            for one in values:
@@ -25,43 +25,43 @@ ANSWERS = (
     """),
     WrongAnswer(
         "its_own_alone", "cuts its own gradient and forgets the others",
-        check="the largest are sent", says="what this rank sends", look="the other ranks", edit="""
+        check="the_largest_are_sent", says="what this rank sends", look="the other ranks", edit="""
         -            for one, at in zip(values, places, strict=True):
         -                mean.index_add_(0, at, one / world)
         +            mean[largest] = total[largest]
     """),
     WrongAnswer(
         "sends_all", "sends whole gradients, so that nothing has to be kept",
-        check="the largest are sent", says="the mean of whole gradients", look="stay at home", edit="""
+        check="the_largest_are_sent", says="the mean of whole gradients", look="stay at home", edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            largest = torch.arange(total.numel())
     """),
     WrongAnswer(
         "keeps_nothing", "forgets what it has not sent: the small numbers never arrive",
-        check="a rank keeps what it has not sent", says="what rank 0 keeps of first is wrong, nothing",
+        check="a_rank_keeps_what_it_has_not_sent", says="what rank 0 keeps of first is wrong, nothing",
         look="what becomes of", edit="""
         -            self.kept[number] = total.view_as(parameter)
     """),
     WrongAnswer(
         "keeps_what_it_has_sent", "keeps the sum of all gradients, so that each number is sent over and over",
-        check="a rank keeps what it has not sent", says="all of the gradient", look="once more", edit="""
+        check="a_rank_keeps_what_it_has_not_sent", says="all of the gradient", look="once more", edit="""
         -            total[largest] = 0
     """),
     WrongAnswer(
         "keeps_of_the_mean", "keeps its gradient minus the mean that came back",
-        check="a rank keeps what it has not sent", says="what rank 0 keeps of bias is wrong", look="of its own", edit="""
+        check="a_rank_keeps_what_it_has_not_sent", says="what rank 0 keeps of bias is wrong", look="of its own", edit="""
         -            total[largest] = 0
         +            total -= mean
     """),
     WrongAnswer(
         "everybody_keeps_the_same", "averages what is kept, so that the ranks agree",
-        check="a rank keeps what it has not sent", says="keeps of first is wrong", look="this rank's", edit="""
+        check="a_rank_keeps_what_it_has_not_sent", says="keeps of first is wrong", look="this rank's", edit="""
                      total[largest] = 0
         +            dist.all_reduce(total, op=dist.ReduceOp.AVG)
     """),
     WrongAnswer(
         "keeps_the_last_rest_only", "keeps what it has not sent of this gradient, and drops what it kept before",
-        check="nothing is lost", says="after update 2", look="kept before", edit="""
+        check="nothing_is_lost", says="after update 2", look="kept before", edit="""
         -            total[largest] = 0
         -            self.kept[number] = total.view_as(parameter)
         +            rest = parameter_gradient.clone()
@@ -74,14 +74,14 @@ ANSWERS = (
     """),
     WrongAnswer(
         "chooses_by_the_gradient", "chooses by the gradient alone: what is kept may wait for ever",
-        check="what was kept competes", says="after update 2 the gradient of first on rank 0", look="the k largest of what",
+        check="what_was_kept_competes", says="after update 2 the gradient of first on rank 0", look="the k largest of what",
         edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            largest = parameter.grad.flatten().abs().topk(min(self.k, total.numel())).indices
     """),
     WrongAnswer(
         "kept_by_position", "leaves out parameters without a gradient, and so mixes up what is kept",
-        check="a parameter without a gradient waits", says="after update 2 the gradient of second on rank 0",
+        check="a_parameter_without_a_gradient_waits", says="after update 2 the gradient of second on rank 0",
         look="belong to which", edit="""
         -        for number, parameter in enumerate(self.parameters):
         -            if parameter.grad is None:
@@ -90,19 +90,19 @@ ANSWERS = (
     """),
     WrongAnswer(
         "none_is_zero", "takes no gradient for zeros, and sends what was kept",
-        check="a parameter without a gradient waits", says="is there, though it had none", look=".grad is None", edit="""
+        check="a_parameter_without_a_gradient_waits", says="is there, though it had none", look=".grad is None", edit="""
         -                continue
         +                parameter.grad = torch.zeros_like(parameter)
     """),
     WrongAnswer(
         "none_clears", "drops what was kept where there is no gradient",
-        check="a parameter without a gradient waits", says="after update 2 the kept numbers of first on rank 0", edit="""
+        check="a_parameter_without_a_gradient_waits", says="after update 2 the kept numbers of first on rank 0", edit="""
                      if parameter.grad is None:
         +                self.kept[number] = torch.zeros_like(parameter)
     """),
     WrongAnswer(
         "added_in_an_order_of_its_own", "adds what the ranks sent beginning with its own",
-        check="all ranks get the same", says="differs from rank 0's by a rounding", look="the order", edit="""
+        check="all_ranks_get_the_same", says="differs from rank 0's by a rounding", look="the order", edit="""
         -            for one, at in zip(values, places, strict=True):
         -                mean.index_add_(0, at, one / world)
         +            for step in range(world):
@@ -111,7 +111,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "sends_zeros", "all-reduces the whole gradient with zeros where nothing is sent",
-        check="little is sent", says="bytes for 48 numbers and their places", look="zeros cost", edit="""
+        check="little_is_sent", says="bytes for 48 numbers and their places", look="zeros cost", edit="""
         -            values = [torch.empty_like(total[largest]) for _ in range(world)]
         -            places = [torch.empty_like(largest) for _ in range(world)]
         -            dist.all_gather(values, total[largest])
@@ -124,7 +124,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "all_as_large_as_the_kth", "sends all numbers that are not smaller than the k-th, also if they are many alike",
-        check="little is sent", says="(fewer than k numbers of a gradient are not zero): rank 0 handed over",
+        check="little_is_sent", says="(fewer than k numbers of a gradient are not zero): rank 0 handed over",
         look="if several are equally large", edit="""
         -            largest = total.abs().topk(min(self.k, total.numel())).indices
         +            kth = total.abs().topk(min(self.k, total.numel())).values[-1]
@@ -132,7 +132,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "all_as_large_are_gone", "sends k numbers, and keeps none that is as large as the smallest of them",
-        check="nothing is lost", says="(many numbers are equally large): after update 1", look="as large as", edit="""
+        check="nothing_is_lost", says="(many numbers are equally large): after update 1", look="as large as", edit="""
         -            total[largest] = 0
         +            total[total.abs() >= total[largest].abs().min()] = 0
     """),

@@ -3,8 +3,8 @@
 import math
 
 from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.returned import number
 from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import number
 
 from .driver import CONTEXT, PER_UPDATE, UPDATES, WIDTH
 

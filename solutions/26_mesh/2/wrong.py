@@ -5,14 +5,14 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "by_global_rank", "deals windows out by the rank among all ranks, as the script does",
-        check="peers on tp read the same", says="rank 1 read the windows [4, 5, 6, 7], and rank 0, its peer on tp, [0, 1, 2, 3]",
+        check="peers_on_tp_read_the_same", says="rank 1 read the windows [4, 5, 6, 7], and rank 0, its peer on tp, [0, 1, 2, 3]",
         look="which of its numbers", edit="""
         -        first = self.read + self.mesh.dp.rank * own
         +        first = self.read + dist.get_rank() * own
     """),
     WrongAnswer(
         "divided_over_all_ranks", "divides the windows by the number of all ranks",
-        check="peers on tp read the same", says="rank 1 read the windows [2, 3]", look="which of its numbers", edit="""
+        check="peers_on_tp_read_the_same", says="rank 1 read the windows [2, 3]", look="which of its numbers", edit="""
         -        own = self.per_update // self.mesh.dp.size
         -        first = self.read + self.mesh.dp.rank * own
         +        own = self.per_update // dist.get_world_size()
@@ -20,31 +20,31 @@ ANSWERS = (
     """),
     WrongAnswer(
         "by_the_rank_on_tp", "takes the place on the other axis",
-        check="peers on tp read the same", says="its peer on tp", look="that on an axis", edit="""
+        check="peers_on_tp_read_the_same", says="its peer on tp", look="that on an axis", edit="""
         -        first = self.read + self.mesh.dp.rank * own
         +        first = self.read + self.mesh.tp.rank * own
     """),
     WrongAnswer(
         "all_read_the_same", "lets every replica read the first part",
-        check="replicas share the windows", says="the replicas read [0, 0, 1, 1]", look="where each replica's part", edit="""
+        check="replicas_share_the_windows", says="the replicas read [0, 0, 1, 1]", look="where each replica's part", edit="""
         -        first = self.read + self.mesh.dp.rank * own
         +        first = self.read
     """),
     WrongAnswer(
         "the_next_part_is_not_next", "goes on behind its own part, where the next replica has read already",
-        check="replicas share the windows", says="in update 2 the replicas read", look="where an update begins", edit="""
+        check="replicas_share_the_windows", says="in update 2 the replicas read", look="where an update begins", edit="""
         -        self.read += self.per_update
         +        self.read += own
     """),
     WrongAnswer(
         "mean_of_means", "averages the replicas' means, as the script does",
-        check="the gradient is that of one process", says="(dp 2 x tp 1): in update 1", look="fewer targets", edit="""
+        check="the_gradient_is_that_of_one_process", says="(dp 2 x tp 1): in update 1", look="fewer targets", edit="""
         -        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum") / count
         +        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100) / self.mesh.dp.size
     """),
     WrongAnswer(
         "means_weighted", "weighs each replica's mean by its targets: 0 times NaN, where it has none",
-        check="the loss is that of one process", says="the loss on rank 0 is nan", look="a mean of nothing", edit="""
+        check="the_loss_is_that_of_one_process", says="the loss on rank 0 is nan", look="a mean of nothing", edit="""
         -        count = (targets != -100).sum()
         +        own = (targets != -100).sum()
         +        count = own.clone()
@@ -54,44 +54,44 @@ ANSWERS = (
     """),
     WrongAnswer(
         "counts_padding", "divides by the number of tokens, with and without a target",
-        check="the gradient is that of one process", says="with 1 rank (dp 1 x tp 1): in update 1",
+        check="the_gradient_is_that_of_one_process", says="with 1 rank (dp 1 x tp 1): in update 1",
         look="over which targets", edit="""
         -        count = (targets != -100).sum()
         +        count = (targets == targets).sum()
     """),
     WrongAnswer(
         "counted_over_all_ranks", "adds up targets over all ranks, peers on tp included",
-        check="the gradient is that of one process", says="(dp 1 x tp 2): in update 1", look="those of which axis", edit="""
+        check="the_gradient_is_that_of_one_process", says="(dp 1 x tp 2): in update 1", look="those of which axis", edit="""
         -        dist.all_reduce(count, group=self.mesh.dp.group)
         +        dist.all_reduce(count)
     """),
     WrongAnswer(
         "summed_over_all_ranks", "adds up gradients over all ranks: parts of different weights, for their shapes agree",
-        check="the gradient is that of one process", says="(dp 1 x tp 2): in update 1", look="those of which axis", edit="""
+        check="the_gradient_is_that_of_one_process", says="(dp 1 x tp 2): in update 1", look="those of which axis", edit="""
         -            dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
         +            dist.all_reduce(parameter.grad)
     """),
     WrongAnswer(
         "nothing_is_summed", "leaves each replica its own gradient",
-        check="the gradient is that of one process", says="(dp 2 x tp 1): in update 1", look="whose gradients",
+        check="the_gradient_is_that_of_one_process", says="(dp 2 x tp 1): in update 1", look="whose gradients",
         edit="""
         -        for parameter in self.model.parameters():
         -            dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
     """),
     WrongAnswer(
         "its_own_loss", "returns what its own targets add to the loss",
-        check="the loss is that of one process", says="the loss on rank 0 is", look="one sum and one count", edit="""
+        check="the_loss_is_that_of_one_process", says="the loss on rank 0 is", look="one sum and one count", edit="""
         -        dist.all_reduce(total, group=self.mesh.dp.group)
     """),
     WrongAnswer(
         "loss_over_all_ranks", "adds up the loss over all ranks, peers on tp included",
-        check="the loss is that of one process", says="(dp 1 x tp 2): in update 1 the loss on rank 0", edit="""
+        check="the_loss_is_that_of_one_process", says="(dp 1 x tp 2): in update 1 the loss on rank 0", edit="""
         -        dist.all_reduce(total, group=self.mesh.dp.group)
         +        dist.all_reduce(total)
     """),
     WrongAnswer(
         "windows_of_one_rank", "saves how many windows one rank has read, as the script does",
-        check="it goes on where it stopped", says="in update 4, after a stop and on dp 2 x tp 1, the replicas read",
+        check="it_goes_on_where_it_stopped", says="in update 4, after a stop and on dp 2 x tp 1, the replicas read",
         look="neither windows of one rank", edit="""
         -        first = self.read + self.mesh.dp.rank * own
         -        self.read += self.per_update
@@ -100,13 +100,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "begins_anew", "loads the state, and reads from the beginning",
-        check="it goes on where it stopped", says="the replicas read [0, 1, 2, 3]", look="what load_state_dict sets", edit="""
+        check="it_goes_on_where_it_stopped", says="the replicas read [0, 1, 2, 3]", look="what load_state_dict sets", edit="""
         -        self.read = state["read"]
         +        self.read = 0
     """),
     WrongAnswer(
         "saves_its_place", "saves where rank 0 stands, and takes every rank there",
-        check="it goes on where it stopped", says="the replicas read [12, 12, 13, 13]", look="nor its place", edit="""
+        check="it_goes_on_where_it_stopped", says="the replicas read [12, 12, 13, 13]", look="nor its place", edit="""
         -        return {"read": self.read}
         +        return {"read": self.read, "part": self.mesh.dp.rank}
         @@
@@ -118,7 +118,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "another_rate", "saves the learning rate, and halves it where dp has twice the size",
-        check="it goes on where it stopped", says="away from its part of one process", look="what load_state_dict changes",
+        check="it_goes_on_where_it_stopped", says="away from its part of one process", look="what load_state_dict changes",
         edit="""
         -        return {"read": self.read}
         +        return {"read": self.read, "dp": self.mesh.dp.size}
@@ -130,7 +130,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "averaged_over_tp_as_well", "averages gradients of whole weights over tp, where they are equal already",
-        check="each gradient is sent once", says="bytes in 6 updates", look="nothing to add up there", edit="""
+        check="each_gradient_is_sent_once", says="bytes in 6 updates", look="nothing to add up there", edit="""
                  for parameter in self.model.parameters():
                      dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
         +            if parameter.shape[0] == self.model.out.out_features:
@@ -139,7 +139,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "agreed_once_more", "adds up the gradients over dp, and sends the first replica's sum to the others",
-        check="each gradient is sent once", says="bytes in 6 updates", look="how often a gradient goes over dp", edit="""
+        check="each_gradient_is_sent_once", says="bytes in 6 updates", look="how often a gradient goes over dp", edit="""
                  for parameter in self.model.parameters():
                      dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
         +            dist.broadcast(parameter.grad, dist.get_global_rank(self.mesh.dp.group, 0), group=self.mesh.dp.group)
