@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp_course.grader.answer_record import Call, Case, Job, JobRecord, LogsOf, cases
+from ddp_course.grader.answer_record import Call, Case, Job, JobRecord, LogsOf, cases, where
 from ddp_course.grader.verdict import Wrong
 
 __all__ = ["Call", "Case", "Check", "Detector", "Job", "JobRecord", "LogsOf", "Mistake", "Wrong", "cases", "check"]
@@ -52,7 +52,9 @@ class Check:
         return self.ask(records)
 
 
-def check(sentence: Text, jobs: Iterable[Job] | None = None, begin: str = "{where}") -> Callable[[Callable], Check]:
+def check(
+    sentence: Text, jobs: Iterable[Job] | None = None, given: Collection[str] | None = None, begin: str = "{where}"
+) -> Callable[[Callable], Check]:
     """Make a check of a function, which is called as its parameters say:
 
     (case, rank, result)   for each call of the answer in these jobs and each rank, with what the rank returned
@@ -63,8 +65,9 @@ def check(sentence: Text, jobs: Iterable[Job] | None = None, begin: str = "{wher
     sentence   what the learner reads if nothing was wrong; or a function that makes it of the list of all that was
                returned, such as lambda left: f"at most {max(left)} are left out"
     jobs       default: all jobs of the exercise
-    begin      what stands before `observed` of a case: "with 3 ranks (rank 1 has no values): "; "{given}: " leaves
-               the ranks out
+    given      the calls that it is about, by what is special in them; default: all
+    begin      what stands before `observed` of a case: "with 3 ranks (rank 1 has no values): ". "{given}: " leaves the
+               ranks out, "{ranks}: " the words of the call
     """
 
     def made(function: Callable) -> Check:
@@ -78,7 +81,8 @@ def check(sentence: Text, jobs: Iterable[Job] | None = None, begin: str = "{wher
             elif parameters == ["cases"]:
                 returned = [function(list(cases([record]))) for record in mine]
             else:
-                returned = [value for case in cases(mine) for value in _asked(function, parameters, case, begin)]
+                about = (case for case in cases(mine) if given is None or case.given in given)
+                returned = [value for case in about for value in _asked(function, parameters, case, begin)]
             return sentence(returned) if callable(sentence) else sentence
 
         return Check(function.__name__, ask)
@@ -92,7 +96,8 @@ def _asked(function, parameters, case, begin):
             return [function(case)]
         return [function(case, rank, result) for rank, result in enumerate(case.results)]
     except Wrong as wrong:
-        raise Wrong(begin.format(where=case.where, given=case.given) + wrong.observed, wrong.look) from None
+        words = {"where": case.where, "given": case.given, "ranks": where(case.world).removesuffix(": ")}
+        raise Wrong(begin.format(**words) + wrong.observed, wrong.look) from None
 
 
 # ---- what was returned, and how it is shown -----------------------------------------------------------------------
@@ -237,12 +242,12 @@ class Detector:
 
     def _says(self, right, name, but, look_at, sentence):
         def says(case):
-            if case.given in (self.right if right else self.broken) and case.results[0] is not right:
+            if case.results[0] is not right:
                 why, where = (text(case.given) if callable(text) else text for text in (but, look_at))
                 raise Wrong(f"{self.name} returned {not right}{why}", where)
 
         says.__name__ = name
-        return check(sentence, self.jobs)(says)
+        return check(sentence, self.jobs, self.right if right else self.broken)(says)
 
 
 def expect_one_verdict(case: Case, detector: str, look_at: str) -> None:

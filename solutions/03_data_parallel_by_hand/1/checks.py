@@ -1,8 +1,6 @@
 """03.1: gradients that are summed where they should be averaged; AdamW hides it, a detector must not."""
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import Detector
+from ddp_course.grader.vocabulary import Call, Detector, Job, check, expect
 
 RIGHT = (
     "the mean",
@@ -81,26 +79,21 @@ DETECTED = [
 ]
 
 
-def gradients_become_the_mean(records):
-    """synchronize_gradients leaves the mean over the ranks in every .grad, on every rank."""
-    for case in cases(records[len(DETECT) :]):
-        for rank, result in enumerate(case.results):
-            for name, times in result.items():
-                if times is None or not all(abs(one - 1) < TOLERANCE for one in times):
-                    mixed = times is not None and not times[1] - times[0] < TOLERANCE
-                    found = "None" if times is None else f"{times[0]:.3g} times the mean over the ranks"
-                    found = f"{times[0]:.3g} to {times[1]:.3g} times the mean, by element" if mixed else found
-                    look = "whether each element comes back to its own place"
-                    if not mixed:
-                        look = "what a sum has to be divided by, and how often"
-                    elif all(abs(one - 1) < 0.02 for one in times):
-                        look = "what rounds the gradients: in which dtype do they travel?"
-                    raise Wrong(
-                        f"with {case.world} rank{'s' * (case.world > 1)}: after your {REPAIRED} the gradient of "
-                        f"{name} on rank {rank} is {found}",
-                        look,
-                    )
-    return "your synchronize_gradients leaves the mean, on 1 and 3 ranks, in float32 and float64"
-
-
-CHECKS = [*DETECTED, gradients_become_the_mean]
+@check(f"your {REPAIRED} leaves the mean, on 1 and 3 ranks, in float32 and float64", REPAIR, begin="{ranks}: ")
+def gradients_become_the_mean(case, rank, result):
+    for name, times in result.items():
+        shown, look_at = "None", "what a sum has to be divided by, and how often"
+        if times is not None:
+            mixed = not times[1] - times[0] < TOLERANCE
+            shown = f"{times[0]:.3g} to {times[1]:.3g} times the mean, by element"
+            if not mixed:
+                shown = f"{times[0]:.3g} times the mean over the ranks"
+            elif all(abs(factor - 1) < 0.02 for factor in times):
+                look_at = "what rounds the gradients: in which dtype do they travel?"
+            else:
+                look_at = "whether each element comes back to its own place"
+        expect(
+            times is not None and all(abs(factor - 1) < TOLERANCE for factor in times),
+            f"after your {REPAIRED} the gradient of {name} on rank {rank} is {shown}",
+            look_at,
+        )

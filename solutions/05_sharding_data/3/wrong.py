@@ -41,7 +41,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "one_global_batch_too_few", "its last full global batch is lost",
-        check="nothing_is_read_twice_and_little_left_out", says="samples are read by nobody", edit="""
+        check="each_sample_is_read_once", says="samples are read by nobody", edit="""
         -    for start in range(0, len(order) - joint + 1, joint):
         +    for start in range(0, len(order) - joint, joint):
     """),
@@ -75,7 +75,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "pads", "begins again at the front to fill the last global batch, as a sampler does",
-        check="nothing_is_read_twice_and_little_left_out",
+        check="each_sample_is_read_once",
         says="readings are of samples that were read before", edit="""
              joint = world_size * batch_size
         +    order += order[: -len(order) % joint]
@@ -89,7 +89,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "seed_of_the_rank", "shards at the source, out of an order of its own",
-        check="nothing_is_read_twice_and_little_left_out",
+        check="each_sample_is_read_once",
         says="readings are of samples that were read before", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.Random(42 + 1000 * epoch + rank).shuffle(order)  # the same on all ranks
@@ -202,7 +202,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "unseeded", "shuffles without a seed, differently on each rank",
-        check="nothing_is_read_twice_and_little_left_out",
+        check="each_sample_is_read_once",
         says="readings are of samples that were read before", edit="""
         -    random.Random(42 + 1000 * epoch).shuffle(order)  # the same on all ranks
         +    random.shuffle(order)  # the same on all ranks

@@ -2,8 +2,7 @@
 
 import hashlib
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
 
 FUNCTION = "diagnose"
 KINDS = ("samples", "random", "collectives", "gradient", "optimizer", "parameters")
@@ -72,7 +71,7 @@ SOUND = {
     ),
     "a random state returns on another rank, steps later": run(4, 3, copied("random", 3, 2, 0, of_step=0)),
 }
-WRONG = {  # what is right: (step, what, ranks)
+FAULTY = {  # what is right: (step, what, ranks)
     "a flipped bit in a weight of rank 2": (run(6, 4, odd("parameters", [2], range(3, 6))), 3, "parameters", [2]),
     "a flipped bit in the momentum of rank 3": (
         run(6, 4, odd("optimizer", [3], range(2, 6)), odd("parameters", [3], range(3, 6))),
@@ -155,74 +154,53 @@ WRONG = {  # what is right: (step, what, ranks)
         [3],
     ),
 }
-REPORTS = SOUND | {given: report for given, (report, *_) in WRONG.items()}
+REPORTS = SOUND | {given: report for given, (report, *_) in FAULTY.items()}
 JOBS = [Job(1, FUNCTION, tuple(Call([(report,)], given) for given, report in REPORTS.items()))]
 
 
-def a_sound_run_is_left_alone(records):
-    """diagnose returns None for a run in which nothing is wrong."""
-    for case in cases(records):
-        if case.given in SOUND and case.results[0] is not None:
-            look = {
-                "samples return in the next epoch": "within one step, not in the whole run, no sample comes twice",
-                "a random state returns on another rank, steps later": "random states are compared within a step",
-            }.get(case.given, "samples and random states have to differ between the ranks, and nothing else")
-            raise Wrong(f"{case.given}: {FUNCTION} returned {case.results[0]!r}, not None", look)
-    return f"{len(SOUND)} sound runs are left alone"
+@check(f"{len(SOUND)} sound runs are left alone", given=SOUND, begin="{given}: ")
+def a_sound_run_is_left_alone(case):
+    look_at = {
+        "samples return in the next epoch": "within one step, not in the whole run, no sample comes twice",
+        "a random state returns on another rank, steps later": "random states are compared within a step",
+    }.get(case.given, "samples and random states have to differ between the ranks, and nothing else")
+    expect(case.results[0] is None, f"{FUNCTION} returned {case.results[0]!r}, not None", look_at)
 
 
-def the_first_step_is_named(records):
-    """The step is the first one in which anything is wrong."""
-    for case, step, _, _ in diagnoses(records):
-        [result] = case.results
-        if not isinstance(result, dict) or set(result) != {"step", "what", "ranks"}:
-            look = "the return value: a dict with step, what and ranks"
-            if result is None:
-                look = missed(case.given)
-            raise Wrong(f"{case.given}: {FUNCTION} returned {result!r}", look)
-        if result["step"] != step:
-            look = "a later step shows what followed" if result["step"] > step else "is that step wrong in anything?"
-            if result["step"] > step and WRONG[case.given][2] in (*OWN, "collectives"):
-                look = missed(case.given)
-            raise Wrong(f"{case.given}: {FUNCTION} named step {result['step']!r}, not {step}", look)
-    return "the step is the first one in which anything is wrong"
+@check("the step is the first one in which anything is wrong", given=FAULTY, begin="{given}: ")
+def the_first_step_is_named(case):
+    [result], (_, step, what, _) = case.results, FAULTY[case.given]
+    expect(
+        isinstance(result, dict) and set(result) == {"step", "what", "ranks"},
+        f"{FUNCTION} returned {result!r}",
+        "the return value: a dict with step, what and ranks" if result is not None else missed(case.given),
+    )
+    if result["step"] != step:
+        look_at = "is that step wrong in anything?"
+        if result["step"] > step:
+            look_at = missed(case.given) if what in (*OWN, "collectives") else "a later step shows what followed"
+        raise Wrong(f"{FUNCTION} named step {result['step']!r}, not {step}", look_at)
 
 
-def the_cause_is_named(records):
-    """What is the first kind that is wrong in that step, in the order of KINDS."""
-    for case, _, what, _ in diagnoses(records):
-        found = case.results[0]["what"]
-        if found != what:
-            look = "a step reads samples, draws random numbers, communicates, and updates last: KINDS has this order"
-            if what == "collectives":
-                look = f"{missed(case.given)}; and a step communicates before it updates: KINDS has this order"
-            raise Wrong(f"{case.given}: {FUNCTION} named {found!r}, not {what!r}", look)
-    return "what is wrong first within the step is named, and not what follows from it"
+@check("what is wrong first within the step is named, and not what follows from it", given=FAULTY, begin="{given}: ")
+def the_cause_is_named(case):
+    what, named = FAULTY[case.given][2], case.results[0]["what"]
+    look_at = "a step reads samples, draws random numbers, communicates, and updates last: KINDS has this order"
+    if what == "collectives":
+        look_at = f"{missed(case.given)}; and a step communicates before it updates: KINDS has this order"
+    expect(named == what, f"{FUNCTION} named {named!r}, not {what!r}", look_at)
 
 
-def the_ranks_are_right(records):
-    """The ranks are those that are wrong; none, if no state is held by more than half of them."""
-    for case, _, what, ranks in diagnoses(records):
-        found = case.results[0]["ranks"]
-        if found != ranks:
-            if what in OWN:
-                look = "the rank that has what a lower rank has; all of these, and not the lower rank"
-            elif not ranks:
-                look = "more than half of the ranks have to agree before another one can be called wrong"
-            else:
-                look = "all ranks that do not hold what more than half of the ranks hold; rank 0 is one of many"
-            raise Wrong(f"{case.given}: {FUNCTION} named the ranks {found!r}, not {ranks}", look)
-    return f"the ranks are right in {len(WRONG)} runs, also where nobody can say"
-
-
-CHECKS = [a_sound_run_is_left_alone, the_first_step_is_named, the_cause_is_named, the_ranks_are_right]
-
-
-def diagnoses(records):
-    for case in cases(records):
-        if case.given in WRONG:
-            _, step, what, ranks = WRONG[case.given]
-            yield case, step, what, ranks
+@check(f"the ranks are right in {len(FAULTY)} runs, also where nobody can say", given=FAULTY, begin="{given}: ")
+def the_ranks_are_right(case):
+    (_, _, what, ranks), named = FAULTY[case.given], case.results[0]["ranks"]
+    if what in OWN:
+        look_at = "the rank that has what a lower rank has; all of these, and not the lower rank"
+    elif not ranks:
+        look_at = "more than half of the ranks have to agree before another one can be called wrong"
+    else:
+        look_at = "all ranks that do not hold what more than half of the ranks hold; rank 0 is one of many"
+    expect(named == ranks, f"{FUNCTION} named the ranks {named!r}, not {ranks}", look_at)
 
 
 def missed(given):
@@ -231,4 +209,4 @@ def missed(given):
         "samples": "one sample that two ranks read in a step is enough, at whichever places",
         "random": "random states that are equal on two ranks",
         "collectives": "name, sizes and order of the collectives, also their number",
-    }.get(WRONG[given][2], f"{WRONG[given][2]}: equal on all ranks, in every step")
+    }.get(FAULTY[given][2], f"{FAULTY[given][2]}: equal on all ranks, in every step")

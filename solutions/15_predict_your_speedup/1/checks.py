@@ -4,9 +4,7 @@ import json
 import math
 from pathlib import Path
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import Mistake, number, recognised
+from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, cases, check, expect, number, recognised
 from ddp_course.predict.schedule import MIB, Compute, Gradient, buckets, simulate
 
 from . import given as given_script
@@ -14,43 +12,36 @@ from . import given as given_script
 GIVEN = Path(__file__).with_name("given.py")
 FUNCTION, WITHIN = "step_seconds", 0.15
 CASES, ALONE = given_script.CASES, "one machine"
-MEASURED = Job(2, script=GIVEN, seconds=50.0, patience=50.0, loads=("torch._dynamo",))
-JOBS = [
-    Job(1, FUNCTION),  # is there an answer at all? Measuring takes seconds
-    MEASURED,
-    Job(1, FUNCTION, tuple(Call([(case,)], name) for name, case in CASES.items()), driver=True),
-]
+MEASURE = Job(2, script=GIVEN, seconds=50.0, patience=50.0, loads=("torch._dynamo",))
+PREDICT = Job(1, FUNCTION, tuple(Call([(case,)], name) for name, case in CASES.items()), driver=True)
+JOBS = [Job(1, FUNCTION), MEASURE, PREDICT]  # the first: is there an answer at all? Measuring takes seconds
 
 
-def written_by_hand(records):
-    """Nothing of ddp_course.predict is used."""
-    for case in cases(records[2:]):
-        if case.results[0]["ready_made"]:
-            raise Wrong(f"{FUNCTION} has loaded ddp_course.predict", "the imports: the schedule is yours to write")
-    return "the schedule is written by hand"
+@check("the schedule is written by hand", [PREDICT], begin="")
+def written_by_hand(case, rank, result):
+    look_at = "the imports: the schedule is yours to write"
+    expect(not result["ready_made"], f"{FUNCTION} has loaded ddp_course.predict", look_at)
 
 
-def returns_seconds(records):
-    """step_seconds returns one number above 0."""
-    for case, found, _ in predictions(records):
-        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < math.inf:
-            raise Wrong(f"{case.given}: {FUNCTION} returned {found!r}", "the return value: seconds, as one number")
-    return "each prediction is a number of seconds"
+@check("each prediction is a number of seconds", [PREDICT], begin="{given}: ")
+def returns_seconds(case, rank, result):
+    seconds = number(result["seconds"])
+    whole = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < math.inf
+    expect(whole, f"{FUNCTION} returned {seconds!r}", "the return value: seconds, as one number")
 
 
+@check(lambda errors: f"one machine is predicted with an error of {errors[0]:.0%}")
 def computation_is_predicted(records):
-    """Without messages the step is as long as what is computed, within 15 %."""
-    error = max(judged(*one) for one in predictions(records) if one[0].given == ALONE)
-    return f"one machine is predicted with an error of {error:.0%}"
+    return max(judged(*prediction) for prediction in predictions(records) if prediction[0].given == ALONE)
 
 
+@check(
+    lambda errors: (
+        f"{len(errors[0])} measured steps with messages are predicted, with errors of at most {max(errors[0]):.0%}"
+    )
+)
 def steps_are_predicted(records):
-    """With messages the step is as long as measured, within 15 %."""
-    errors = [judged(*one) for one in predictions(records) if one[0].given != ALONE]
-    return f"{len(errors)} measured steps with messages are predicted, with errors of at most {max(errors):.0%}"
-
-
-CHECKS = [written_by_hand, returns_seconds, computation_is_predicted, steps_are_predicted]
+    return [judged(*prediction) for prediction in predictions(records) if prediction[0].given != ALONE]
 
 
 def predictions(records):
@@ -62,15 +53,17 @@ def predictions(records):
         yield case, number(case.results[0]["seconds"]), measured[case.given]
 
 
-def judged(case, found, measured):
+def judged(case, predicted, measured):
     """The error of a prediction; raises Wrong if it is too large. What the step lost to other programs is not counted
     against a prediction: on a busy machine the measurement is a range."""
     took, lost = measured["seconds"], measured["lost"]
-    if not (1 - WITHIN) * (took - lost) <= found <= (1 + WITHIN) * took:
-        words, look = recognised(found, mistakes(**case.args[0][0]), otherwise(case.given), rel_tol=0.002)
+    if not (1 - WITHIN) * (took - lost) <= predicted <= (1 + WITHIN) * took:
+        words, look = recognised(predicted, mistakes(**case.args[0][0]), otherwise(case.given), rel_tol=0.002)
         busy = f" (up to {1e3 * lost:.0f} ms of it lost to other programs)" if lost > 0.05 * took else ""
-        raise Wrong(f"{case.given}: predicted {1e3 * found:.0f} ms, measured {1e3 * took:.0f} ms{busy}{words}", look)
-    return abs(found / took - 1)
+        raise Wrong(
+            f"{case.given}: predicted {1e3 * predicted:.0f} ms, measured {1e3 * took:.0f} ms{busy}{words}", look
+        )
+    return abs(predicted / took - 1)
 
 
 def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, latency, bits_per_second):

@@ -2,7 +2,7 @@
 
 from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
-ALONE, TOGETHER = "computation is predicted", "steps are predicted"
+ALONE, TOGETHER = "computation_is_predicted", "steps_are_predicted"
 
 ANSWERS = (
     WrongAnswer(

@@ -2,8 +2,8 @@
 
 from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
-ONCE, ORDER = "each gradient is in one bucket", "buckets follow backward"
-AGREE, FASTER = "all ranks agree", "a tenth faster than the default"
+ONCE, ORDER = "each_gradient_is_in_one_bucket", "buckets_follow_backward"
+AGREE, FASTER = "all_ranks_agree", "a_tenth_faster_than_the_default"
 
 ANSWERS = (
     WrongAnswer(

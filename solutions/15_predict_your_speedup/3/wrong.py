@@ -2,7 +2,7 @@
 
 from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
-BANDWIDTH, LATENCY = "the bandwidth is right", "the latency is right"
+BANDWIDTH, LATENCY = "the_bandwidth_is_right", "the_latency_is_right"
 
 ANSWERS = (
     WrongAnswer(

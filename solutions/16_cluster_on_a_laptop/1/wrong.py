@@ -2,8 +2,8 @@
 
 from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
-ASKED, SAVED = "the tasks are asked before the limit", "both tasks save"
-QUEUE, RESUMED = "the job goes back into the queue", "each attempt goes on where it was"
+ASKED, SAVED = "the_tasks_are_asked_before_the_limit", "both_tasks_save"
+QUEUE, RESUMED = "the_job_goes_back_into_the_queue", "each_attempt_goes_on_where_it_was"
 ANSWERS = (
     WrongAnswer(
         "kills_srun", "sends SIGTERM to srun, which kills its tasks",

@@ -2,7 +2,7 @@
 
 from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
-BLAMED, NAMED, MENDED = "no machine is blamed without cause", "every wrong machine is named", "the setting mends it"
+BLAMED, NAMED, MENDED = "no_machine_is_blamed_without_cause", "every_wrong_machine_is_named", "the_setting_mends_it"
 ANSWERS = (
     WrongAnswer(
         "the_name_comes_first", "looks at the host name, also where the variable says something else",

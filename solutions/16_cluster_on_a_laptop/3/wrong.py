@@ -2,8 +2,8 @@
 
 from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
-WHOLE, ONCE = "every rank gets the whole file", "each machine downloads once"
-PART, ERROR, SENT = "nobody sees a part", "an error reaches every rank", "the file is not sent"
+WHOLE, ONCE = "every_rank_gets_the_whole_file", "each_machine_downloads_once"
+PART, ERROR, SENT = "nobody_sees_a_part", "an_error_reaches_every_rank", "the_file_is_not_sent"
 ANSWERS = (
     WrongAnswer(
         "once_per_job", "downloads on rank 0 alone",
