@@ -1,5 +1,6 @@
 """The grader whatever the answer does: four states, exit codes, hints; it ends in time and leaves nothing behind."""
 
+import contextlib
 import json
 import os
 import re
@@ -226,14 +227,15 @@ def test_hostile_answers():
 def test_a_lane_that_dies_spoils_no_answer_of_another(monkeypatch):
     job, limits = Job(1, script=Path(write(RIGHT)), may_fail=True), []
 
-    def harness(command, environment, folder, limit, output):  # its second lane ran nothing
+    @contextlib.contextmanager
+    def harness(command, environment, folder):  # its second lane ran nothing
         (folder / "0").mkdir()
         (folder / "0" / "ended.json").write_text(json.dumps(asdict(Ending([0], [], False, False))))
-        limits.append(limit)
-        output.finish()
+        yield
         shutil.rmtree(folder)
 
-    monkeypatch.setattr(answer_run, "supervised", harness)
+    monkeypatch.setattr(answer_run, "supervisor", harness)
+    monkeypatch.setattr(answer_run, "until_the_end", lambda process, limit: limits.append(limit))
     records = run_answers([(job.script, [job], "")] * 4, lanes=2)
     assert [record.finished for [record] in records] == [True, False, True, False]
     assert limits == [answer_run.LONGEST_RUN + answer_run.LONGEST_ANSWER]  # two answers, one after the other

@@ -9,11 +9,11 @@ import pickle
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
+
+from ddp_doctor.launch.supervised import supervised_environment, supervisor, until_the_end
 
 from ddp_course.grader.answer_record import Job, JobRecord, read_record
 from ddp_course.grader.harness.job import Task, run_of
-from ddp_course.launcher.launch import supervised, supervised_environment
 
 PACKAGE_FOLDER = Path(__file__).parents[2]
 START = "ddp_course.grader.harness.start"
@@ -43,7 +43,6 @@ def run_answers(answers: list[tuple[Path, list[Job], str]], lanes: int = 1) -> l
         ]
     (folder / "tasks.pickle").write_bytes(pickle.dumps(tasks))
     (folder / "tmp").mkdir()
-    records: list[JobRecord] = []
     environment = supervised_environment() | {
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",  # an answer is judged alike on every machine
@@ -51,15 +50,12 @@ def run_answers(answers: list[tuple[Path, list[Job], str]], lanes: int = 1) -> l
         "TMPDIR": str(folder / "tmp"),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE_FOLDER), os.environ.get("PYTHONPATH")])),
     }
-    output = SimpleNamespace(
-        run=SimpleNamespace(timed_out=False),
-        pass_on=lambda: None,
-        finish=lambda: records.extend(read_record(folder / str(n), task.job) for n, task in enumerate(tasks)),
-    )
     in_turn = -(-len(answers) // lanes)  # in the fullest lane
     limit = LONGEST_RUN + LONGEST_ANSWER * (in_turn - 1)
     # -P: nothing in this folder shadows a module that the harness imports
-    supervised([sys.executable, "-P", "-m", START, str(folder)], environment, folder, limit, output)
+    with supervisor([sys.executable, "-P", "-m", START, str(folder)], environment, folder) as process:
+        until_the_end(process, limit)
+        records = [read_record(folder / str(number), task.job) for number, task in enumerate(tasks)]
     by_run = {(task.lane, run_of(task.job, task.owner)): record for task, record in zip(tasks, records, strict=True)}
     return [[by_run[owner % lanes, run_of(job, owner)] for job in jobs] for owner, (_, jobs, _) in enumerate(answers)]
 

@@ -1,5 +1,6 @@
 """Runs a command to its end under `supervise.py`, and follows what its ranks print: nothing of it is left behind."""
 
+import contextlib
 import json
 import os
 import select
@@ -59,16 +60,15 @@ def supervised_environment() -> dict[str, str]:
     }
 
 
-def supervised(command, environment, folder, timeout, output, stop_when=lambda: False):
-    """Runs `command` under supervise.py to its end and fills output.run; returns the ranks running at the timeout.
+@contextlib.contextmanager
+def supervisor(command, environment, folder):
+    """Starts `command` under supervise.py, its output in `folder`; yields the supervisor, for `until_the_end`.
 
-    stop_when: asked many times a second; True ends the run as its timeout does.
+    Behind the block nothing of it is left, whatever happened in it: neither a process nor the folder.
     """
-    start = time.monotonic()
-    deadline = None if timeout is None else start + timeout
     supervise = Path(__file__).with_name("supervise.py")
     with open(folder / "supervisor.log", "wb") as log:
-        supervisor = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-P", supervise, str(os.getpid()), str(folder), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -78,53 +78,70 @@ def supervised(command, environment, folder, timeout, output, stop_when=lambda: 
             env=environment,
         )
     try:
-        try:
-            report = _follow(supervisor, output, deadline, stop_when)
-            if report is None:
-                output.run.timed_out = True
-                report = _stop(supervisor, output, TIMEOUT_GRACE)
-        except KeyboardInterrupt:
-            _stop(supervisor, output, INTERRUPT_GRACE)
-            output.finish()
-            raise
-        if not report:
-            sweep(environment[RUN_VARIABLE])
-        output.finish()
-        output.run.exit_code = report.get("exit_code")
-        return report.get("running", {}).get(getattr(output, "number", "LOCAL_RANK"), [])
+        yield process
     finally:
         try:
-            supervisor.stdin.close()  # as if we had died: ends whatever still runs, removes the folder
-            supervisor.wait(15)
+            process.stdin.close()  # as if we had died: ends whatever still runs, removes the folder
+            process.wait(15)
         except subprocess.TimeoutExpired:
             pass  # the next line does its work
         finally:
             sweep(environment[RUN_VARIABLE])  # finds something only if the supervisor was killed
-            supervisor.wait()
-            supervisor.stdout.close()
+            process.wait()
+            process.stdout.close()
             shutil.rmtree(folder, ignore_errors=True)
-            output.run.seconds = time.monotonic() - start
 
 
-def _follow(supervisor, output, deadline, stop_when=lambda: False):
-    """Passes the ranks' lines on until the supervisor reports the end; None if the deadline or stop_when came first.
+def until_the_end(process, timeout=None, pass_on=lambda: None, stop_when=lambda: False):
+    """Waits for the end of what a `supervisor` runs, or brings it about after `timeout` seconds; its report.
 
     The report is {"exit_code": torchrun's, "running": ranks that had to be ended, by the name of the variable that has
-    their number}, {} if the supervisor was killed.
+    their number, "timed_out": whether time or stop_when ended it}; only the last if the supervisor was killed.
+
+    pass_on, stop_when   asked many times a second; True of stop_when ends the run as its timeout does
     """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        report = _follow(process, pass_on, deadline, stop_when)
+    except KeyboardInterrupt:
+        _stop(process, pass_on, INTERRUPT_GRACE)
+        raise
+    timed_out = report is None
+    return {**(_stop(process, pass_on, TIMEOUT_GRACE) if timed_out else report), "timed_out": timed_out}
+
+
+def supervised(command, environment, folder, timeout, output, stop_when=lambda: False):
+    """Runs `command` to its end in a `supervisor` and fills output.run; returns the ranks running at the timeout."""
+    start = time.monotonic()
+    try:
+        with supervisor(command, environment, folder) as process:
+            try:
+                report = until_the_end(process, timeout, output.pass_on, stop_when)
+                if "exit_code" not in report:
+                    sweep(environment[RUN_VARIABLE])
+            finally:
+                output.finish()
+        output.run.timed_out, output.run.exit_code = report["timed_out"], report.get("exit_code")
+        return report.get("running", {}).get(output.number, [])
+    finally:
+        output.run.seconds = time.monotonic() - start
+
+
+def _follow(process, pass_on, deadline, stop_when=lambda: False):
+    """Passes the ranks' lines on until the supervisor reports the end; None if the deadline or stop_when came first."""
     while deadline is None or time.monotonic() < deadline:
-        if select.select([supervisor.stdout], [], [], POLL)[0]:
-            report = supervisor.stdout.readline()
+        if select.select([process.stdout], [], [], POLL)[0]:
+            report = process.stdout.readline()
             return json.loads(report) if report.endswith(b"\n") else {}
-        output.pass_on()
+        pass_on()
         if stop_when():
             break
     return None
 
 
-def _stop(supervisor, output, grace):
+def _stop(process, pass_on, grace):
     try:
-        supervisor.stdin.write(b"stop %g\n" % grace)
+        process.stdin.write(b"stop %g\n" % grace)
     except BrokenPipeError:
         pass  # it was killed, which _follow sees at once
-    return _follow(supervisor, output, time.monotonic() + grace + 15) or {}
+    return _follow(process, pass_on, time.monotonic() + grace + 15) or {}
