@@ -23,7 +23,7 @@ class Audit:
 
 
 @dataclass
-class Seen:
+class AuditedRun:
     """An audited run. `whole`: every rank came to the end of the script; `cores` are those of this machine."""
 
     audits: dict[int, Audit]

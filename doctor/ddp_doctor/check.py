@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddp_doctor import audited, words
-from ddp_doctor.audited import Seen
+from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks import findings
 from ddp_doctor.checks.finding import CATALOGUE, Finding
 from ddp_doctor.checks.resume import loads, resume
@@ -63,12 +63,12 @@ def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = Fa
     return Checked([*found, resume(first, second, why_not)], notes=_notes(first))
 
 
-def _mended(check: str, first: Seen, second: Seen) -> bool:
+def _mended(check: str, first: AuditedRun, second: AuditedRun) -> bool:
     """Replicas that begin apart are made equal by a checkpoint that all of them load."""
     return check == "replicas" and bool(loads(first, second))
 
 
-def _audited_run(script, arguments, nproc: int, seconds: float, copies: Path | None = None) -> tuple[Seen, Job]:
+def _audited_run(script, arguments, nproc: int, seconds: float, copies: Path | None = None) -> tuple[AuditedRun, Job]:
     audits = {}
 
     def read(folder):
@@ -76,13 +76,13 @@ def _audited_run(script, arguments, nproc: int, seconds: float, copies: Path | N
         if copies:
             take_copies(folder, copies)
 
-    job = run_and_watch(script, arguments, nproc, timeout=seconds, end_after=HANGS, read_audits=read)
-    return Seen(audits, job.ended == "well", usable_cores()[1]), job
+    job = run_and_watch(script, arguments, nproc, timeout=seconds, read_audits=read)
+    return AuditedRun(audits, job.ended == "well", usable_cores()[1]), job
 
 
-def _notes(seen: Seen) -> tuple[str, ...]:
-    notes = [] if seen.whole else ["The run was cut off at its time limit: what comes later was not seen (--seconds)."]
-    failures = {one["text"] for audit in seen.audits.values() for one in audit.of("audit failed")}
+def _notes(run: AuditedRun) -> tuple[str, ...]:
+    notes = [] if run.whole else ["The run was cut off at its time limit: what comes later was not seen (--seconds)."]
+    failures = {one["text"] for audit in run.audits.values() for one in audit.of("audit failed")}
     return (*notes, *(f"The audit inside a rank gave up on one thing: {text}" for text in sorted(failures)))
 
 

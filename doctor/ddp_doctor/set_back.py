@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ddp_doctor.audited import Seen
+from ddp_doctor.audited import AuditedRun
 
 
 def take_copies(audits: Path, into: Path) -> None:
@@ -13,18 +13,18 @@ def take_copies(audits: Path, into: Path) -> None:
         shutil.move(folder, into / folder.name)
 
 
-def moment(seen: Seen) -> int | None:
+def moment(run: AuditedRun) -> int | None:
     """After how many updates the files were kept; None if they were not, or not by all at the same one."""
-    updates = {one["updates"] for found in seen.of("kept").values() for one in found}
-    return updates.pop() if len(updates) == 1 and seen.whole else None
+    updates = {one["updates"] for found in run.of("kept").values() for one in found}
+    return updates.pop() if len(updates) == 1 and run.whole else None
 
 
-def set_back(seen: Seen, copies: Path) -> str | None:
+def set_back(run: AuditedRun, copies: Path) -> str | None:
     """Touches nothing but what the ranks of this run have written themselves. Returns why it does nothing, if so."""
-    if moment(seen) is None:
-        return "the first run saved nothing with torch.save between two updates" if seen.whole else "it was cut off"
+    if moment(run) is None:
+        return "the first run saved nothing with torch.save between two updates" if run.whole else "it was cut off"
     plans = []
-    for audit in seen.audits.values():
+    for audit in run.audits.values():
         kept = next(iter(audit.of("kept")), {"files": {}, "folders": []})
         written = next(iter(audit.of("written")), None)
         if written is None:

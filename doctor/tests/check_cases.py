@@ -22,7 +22,7 @@ from pathlib import Path
 
 from cases import FOLDER, MATRIX, OF_CHECK
 from ddp_doctor import audited, words
-from ddp_doctor.audited import Seen
+from ddp_doctor.audited import AuditedRun
 from ddp_doctor.check import Checked, checklist
 from ddp_doctor.checks import FAILED, findings
 from ddp_doctor.checks.finding import Finding
@@ -82,10 +82,10 @@ def examine(one: Case) -> list[Finding]:
     return found
 
 
-def _audited(one: Case, audits: Path, out: Path) -> Seen:
+def _audited(one: Case, audits: Path, out: Path) -> AuditedRun:
     audits.mkdir()
     run_ranks(FOLDER / "audited_script.py", audits, one.path, *[out] * (one.runs - 1), nproc=2)
-    return Seen(audited.read(audits), cores=CORES)
+    return AuditedRun(audited.read(audits), cores=CORES)
 
 
 def wrong(one: Case, found: list[Finding]) -> list[str]:

@@ -11,7 +11,7 @@ from cases import FOLDER, MATRIX, OF_CHECK
 from check_cases import cases, examine, wrong
 from ddp_doctor import audited
 from ddp_doctor.__main__ import main
-from ddp_doctor.audited import Seen
+from ddp_doctor.audited import AuditedRun
 from ddp_doctor.check import Checked, checklist
 from ddp_doctor.checks import findings
 from ddp_doctor.checks.finding import CATALOGUE, TITLES
@@ -84,11 +84,11 @@ def test_every_case_says_what_is_expected():
 
 def test_what_is_torn_off_or_empty_is_no_finding(tmp_path):
     (tmp_path / "1.audit").write_text('{"event": "start", "rank": 0, "world": 2}\n{"event": "group beg')
-    seen = Seen(audited.read(tmp_path))
-    assert len(seen.audits[0].events) == 1
-    found = findings(seen)
+    run = AuditedRun(audited.read(tmp_path))
+    assert len(run.audits[0].events) == 1
+    found = findings(run)
     assert {one.status for one in found} <= {"unknown", "ok"} and {one.check for one in found} == {*TITLES} - {"resume"}
-    assert {one.status for one in findings(Seen({}))} <= {"unknown", "ok"}
+    assert {one.status for one in findings(AuditedRun({}))} <= {"unknown", "ok"}
 
 
 RESUMES = """

@@ -2,7 +2,7 @@
 
 import pytest
 from ddp_doctor.audit.kept import Kept
-from ddp_doctor.audited import Audit, Seen
+from ddp_doctor.audited import Audit, AuditedRun
 from ddp_doctor.set_back import moment, set_back, take_copies
 
 pytestmark = pytest.mark.smoke
@@ -33,7 +33,7 @@ def end(kept, out, others=()):
     kept.end()
     audits = {0: Audit(0, 1 + len(others), kept.log.events)} | dict(enumerate(others, 1))
     take_copies(out.parent / "audits", out.parent / "copies")
-    return Seen(audits)
+    return AuditedRun(audits)
 
 
 def test_files_and_folders_are_as_they_were_before_the_next_update(run):
@@ -60,9 +60,9 @@ def test_files_and_folders_are_as_they_were_before_the_next_update(run):
     (out / "latest").unlink()
     write(kept, out / "best.pt", "best")
     kept.before_update()
-    seen = end(kept, out)
-    assert moment(seen) == 1
-    assert set_back(seen, out.parent / "copies") is None
+    audited_run = end(kept, out)
+    assert moment(audited_run) == 1
+    assert set_back(audited_run, out.parent / "copies") is None
     assert sorted(one.name for one in out.iterdir()) == ["about.json", "latest", "log", "model.pt", "of_somebody_else"]
     assert [(out / name).read_text() for name in ("log", "about.json", "latest")] == ["one", "first", "first"]
     assert (out / "latest").is_symlink()
@@ -77,8 +77,8 @@ def test_a_file_that_was_there_before_is_never_removed(run):
     kept.before_update()
     write(kept, out / "best.pt", "of this run")
     write(kept, out / "model.pt", "second")
-    seen = end(kept, out)
-    assert "best.pt, which was there before" in set_back(seen, out.parent / "copies")
+    audited_run = end(kept, out)
+    assert "best.pt, which was there before" in set_back(audited_run, out.parent / "copies")
     assert [(out / name).read_text() for name in ("best.pt", "model.pt")] == ["of this run", "second"]
 
 
@@ -90,8 +90,8 @@ def test_nothing_happens_without_a_checkpoint_between_two_updates(run):
     kept.before_update()
     write(kept, out / "end.pt", "end")
     kept.saves(str(out / "end.pt"))
-    seen = end(kept, out)
-    assert moment(seen) is None and "between two updates" in set_back(seen, out.parent / "copies")
+    audited_run = end(kept, out)
+    assert moment(audited_run) is None and "between two updates" in set_back(audited_run, out.parent / "copies")
     assert (out / "end.pt").exists()
-    cut = Seen(seen.audits, whole=False)
+    cut = AuditedRun(audited_run.audits, whole=False)
     assert set_back(cut, out.parent / "copies") == "it was cut off"

@@ -1,6 +1,6 @@
 """What `doctor check` looks for in an audited run, in the order of its checklist. No process is touched here."""
 
-from ddp_doctor.audited import Seen
+from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks import files, gradients, job, replicas, samples, validation
 from ddp_doctor.checks.finding import Finding
 
@@ -25,9 +25,9 @@ ALL = {
 }
 
 
-def findings(seen: Seen) -> list[Finding]:
+def findings(run: AuditedRun) -> list[Finding]:
     """One for each check. What only follows from another finding is said there, and not counted a second time."""
-    found = {name: _finding(name, check, seen) for name, check in ALL.items()}
+    found = {name: _finding(name, check, run) for name, check in ALL.items()}
     for cause, effects in (("unused", ("averaged", "replicas")), ("averaged", ("replicas",))):
         for effect in effects:
             if found[cause].status == "wrong" and found[effect].status == "wrong":
@@ -35,9 +35,9 @@ def findings(seen: Seen) -> list[Finding]:
     return list(found.values())
 
 
-def _finding(name: str, check, seen: Seen) -> Finding:
+def _finding(name: str, check, run: AuditedRun) -> Finding:
     """A script may do what no check foresees; the others still count."""
     try:
-        return check(seen)
+        return check(run)
     except Exception as error:
         return Finding(name, "unknown", f"{FAILED}: {error!r}")

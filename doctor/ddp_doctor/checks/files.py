@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ddp_doctor.audited import Seen
+from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
 
 
@@ -12,9 +12,9 @@ def _name(path: str) -> str:
     return path if short.startswith("../..") else short
 
 
-def one_writer(seen: Seen) -> Finding:
+def one_writer(run: AuditedRun) -> Finding:
     writers: dict[str, dict[int, dict]] = {}
-    for rank, found in seen.of("open", "save", "rename").items():
+    for rank, found in run.of("open", "save", "rename").items():
         for one in found:
             path = one["target"] if one["event"] == "rename" else one["path"]
             writers.setdefault(path, {}).setdefault(rank, one)
@@ -32,17 +32,17 @@ def one_writer(seen: Seen) -> Finding:
     return Finding("writers", "ok", f"{len(writers)} file{'s' * (len(writers) != 1)} written, each by one rank")
 
 
-def _saves(seen: Seen) -> list[tuple[int, dict]]:
-    return [(rank, one) for rank, found in seen.of("save").items() for one in found]
+def _saves(run: AuditedRun) -> list[tuple[int, dict]]:
+    return [(rank, one) for rank, found in run.of("save").items() for one in found]
 
 
-def atomic(seen: Seen) -> Finding:
-    saves = _saves(seen)
+def atomic(run: AuditedRun) -> Finding:
+    saves = _saves(run)
     if not saves:
         return Finding("atomic", "unknown", "nothing was saved with torch.save")
     direct: dict[tuple[str, int], list[dict]] = {}
     for rank, one in saves:
-        later = [each for each in seen.audits[rank].of("rename") if each["at"] > one["at"]]
+        later = [each for each in run.audits[rank].of("rename") if each["at"] > one["at"]]
         around = {one["path"], *map(str, Path(one["path"]).parents)}
         if not any(each["source"] in around for each in later):
             direct.setdefault((one["path"], rank), []).append(one)
@@ -65,8 +65,8 @@ def atomic(seen: Seen) -> Finding:
     )
 
 
-def loadable(seen: Seen) -> Finding:
-    saves = [one for _, one in _saves(seen) if one["loads"] is not None]
+def loadable(run: AuditedRun) -> Finding:
+    saves = [one for _, one in _saves(run) if one["loads"] is not None]
     if not saves:
         return Finding("loadable", "unknown", "nothing was saved with torch.save to a path")
     for one in saves:

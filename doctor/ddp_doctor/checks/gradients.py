@@ -2,7 +2,7 @@
 
 import math
 
-from ddp_doctor.audited import Seen
+from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
 from ddp_doctor.checks.replicas import NO_OPTIMIZER, apart, differ, made_equal, updates
 
@@ -40,14 +40,14 @@ def _sent(row, i: int, world: int):
     return None if same and abs(factor - world) > CLOSE else factor
 
 
-def averaged(seen: Seen) -> Finding:
-    all_ = updates(seen)
+def averaged(run: AuditedRun) -> Finding:
+    all_ = updates(run)
     if not all_:
         return Finding("averaged", "unknown", NO_OPTIMIZER)
-    factors, backward = [], seen.first("backward")
+    factors, backward = [], run.first("backward")
     for optimizer, rows in all_:
         each = range(len(optimizer["shapes"]))
-        fates = {i: [fate for row in rows if (fate := _sent(row, i, seen.world)) is not None] for i in each}
+        fates = {i: [fate for row in rows if (fate := _sent(row, i, run.world)) is not None] for i in each}
         local = [i for i, found in fates.items() if found and found.count("local") == len(found)]
         update = next(iter(rows[0].values()))
         if (
@@ -55,7 +55,7 @@ def averaged(seen: Seen) -> Finding:
             and all(one["clipped"] for one in rows[0].values())
             and not any(differ(row, "gradients", i) for row in rows for i in local)
         ):
-            clip = seen.first("clip")
+            clip = run.first("clip")
             return Finding(
                 "averaged",
                 "wrong",
@@ -65,11 +65,11 @@ def averaged(seen: Seen) -> Finding:
                 "Clip after the all-reduce: every rank then has the same norm.",
             )
         lasting = [i for i in local if apart(rows[-1], i)]
-        alone = any(differ(rows[0], "before", i) for i in each) and not seen.data_parallel
-        if lasting and not alone and not seen.splits_the_model and not made_equal(rows):
+        alone = any(differ(rows[0], "before", i) for i in each) and not run.data_parallel
+        if lasting and not alone and not run.splits_the_model and not made_equal(rows):
             whole = len(lasting) == len([one for one in fates.values() if one])
             which = "no gradient is" if whole else f"{len(lasting)} of {len(fates)} parameters' gradients are not"
-            past = seen.first("ddp")
+            past = run.first("ddp")
             return Finding(
                 "averaged",
                 "wrong",
@@ -87,24 +87,24 @@ def averaged(seen: Seen) -> Finding:
     factor = factors[len(factors) // 2]
     if abs(factor - 1) <= CLOSE:
         return Finding("averaged", "ok", "what an update used is the mean of the ranks' gradients")
-    share = _share(seen, all_, backward)
-    if abs(factor * seen.world - 1) <= CLOSE and share is not None and abs(share - 1) <= CLOSE:
-        return _too_far_off(seen, backward, "divided twice by the number of ranks", "small", "Divide once.")
-    if abs(factor - seen.world) > CLOSE * seen.world:
+    share = _share(run, all_, backward)
+    if abs(factor * run.world - 1) <= CLOSE and share is not None and abs(share - 1) <= CLOSE:
+        return _too_far_off(run, backward, "divided twice by the number of ranks", "small", "Divide once.")
+    if abs(factor - run.world) > CLOSE * run.world:
         return Finding("averaged", "unknown", f"an update used {factor:.3g} times the mean of the ranks' gradients")
-    return _summed(seen, backward, share)
+    return _summed(run, backward, share)
 
 
-def _share(seen: Seen, all_, backward) -> float | None:
+def _share(run: AuditedRun, all_, backward) -> float | None:
     """By what a rank multiplies the mean over its own batch in one update; None where its loss is no such mean."""
     updates = sum(len(rows) for _, rows in all_)
-    steps = len(next(iter(seen.of("backward").values()))) / updates
+    steps = len(next(iter(run.of("backward").values()))) / updates
     return backward["factor"] * steps if backward and backward["loss"] == "mean" else None
 
 
-def _summed(seen: Seen, backward, share: float | None) -> Finding:
+def _summed(run: AuditedRun, backward, share: float | None) -> Finding:
     """A sum is right if each rank has divided its loss by what all ranks have together."""
-    if share is not None and abs(share * seen.world - 1) <= CLOSE:
+    if share is not None and abs(share * run.world - 1) <= CLOSE:
         return Finding("averaged", "ok", "summed over the ranks, of losses that were divided by their number")
     if share is None or abs(share - 1) > CLOSE:
         return Finding(
@@ -113,15 +113,15 @@ def _summed(seen: Seen, backward, share: float | None) -> Finding:
             "summed over the ranks, which is right only if each loss was divided by what all ranks have together",
         )
     cure = "Divide by the world size after the all-reduce, or use ReduceOp.AVG."
-    return _too_far_off(seen, backward, f"summed over {seen.world} ranks", "large", cure)
+    return _too_far_off(run, backward, f"summed over {run.world} ranks", "large", cure)
 
 
-def _too_far_off(seen: Seen, backward, what: str, how: str, cure: str) -> Finding:
-    sends = [one for one in next(iter(seen.of("collective").values())) if one["on_gradients"]]
+def _too_far_off(run: AuditedRun, backward, what: str, how: str, cure: str) -> Finding:
+    sends = [one for one in next(iter(run.of("collective").values())) if one["on_gradients"]]
     return Finding(
         "averaged",
         "wrong",
-        f"gradients are {what}, of losses that are each the mean of the rank's own batch: updates are {seen.world} "
+        f"gradients are {what}, of losses that are each the mean of the rank's own batch: updates are {run.world} "
         f"times too {how}",
         (sends[0] if sends else backward)["frames"],
         "S23",
@@ -129,9 +129,9 @@ def _too_far_off(seen: Seen, backward, what: str, how: str, cure: str) -> Findin
     )
 
 
-def once_per_update(seen: Seen) -> Finding:
-    calls = [one for one in seen.of("call").get(0, []) if one["ddp"] and one["train"] and one["gradients"]]
-    updates, backwards = seen.of("update").get(0, []), seen.of("backward").get(0, [])
+def once_per_update(run: AuditedRun) -> Finding:
+    calls = [one for one in run.of("call").get(0, []) if one["ddp"] and one["train"] and one["gradients"]]
+    updates, backwards = run.of("update").get(0, []), run.of("backward").get(0, [])
     if not calls or not updates:
         return Finding("once", "unknown", "no DDP model was updated by an optimizer of torch")
     end = updates[-1]["at"]

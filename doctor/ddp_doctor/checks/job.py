@@ -1,16 +1,16 @@
 """How the job begins and ends, and how many threads it computes with."""
 
-from ddp_doctor.audited import Seen
+from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
 
 
-def clean_exit(seen: Seen) -> Finding:
-    begin = seen.first("group begins")
+def clean_exit(run: AuditedRun) -> Finding:
+    begin = run.first("group begins")
     if begin is None:
         return Finding("exit", "unknown", "the script made no process group")
-    if not seen.whole:
+    if not run.whole:
         return Finding("exit", "unknown", "the script did not come to its end")
-    left = [rank for rank, audit in seen.audits.items() if audit.of("group begins") and not audit.of("group ends")]
+    left = [rank for rank, audit in run.audits.items() if audit.of("group begins") and not audit.of("group ends")]
     if not left:
         return Finding("exit", "ok", "destroyed on every rank")
     if begin["by"] != "own":
@@ -25,8 +25,8 @@ def clean_exit(seen: Seen) -> Finding:
     )
 
 
-def timeout(seen: Seen) -> Finding:
-    begin = seen.first("group begins")
+def timeout(run: AuditedRun) -> Finding:
+    begin = run.first("group begins")
     if begin is None or begin["by"] != "own":
         return Finding("timeout", "unknown", "the script itself made no process group")
     if begin["timeout"]:
@@ -41,14 +41,14 @@ def timeout(seen: Seen) -> Finding:
     )
 
 
-def threads(seen: Seen) -> Finding:
-    ends = [one for found in seen.of("group begins", "group ends").values() for one in found]
-    asked = [one for found in seen.of("threads").values() for one in found]
+def threads(run: AuditedRun) -> Finding:
+    ends = [one for found in run.of("group begins", "group ends").values() for one in found]
+    asked = [one for found in run.of("threads").values() for one in found]
     most = max([one["threads"] for one in ends] + [one["number"] for one in asked], default=None)
     if most is None:
         return Finding("threads", "unknown", "the script made no process group")
-    text = f"{most} thread{'s' * (most > 1)} x {seen.world} processes, {seen.cores} cores"
-    if most <= 1 or most * seen.world <= seen.cores:
+    text = f"{most} thread{'s' * (most > 1)} x {run.world} processes, {run.cores} cores"
+    if most <= 1 or most * run.world <= run.cores:
         return Finding("threads", "ok", text)
     frames = next((one["frames"] for one in asked if one["number"] == most), ends[0]["frames"] if ends else ())
     return Finding(

@@ -1,15 +1,15 @@
 """Are the ranks' replicas one model: weights, buffers, and which parameters got a gradient, update by update?"""
 
-from ddp_doctor.audited import Seen
+from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
 
 NO_OPTIMIZER = "no optimizer of torch made an update on every rank"
 
 
-def updates(seen: Seen):
+def updates(run: AuditedRun):
     """[(optimizer's event, [{rank: its update k} for each k])] of the optimizers that are alike on all ranks."""
-    by_rank = {rank: {one["number"]: one for one in found} for rank, found in seen.of("optimizer").items()}
-    if not by_rank or not seen.has_group:
+    by_rank = {rank: {one["number"]: one for one in found} for rank, found in run.of("optimizer").items()}
+    if not by_rank or not run.has_group:
         return []
     found = []
     for number in set.intersection(*(set(one) for one in by_rank.values())):
@@ -22,7 +22,7 @@ def updates(seen: Seen):
                 for one in all_
                 if one["optimizer"] == number and len(one["before"]) == len(one["after"]) == len(events[0]["shapes"])
             ]
-            for rank, all_ in seen.of("update").items()
+            for rank, all_ in run.of("update").items()
         }
         rows = [dict(zip(updates, row, strict=True)) for row in zip(*updates.values(), strict=False)]
         if rows and all(None not in one["before"] for row in rows for one in row.values()):
@@ -52,8 +52,8 @@ def made_equal(rows) -> bool:
     )
 
 
-def replicas(seen: Seen) -> Finding:
-    all_ = updates(seen)
+def replicas(run: AuditedRun) -> Finding:
+    all_ = updates(run)
     if not all_:
         return Finding("replicas", "unknown", NO_OPTIMIZER)
     for optimizer, rows in all_:
@@ -69,7 +69,7 @@ def replicas(seen: Seen) -> Finding:
                 "unknown",
                 f"the replicas differ after update {first + 1}, and are made equal again later (local SGD?)",
             )
-        if begin and not seen.data_parallel or seen.splits_the_model:
+        if begin and not run.data_parallel or seen.splits_the_model:
             return Finding("replicas", "unknown", "the ranks hold different weights; whether they should is not known")
         update = next(iter(rows[first].values()))
         if begin:
@@ -95,8 +95,8 @@ def replicas(seen: Seen) -> Finding:
     return Finding("replicas", "ok", f"equal after each of {number} updates")
 
 
-def unused(seen: Seen) -> Finding:
-    all_ = updates(seen)
+def unused(run: AuditedRun) -> Finding:
+    all_ = updates(run)
     if not all_:
         return Finding("unused", "unknown", NO_OPTIMIZER)
     for optimizer, rows in all_:
@@ -105,7 +105,7 @@ def unused(seen: Seen) -> Finding:
         trained = [i for i, trains in enumerate(optimizer["trains"]) if trains]
         never = [i for i in trained if not any(one["has"][i] for row in rows for one in row.values())]
         some = [i for i in trained if any(differ(row, "has", i) for row in rows)]
-        place = (seen.first("ddp") or optimizer)["frames"]
+        place = (run.first("ddp") or optimizer)["frames"]
         found = some or never
         shapes = ", ".join(str(optimizer["shapes"][i]) for i in found[:3])
         which = f"{len(found)} of {len(trained)} parameters (of shape {shapes})" if found else ""
@@ -113,32 +113,32 @@ def unused(seen: Seen) -> Finding:
         if some:
             return Finding("unused", "wrong", f"{which} got a gradient on some ranks only", place, "S16", cure)
         if never:
-            parted = seen.first("ddp") and any(apart(row, i) for row in rows for i in trained)
+            parted = run.first("ddp") and any(apart(row, i) for row in rows for i in trained)
             text = f"{which} never got a gradient"
             text += "; DDP then sent nothing, and the replicas differ" if parted else ""
             return Finding("unused", "wrong" if parted else "note", text, place, "C1", cure)
     return Finding("unused", "ok", "each parameter of the optimizers got a gradient")
 
 
-def buffers(seen: Seen) -> Finding:
+def buffers(run: AuditedRun) -> Finding:
     """As they are when a forward pass begins; DDP has sent rank 0's by then, unless it was told not to.
 
     Under no_sync() it sends them only before the first forward pass of an update.
     """
-    calls = {rank: [one for one in found if one.get("buffers")] for rank, found in seen.of("call").items()}
+    calls = {rank: [one for one in found if one.get("buffers")] for rank, found in run.of("call").items()}
     rows = list(zip(*calls.values(), strict=False))[1:]
     if not rows:
         return Finding(
             "buffers",
-            "ok" if seen.first("call") else "unknown",
-            "no buffers, or a single forward pass" if seen.first("call") else "no model was called",
+            "ok" if run.first("call") else "unknown",
+            "no buffers, or a single forward pass" if run.first("call") else "no model was called",
         )
     names = sorted(set.intersection(*map(_unlike, rows)))
     if not names:
         return Finding("buffers", "ok", "equal when a forward pass begins")
-    if not seen.data_parallel:
+    if not run.data_parallel:
         return Finding("buffers", "unknown", f"{names[0]} differs between the ranks; whether it should is not known")
-    frames = (seen.first("ddp") or rows[-1][0])["frames"]
+    frames = (run.first("ddp") or rows[-1][0])["frames"]
     return Finding(
         "buffers",
         "wrong",

@@ -5,7 +5,7 @@ updates is held against the one that the uninterrupted run made of the same weig
 """
 
 from ddp_doctor.audit.training import UPDATES
-from ddp_doctor.audited import Audit, Seen
+from ddp_doctor.audited import Audit, AuditedRun
 from ddp_doctor.checks.finding import Finding
 
 CURE = (
@@ -14,7 +14,7 @@ CURE = (
 )
 
 
-def resume(first: Seen, second: Seen | None, why_not: str | None = None) -> Finding:
+def resume(first: AuditedRun, second: AuditedRun | None, why_not: str | None = None) -> Finding:
     """why_not: why the second run could not start on the files of a checkpoint in the middle of the first."""
     if second is None:
         return Finding("resume", "unknown", "the script ran only once")
@@ -32,14 +32,14 @@ def resume(first: Seen, second: Seen | None, why_not: str | None = None) -> Find
     return _in_the_middle(first, second, begun, ended, loaded)
 
 
-def _updates(seen: Seen) -> dict[int, list[dict]]:
+def _updates(run: AuditedRun) -> dict[int, list[dict]]:
     """Of each rank; {} unless every rank made some, with weights that can be compared."""
-    found = seen.of("update")
+    found = run.of("update")
     usable = found and all(some and any(one is not None for one in some[0]["before"]) for some in found.values())
     return found if usable else {}
 
 
-def loads(first: Seen, second: Seen) -> list[dict]:
+def loads(first: AuditedRun, second: AuditedRun) -> list[dict]:
     """Of what the first run saved, before the second's first update."""
     files = [one for found in first.of("save", "rename").values() for one in found]
     saved = {one["target"] if one["event"] == "rename" else one["path"] for one in files}
@@ -73,7 +73,7 @@ def _after_the_end(begun, ended, loaded, why_not: str) -> Finding:
     return Finding("resume", "unknown", f"{same}; the rest cannot be compared: {why_not}")
 
 
-def _in_the_middle(first: Seen, second: Seen, begun, ended, loaded) -> Finding:
+def _in_the_middle(first: AuditedRun, second: AuditedRun, begun, ended, loaded) -> Finding:
     at = _place(begun, ended, first)
     if at is None and not loaded:
         at = 0
@@ -97,7 +97,7 @@ def _in_the_middle(first: Seen, second: Seen, begun, ended, loaded) -> Finding:
     return Finding("resume", "ok", f"{goes_on}: {compared} update{'s' * (compared != 1)} equal bit for bit")
 
 
-def _place(begun, ended, first: Seen) -> int | None:
+def _place(begun, ended, first: AuditedRun) -> int | None:
     """The number of updates after which the first run had the weights with which the second begins."""
     kept = {one["at"]: audit for audit in first.audits.values() for one in audit.of("kept")}
     likely = [len([one for one in audit.of("update") if one["at"] < at]) for at, audit in kept.items()]
@@ -111,7 +111,7 @@ def _place(begun, ended, first: Seen) -> int | None:
     return None
 
 
-def _lost(first: Seen, second: Seen, begun, ended, at: int) -> tuple[list[str], str]:
+def _lost(first: AuditedRun, second: AuditedRun, begun, ended, at: int) -> tuple[list[str], str]:
     """What the second run goes on without, in words, and whether that is "wrong" or a "note"."""
     wrong, notes = [], []
     for rank in begun:

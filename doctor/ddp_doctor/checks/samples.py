@@ -2,19 +2,19 @@
 
 import itertools
 
-from ddp_doctor.audited import Seen
+from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
 
 FEW = 7  # samples: fewer may come in the same order twice by chance
 
 
-def _epochs(seen: Seen, trains: bool):
+def _epochs(run: AuditedRun, trains: bool):
     """{loader: {epoch: {rank: what it read}}} of loaders that all ranks have, read with gradients on, or off.
 
     Only looking at a batch, without a backward pass before anything else is read, is no epoch of training.
     """
     found: dict[int, dict[int, dict[int, dict]]] = {}
-    for rank, audit in seen.audits.items():
+    for rank, audit in run.audits.items():
         begins = audit.of("epoch")
         for begin, following in itertools.zip_longest(begins, begins[1:]):
             mine = [
@@ -36,20 +36,20 @@ def _epochs(seen: Seen, trains: bool):
                 "end": batches[-1]["at"],
             }
     return {
-        loader: {epoch: ranks for epoch, ranks in epochs.items() if len(ranks) == seen.world}
+        loader: {epoch: ranks for epoch, ranks in epochs.items() if len(ranks) == run.world}
         for loader, epochs in found.items()
     }
 
 
-def epoch_list(seen: Seen, trains: bool):
-    return [ranks for epochs in _epochs(seen, trains).values() for _, ranks in sorted(epochs.items())]
+def epoch_list(run: AuditedRun, trains: bool):
+    return [ranks for epochs in _epochs(run, trains).values() for _, ranks in sorted(epochs.items())]
 
 
-def apart(seen: Seen) -> Finding:
-    if not seen.data_parallel:
+def apart(run: AuditedRun) -> Finding:
+    if not run.data_parallel:
         return Finding("samples", "unknown", "the ranks do not train one model together, as far as is seen")
     cure = "Give the DataLoader a DistributedSampler, or each rank its own share: data[rank::world_size]."
-    epochs = epoch_list(seen, trains=True)
+    epochs = epoch_list(run, trains=True)
     for ranks in epochs:
         each = list(ranks.values())
         rows = [one["rows"] for one in each]
@@ -80,7 +80,7 @@ def apart(seen: Seen) -> Finding:
         if each[0]["distributed"] and all(one["whole"] for one in each):
             indices = [i for one in each for i in one["indices"]]
             twice = len(indices) - len(set(indices))
-            if twice > seen.world * (each[0]["batch_size"] or 1):
+            if twice > run.world * (each[0]["batch_size"] or 1):
                 absent = each[0]["size"] - len(set(indices))
                 return Finding(
                     "samples",
@@ -90,7 +90,7 @@ def apart(seen: Seen) -> Finding:
                     "S4",
                     "Give all ranks the same seed, epoch and num_replicas, and each its own rank.",
                 )
-    if same := _same_inputs(seen):
+    if same := _same_inputs(run):
         return Finding(
             "samples",
             "wrong",
@@ -99,7 +99,7 @@ def apart(seen: Seen) -> Finding:
             "S4",
             cure,
         )
-    inputs = [one for found in _training_calls(seen) for one in found if one["inputs"] is not None]
+    inputs = [one for found in _training_calls(run) for one in found if one["inputs"] is not None]
     if not inputs:
         return Finding("samples", "unknown", "what the model was called with is not known")
     whole = [ranks for ranks in epochs if all(one["whole"] and one["rows"] for one in ranks.values())]
@@ -107,25 +107,25 @@ def apart(seen: Seen) -> Finding:
     return Finding("samples", "ok", f"{read}different batches on different ranks")
 
 
-def _training_calls(seen: Seen):
+def _training_calls(run: AuditedRun):
     return [
         [one for one in found if not one["inner"] and one["train"] and one["gradients"]]
-        for found in seen.of("call").values()
+        for found in run.of("call").values()
     ]
 
 
-def _same_inputs(seen: Seen):
+def _same_inputs(run: AuditedRun):
     """The frames of the call; None if a batch differed, was constant, or could not be compared."""
-    rows = list(zip(*_training_calls(seen), strict=False))
+    rows = list(zip(*_training_calls(run), strict=False))
     if not rows or any(one["inputs"] is None or one["constant"] for row in rows for one in row):
         return None
     same = all(len({one["inputs"] for one in row}) == 1 for row in rows)
     return rows[0][0]["frames"] if same else None
 
 
-def reshuffled(seen: Seen) -> Finding:
+def reshuffled(run: AuditedRun) -> Finding:
     found = False
-    for epochs in _epochs(seen, trains=True).values():
+    for epochs in _epochs(run, trains=True).values():
         orders = [ranks for _, ranks in sorted(epochs.items())]
         if len(orders) < 2 or not next(iter(orders[0].values()))["shuffles"]:
             continue
@@ -145,13 +145,13 @@ def reshuffled(seen: Seen) -> Finding:
     return Finding("reshuffled", "unknown", "no DataLoader that shuffles was read for two epochs")
 
 
-def dropout(seen: Seen) -> Finding:
-    calls = list(zip(*seen.of("dropout").values(), strict=False))
+def dropout(run: AuditedRun) -> Finding:
+    calls = list(zip(*run.of("dropout").values(), strict=False))
     if not calls:
-        unseen = any(one["drops"] for found in _training_calls(seen) for one in found)
+        unseen = any(one["drops"] for found in _training_calls(run) for one in found)
         text = "the model has dropout, which was not seen (compiled?)" if unseen else "no dropout was active"
-        return Finding("dropout", "ok" if seen.first("call") and not unseen else "unknown", text)
-    if not seen.data_parallel:
+        return Finding("dropout", "ok" if run.first("call") and not unseen else "unknown", text)
+    if not run.data_parallel:
         return Finding("dropout", "unknown", "the ranks do not train one model together, as far as is seen")
     same = [len({(one["state"], tuple(one["shape"])) for one in row}) == 1 for row in calls]
     if not all(same):

@@ -2,13 +2,13 @@
 
 import itertools
 
-from ddp_doctor.audited import Seen
+from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
 from ddp_doctor.checks.samples import epoch_list
 
 
-def validation(seen: Seen) -> Finding:
-    epochs = epoch_list(seen, trains=False)
+def validation(run: AuditedRun) -> Finding:
+    epochs = epoch_list(run, trains=False)
     if not epochs:
         return Finding("validation", "unknown", "no DataLoader was read without gradients on every rank")
     undecided = ""
@@ -26,7 +26,7 @@ def validation(seen: Seen) -> Finding:
             continue  # every rank evaluates all, which is exact
         if not distributed:
             undecided = f"{twice} samples are read on more than one rank, by a sampler that is not torch's"
-        elif _collectives_after(seen, ranks, "gather"):
+        elif _collectives_after(run, ranks, "gather"):
             undecided = f"{twice} samples are read twice; what is gathered may be cut to the right length"
         else:
             return Finding(
@@ -41,25 +41,25 @@ def validation(seen: Seen) -> Finding:
     return Finding("validation", "unknown" if undecided else "ok", undecided or "no sample is counted twice")
 
 
-def _collectives_after(seen: Seen, ranks, word: str = "") -> bool:
+def _collectives_after(run: AuditedRun, ranks, word: str = "") -> bool:
     """Was there one on any rank after the first batch of this validation, and before the next training step?"""
     for rank, one in ranks.items():
-        audit = seen.audits[rank]
+        audit = run.audits[rank]
         end = min((each["at"] for each in audit.of("backward") if each["at"] > one["end"]), default=float("inf"))
         if any(word in each["name"] for each in audit.between(one["at"], end, "collective")):
             return True
     return False
 
 
-def metrics(seen: Seen) -> Finding:
+def metrics(run: AuditedRun) -> Finding:
     sharded = [
         ranks
-        for ranks in epoch_list(seen, trains=False)
+        for ranks in epoch_list(run, trains=False)
         if not set.intersection(*(set(one["indices"] or [-1]) for one in ranks.values()))
         or _disjoint([one["rows"] for one in ranks.values()])
     ]
     for ranks in sharded:
-        if 0 in ranks and not _collectives_after(seen, ranks) and (printed := _own_metric(seen, ranks[0])):
+        if 0 in ranks and not _collectives_after(run, ranks) and (printed := _own_metric(run, ranks[0])):
             return Finding(
                 "metrics",
                 "wrong",
@@ -69,9 +69,9 @@ def metrics(seen: Seen) -> Finding:
                 "S20",
                 "All-reduce the sum and the count, then divide.",
             )
-    if not seen.has_group or not seen.of("print").get(0):
+    if not run.has_group or not run.of("print").get(0):
         return Finding("metrics", "unknown", "rank 0 prints no numbers")
-    return _own_loss(seen) or Finding("metrics", "unknown", "what else is printed cannot be told from outside")
+    return _own_loss(run) or Finding("metrics", "unknown", "what else is printed cannot be told from outside")
 
 
 def _disjoint(rows) -> bool:
@@ -86,9 +86,9 @@ def _is(text: str, value: float) -> bool:
     return len(digits) >= 3 and abs(float(text) - value) <= 0.51 * scale * 10.0**-decimals
 
 
-def _own_metric(seen: Seen, epoch):
+def _own_metric(run: AuditedRun, epoch):
     """(print event, number) of what rank 0 made of the values that it read in this validation alone."""
-    audit = seen.audits[0]
+    audit = run.audits[0]
     end = min((one["at"] for one in audit.of("backward") if one["at"] > epoch["end"]), default=float("inf"))
     items = [one["value"] for one in audit.between(epoch["at"], end, "item")]
     if not items:
@@ -99,31 +99,31 @@ def _own_metric(seen: Seen, epoch):
     ]
     for one in audit.between(epoch["end"], end, "print"):
         for number in one["numbers"]:
-            if any(_is(number, value) for value in values) and not _others_print(seen, one):
+            if any(_is(number, value) for value in values) and not _others_print(run, one):
                 return one, number
     return None
 
 
-def _others_print(seen: Seen, printed) -> bool:
+def _others_print(run: AuditedRun, printed) -> bool:
     lines = {(frame.file, frame.line) for frame in printed["frames"][:1]}
-    others = [one for rank, found in seen.of("print").items() if rank != 0 for one in found]
+    others = [one for rank, found in run.of("print").items() if rank != 0 for one in found]
     return any((one["frames"][0].file, one["frames"][0].line) in lines for one in others if one["frames"])
 
 
-def _own_loss(seen: Seen) -> Finding | None:
+def _own_loss(run: AuditedRun) -> Finding | None:
     """Rank 0 alone prints the loss that its own backward pass began with, and the other ranks had another."""
-    losses = seen.of("backward")
-    micros = round(len(losses[0]) / max(1, len(seen.audits[0].of("update"))))  # a loss may have been divided by them
-    for printed in seen.of("print")[0]:
+    losses = run.of("backward")
+    micros = round(len(losses[0]) / max(1, len(run.audits[0].of("update"))))  # a loss may have been divided by them
+    for printed in run.of("print")[0]:
         before = [k for k, one in enumerate(losses[0]) if one["at"] < printed["at"]][-1:]
         for k, scale in itertools.product(before, {1, micros}):
             values = [found[k]["value"] for found in losses.values() if len(found) > k]
-            if len(values) < seen.world or None in values:
+            if len(values) < run.world or None in values:
                 continue
             values = [scale * value for value in values]
             hits = [number for number in printed["numbers"] if _is(number, values[0])]
-            elsewhere = any(_is(number, value) for number in hits for value in [*values[1:], sum(values) / seen.world])
-            if hits and not elsewhere and not _others_print(seen, printed):
+            elsewhere = any(_is(number, value) for number in hits for value in [*values[1:], sum(values) / run.world])
+            if hits and not elsewhere and not _others_print(run, printed):
                 others = ", ".join(f"{value:.4g}" for value in values[1:])
                 return Finding(
                     "metrics",
