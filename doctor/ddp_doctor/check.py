@@ -1,4 +1,4 @@
-"""`doctor check`: a script runs twice, audited from inside its ranks; a checklist says what is wrong, and what not."""
+"""`doctor check`: a script runs a few times, audited from inside its ranks; a checklist says what is wrong."""
 
 import tempfile
 from dataclasses import dataclass, replace
@@ -8,12 +8,13 @@ from ddp_doctor import audited, words
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks import findings
 from ddp_doctor.checks.finding import CATALOGUE, Finding
+from ddp_doctor.checks.replicas import updates
 from ddp_doctor.checks.resume import loads, resume
 from ddp_doctor.diagnosis import diagnose
 from ddp_doctor.launch.cores import usable_cores
 from ddp_doctor.page import page
 from ddp_doctor.seen import Job
-from ddp_doctor.set_back import moment, set_back, take_copies
+from ddp_doctor.set_back import moment, set_back, take_copies, to_the_beginning
 from ddp_doctor.watch import run_and_watch
 
 HANGS = 30.0  # seconds without any movement after which a run is ended
@@ -30,37 +31,51 @@ class Checked:
 
     @property
     def wrong(self) -> bool:
-        return self.failed is not None or any(one.status == "wrong" for one in self.findings)
+        return self.failed is not None or any(finding.status == "wrong" for finding in self.findings)
 
 
 def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = False, resume_with=()) -> Checked:
-    """Two runs of `script` on `nproc` ranks, each of `seconds` at most; with `once` a single one.
+    """Two runs of `script` on `nproc` ranks, and one on a single process in between; with `once` the first alfinding.
 
-    What is found wrong in the first run and right in the second cannot be decided. The second starts on the files as
-    they stood at the first checkpoint of the first, and gets the arguments `resume_with`, too. Raises InputError as
-    run_and_watch.
+    Each takes `seconds` at most. What is found wrong in the first run and right in the second cannot be decided. The
+    single process starts on the files as they stood at the beginning, the second run on those of the first's first
+    checkpoint; it gets the arguments `resume_with`, too. Raises InputError as run_and_watch.
     """
     with tempfile.TemporaryDirectory(prefix="ddp_doctor_kept_") as copies:
         first, job = _audited_run(script, arguments, nproc, seconds, Path(copies))
-        if job.ended not in ("well", "time"):
-            return Checked(findings(first), job)
-        found = findings(first)
-        if once:
-            return Checked([*found, resume(first, None)], notes=_notes(first))
+        if once or job.ended not in ("well", "time"):
+            failed = None if job.ended in ("well", "time") else job
+            last = [resume(first, None)] if failed is None else []
+            return Checked([*findings(first), *last], failed, _notes(first))
+        first.single = _on_one_process(script, arguments, seconds, first)
         why_not = set_back(first, Path(copies))
         if why_not is None:
             print(f"doctor: its files are as they were after update {moment(first)}; it starts again on them")
     second, job = _audited_run(script, [*arguments, *resume_with], nproc, seconds)
-    if job.ended not in ("well", "time"):
-        return Checked([*found, resume(first, second, why_not)], job)
-    again = {one.check: one for one in findings(second)}
-    found = [
-        replace(one, status="unknown", text=f"in one of two runs: {one.text}")
-        if one.status == "wrong" and again[one.check].status == "ok" and not _mended(one.check, first, second)
-        else one
-        for one in found
+    first.second, second.single = second, first.single
+    again = {finding.check: finding.status for finding in findings(second)}
+    failed = None if job.ended in ("well", "time") else job
+    confirmed = [
+        replace(finding, status="unknown", text=f"in one of two runs: {finding.text}")
+        if (finding.status, again[finding.check], failed) == ("wrong", "ok", None)
+        and not _mended(finding.check, first, second)
+        else finding
+        for finding in findings(first)
     ]
-    return Checked([*found, resume(first, second, why_not)], notes=_notes(first))
+    return Checked([*confirmed, resume(first, second, why_not)], failed, _notes(first))
+
+
+def _on_one_process(script, arguments, seconds: float, first: AuditedRun) -> AuditedRun | str:
+    """The run, or why there is nfinding."""
+    if first.world == 1 or not first.whole or not first.data_parallel or not updates(first):
+        return "no gradients are averaged, or the first run was cut off"
+    if why_not := to_the_beginning(first):
+        return f"{why_not}, so the script was not started on one process"
+    print("doctor: once more on one process, to compare the size of its updates")
+    single, job = _audited_run(script, arguments, 1, seconds)
+    single.whole = job.ended == "well"
+    to_the_beginning(single)
+    return single if single.whole else "on one process the script did not come to its end"
 
 
 def _mended(check: str, first: AuditedRun, second: AuditedRun) -> bool:
@@ -82,7 +97,7 @@ def _audited_run(script, arguments, nproc: int, seconds: float, copies: Path | N
 
 def _notes(run: AuditedRun) -> tuple[str, ...]:
     notes = [] if run.whole else ["The run was cut off at its time limit: what comes later was not seen (--seconds)."]
-    failures = {one["text"] for audit in run.audits.values() for one in audit.of("audit failed")}
+    failures = {event["text"] for audit in run.audits.values() for event in audit.of("audit failed")}
     return (*notes, *(f"The audit inside a rank gave up on one thing: {text}" for text in sorted(failures)))
 
 
@@ -92,10 +107,10 @@ def checklist(checked: Checked) -> str:
     if checked.failed is not None:
         lines += ["The script did not come to its end, so this is only what was seen until then.", ""]
         lines += [page(checked.failed, diagnose(checked.failed)), ""]
-    for one in checked.findings:
-        lines += _lines(one)
+    for finding in checked.findings:
+        lines += _lines(finding)
     lines += ["", *checked.notes] if checked.notes else []
-    number = {status: len([one for one in checked.findings if one.status == status]) for status in MARKS}
+    number = {status: len([finding for finding in checked.findings if finding.status == status]) for status in MARKS}
     lines += [
         "",
         f"{number['wrong']} wrong, {number['note']} to know, {number['ok']} ok, {number['unknown']} that "
@@ -104,14 +119,14 @@ def checklist(checked: Checked) -> str:
     return "\n".join(lines)
 
 
-def _lines(one: Finding) -> list[str]:
-    found = [f"{MARKS[one.status]}  {one.title}: {one.text}"]
-    if one.status in ("wrong", "note"):
-        if one.frames:
-            found.append(f"         {words.code_at(one.frames[0])}{_from(one.frames)}")
-        found.append(f"         {one.entry}: {CATALOGUE[one.entry]}")
-        found.append(f"         What to do: {one.cure}")
-    return found
+def _lines(finding: Finding) -> list[str]:
+    lines = [f"{MARKS[finding.status]}  {finding.title}: {finding.text}"]
+    if finding.status in ("wrong", "note"):
+        if finding.frames:
+            lines.append(f"         {words.code_at(finding.frames[0])}{_from(finding.frames)}")
+        lines.append(f"         Known as: {CATALOGUE[finding.entry]}")
+        lines.append(f"         What to do: {finding.cure}")
+    return lines
 
 
 def _from(frames) -> str:
@@ -125,15 +140,16 @@ def as_json(checked: Checked) -> dict:
         "wrong": checked.wrong,
         "findings": [
             {
-                "check": one.check,
-                "status": one.status,
-                "text": one.text,
-                "file": one.frames[0].file if one.frames else None,
-                "line": one.frames[0].line if one.frames else None,
-                "catalogue": one.entry,
-                "what_to_do": one.cure,
+                "check": finding.check,
+                "status": finding.status,
+                "text": finding.text,
+                "file": finding.frames[0].file if finding.frames else None,
+                "line": finding.frames[0].line if finding.frames else None,
+                "catalogue": finding.entry,
+                "known_as": CATALOGUE.get(finding.entry),
+                "what_to_do": finding.cure,
             }
-            for one in checked.findings
+            for finding in checked.findings
         ],
         "failed": checked.failed and diagnose(checked.failed).sentence,
     }

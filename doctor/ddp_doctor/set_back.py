@@ -19,6 +19,22 @@ def moment(run: AuditedRun) -> int | None:
     return updates.pop() if len(updates) == 1 and run.whole else None
 
 
+def to_the_beginning(run: AuditedRun) -> str | None:
+    """Removes what this run has written, unless something of that was there before. Returns why not, if so."""
+    written = [next(iter(audit.of("written")), None) for audit in run.audits.values()]
+    if None in written:
+        return "not all that was written is known"
+    for event in written:
+        if event["older"]:
+            return f"the first run wrote over {event['older'][0]}, which was there before"
+    for event in written:
+        for folder in event["folders"]:
+            shutil.rmtree(folder, ignore_errors=True)
+        for path in event["files"]:
+            Path(path).unlink(missing_ok=True)
+    return None
+
+
 def set_back(run: AuditedRun, copies: Path) -> str | None:
     """Touches nothing but what the ranks of this run have written themselves. Returns why it does nothing, if so."""
     if moment(run) is None:

@@ -31,7 +31,7 @@ from ddp_doctor.set_back import set_back, take_copies
 from forked_ranks import run_ranks
 
 CORES = 2  # of the machine that the scripts were written for
-TO_KNOW = {"timeout", "metrics"}  # notes that a sound script may get
+TO_KNOW = {"timeout", "metrics", "atomic"}  # notes that a sound script may get
 
 
 @dataclass(frozen=True)
@@ -68,24 +68,28 @@ def cases(*kinds: str) -> dict[str, Case]:
     return found
 
 
-def examine(one: Case) -> list[Finding]:
-    """Two ranks run it, forked from a process that has torch, under the audit; what the checks find in that."""
+def examine(case: Case) -> list[Finding]:
+    """Two ranks run it, forked from a process that has torch, under the audit, then one; the checks' findings."""
     with tempfile.TemporaryDirectory(prefix="audited_") as name:
         folder = Path(name)
         (folder / "out").mkdir()
-        first = _audited(one, folder / "first", folder / "out")
-        found = findings(first)
-        if one.runs == 2:
-            take_copies(folder / "first", folder)
-            why_not = set_back(first, folder)
-            found.append(resume(first, _audited(one, folder / "second", folder / "out"), why_not))
-    return found
+        (folder / "alone").mkdir()
+        first = _audited(case, folder / "first", folder / "out")
+        single = _audited(case, folder / "single", folder / "alone", nproc=1)
+        first.single = single if single.whole else "on one process the script did not come to its end"
+        if case.runs == 1:
+            return findings(first)
+        take_copies(folder / "first", folder)
+        why_not = set_back(first, folder)
+        first.second = _audited(case, folder / "second", folder / "out")
+        return [*findings(first), resume(first, first.second, why_not)]
 
 
-def _audited(one: Case, audits: Path, out: Path) -> AuditedRun:
+def _audited(case: Case, audits: Path, out: Path, nproc: int = 2) -> AuditedRun:
     audits.mkdir()
-    run_ranks(FOLDER / "audited_script.py", audits, one.path, *[out] * (one.runs - 1), nproc=2)
-    return AuditedRun(audited.read(audits), cores=CORES)
+    arguments = [audits, case.path, *[out] * (case.runs - 1)]
+    ranks = run_ranks(FOLDER / "audited_script.py", *arguments, nproc=nproc, fails=nproc == 1)
+    return AuditedRun(audited.read(audits), not any(ranks.exit_codes), CORES)
 
 
 def wrong(one: Case, found: list[Finding]) -> list[str]:

@@ -7,7 +7,7 @@ doctor's folder. What it reads of a tensor is a checksum and a few values, never
 import atexit
 import sys
 
-from . import data, files, process, training
+from . import data, draws, files, process, training
 from .log import Log
 
 
@@ -24,7 +24,13 @@ def start(folder):
 
 
 def _watch_torch(log):
-    for watch in (process.watch_process, training.watch_training, data.watch_loaders, files.watch_saves):
+    for watch in (
+        process.watch_process,
+        training.watch_training,
+        data.watch_loaders,
+        draws.watch_draws,
+        files.watch_saves,
+    ):
         log.quietly(watch, log)
 
 

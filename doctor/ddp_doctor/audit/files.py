@@ -8,6 +8,7 @@ import threading
 
 from .kept import Kept
 from .log import caller, kind_of, where
+from .variables import names_of
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e[+-]?\d+)?(?![\w.])")
 WRITES = ("torch", "numpy", "safetensors", "pandas")  # packages that write a file where the script says so
@@ -107,10 +108,12 @@ def watch_saves(log):
         direct = isinstance(file, str | os.PathLike)
         before = os.path.exists(path) and os.path.getsize(path) > 0
         log.kept.writes(path)
+        names = names_of(args[0] if args else kwargs.get("obj"), log.replicas())
 
         def then(_):
             log.kept.saves(path)
-            log.event("save", path=path, frames=place, before=before, loads=_loads(path) if direct else None)
+            refused = _loads(path) if direct else None
+            log.event("save", path=path, frames=place, before=before, loads=refused, names=names)
 
         return then
 
@@ -121,9 +124,10 @@ def watch_saves(log):
             log.event("load", path=os.path.realpath(os.fspath(name)), frames=where())
 
     def item(args, kwargs):
-        if torch.is_grad_enabled() or args[0].numel() != 1 or caller("torch/_tensor.py") != "own":
+        if args[0].numel() != 1 or caller("torch/_tensor.py") != "own":
             return None
-        return lambda value: log.event("item", value=float(value)) if isinstance(value, int | float) else None
+        gradients = torch.is_grad_enabled()
+        return lambda value: log.event("item", value=float(value), gradients=gradients)
 
     torch.save = torch.serialization.save = log.watched(torch.save, saves)
     torch.load = torch.serialization.load = log.watched(torch.load, loads)

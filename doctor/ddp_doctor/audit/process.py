@@ -3,6 +3,7 @@
 import sys
 
 from .log import caller, where
+from .variables import tensors_in
 
 COLLECTIVES = (
     "all_reduce all_reduce_coalesced reduce broadcast all_gather all_gather_into_tensor all_gather_single "
@@ -45,18 +46,45 @@ def watch_process(log):
     for name in COLLECTIVES:
         replace(name, lambda args, kwargs, name=name: _collective(log, name, args, kwargs))
     torch.set_num_threads = log.watched(torch.set_num_threads, threads)
+    log.works = []  # what async_op=True returned, kept so that no other gets its id
+    for name in ("wait", "get_future", "is_completed", "block_current_stream"):
+        if function := getattr(core.Work, name, None):
+            setattr(core.Work, name, log.watched(function, lambda args, kwargs: _waits(log, args, kwargs)))
+    join = torch.distributed.algorithms.join.Join
+    join.__init__ = log.watched(join.__init__, lambda args, kwargs: log.event("join"))
 
 
 def _collective(log, name, args, kwargs):
     import torch
 
-    first = args[0] if args else next(iter(kwargs.values()), None)
-    tensors = [one for one in (first if isinstance(first, list | tuple) else [first]) if isinstance(one, torch.Tensor)]
-    group = kwargs.get("group")
+    payload = [*args[:2], *kwargs.values()]  # of all_gather the list of results comes first
+    payload = payload[1:2] if name.startswith("all_gather") and len(payload) > 1 else payload[:1]
+    tensors = [tensor for _, tensor in tensors_in(payload)]
+    group, number, waits = kwargs.get("group"), log.counts.get("collective", 0), caller() == "own"
     log.event(
         "collective",
         name=name,
+        number=number,
         frames=where(),
-        on_gradients=any(log.is_gradient(one) for one in tensors),
+        on_gradients=any(log.is_gradient(tensor) for tensor in tensors),
         own_group=group is not None and group is not torch.distributed.group.WORLD,
+        values=_numbers(payload, tensors),
+        awaited=not (waits and kwargs.get("async_op")),
     )
+    return lambda work: log.works.append((work, number)) if waits and kwargs.get("async_op") else None
+
+
+def _numbers(payload, tensors):
+    """The few numbers that are sent."""
+    if tensors:
+        small = [tensor for tensor in tensors if 0 < tensor.numel() <= 4 and not tensor.is_complex()]
+        return [float(value) for tensor in small for value in tensor.detach().reshape(-1).tolist()][:8]
+    found = [item for part in payload for item in (part if isinstance(part, list | tuple) else [part])]
+    found += [value for part in payload if isinstance(part, dict) for value in part.values()]
+    return [float(value) for value in found if isinstance(value, int | float)][:8]
+
+
+def _waits(log, args, kwargs):
+    for work, number in log.works:
+        if work is args[0]:
+            log.event("waited", number=number)

@@ -9,8 +9,9 @@ import threading
 import weakref
 import zlib
 
-from .log import checksum, some_values, sums, where
+from .log import checksum, rows, some_values, sums, where
 from .loss import loss_kind
+from .variables import checksums, tensors_in
 
 UPDATES = 40  # of each optimizer are looked at whole
 CALLS = 400  # of models
@@ -21,15 +22,17 @@ def watch_training(log):
     from torch.optim import optimizer
 
     state = _Training(log)
-    log.is_gradient = state.is_gradient
+    log.is_gradient, log.replicas = state.is_gradient, state.replicas
     optimizer.Optimizer.add_param_group = log.watched(optimizer.Optimizer.add_param_group, state.new_parameters)
     optimizer.register_optimizer_step_pre_hook(lambda *given: log.quietly(state.before_step, *given))
     optimizer.register_optimizer_step_post_hook(lambda *given: log.quietly(state.after_step, *given))
     clipping = torch.nn.utils.clip_grad
-    for name in ("clip_grad_norm_", "clip_grad_value_"):
-        clips = state.clips(getattr(clipping, name))
-        setattr(clipping, name, clips)
-        setattr(torch.nn.utils, name, clips)
+    for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"):
+        if function := getattr(clipping, name, None):
+            setattr(clipping, name, state.clips(function))
+            setattr(torch.nn.utils, name, getattr(clipping, name))
+    for kind in (optimizer.Optimizer, torch.nn.Module):
+        kind.zero_grad = log.watched(kind.zero_grad, state.clears)
     torch.autograd.backward = state.backward(torch.autograd.backward)
     ddp = torch.nn.parallel.DistributedDataParallel
     ddp.__init__ = log.watched(ddp.__init__, state.wraps)
@@ -47,6 +50,9 @@ class _Training:
         self.local, self.at_clip = WeakIdKeyDictionary(), WeakIdKeyDictionary()
         self.watched, self.wrapped = WeakIdKeyDictionary(), weakref.WeakKeyDictionary()
         self.addresses = {}  # of gradients
+        self.in_ddp = WeakIdKeyDictionary()  # parameter -> was it trained when DDP wrapped it?
+        self.waiting, self.cleared_at = WeakIdKeyDictionary(), None  # gradients that no step of an optimizer has used
+        self.evaluated = {}  # (model, number of updates) -> checksum of its parameters
         self.pending, self.stepping = {}, []
         self.thread = threading.local()  # depth of module calls, and whether a backward pass runs
 
@@ -66,18 +72,19 @@ class _Training:
         if parameter.grad is not None:
             self.local[parameter] = some_values(parameter.grad)
             self.addresses[parameter.grad.data_ptr()] = True
+            self.waiting[parameter] = some_values(parameter)
 
     def new_parameters(self, args, kwargs):
         optimizer, place = args[0], where()
 
         def then(_):
-            self.optimizers.setdefault(optimizer, [len(self.optimizers), place, 0])
+            self.optimizers.setdefault(optimizer, [len(self.optimizers), place, 0, []])
             self.watch(one for group in optimizer.param_groups for one in group["params"])
 
         return then
 
     def before_step(self, optimizer, args, kwargs):
-        number, place, done = self.optimizers.setdefault(optimizer, [len(self.optimizers), where(), 0])
+        number, place, done, highest = self.optimizers.setdefault(optimizer, [len(self.optimizers), where(), 0, []])
         self.optimizers[optimizer][2] += 1
         if number in self.stepping:  # its last step raised an error
             del self.stepping[self.stepping.index(number) :]
@@ -95,8 +102,15 @@ class _Training:
                 shapes=[list(one.shape) for one in parameters],
                 trains=[one.requires_grad for one in parameters],
             )
+        self.waiting.clear()
+        rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+        if [max(pair) for pair in zip(rates, highest or rates, strict=False)] != highest:
+            self.optimizers[optimizer][3] = [max(pair) for pair in zip(rates, highest or rates, strict=False)]
+            self.log.event("rates", number=number, highest=self.optimizers[optimizer][3])
         if done >= UPDATES:
             return
+        if done < 5 or done % 8 == 0:
+            self.log.event("variables", updates=done, optimizer=number, sums=checksums(self.replicas()))
         gradients = [one.grad for one in parameters]
         self.pending[number] = {
             "optimizer": number,
@@ -109,7 +123,8 @@ class _Training:
             "used": [self.at_clip.get(one) or some_values(one.grad) for one in parameters],
             "clipped": any(one in self.at_clip for one in parameters),
             "state": [_state(optimizer.state.get(one)) for one in parameters],
-            "rates": [float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
+            "ddp": [self.in_ddp.get(parameter) for parameter in parameters],
+            "rates": rates,
         }
         for one in parameters:
             self.at_clip.pop(one, None)
@@ -132,16 +147,32 @@ class _Training:
             import torch
 
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            self.log.quietly(self.look_before_clipping, parameters)
-            return function(parameters, *args, **kwargs)
+            values = self.log.quietly(self.look_before_clipping, parameters)
+            result = function(parameters, *args, **kwargs)
+            self.log.quietly(self.look_after_clipping, parameters, values)
+            return result
 
         return clips
 
     def look_before_clipping(self, parameters):
-        self.log.event("clip", frames=where())
-        for one in parameters:
-            if one.grad is not None and one not in self.at_clip:
-                self.at_clip[one] = some_values(one.grad)
+        for parameter in parameters:
+            if parameter.grad is not None and parameter not in self.at_clip:
+                self.at_clip[parameter] = some_values(parameter.grad)
+        return [some_values(parameter.grad) for parameter in parameters]
+
+    def look_after_clipping(self, parameters, values):
+        after = [some_values(parameter.grad) for parameter in parameters]
+        self.log.event("clip", most=100, frames=where(), values=values, changed=after != values)
+
+    def clears(self, args, kwargs):
+        self.cleared_at = where()
+
+    def replicas(self):
+        """The ids of what the other checks compare: wrapped models, and parameters of theirs."""
+        skip = {id(tensor) for tensor in [*self.in_ddp, *self.watched]}
+        for model in self.wrapped:
+            skip |= {id(module) for module in model.modules()} | {id(buffer) for buffer in model.buffers()}
+        return skip
 
     def backward(self, function):
         @functools.wraps(function)
@@ -158,10 +189,17 @@ class _Training:
     def look_before_backward(self, tensors):
         import torch
 
-        one = tensors if isinstance(tensors, torch.Tensor) else list(tensors)[0]
-        kind, factor = loss_kind(one.grad_fn)
-        value = one.detach().item() if one.numel() == 1 else None
-        self.log.event("backward", frames=where(), value=value, loss=kind, factor=factor)
+        for optimizer in self.optimizers:  # what has been unfrozen since
+            self.watch(parameter for group in optimizer.param_groups for parameter in group["params"])
+        lost = [parameter for parameter in self.waiting if parameter.grad is None or not parameter.grad.any()]
+        if lost and all(some_values(parameter) == self.waiting[parameter] for parameter in lost):
+            self.log.event("cleared", frames=self.cleared_at or where())
+        for parameter in lost:
+            del self.waiting[parameter]
+        loss = tensors if isinstance(tensors, torch.Tensor) else list(tensors)[0]
+        kind, factor, count = loss_kind(loss.grad_fn)
+        value = loss.detach().item() if loss.numel() == 1 else None
+        self.log.event("backward", frames=where(), value=value, loss=kind, factor=factor, count=count)
 
     def wraps(self, args, kwargs):
         place = where()
@@ -171,6 +209,8 @@ class _Training:
             model = args[0]
             self.wrapped[model.module] = len(self.wrapped)
             self.watch(model.parameters())
+            for parameter in model.parameters():
+                self.in_ddp[parameter] = parameter.requires_grad
             self.log.event("ddp", frames=place, **given)
 
         return then
@@ -212,8 +252,13 @@ class _Training:
         }
         facts["drops"] = any(isinstance(one, self.dropouts) and one.training and one.p > 0 for one in module.modules())
         facts["sends"] = module.require_backward_grad_sync if ddp else None
+        facts["wrapped"] = module in self.wrapped
         if depth == 0:
-            tensors = [one for one in [*args, *kwargs.values()] if isinstance(one, torch.Tensor)]
+            tensors = [tensor for _, tensor in tensors_in([*args, kwargs], depth=3)]
+            facts["rows"], facts["rich"] = rows([tensor for tensor in tensors if tensor.dim()])
+            facts["leaf"] = any(tensor.requires_grad for tensor in tensors)
+            if not torch.is_grad_enabled():
+                facts["state"] = self.state_of(module)
             sums = [checksum(one) for one in tensors]
             facts["inputs"] = zlib.crc32(repr(sums).encode()) if sums and None not in sums else None
             facts["constant"] = all(bool((one == one.reshape(-1)[:1]).all()) for one in tensors if one.numel())
@@ -225,6 +270,13 @@ class _Training:
                 if one.is_floating_point() and name in persistent
             }
         self.log.event("call", **facts)
+
+    def state_of(self, module):
+        key = id(module), sum(optimizer[2] for optimizer in self.optimizers.values())
+        if key not in self.evaluated:
+            sums = [checksum(parameter) for parameter in module.parameters()]
+            self.evaluated[key] = None if None in sums else zlib.crc32(repr(sums).encode())
+        return self.evaluated[key]
 
     def drops(self, function):
         import torch

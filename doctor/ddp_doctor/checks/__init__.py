@@ -1,19 +1,25 @@
 """What `doctor check` looks for in an audited run, in the order of its checklist. No process is touched here."""
 
 from ddp_doctor.audited import AuditedRun
-from ddp_doctor.checks import files, gradients, job, replicas, samples, validation
+from ddp_doctor.checks import files, gradients, job, replicas, samples, scale, validation
 from ddp_doctor.checks.finding import Finding
 
 FAILED = "this check itself failed"
 ALL = {
     "replicas": replicas.replicas,
     "averaged": gradients.averaged,
+    "accumulated": gradients.accumulated,
+    "scale": scale.scale,
+    "tokens": scale.tokens,
     "once": gradients.once_per_update,
     "unused": replicas.unused,
     "buffers": replicas.buffers,
+    "state": replicas.state,
     "samples": samples.apart,
+    "split": samples.split,
     "reshuffled": samples.reshuffled,
     "dropout": samples.dropout,
+    "draws": samples.draws,
     "validation": validation.validation,
     "metrics": validation.metrics,
     "writers": files.one_writer,
@@ -27,12 +33,19 @@ ALL = {
 
 def findings(run: AuditedRun) -> list[Finding]:
     """One for each check. What only follows from another finding is said there, and not counted a second time."""
-    found = {name: _finding(name, check, run) for name, check in ALL.items()}
-    for cause, effects in (("unused", ("averaged", "replicas")), ("averaged", ("replicas",))):
+    by_name = {name: _finding(name, check, run) for name, check in ALL.items()}
+    causes = {
+        "unused": ("averaged", "replicas"),
+        "averaged": ("replicas", "scale", "once"),
+        "replicas": ("scale",),
+        "accumulated": ("scale", "averaged", "tokens"),
+        "tokens": ("scale",),
+    }
+    for cause, effects in causes.items():
         for effect in effects:
-            if found[cause].status == "wrong" and found[effect].status == "wrong":
-                found[effect] = Finding(effect, "unknown", f"follows from: {found[cause].title}")
-    return list(found.values())
+            if by_name[cause].status == "wrong" and by_name[effect].status in ("wrong", "note"):
+                by_name[effect] = Finding(effect, "unknown", f"follows from: {by_name[cause].title}")
+    return list(by_name.values())
 
 
 def _finding(name: str, check, run: AuditedRun) -> Finding:

@@ -49,20 +49,18 @@ def atomic(run: AuditedRun) -> Finding:
     if not direct:
         return Finding("atomic", "ok", f"{len(saves)} saved under another name, then renamed")
     (path, _), found = max(direct.items(), key=lambda one: len(one[1]) > 1)  # the first overwritten one, else the first
+    cure = "Save to a temporary name in the same folder, fsync, then os.replace to the final name."
+    status, text = "note", "is written under its final name: a kill meanwhile leaves a torn file, which looks whole"
     if len(found) > 1:
-        status = "wrong"
         text = f"is overwritten in place, {len(found)} times: a kill while it is written leaves no whole checkpoint"
-    else:
-        status = "note"
-        text = "is written under its final name: a kill meanwhile leaves a torn file that looks like a checkpoint"
-    return Finding(
-        "atomic",
-        status,
-        f"{_name(path)} {text}",
-        found[0]["frames"],
-        "K1",
-        "Save to a temporary name in the same folder, fsync, then os.replace to the final name.",
-    )
+        readers = [run, *filter(None, [run.second])]
+        if any(
+            event["path"] == path for reader in readers for events in reader.of("load").values() for event in events
+        ):
+            status = "wrong"
+        else:
+            text += ", if something resumes from it"
+    return Finding("atomic", status, f"{_name(path)} {text}", found[0]["frames"], "K1", cure)
 
 
 def loadable(run: AuditedRun) -> Finding:

@@ -7,12 +7,18 @@ from ddp_doctor.history import Frame
 TITLES = {
     "replicas": "replicas equal after every update",
     "averaged": "gradients averaged over the ranks",
+    "accumulated": "every backward pass reaches an update",
+    "scale": "updates as large as on one process",
+    "tokens": "each value of the loss weighs the same",
     "once": "gradients sent once per update",
     "unused": "every parameter used",
     "buffers": "buffers equal on all ranks",
+    "state": "what is evaluated or saved is equal on all ranks",
     "samples": "each rank reads its own samples",
+    "split": "no rank trains on another's validation data",
     "reshuffled": "reshuffled in every epoch",
     "dropout": "dropout masks differ between ranks",
+    "draws": "samples are augmented differently on each rank",
     "validation": "validation reads each sample once",
     "metrics": "metrics reduced over the ranks",
     "writers": "one writer per file",
@@ -23,7 +29,7 @@ TITLES = {
     "timeout": "a timeout chosen",
     "threads": "threads x processes within the cores",
 }
-CATALOGUE = {  # entries of the failure catalogue: what it is called, and where people met it
+CATALOGUE = {  # kinds of failure: how each is called, and where people met it
     "C1": "unused parameter; its error comes one step late",
     "K1": "torn checkpoint (Lightning#19970)",
     "K2": "ranks race on a path (pytorch#194614)",
@@ -34,6 +40,8 @@ CATALOGUE = {  # entries of the failure catalogue: what it is called, and where 
     "P3": "too many threads (pytorch#22260)",
     "S1": "no set_epoch (pytorch#31771)",
     "S2": "padding bias (pytorch#25162)",
+    "S6": "gradients of micro-batches lost (ms-swift#10165)",
+    "S5": "a mean of means (transformers#34191)",
     "S4": "ranks shard differently (accelerate#4204)",
     "S9": "clipped before the sync (tt-metal#17672)",
     "S11": "the model called past its DDP wrapper (icefall#226)",

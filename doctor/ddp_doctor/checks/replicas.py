@@ -7,40 +7,44 @@ NO_OPTIMIZER = "no optimizer of torch made an update on every rank"
 
 
 def updates(run: AuditedRun):
-    """[(optimizer's event, [{rank: its update k} for each k])] of the optimizers that are alike on all ranks."""
-    by_rank = {rank: {one["number"]: one for one in found} for rank, found in run.of("optimizer").items()}
-    if not by_rank or not run.has_group:
+    """[(optimizer's event, [{rank: its update k} for each k])] of the optimizers that are alike on all ranks.
+
+    Within each Join the ranks' updates are counted anew: one that has run out of data makes none until the others end.
+    """
+    by_rank = {rank: {event["number"]: event for event in events} for rank, events in run.of("optimizer").items()}
+    if not by_rank or run.world > 1 and not run.has_group:
         return []
-    found = []
-    for number in set.intersection(*(set(one) for one in by_rank.values())):
-        events = [one[number] for one in by_rank.values()]
-        if any(one["shapes"] != events[0]["shapes"] for one in events):
+    all_ = []
+    for number in set.intersection(*(set(events) for events in by_rank.values())):
+        events = [optimizers[number] for optimizers in by_rank.values()]
+        if any(event["shapes"] != events[0]["shapes"] for event in events):
             continue
-        updates = {
-            rank: [
-                one
-                for one in all_
-                if one["optimizer"] == number and len(one["before"]) == len(one["after"]) == len(events[0]["shapes"])
-            ]
-            for rank, all_ in run.of("update").items()
-        }
-        rows = [dict(zip(updates, row, strict=True)) for row in zip(*updates.values(), strict=False)]
-        if rows and all(None not in one["before"] for row in rows for one in row.values()):
-            found.append((events[0], rows))
-    return found
+        parts: dict[int, dict[int, list[dict]]] = {}
+        for rank, audit in run.audits.items():
+            joins = [event["at"] for event in audit.of("join")]
+            for update in audit.of("update"):
+                whole = len(update["before"]) == len(update["after"]) == len(events[0]["shapes"])
+                if update["optimizer"] == number and whole:
+                    part = parts.setdefault(sum(at < update["at"] for at in joins), {})
+                    part.setdefault(rank, []).append(update)
+        parts = [part for _, part in sorted(parts.items()) if len(part) == run.world]
+        rows = [dict(zip(part, row, strict=True)) for part in parts for row in zip(*part.values(), strict=False)]
+        if rows and all(None not in update["before"] for row in rows for update in row.values()):
+            all_.append((events[0], rows))
+    return all_
 
 
 def differ(row, name: str, i: int) -> bool:
-    return len({one[name][i] for one in row.values()}) > 1
+    return len({update[name][i] for update in row.values()}) > 1
 
 
 def apart(row, i: int) -> bool:
     """Do the ranks' copies of parameter i differ after this update by more than rounding?"""
     if not differ(row, "after", i):
         return False
-    totals = [one["sums"][i] for one in row.values()]
-    gap = max(one[0] for one in totals) - min(one[0] for one in totals)
-    return not gap <= 1e-6 * max(one[1] for one in totals)  # NaN is apart, too
+    totals = [update["sums"][i] for update in row.values()]
+    gap = max(total[0] for total in totals) - min(total[0] for total in totals)
+    return not gap <= 1e-6 * max(total[1] for total in totals)  # NaN is apart, too
 
 
 def made_equal(rows) -> bool:
@@ -64,35 +68,69 @@ def replicas(run: AuditedRun) -> Finding:
             continue
         first = parted.index(True)
         if not all(parted[first:]) or made_equal(rows):
-            return Finding(
-                "replicas",
-                "unknown",
-                f"the replicas differ after update {first + 1}, and are made equal again later (local SGD?)",
-            )
-        if begin and not run.data_parallel or seen.splits_the_model:
+            text = f"the replicas differ after update {first + 1}, and are made equal again later (local SGD?)"
+            return Finding("replicas", "unknown", text)
+        if begin and not run.data_parallel or run.splits_the_model:
             return Finding("replicas", "unknown", "the ranks hold different weights; whether they should is not known")
-        update = next(iter(rows[first].values()))
         if begin:
-            return Finding(
-                "replicas",
-                "wrong",
-                "the ranks start from different weights, and never become equal",
-                optimizer["frames"],
-                "S13",
-                "Broadcast rank 0's weights before the first update, or wrap the model in DDP.",
-            )
-        rates = {tuple(one["rates"]) for one in rows[first].values()}
-        why = f"the learning rates differ: {sorted(rates)}" if len(rates) > 1 else "something else changes them"
-        return Finding(
-            "replicas",
-            "wrong",
-            f"the weights differ between the ranks from update {first + 1} on; {why}",
-            update["frames"],
-            "S12",
-            "Make the same update, from the same gradient, on every rank.",
-        )
+            text = "the ranks start from different weights, and never become equal"
+            cure = "Broadcast rank 0's weights before the first update, or wrap the model in DDP."
+            return Finding("replicas", "wrong", text, optimizer["frames"], "S13", cure)
+        why, cure = _why_apart(run, rows, first)
+        text = f"the weights differ between the ranks from update {first + 1} on; {why}"
+        return Finding("replicas", "wrong", text, next(iter(rows[first].values()))["frames"], "S12", cure)
     number = sum(len(rows) for _, rows in all_)
     return Finding("replicas", "ok", f"equal after each of {number} updates")
+
+
+def _why_apart(run: AuditedRun, rows, first: int) -> tuple[str, str]:
+    row, same = rows[first], "Make the same update, from the same gradient, on every rank."
+    each = range(len(next(iter(row.values()))["before"]))
+    rates = {tuple(update["rates"]) for update in row.values()}
+    if len(rates) > 1:
+        cure = "Set the rate by what all ranks know: reduce a loss before a scheduler or an `if` decides by it."
+        return f"the learning rates differ: {sorted(rates)}", cure
+    if first and any(differ(row, "before", i) for i in each):
+        changed = [rank for rank in row if row[rank]["before"] != rows[first - 1][rank]["after"]]
+        text = f"on rank {', '.join(map(str, changed))} they are changed between two updates, not by the optimizer"
+        return text, "Change weights on all ranks alike, or broadcast them afterwards."
+    if {event["name"] for event in run.gradient_collectives} == {"reduce"}:
+        text = "the gradients are reduced to one rank only"
+        return text, "Use dist.all_reduce: dist.reduce gives the result to its root only."
+    if any(differ(row, "gradients", i) for i in each):
+        return "each uses another gradient", same
+    if first and any(differ(row, "state", i) for i in each):
+        return "the optimizers' states differ", "Load the same state on every rank."
+    return "the same gradient becomes another update", same
+
+
+def state(run: AuditedRun) -> Finding:
+    """Beyond the replicas: what is evaluated, and what rank 0 saves of the script's own variables."""
+    if not run.data_parallel or replicas(run).status != "ok":
+        return Finding("state", "unknown", "it is not known whether the ranks are to hold the same")
+    cure = "Change it on every rank alike, or broadcast it from rank 0 before it is used."
+    phases = [audit.evaluations() for audit in run.audits.values()]
+    for calls in zip(*phases, strict=False):
+        same = {(call["model"], call["frames"][:1]) for call in (calls[0] for calls in calls)}
+        states = [calls[0]["state"] for calls in calls]
+        if len(same) == 1 and None not in states and len(set(states)) > 1:
+            text = f"the {calls[0][0]['model']} that is evaluated has other weights on each rank"
+            if len(set(states)) < run.world:
+                text = f"the {calls[0][0]['model']} that is evaluated has not the same weights on all ranks"
+            return Finding("state", "wrong", text, calls[0][0]["frames"], "S12", cure)
+    sums = {rank: {event["updates"]: event["sums"] for event in audit} for rank, audit in run.of("variables").items()}
+    common = sorted(set.intersection(*map(set, sums.values())))
+    for save in run.of("save").get(0, []):
+        for name in save["names"]:
+            values = [[by_update[number].get(name) for by_update in sums.values()] for number in common]
+            values = [row for row in values if None not in row]
+            changes = any(len(set(column)) > 1 for column in zip(*values, strict=True))
+            if values and changes and len(set(values[-1])) > 1:
+                text = f"{name.partition(': ')[2]}, which rank 0 saves, differs between the ranks: each has its own"
+                return Finding("state", "wrong", text, save["frames"], "S12", cure)
+    if any(phases):
+        return Finding("state", "ok", "what is evaluated has the same weights on all ranks")
+    return Finding("state", "unknown", "nothing was evaluated, and what else is to be equal is not known")
 
 
 def unused(run: AuditedRun) -> Finding:
@@ -128,11 +166,9 @@ def buffers(run: AuditedRun) -> Finding:
     calls = {rank: [one for one in found if one.get("buffers")] for rank, found in run.of("call").items()}
     rows = list(zip(*calls.values(), strict=False))[1:]
     if not rows:
-        return Finding(
-            "buffers",
-            "ok" if run.first("call") else "unknown",
-            "no buffers, or a single forward pass" if run.first("call") else "no model was called",
-        )
+        single = any(any(some) for some in calls.values())
+        text = "a single forward pass" if single else "no model with buffers was called in training"
+        return Finding("buffers", "unknown", text)
     names = sorted(set.intersection(*map(_unlike, rows)))
     if not names:
         return Finding("buffers", "ok", "equal when a forward pass begins")

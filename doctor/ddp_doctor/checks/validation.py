@@ -1,10 +1,16 @@
 """Validation and the numbers that are printed: is each sample counted once, and does a number speak for all ranks?"""
 
 import itertools
+import re
 
+from ddp_doctor import source_lines
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks.finding import Finding
 from ddp_doctor.checks.samples import epoch_list
+
+BETTER = re.compile(
+    r"under `.*((loss|acc|metric|score|err|ppl|perplex|best|lowest|value)\w*\W*[<>]|[<>].*(best|lowest))", re.I
+)
 
 
 def validation(run: AuditedRun) -> Finding:
@@ -52,26 +58,101 @@ def _collectives_after(run: AuditedRun, ranks, word: str = "") -> bool:
 
 
 def metrics(run: AuditedRun) -> Finding:
-    sharded = [
-        ranks
-        for ranks in epoch_list(run, trains=False)
-        if not set.intersection(*(set(one["indices"] or [-1]) for one in ranks.values()))
-        or _disjoint([one["rows"] for one in ranks.values()])
-    ]
-    for ranks in sharded:
-        if 0 in ranks and not _collectives_after(run, ranks) and (printed := _own_metric(run, ranks[0])):
-            return Finding(
-                "metrics",
-                "wrong",
-                f"rank 0 prints {printed[1]}, which covers only its own share of the "
-                "validation data: nothing was reduced",
-                printed[0]["frames"],
-                "S20",
-                "All-reduce the sum and the count, then divide.",
-            )
+    for ranks in _shares(run):
+        if not _collectives_after(run, ranks) and (printed := _own_metric(run, ranks[0])):
+            text = f"rank 0 prints {printed[1]}, which covers only its own share of the validation data: "
+            cure = "All-reduce the sum and the count, then divide."
+            return Finding("metrics", "wrong", f"{text}nothing was reduced", printed[0]["frames"], "S20", cure)
+        if sent := _mean_of_means(run, ranks):
+            sizes = " and ".join(str(_size(share)) for share in ranks.values())
+            text = f"the mean of the ranks' means is taken, over shares of {sizes} samples"
+            cure = "All-reduce the sum and the count, then divide."
+            return Finding("metrics", "wrong", text, sent["frames"], "S5", cure)
+    if run.has_group and (chosen := _chosen(run)):
+        return chosen
     if not run.has_group or not run.of("print").get(0):
         return Finding("metrics", "unknown", "rank 0 prints no numbers")
     return _own_loss(run) or Finding("metrics", "unknown", "what else is printed cannot be told from outside")
+
+
+def _shares(run: AuditedRun):
+    """{rank: where it begins and ends, its samples} of each validation in which every rank reads its own samples."""
+    epochs = epoch_list(run, trains=False)
+    if not epochs:
+        phases = zip(*(audit.evaluations() for audit in run.audits.values()), strict=False)
+        epochs = [
+            {
+                rank: {
+                    "at": calls[0]["at"] - 1,
+                    "end": calls[-1]["at"],
+                    "indices": [],
+                    "rows": [row for call in calls for row in call["rows"] or ()],
+                }
+                for rank, calls in zip(run.audits, phase, strict=True)
+            }
+            for phase in phases
+        ]
+    for ranks in epochs:
+        by_index = not set.intersection(*(set(share["indices"] or [-1]) for share in ranks.values()))
+        if 0 in ranks and (by_index or _disjoint([share["rows"] for share in ranks.values()])):
+            yield ranks
+
+
+def _size(share) -> int:
+    return len(share["rows"] or share["indices"])
+
+
+def _mean_of_means(run: AuditedRun, ranks):
+    """The collective that sends each rank's mean over an unequal share, if the mean of what it sends is then used."""
+    sizes = [_size(share) for share in ranks.values()]
+    sent = []
+    for rank, share in ranks.items():
+        events = run.audits[rank].between(share["at"], run.audits[rank].next_backward(share["end"]), "collective")
+        sent.append([event for event in events if event["values"] and not event["on_gradients"]])
+    rows = list(zip(*sent, strict=False))
+    values = [column for row in rows for column in zip(*(event["values"] for event in row), strict=False)]
+    if len(set(sizes)) == 1 or any(list(column) == sizes for column in values):
+        return None
+    audit, begin = run.audits[0], ranks[0]["end"]
+    used = audit.between(begin, audit.next_backward(begin), "item", "print")
+    for row in rows:
+        for column in zip(*(event["values"] for event in row), strict=False):
+            mean = sum(column) / len(column)
+            near = [event["value"] for event in used if event["event"] == "item"]
+            numbers = [number for event in used if event["event"] == "print" for number in event["numbers"]]
+            same = any(abs(value - mean) <= 1e-6 * abs(mean) for value in near) or any(_is(n, mean) for n in numbers)
+            if same and len(set(column)) > 1:
+                return row[0]
+    return None
+
+
+def _chosen(run: AuditedRun) -> Finding | None:
+    """Rank 0 saves if a number of its own is better than before, and the other ranks have another one."""
+    audit = run.audits[0]
+    for save in audit.of("save"):
+        tests = [test for frame in save["frames"] for test in source_lines.conditions(frame.file, frame.line)]
+        test = next((test for test in tests if BETTER.search(test)), None)
+        trained = [event["at"] for event in audit.of("backward", "update") if event["at"] < save["at"]]
+        if test is None or not trained:
+            continue
+        evaluated = [call for call in audit.between(trained[-1], save["at"], "call") if not call["gradients"]]
+        begin = evaluated[0]["at"] if evaluated else max([-1, *trained[:-2]])
+        if evaluated:
+            own = any(ranks[0]["at"] < evaluated[-1]["at"] and ranks[0]["end"] >= begin for ranks in _shares(run))
+        else:
+            own = run.data_parallel and len({event["value"] for event in _last_losses(run, save)}) > 1
+        sent = [event for event in audit.between(begin, save["at"], "collective") if not event["on_gradients"]]
+        if own and all("barrier" in event["name"] for event in sent):
+            what = "own share of the validation data" if evaluated else "own batch"
+            text = f"the checkpoint is chosen {test} by rank 0's number, which covers only its {what}"
+            cure = "Reduce the number over the ranks (sum and count) before it decides."
+            return Finding("metrics", "wrong", text, save["frames"], "S20", cure)
+    return None
+
+
+def _last_losses(run: AuditedRun, save):
+    number = len([event for event in run.audits[0].of("backward") if event["at"] < save["at"]])
+    return [events[number - 1] for events in run.of("backward").values() if len(events) >= number]
 
 
 def _disjoint(rows) -> bool:
@@ -90,7 +171,7 @@ def _own_metric(run: AuditedRun, epoch):
     """(print event, number) of what rank 0 made of the values that it read in this validation alone."""
     audit = run.audits[0]
     end = min((one["at"] for one in audit.of("backward") if one["at"] > epoch["end"]), default=float("inf"))
-    items = [one["value"] for one in audit.between(epoch["at"], end, "item")]
+    items = [one["value"] for one in audit.between(epoch["at"], end, "item") if not one["gradients"]]
     if not items:
         return None
     counts = {1, len(items), len(epoch["indices"]) or 1, len(epoch["rows"] or [0])}
@@ -111,26 +192,25 @@ def _others_print(run: AuditedRun, printed) -> bool:
 
 
 def _own_loss(run: AuditedRun) -> Finding | None:
-    """Rank 0 alone prints the loss that its own backward pass began with, and the other ranks had another."""
-    losses = run.of("backward")
-    micros = round(len(losses[0]) / max(1, len(run.audits[0].of("update"))))  # a loss may have been divided by them
+    """Rank 0 alone prints the loss of its own backward passes, the last or their mean, and the others had another."""
+    losses, audit = run.of("backward"), run.audits[0]
+    micros = round(len(losses[0]) / max(1, len(audit.of("update"))))  # a loss may have been divided by them
     for printed in run.of("print")[0]:
-        before = [k for k, one in enumerate(losses[0]) if one["at"] < printed["at"]][-1:]
-        for k, scale in itertools.product(before, {1, micros}):
-            values = [found[k]["value"] for found in losses.values() if len(found) > k]
-            if len(values) < run.world or None in values:
+        last = len([event for event in losses[0] if event["at"] < printed["at"]])
+        earlier = [event["at"] for event in audit.of("print", "epoch") if event["at"] < printed["at"]]
+        earlier += [call["at"] for calls in audit.evaluations() for call in calls if call["at"] < printed["at"]]
+        begins = {sum(event["at"] < at for event in losses[0]) for at in earlier} | {0, last - 1}
+        for begin, scale in itertools.product(sorted(begins), {1, micros}):
+            values = [[event["value"] for event in events[begin:last]] for events in losses.values()]
+            if not 0 <= begin < last or any(None in some or len(some) != last - begin for some in values):
                 continue
-            values = [scale * value for value in values]
+            values = [scale * sum(some) / len(some) for some in values]
             hits = [number for number in printed["numbers"] if _is(number, values[0])]
             elsewhere = any(_is(number, value) for number in hits for value in [*values[1:], sum(values) / run.world])
             if hits and not elsewhere and not _others_print(run, printed):
                 others = ", ".join(f"{value:.4g}" for value in values[1:])
-                return Finding(
-                    "metrics",
-                    "note",
-                    f"rank 0 prints the loss of its own batch, {hits[0]}, where the others have {others}",
-                    printed["frames"],
-                    "S20",
-                    "Reduce it if it is to speak for all ranks.",
-                )
+                what = "the loss of its own batch" if last - begin == 1 else "the mean loss of its own batches"
+                text = f"rank 0 prints {what}, {hits[0]}, where the others have {others}"
+                cure = "Reduce it if it is to speak for all ranks."
+                return Finding("metrics", "note", text, printed["frames"], "S20", cure)
     return None

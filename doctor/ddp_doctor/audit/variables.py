@@ -1,0 +1,72 @@
+"""Finds tensors that the script holds in its variables, by the names that it gave them."""
+
+import sys
+
+from .log import checksum, kind_of
+
+DEPTH, TENSORS, VALUES = 4, 400, 5_000_000
+
+
+def tensors_in(value, name="", depth=DEPTH):
+    """(name, tensor) of each tensor within containers, modules and objects of the script's own classes."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif depth == 0 or isinstance(value, type):
+        return
+    elif isinstance(value, torch.nn.Module):
+        for key, tensor in value.state_dict(keep_vars=True).items():
+            if isinstance(tensor, torch.Tensor):
+                yield f"{name}.{key}", tensor
+    elif isinstance(value, dict):
+        for key in list(value)[:TENSORS]:
+            yield from tensors_in(value[key], f"{name}[{key!r}]", depth - 1)
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value[:TENSORS]):
+            yield from tensors_in(item, f"{name}[{number}]", depth - 1)
+    elif _is_own(value):
+        for key, item in list(vars(value).items()):
+            yield from tensors_in(item, f"{name}.{key}", depth - 1)
+
+
+def _is_own(value):
+    file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
+    return hasattr(value, "__dict__") and (
+        type(value).__module__ == "__main__" or bool(file) and kind_of(file) == "own"
+    )
+
+
+def variables(skip):
+    """{"function: name": tensor} of the own functions that run now; `skip`, the ids of modules and tensors left out."""
+    import torch
+
+    found, frame = {}, sys._getframe(1)
+    while frame is not None:
+        if kind_of(frame.f_code.co_filename) == "own":
+            for name, value in list(frame.f_locals.items()):
+                if isinstance(value, torch.nn.parallel.DistributedDataParallel) or id(value) in skip:
+                    continue
+                for path, tensor in tensors_in(value, name):
+                    if id(tensor) not in skip and tensor.dim() and tensor.dtype != torch.uint8 and not tensor.grad_fn:
+                        found[f"{frame.f_code.co_name}: {path}"] = tensor
+                    if len(found) >= TENSORS:
+                        return found
+        frame = frame.f_back
+    return found
+
+
+def checksums(skip):
+    """{"function: name": checksum} of the same, as far as they are not too large."""
+    left, sums = VALUES, {}
+    for name, tensor in variables(skip).items():
+        left -= tensor.numel()
+        if left > 0 and (value := checksum(tensor)) is not None:
+            sums[name] = value
+    return sums
+
+
+def names_of(value, skip):
+    """The names under which the script's functions hold the tensors within `value`."""
+    memory = {tensor.data_ptr() for _, tensor in tensors_in(value) if tensor.numel()}
+    return [name for name, tensor in variables(skip).items() if tensor.numel() and tensor.data_ptr() in memory]
