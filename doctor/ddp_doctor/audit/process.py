@@ -60,7 +60,7 @@ def _collective(log, name, args, kwargs):
     payload = [*args[:2], *kwargs.values()]  # of all_gather the list of results comes first
     payload = payload[1:2] if name.startswith("all_gather") and len(payload) > 1 else payload[:1]
     tensors = [tensor for _, tensor in tensors_in(payload)]
-    group, number, waits = kwargs.get("group"), log.counts.get("collective", 0), caller() == "own"
+    group, number, waits = kwargs.get("group"), log.counts.get("collective", 0), caller("-") == "own"
     log.event(
         "collective",
         name=name,

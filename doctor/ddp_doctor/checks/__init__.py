@@ -40,6 +40,7 @@ def findings(run: AuditedRun) -> list[Finding]:
         "replicas": ("scale",),
         "accumulated": ("scale", "averaged", "tokens"),
         "tokens": ("scale",),
+        "split": ("samples",),
     }
     for cause, effects in causes.items():
         for effect in effects:

@@ -56,6 +56,11 @@ def averaged(run: AuditedRun) -> Finding:
         return Finding("averaged", "unknown", NO_OPTIMIZER)
     if early := _not_waited_for(run):
         return early
+    if {event["name"] for event in run.gradient_collectives} == {"reduce"} and not run.first("ddp"):
+        cure = "Use dist.all_reduce: dist.reduce gives the result to its root only."
+        if any(apart(rows[-1], i) for optimizer, rows in all_ for i in range(len(optimizer["shapes"]))):
+            frames = run.gradient_collectives[0]["frames"]
+            return _wrong("the gradients are reduced to one rank only", frames, "S12", cure)
     factors, unclear, backward = [], 0, run.first("backward")
     for optimizer, rows in all_:
         fates = _fates(optimizer, rows)
@@ -129,9 +134,6 @@ def _not_sent(run: AuditedRun, update, which: str, lasting, backward) -> Finding
     audit, sends, ddp = next(iter(run.audits.values())), run.gradient_collectives, run.first("ddp")
     if sends and not ddp:
         before = [event for event in audit.of("backward", "update") if event["at"] < sends[0]["at"]]
-        if {event["name"] for event in sends} == {"reduce"}:
-            cure = "Use dist.all_reduce: dist.reduce gives the result to its root only."
-            return _wrong("the gradients are reduced to one rank only", sends[0]["frames"], "S12", cure)
         if before and before[-1]["event"] == "update":
             text = "the gradients are sent after the update, which has used each rank's own"
             return _wrong(text, sends[0]["frames"], "S12", "Send them between loss.backward() and optimizer.step().")

@@ -94,9 +94,6 @@ def _why_apart(run: AuditedRun, rows, first: int) -> tuple[str, str]:
         changed = [rank for rank in row if row[rank]["before"] != rows[first - 1][rank]["after"]]
         text = f"on rank {', '.join(map(str, changed))} they are changed between two updates, not by the optimizer"
         return text, "Change weights on all ranks alike, or broadcast them afterwards."
-    if {event["name"] for event in run.gradient_collectives} == {"reduce"}:
-        text = "the gradients are reduced to one rank only"
-        return text, "Use dist.all_reduce: dist.reduce gives the result to its root only."
     if any(differ(row, "gradients", i) for i in each):
         return "each uses another gradient", same
     if first and any(differ(row, "state", i) for i in each):

@@ -1,4 +1,5 @@
 # check: atomic
+# status: note
 import os
 import tempfile
 

@@ -1,4 +1,5 @@
 # check: replicas
+# says: on rank 1 they are changed between two updates
 import torch
 import torch.distributed as dist
 import torch.distributed.nn
