@@ -121,9 +121,20 @@ def _mean_of_means(run: AuditedRun, ranks):
             near = [event["value"] for event in used if event["event"] == "item"]
             numbers = [number for event in used if event["event"] == "print" for number in event["numbers"]]
             same = any(abs(value - mean) <= 1e-6 * abs(mean) for value in near) or any(_is(n, mean) for n in numbers)
-            if same and len(set(column)) > 1:
+            if same and len(set(column)) > 1 and not _of_training(run, ranks, column):
                 return row[0]
     return None
+
+
+def _of_training(run: AuditedRun, ranks, column) -> bool:
+    """Are these the last training losses, their sums or their means? Each rank has as many of them."""
+    for (rank, share), value in zip(ranks.items(), column, strict=True):
+        losses = [event["value"] for event in run.audits[rank].of("backward") if event["at"] < share["end"]]
+        windows = [losses[begin:] for begin in range(len(losses)) if None not in losses[begin:]]
+        totals = [total for window in windows for total in (sum(window), sum(window) / len(window))]
+        if not any(abs(total - value) <= 1e-5 * abs(value) for total in totals):
+            return False
+    return True
 
 
 def _chosen(run: AuditedRun) -> Finding | None:
