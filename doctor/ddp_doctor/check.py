@@ -14,7 +14,7 @@ from ddp_doctor.diagnosis import diagnose
 from ddp_doctor.launch.cores import usable_cores
 from ddp_doctor.page import page
 from ddp_doctor.seen import Job
-from ddp_doctor.set_back import moment, set_back, take_copies, to_the_beginning
+from ddp_doctor.set_back import bring_back, moment, put_aside, set_back, take_copies
 from ddp_doctor.watch import run_and_watch
 
 HANGS = 30.0  # seconds without any movement after which a run is ended
@@ -47,7 +47,7 @@ def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = Fa
             failed = None if job.ended in ("well", "time") else job
             last = [resume(first, None)] if failed is None else []
             return Checked([*findings(first), *last], failed, _notes(first))
-        first.single = _on_one_process(script, arguments, seconds, first)
+        first.single = _on_one_process(script, arguments, seconds, first, Path(copies))
         why_not = set_back(first, Path(copies))
         if why_not is None:
             print(f"doctor: its files are as they were after update {moment(first)}; it starts again on them")
@@ -65,16 +65,20 @@ def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = Fa
     return Checked([*confirmed, resume(first, second, why_not)], failed, _notes(first))
 
 
-def _on_one_process(script, arguments, seconds: float, first: AuditedRun) -> AuditedRun | str:
-    """The run, or why there is nfinding."""
+def _on_one_process(script, arguments, seconds: float, first: AuditedRun, copies: Path) -> AuditedRun | str:
+    """The run, on the files as they stood before the first, or why there is none."""
     if first.world == 1 or not first.whole or not first.data_parallel or not updates(first):
         return "no gradients are averaged, or the first run was cut off"
-    if why_not := to_the_beginning(first):
-        return f"{why_not}, so the script was not started on one process"
-    print("doctor: once more on one process, to compare the size of its updates")
-    single, job = _audited_run(script, arguments, 1, seconds)
-    single.whole = job.ended == "well"
-    to_the_beginning(single)
+    moved = put_aside(first, copies / "first")
+    if isinstance(moved, str):
+        return f"{moved}, so the script was not started on one process"
+    try:
+        print("doctor: once more on one process, to compare the size of its updates")
+        single, job = _audited_run(script, arguments, 1, seconds)
+        single.whole = job.ended == "well"
+        put_aside(single, copies / "single")
+    finally:
+        bring_back(moved)
     return single if single.whole else "on one process the script did not come to its end"
 
 

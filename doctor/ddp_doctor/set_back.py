@@ -19,20 +19,28 @@ def moment(run: AuditedRun) -> int | None:
     return updates.pop() if len(updates) == 1 and run.whole else None
 
 
-def to_the_beginning(run: AuditedRun) -> str | None:
-    """Removes what this run has written, unless something of that was there before. Returns why not, if so."""
+def put_aside(run: AuditedRun, into: Path) -> dict[str, Path] | str:
+    """Moves what this run has written, unless something of that was there before; then the answer says why not."""
     written = [next(iter(audit.of("written")), None) for audit in run.audits.values()]
     if None in written:
         return "not all that was written is known"
-    for event in written:
-        if event["older"]:
-            return f"the first run wrote over {event['older'][0]}, which was there before"
-    for event in written:
-        for folder in event["folders"]:
-            shutil.rmtree(folder, ignore_errors=True)
-        for path in event["files"]:
-            Path(path).unlink(missing_ok=True)
-    return None
+    new = {path for event in written for path in set(event["files"]) - set(event["older"])}
+    older = {path for event in written for path in event["older"]} - new  # else another rank has made it just before
+    if older:
+        return f"the first run wrote over {min(older)}, which was there before"
+    moved: dict[str, Path] = {}
+    into.mkdir()
+    for path in sorted(new.union(*(event["folders"] for event in written))):  # a folder before what is in it
+        if os.path.lexists(path):
+            moved[path] = into / str(len(moved))
+            shutil.move(path, moved[path])
+    return moved
+
+
+def bring_back(moved: dict[str, Path]) -> None:
+    for path, stored in moved.items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        shutil.move(stored, path)
 
 
 def set_back(run: AuditedRun, copies: Path) -> str | None:

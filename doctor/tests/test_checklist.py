@@ -5,7 +5,9 @@ all.
 """
 
 import json
+from pathlib import Path
 
+import ddp_doctor
 import pytest
 from cases import FOLDER, MATRIX, OF_CHECK
 from check_cases import cases, examine, wrong
@@ -125,7 +127,9 @@ def test_the_command_runs_twice_ends_non_zero_and_writes_json(tmp_path, capsys):
     assert [name for name, one in found.items() if one["status"] == "wrong"] == ["writers"]
     assert found["writers"]["line"] == RESUMES[: RESUMES.index("torch.save")].count("\n") + 1
     assert found["writers"]["catalogue"] in CATALOGUE
-    assert found["replicas"]["status"] == found["averaged"]["status"] == found["samples"]["status"] == "ok"
+    assert {found[name]["status"] for name in ("replicas", "averaged", "scale")} == {"ok"}  # scale: by a third run
+    assert found["samples"]["status"] == "unknown"  # drawn at random: nobody knows whether shares overlap
+    assert found["writers"]["known_as"] in printed and str(Path(ddp_doctor.__file__).parent) not in printed
     assert "begins with the weights with which the first ended" in found["resume"]["text"]
     assert f"WRONG  {TITLES['writers']}" in printed and "1 wrong, " in printed
 

@@ -3,7 +3,7 @@
 import pytest
 from ddp_doctor.audit.kept import Kept
 from ddp_doctor.audited import Audit, AuditedRun
-from ddp_doctor.set_back import moment, set_back, take_copies
+from ddp_doctor.set_back import bring_back, moment, put_aside, set_back, take_copies
 
 pytestmark = pytest.mark.smoke
 
@@ -95,3 +95,27 @@ def test_nothing_happens_without_a_checkpoint_between_two_updates(run):
     assert (out / "end.pt").exists()
     cut = AuditedRun(audited_run.audits, whole=False)
     assert set_back(cut, out.parent / "copies") == "it was cut off"
+
+
+def test_what_a_run_has_written_is_put_aside_and_brought_back(run):
+    kept, out = run
+    kept.before_update()
+    write(kept, out / "log", "one")
+    kept.folders.add(str(out / "new"))
+    (out / "new").mkdir()
+    write(kept, out / "new" / "model.pt", "first")
+    kept.saves(str(out / "new" / "model.pt"))
+    (out / "new" / "unseen").write_text("written by what no audit sees")
+    audited_run = end(kept, out)
+    moved = put_aside(audited_run, out.parent / "aside")
+    assert not list(out.iterdir())
+    bring_back(moved)
+    assert sorted(path.name for path in out.rglob("*")) == ["log", "model.pt", "new", "unseen"]
+
+
+def test_nothing_is_put_aside_where_a_file_was_there_before(run):
+    kept, out = run
+    (out / "log").write_text("of another run")
+    write(kept, out / "log", "of this run")
+    assert "log, which was there before" in put_aside(end(kept, out), out.parent / "aside")
+    assert (out / "log").read_text() == "of this run"
