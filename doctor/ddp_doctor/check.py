@@ -95,7 +95,7 @@ def _audited_run(script, arguments, nproc: int, seconds: float, copies: Path | N
         if copies:
             take_copies(folder, copies)
 
-    job = run_and_watch(script, arguments, nproc, timeout=seconds, read_audits=read)
+    job = run_and_watch(script, arguments, nproc, timeout=seconds, end_after=HANGS, read_audits=read)
     return AuditedRun(audits, job.ended == "well", usable_cores()[1]), job
 
 

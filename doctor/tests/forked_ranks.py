@@ -70,6 +70,7 @@ def _run_script(command, variables, folder, output):
     for descriptor, path in ((1, output), (2, f"{output}.err")):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
     faulthandler.enable()
+    multiprocessing.set_start_method(None, force=True)  # as in a process that Python has started by itself
     sys.argv = command
     sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))
     runpy.run_path(command[0], run_name="__main__")
