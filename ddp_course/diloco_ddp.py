@@ -138,6 +138,8 @@ def train(config: DiLoCoConfig) -> int:
         # DiLoCo 5/6: one all-reduce of the size of the model, and one of the few numbers that all have to know.
         outer_norm = diloco.meet()
         total_loss, total_norm = loop.sum_over_ranks(loss_sum, norm_sum)
+        if loop.passes(config.check_every, meeting):
+            assert_replicas_equal(world, model, diloco.outer, own_random_state=True, step=meeting)
         step_count = meeting - first_step
         loop.report(
             loss_sum,
@@ -148,8 +150,6 @@ def train(config: DiLoCoConfig) -> int:
             outer_grad_norm=outer_norm,
             **windows.logged(target_count / step_count),
         )
-        if loop.passed(config.check_every):
-            assert_replicas_equal(world, model, diloco.outer, own_random_state=True, step=meeting)
         # DiLoCo 6/6: now, and only now, there is one model to save and to validate.
         loop.save_and_validate(lambda: {"loss": validate(model, tokens, config, config.precision, world)})
 

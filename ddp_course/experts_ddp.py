@@ -151,6 +151,8 @@ def train(config: ExpertsConfig) -> int:
         gradient_norm = clip_gradients(shards, config.gradient_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad()
+        if loop.passes(config.check_every):
+            assert_copies_equal(world, shards, step + 1)
 
         total_loss, total_balance = loop.sum_over_ranks(loss_sum, balance_sum)
         loop.report(
@@ -162,8 +164,6 @@ def train(config: ExpertsConfig) -> int:
             busiest=busiest(choices),
             **windows.logged(target_count),
         )
-        if loop.passed(config.check_every):
-            assert_copies_equal(world, shards, loop.step)
         # MoE 7/7: ranks communicate in the forward pass, so all take as many batches.
         loop.save_and_validate(lambda: {"loss": validate(model, tokens, config, config.precision, world, even=True)})
 

@@ -57,7 +57,7 @@ class TrainConfig(PretrainingConfig):
     preset: Literal["laptop", "tiny", "gpt2"] = "laptop"
     """A named set of values; every other flag changes it. tiny: seconds. laptop: minutes. gpt2: GPUs."""
     precision: Literal["auto", "float32", "tf32", "bfloat16", "float16", "float64"] = "auto"
-    """Of the matrix products; weights stay float32 (float64 for float64). auto: what is fastest here."""
+    """The number format of matrix products; weights stay float32 (float64 for float64). auto: what is fastest here."""
     compile: bool = False
     """Compile the model with torch.compile: a minute of waiting, then steps that may be faster."""
     sample_tokens: int = 120
@@ -157,6 +157,8 @@ def train(config: TrainConfig) -> int:
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
+        if loop.passes(config.check_every):
+            assert_replicas_equal(world, model, optimizer, own_random_state=True, step=step + 1)
 
         # DDP 5/6: a number is summed over the ranks before anybody prints it or acts on it.
         [total_loss] = loop.sum_over_ranks(loss_sum)
@@ -167,8 +169,6 @@ def train(config: TrainConfig) -> int:
             grad_norm=gradient_norm.item(),
             **windows.logged(target_count),
         )
-        if loop.passed(config.check_every):
-            assert_replicas_equal(world, model, optimizer, own_random_state=True, step=loop.step)
         loop.save_and_validate(lambda: {"loss": validate(model, tokens, config, precision, world)})
 
     assert_replicas_equal(world, model)

@@ -158,6 +158,8 @@ def train(config: ParallelConfig) -> int:
         gradient_norm = clip_gradients(shards, config.gradient_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad()
+        if loop.passes(config.check_every):
+            assert_copies_equal(world, shards, step + 1)
 
         # MESH 7/7: tp peers compute the same loss, and only last stages know one. It is counted once.
         own_loss = loss_sum if mesh.speaks_for_replica else 0.0
@@ -169,8 +171,6 @@ def train(config: ParallelConfig) -> int:
             grad_norm=gradient_norm,
             **windows.logged(target_count),
         )
-        if loop.passed(config.check_every):
-            assert_copies_equal(world, shards, loop.step)
         loop.save_and_validate(lambda: {"loss": validate(stage, pipeline, tokens, config, mesh)})
 
     assert_copies_equal(world, shards)

@@ -99,14 +99,18 @@ class TrainingLoop:
         self._stopping = requests > 0
         return sums
 
+    def passes(self, every: int, step: int | None = None) -> bool:
+        """Whether the current step, or those up to the end of `step`, include a multiple of `every`; 0: never.
+
+        For what has to come before `report`: a step that turns out wrong is not reported.
+        """
+        step = self.step + 1 if step is None else step
+        return every > 0 and step // every > self._previous_step // every
+
     def report(self, own_loss: float | Tensor, *, loss: float, step: int | None = None, **numbers: float) -> None:
         """Count the step as done, and log its numbers as `Progress.step` does. step: where several are done at once."""
         self.step = self.step + 1 if step is None else step
         self.progress.step(self.step, own_loss, loss=loss, **numbers)
-
-    def passed(self, every: int) -> bool:
-        """Whether the steps since the last report include a multiple of `every`; 0: never."""
-        return every > 0 and self.step // every > self._previous_step // every
 
     def save_and_validate(self, validate: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Save and validate if the settings say so, always after the last step. Returns what was validated, or {}."""
@@ -135,4 +139,4 @@ class TrainingLoop:
         return self._stop_request.leave(self.step, self._run_directory.path)
 
     def _is_due(self, every: int) -> bool:
-        return self.step == self._config.steps or self.passed(every)
+        return self.step == self._config.steps or self.passes(every, self.step)
