@@ -69,24 +69,24 @@ def start(timeout_seconds: float = 60, device: str = "auto") -> World:
         return _started
     launcher = os.getppid()
     rank, local_rank, size = ranks_from_environment()
-    place = _pin_device(device, local_rank)
+    own_device = _pin_device(device, local_rank)
     store = meet(rank, size, timeout_seconds, launcher) if size > 1 else dist.HashStore()
     try:
         dist.init_process_group(
-            backend="nccl" if place.type == "cuda" else "gloo",
+            backend="nccl" if own_device.type == "cuda" else "gloo",
             store=store,
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=timeout_seconds),
             # Tells NCCL which GPU is ours: it connects at once, and barrier() need not guess.
-            device_id=place if place.type == "cuda" else None,
+            device_id=own_device if own_device.type == "cuda" else None,
         )
     except (dist.DistStoreError, dist.DistNetworkError) as error:  # a rank, or the launcher, that has ended meanwhile
         raise InputError(
             f"rank {rank} could not connect to the other ranks within {timeout_seconds:g} s "
             f"({str(error).splitlines()[0]})"
         ) from None
-    _started = World(rank, local_rank, size, place, store if size > 1 else None, launcher)
+    _started = World(rank, local_rank, size, own_device, store if size > 1 else None, launcher)
     return _started
 
 

@@ -1,6 +1,6 @@
 """Are the replicas still equal? What each rank holds becomes 16 bytes, which one all-gather compares.
 
-    assert_replicas_equal(world, model, optimizer, step=step)  # on every rank, every N updates
+    assert_replicas_equal(world, model, optimizer, step=step)  # on every rank, every N steps
 
 It needs nothing but torch: take the file along. `world` is ours, or anything of yours with a `size` and a `device`.
 """
@@ -47,16 +47,16 @@ def assert_replicas_equal(
     running statistics of BatchNorm). `own_random_state=True` also raises RandomStatesEqual if two ranks would draw the
     same dropout masks.
     """
-    held = dict(_replicated(module, optimizer, buffers))
-    prints = {name: (_fingerprint(value), tuple(getattr(value, "shape", ()))) for name, value in held.items()}
+    values = dict(_replicated(module, optimizer, buffers))
+    prints = {name: (_fingerprint(value), tuple(getattr(value, "shape", ()))) for name, value in values.items()}
     generator = torch if world.device.type == "cpu" else torch.get_device_module(world.device)
-    mine = torch.tensor([_fingerprint(repr(prints)), _fingerprint(generator.get_rng_state())], device=world.device)
-    everyones = [torch.empty_like(mine) for _ in range(world.size)]
-    dist.all_gather(everyones, mine)
-    states, random_states = zip(*(one.tolist() for one in everyones), strict=True)
+    own = torch.tensor([_fingerprint(repr(prints)), _fingerprint(generator.get_rng_state())], device=world.device)
+    gathered = [torch.empty_like(own) for _ in range(world.size)]
+    dist.all_gather(gathered, own)
+    states, random_states = zip(*(of_rank.tolist() for of_rank in gathered), strict=True)
     when = "" if step is None else f" after step {step}"
     if len(set(states)) > 1:
-        raise ReplicasDiffer(f"replicas differ{when}: {_first_difference(world, held, prints)}")
+        raise ReplicasDiffer(f"replicas differ{when}: {_first_difference(world, values, prints)}")
     for rank, state in enumerate(random_states if own_random_state else ()):
         if (first := random_states.index(state)) < rank:
             raise RandomStatesEqual(
@@ -66,7 +66,7 @@ def assert_replicas_equal(
 
 
 def _replicated(module: nn.Module, optimizer: Optimizer | None, buffers: bool) -> Iterator[tuple[str, Tensor | str]]:
-    """(what it is and its name, value) of all that the ranks should hold alike, in one order on all of them."""
+    """Yield (kind and name, value) of all that the ranks should hold alike, in one order on all of them."""
     names = {parameter: name for name, parameter in module.named_parameters()}
     yield from ((f"parameter {name}", parameter) for parameter, name in names.items())
     yield from ((f"buffer {name}", buffer) for name, buffer in module.named_buffers() if buffers)
@@ -74,8 +74,8 @@ def _replicated(module: nn.Module, optimizer: Optimizer | None, buffers: bool) -
         settings = {key: value for key, value in group.items() if key != "params"}
         for key, value in settings.items():
             yield f"setting {key} of the optimizer's group {number}", _exact(value)
-        for place, parameter in enumerate(group["params"]):
-            name = names.get(parameter, f"parameter {place} of group {number}")
+        for index, parameter in enumerate(group["params"]):
+            name = names.get(parameter, f"parameter {index} of group {number}")
             for key, value in sorted(optimizer.state.get(parameter, {}).items()):
                 yield f"optimizer state {key} of {name}", _exact(value)
 
@@ -85,22 +85,22 @@ def _exact(value: object) -> Tensor | str:
     return value if isinstance(value, Tensor) else repr(value)
 
 
-def _first_difference(world: Ranks, held: dict[str, Tensor | str], prints: dict[str, tuple]) -> str:
+def _first_difference(world: Ranks, values: dict[str, Tensor | str], prints: dict[str, tuple]) -> str:
     """Which tensor and which rank, in words. Collective; what differs is sent only now."""
-    everyones: list[dict] = [{} for _ in range(world.size)]
-    dist.all_gather_object(everyones, prints)
-    columns = {name: [one.get(name) for one in everyones] for ranks_own in everyones for name in ranks_own}
+    gathered: list[dict] = [{} for _ in range(world.size)]
+    dist.all_gather_object(gathered, prints)
+    columns = {name: [of_rank.get(name) for of_rank in gathered] for prints in gathered for name in prints}
     different = {name: column for name, column in columns.items() if len(set(column)) > 1}
     name, column = next(iter(different.items()))
     [(common, _count)] = Counter(column).most_common(1)
-    reference, odd = column.index(common), next(rank for rank, one in enumerate(column) if one != common)
+    reference, odd = column.index(common), next(rank for rank, print_ in enumerate(column) if print_ != common)
     rest = f"rank {reference}'s ({len(different)} of {len(columns)} tensors differ)"
-    tensor = held.get(name)
-    if len({one and one[1] for one in column}) > 1 or not isinstance(tensor, Tensor):
+    tensor = values.get(name)
+    if len({print_ and print_[1] for print_ in column}) > 1 or not isinstance(tensor, Tensor):
         return f"{name} on rank {odd} is not {rest}"
-    theirs = tensor.detach().clone().contiguous()
-    dist.broadcast(theirs, src=reference)
-    gap = (tensor.detach().double() - theirs.double()).abs().max()
+    expected = tensor.detach().clone().contiguous()
+    dist.broadcast(expected, src=reference)
+    gap = (tensor.detach().double() - expected.double()).abs().max()
     dist.broadcast(gap, src=odd)
     return f"{name} on rank {odd} is up to {gap.item():.3g} from {rest}"
 

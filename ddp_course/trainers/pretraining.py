@@ -54,7 +54,7 @@ class PretrainingConfig(RunSettings):
     """A named set of values; every other flag changes it. tiny: seconds. laptop: minutes."""
     weight_decay: float = 0.1
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Of the matrix products; weights stay float32 (float64 for float64)."""
+    """The number format of matrix products; weights stay float32 (float64 for float64)."""
 
     data: str = "stdlib"
     """What to read: stdlib (Python's sources), shakespeare (a download), or a file or folder of text or of tokens."""

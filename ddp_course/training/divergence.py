@@ -1,4 +1,4 @@
-"""What is no number is said at once, saved nowhere, and ends the run: decided alike on all ranks."""
+"""A loss that is not finite is reported at once, and ends the run after some steps: decided alike on all ranks."""
 
 import math
 
@@ -11,7 +11,7 @@ from ddp_course.distributed.process_group import World
 
 
 class LossWatch:
-    """Counts updates in a row whose loss is not finite; more than `most` of them end the run.
+    """Counts steps in a row whose loss is not finite; more than `most` of them end the run.
 
     A gradient scaler that skips a step because float16 overflowed in backward is no such case: the loss was finite.
     """
@@ -21,7 +21,7 @@ class LossWatch:
         self._in_a_row = 0
 
     def see(self, step: int, loss: float, own: float | Tensor) -> None:
-        """After update `step`: the loss of the global batch, which is the same on all ranks, and this rank's part.
+        """After step `step`: the loss of the global batch, which is the same on all ranks, and this rank's part.
 
         Rank 0 says whose part is not finite. Collective in that case alone, so every rank has to call it with the
         same `loss`. Raises InputError on every rank once it has happened `most` times in a row.

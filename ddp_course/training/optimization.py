@@ -22,13 +22,13 @@ def make_adamw(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """The same for all parameters, from the next update on."""
+    """The same for all parameters, from the next step on."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
 
 
 def warmup_cosine(step: int, steps: int, warmup_steps: int, peak: float, final: float) -> float:
-    """The learning rate of update `step` (counted from 0) of `steps`: up in a line to `peak`, down a cosine to `final`.
+    """The learning rate of step `step` (counted from 0) of `steps`: up in a line to `peak`, down a cosine to `final`.
 
     Loshchilov and Hutter, "SGDR" (2017), without restarts; the warm-up as in Goyal et al. (2017).
     """

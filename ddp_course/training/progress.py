@@ -1,4 +1,4 @@
-"""What a run tells while it goes: a bar for the person watching, one line per step for everyone else."""
+"""The progress of a run: a bar for the person watching, one line per step for everyone else."""
 
 import contextlib
 import math
@@ -19,7 +19,7 @@ class Progress:
     """Logs reduced numbers to the run directory, to the trackers that were asked for, and to the terminal, from rank 0.
 
     `first`, `last` and `validated` hold the numbers of the first step, of the last one and of the last validation.
-    `shown` names the numbers of a step that the terminal shows. An update takes `per_step` of `unit` (tokens,
+    `shown` names the numbers of a step that the terminal shows. A step takes `per_step` of `unit` (tokens,
     pairs), over all ranks: `per_second` is how many of them a second went through since the last entry.
     `peak`, where it is known, is how many would go through if the GPUs did nothing but matrix products at full speed:
     the share that is reached is the model FLOP utilisation, `mfu`.
@@ -67,9 +67,9 @@ class Progress:
         self._paused_in_all += seconds
 
     def step(self, step: int, own_loss: float | Tensor, *, loss: float, **numbers: float) -> None:
-        """Report that update number `step` (counted from 1) is done, with its numbers over all ranks.
+        """Report that step number `step` (counted from 1) is done, with its numbers over all ranks.
 
-        Once per update, or seldom: its numbers are then those of all updates since the last report.
+        Once per step, or once for several: its numbers are then those of all steps since the last report.
         own_loss: this rank's part of the loss. Call it on every rank. Raises InputError as LossWatch does.
         """
         numbers = {"loss": loss} | numbers
@@ -89,16 +89,16 @@ class Progress:
         seconds = now - self._clock - self._paused_since_clock
         self.per_second = (step - self._step_at_clock) * self._per_step / seconds
         self._clock, self._step_at_clock, self._paused_since_clock = now, step, 0.0
-        speed, told = {f"{self._unit}_per_s": self.per_second}, f"{self.per_second:,.0f} {self._unit}/s"
+        speed, text = {f"{self._unit}_per_s": self.per_second}, f"{self.per_second:,.0f} {self._unit}/s"
         if self._peak:
             speed["mfu"] = self.per_second / self._peak
-            told += f"  mfu {speed['mfu']:.1%}"
+            text += f"  mfu {speed['mfu']:.1%}"
         self._write(step, numbers | speed | {"seconds": self.training_seconds})
         if self._lines:
-            print(f"step {step}/{self._last_step}  {shown}  {told}", flush=True)
+            print(f"step {step}/{self._last_step}  {shown}  {text}", flush=True)
 
     def validation(self, step: int, **numbers: float) -> None:
-        """Report numbers on held-out data after update number `step`; they are logged as val_NAME."""
+        """Report numbers on held-out data after step number `step`; they are logged as val_NAME."""
         self.validated = numbers
         self._write(step, {f"val_{name}": value for name, value in numbers.items()})
         if self._run.world.is_main:

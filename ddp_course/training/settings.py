@@ -18,23 +18,23 @@ class RunSettings:
     preset: str = "laptop"
     """A named set of values; every other flag changes it. tiny: seconds. laptop: minutes. gpus: a machine of eight."""
     steps: int = 250
-    """Updates in the whole run."""
+    """Optimizer steps in the whole run."""
     learning_rate: float = 3e-3
     """Peak learning rate, reached after the warm-up."""
     final_learning_rate: float | None = None
-    """Learning rate at the last update, reached along a cosine; None: a tenth of the peak."""
+    """Learning rate at the last step, reached along a cosine; None: a tenth of the peak."""
     warmup_steps: int = 25
-    """Updates over which the learning rate rises from zero."""
+    """Steps over which the learning rate rises from zero."""
     weight_decay: float = 0.0
-    """AdamW's decay: the share of a weight, times the learning rate, that an update takes away."""
+    """AdamW's decay: the share of a weight, times the learning rate, that a step takes away."""
     gradient_clip: float = 1.0
     """Largest norm of the gradient of the global batch; 0 turns clipping off."""
 
     max_nonfinite_steps: int = 3
-    """Updates in a row with a loss that is NaN or infinite, after which the run ends with an error."""
+    """Steps in a row with a loss that is NaN or infinite, after which the run ends with an error."""
 
     precision: Literal["auto", "float32", "tf32", "bfloat16", "float16", "float64"] = "auto"
-    """Of the matrix products; weights stay float32 (float64 for float64). auto: what is fastest here."""
+    """The number format of matrix products; weights stay float32 (float64 for float64). auto: what is fastest here."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes GPUs if there are any."""
     timeout_seconds: float = 120
@@ -47,17 +47,17 @@ class RunSettings:
     resume: str = "no"
     """no, auto (the newest valid checkpoint of --run-dir), or the path of a checkpoint."""
     log_every: int = 10
-    """Updates between entries in metrics.jsonl."""
+    """Steps between entries in metrics.jsonl."""
     validate_every: int = 50
-    """Updates between validations; the last update always validates. 0: only then."""
+    """Steps between validations; the last step always validates. 0: only then."""
     checkpoint_every: int = 50
-    """Updates between checkpoints; the last update always saves one. 0: only then."""
+    """Steps between checkpoints; the last step always saves one. 0: only then."""
     keep_checkpoints: int = 2
     """How many of the newest checkpoints stay; 0 keeps all."""
     max_seconds: float | None = None
     """Stop, with a checkpoint, after this many seconds of training."""
     exit_code_when_stopped: int = 75
-    """Exit code of a run that was stopped before its last update, and has saved. 75: try again; 0: as if finished."""
+    """Exit code of a run that was stopped before its last step, and has saved. 75: try again; 0: as if finished."""
     tensorboard: bool = False
     """Also write the metrics for TensorBoard."""
     wandb: bool = False
@@ -88,7 +88,7 @@ class RunSettings:
                 raise ValueError(f"--{tracker} needs a package that is not installed: pip install {tracker}")
 
     def learning_rate_at(self, step: int) -> float:
-        """Of update `step`, counted from 0. A function of the step, so every rank and every resume agree on it."""
+        """The learning rate of a step, counted from 0: a function of it, so all ranks and every resume agree."""
         final = self.learning_rate / 10 if self.final_learning_rate is None else self.final_learning_rate
         return warmup_cosine(step, self.steps, self.warmup_steps, self.learning_rate, final)
 

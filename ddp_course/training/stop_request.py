@@ -54,13 +54,13 @@ class StopRequest:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # torchrun sends it to all when the first has left
-        told = [("", "")] * self._world.size
-        dist.all_gather_object(told, (torchrun.node(), self.reason))
-        reason = next(reason for _, reason in told if reason)
+        reasons = [("", "")] * self._world.size
+        dist.all_gather_object(reasons, (torchrun.node(), self.reason))
+        reason = next(reason for _, reason in reasons if reason)
         sentence = f"stopped after step {step}: {reason}; go on with --run-dir {run_dir} --resume auto"
         self._world.say(sentence)
         torchrun.put_into_report(sentence)
-        here = any(reason and (reason == TIME_IS_UP or node == torchrun.node()) for node, reason in told)
+        here = any(reason and (reason == TIME_IS_UP or node == torchrun.node()) for node, reason in reasons)
         if here and self._exit_code and self._world.local_rank == 0 and torchrun.would_restart():
             # A signal in a job that nodes may join came from torchrun, which wants to start a larger group.
             if not (self._signalled and torchrun.may_regroup(self._world.launcher)):
