@@ -83,9 +83,9 @@ def stalls(world, folder: Path, rounds: int) -> dict[str, list[float]]:
             model(tokens, tokens).backward()
             adamw.step()
             if step == SAVE_AT and save:
-                start = time.perf_counter()
+                save_start = time.perf_counter()
                 finish = save()
-                call = time.perf_counter() - start
+                call = time.perf_counter() - save_start
             if step == STEPS - 1 and finish:
                 finish()
             steps.append(time.perf_counter() - start)

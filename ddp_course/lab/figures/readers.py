@@ -26,8 +26,8 @@ def who_reads(rows: dict, samples: int, title: str, what: str = "sample"):
     figure, axes = new_figure(title, 0.75 + ROW * len(rows))
     for row, (name, by_rank) in enumerate(rows.items()):
         readers = [[] for _ in range(samples)]
-        for rank, samples in sorted(by_rank.items()):
-            for sample in samples:
+        for rank, own_samples in sorted(by_rank.items()):
+            for sample in own_samples:
                 if not 0 <= sample < samples:
                     raise InputError(f"In {name!r} rank {rank} reads sample {sample} of {samples} samples.")
                 readers[sample].append(rank)
