@@ -128,11 +128,11 @@ def test_a_version_without_a_host():
 
 
 def test_the_stored_log():
-    entry = {case: answers(text) for case, text in nccl_log.cases(STORED).items()}
-    assert list(entry) == list(nccl_bootstrap.CASES)
+    summaries = {case: answers(text) for case, text in nccl_log.cases(STORED).items()}
+    assert list(summaries) == list(nccl_bootstrap.CASES)
     cards = ["eth0 10.77.0.2", "-", "ib0 10.88.0.2", "lo 127.0.0.1", "eth0 10.77.0.2", "eth0 10.77.0.2"]
-    assert [entry["interface"] for entry in entry.values()] == cards
-    assert [entry["WARN"] != "-" for entry in entry.values()] == [False, True, False, False, False, False]
+    assert [entry["interface"] for entry in summaries.values()] == cards
+    assert [entry["WARN"] != "-" for entry in summaries.values()] == [False, True, False, False, False, False]
 
 
 def test_a_log_of_ones_own_is_one_case(tmp_path):
