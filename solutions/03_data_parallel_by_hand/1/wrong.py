@@ -10,32 +10,6 @@ ANSWERS = (
         +    return gap.item() == 0.0
     """),
     WrongAnswer(
-        "compares_norms_exactly", "compares the norms of the gradients, to the last digits",
-        check="wrong_versions_are_caught", says="(the mean times -1): gradients_are_right returned True", edit="""
-        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
-        +    gap = torch.stack([(mine.grad.norm() - right.grad.norm()).abs() for mine, right in pairs]).max()
-    """),
-    WrongAnswer(
-        "divides_the_loss_too", "divides the gradients twice",
-        check="gradients_become_the_mean", says="on rank 0 is 0.333 times the mean over the ranks", edit="""
-             for parameter in model.parameters():
-        +        parameter.grad /= dist.get_world_size()
-    """),
-    WrongAnswer(
-        "first_parameter_only", "compares the first parameter only",
-        check="wrong_versions_are_caught",
-        says="(the mean, but the last weight left out): gradients_are_right returned True", edit="""
-        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
-        +    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in list(pairs)[:2]]).max()
-    """),
-    WrongAnswer(
-        "forgets_abs", "takes a difference for a gap: what is too small everywhere passes",
-        check="wrong_versions_are_caught",
-        says="(the mean, less 0.5 in every element): gradients_are_right returned True", edit="""
-        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
-        +    gap = torch.stack([(mine.grad - right.grad).max() for mine, right in pairs]).max()
-    """),
-    WrongAnswer(
         "holds_old_tensors", "keeps the tensors that .grad was before the synchronization, and compares those",
         check="right_versions_pass", says="(the mean, in new tensors): gradients_are_right returned False", edit="""
         +    gradients = [parameter.grad for parameter in model.parameters()]
@@ -49,29 +23,6 @@ ANSWERS = (
         "leaves_the_sum", "writes the detector and forgets the repair",
         check="gradients_become_the_mean", says="on rank 0 is 3 times the mean over the ranks", edit="""
         -        parameter.grad /= dist.get_world_size()
-    """),
-    WrongAnswer(
-        "looks_behind_adamw", "compares losses behind AdamW, as the test did that passed",
-        check="wrong_versions_are_caught",
-        says="(the sum): gradients_are_right returned True, but that version is wrong", edit="""
-        -    for one, (inputs, targets) in ((model, batch(rank)), (alone, joint_batch)):
-        -        nn.functional.mse_loss(one(inputs), targets).backward()
-        -    synchronize(model)
-        -    pairs = zip(model.parameters(), alone.parameters(), strict=True)
-        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
-        +    for one, (inputs, targets), average in ((model, batch(rank), synchronize), (alone, joint_batch, lambda one: None)):
-        +        optimizer = torch.optim.AdamW(one.parameters(), lr=0.01)
-        +        for _ in range(10):
-        +            loss = nn.functional.mse_loss(one(inputs), targets)
-        +            optimizer.zero_grad()
-        +            loss.backward()
-        +            average(one)
-        +            optimizer.step()
-        +    with torch.no_grad():
-        +        gap = nn.functional.mse_loss(model(joint_batch[0]), alone(joint_batch[0]))
-             dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
-        -    return gap.item() < 1e-9
-        +    return gap.item() < 1e-3
     """),
     WrongAnswer(
         "looks_whether_ranks_agree", "takes equal gradients on all ranks for right ones",
@@ -104,80 +55,16 @@ ANSWERS = (
         +    return off.item() == 0
     """),
     WrongAnswer(
-        "norms", "compares the norms of the gradients, with a generous tolerance",
-        check="wrong_versions_are_caught",
-        says="(the mean, one bias 1 % too large): gradients_are_right returned True", edit="""
-        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
-        +    gap = torch.stack([(mine.grad.norm() / right.grad.norm() - 1).abs() for mine, right in pairs]).max()
-             dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
-        -    return gap.item() < 1e-9
-        +    return gap.item() < 0.05
-    """),
-    WrongAnswer(
-        "one_message_first_slice", "packs one message, and unpacks its first numbers into every gradient",
-        check="gradients_become_the_mean", says="times the mean, by element", edit="""
-        +    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-        +    dist.all_reduce(flat)
-        +    flat /= dist.get_world_size()
-        +    offset = 0
-             for parameter in model.parameters():
-        -        dist.all_reduce(parameter.grad)
-        -        parameter.grad /= dist.get_world_size()
-        +        size = parameter.numel()
-        +        parameter.grad.copy_(flat[offset : offset + size].view_as(parameter))
-        +        offset = size - size  # the next one begins where this one ends
-    """),
-    WrongAnswer(
         "own_verdict", "every rank reports its own gap",
         check="all_ranks_say_the_same",
         says="gradients_are_right returned False on rank 1 and True on rank 0", edit="""
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
     """),
     WrongAnswer(
-        "rank_0_decides", "rank 0 compares and tells the others",
-        check="wrong_versions_are_caught",
-        says="(the mean on rank 0, the others keep their own): gradients_are_right returned True", edit="""
-        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
-        +    dist.broadcast(gap, 0)
-    """),
-    WrongAnswer(
         "returns_the_gap", "returns the gap, not a verdict",
         check="all_ranks_say_the_same", says="it should be True or False", edit="""
         -    return gap.item() < 1e-9
         +    return gap.item()
-    """),
-    WrongAnswer(
-        "writes_beside_the_gradient", "divides into a new tensor that nobody keeps",
-        check="gradients_become_the_mean", says="on rank 0 is 3 times the mean over the ranks", edit="""
-        -    for parameter in model.parameters():
-        -        dist.all_reduce(parameter.grad)
-        -        parameter.grad /= dist.get_world_size()
-        +    gradients = [parameter.grad for parameter in model.parameters()]
-        +    for gradient in gradients:
-        +        dist.all_reduce(gradient)
-        +        gradient = gradient / dist.get_world_size()  # noqa: PLW2901
-    """),
-    WrongAnswer(
-        "sums", "compares the sum of each gradient",
-        check="wrong_versions_are_caught", says="(the mean, the elements of each gradient in reverse): gradients_are_right",
-        look="element by element", edit="""
-        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
-        +    gap = torch.stack([(mine.grad.sum() - right.grad.sum()).abs() for mine, right in pairs]).max()
-    """),
-    WrongAnswer(
-        "waits_for_the_last_one", "starts all of its all-reduces at once and waits for the last one only",
-        check="gradients_become_the_mean", says="the gradient of", look="it only starts all_reduce", edit="""
-        -        dist.all_reduce(parameter.grad)
-        +        work = dist.all_reduce(parameter.grad, async_op=True)
-        +    work.wait()
-        +    for parameter in model.parameters():
-    """),
-    WrongAnswer(
-        "first_elements", "compares the first element of each gradient",
-        check="wrong_versions_are_caught", says="(the mean, but the last element of each gradient left out): gradients_are",
-        look="which parameters are compared", edit="""
-        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
-        +    gap = torch.stack([(mine.grad - right.grad).flatten()[0].abs() for mine, right in pairs]).max()
     """),
     WrongAnswer(
         "in_bfloat16", "sends the gradients in bfloat16, to send less",
@@ -187,18 +74,6 @@ ANSWERS = (
         +        small = parameter.grad.bfloat16()
         +        dist.all_reduce(small)
         +        parameter.grad.copy_(small / dist.get_world_size())
-    """),
-    WrongAnswer(
-        "half_a_percent_of_all", "compares all gradients as one vector, to half a percent of its norm",
-        check="wrong_versions_are_caught", says="(the mean, one bias 1 % too large): gradients_are_right returned True",
-        edit="""
-        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
-        -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
-        -    return gap.item() < 1e-9
-        +    mine, right = [torch.cat([one.grad.flatten() for one in column]) for column in zip(*pairs, strict=True)]
-        +    gap = (mine - right).norm() / right.norm()
-        +    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
-        +    return gap.item() < 5e-3
     """),
     RightAnswer(
         "one_message_new_tensors",
