@@ -1,0 +1,100 @@
+"""The words of the grader: a check is called as its parameters say, and its case stands before what it observed."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ddp_course.grader.answer_record import Call, Job, JobRecord, RankRecord
+from ddp_course.grader.exercises import in_order
+from ddp_course.grader.vocabulary import Detector, Wrong, check, expect, one_process, show
+
+
+pytestmark = pytest.mark.smoke
+
+
+def record(given="odd", results=(1, 2)):
+    """A job with one call on as many ranks as there are results."""
+    job = Job(len(results), "f", (Call([()] * len(results), given),))
+    return JobRecord(job, [RankRecord([result], [[]], [[]]) for result in results])
+
+
+RECORDS = [record("odd", (1, 2)), record("even", (3, 4))]
+
+
+@pytest.mark.parametrize(
+    ("function", "calls"),
+    [
+        (
+            lambda case, rank, result: (case.given, rank, result),
+            [("odd", 0, 1), ("odd", 1, 2), ("even", 0, 3), ("even", 1, 4)],
+        ),
+        (lambda case: case.given, ["odd", "even"]),
+        (lambda cases: [case.given for case in cases], [["odd"], ["even"]]),
+        (lambda records: len(records), [2]),
+    ],
+    ids=["by case and rank", "by case", "by job", "once"],
+)
+def test_a_check_is_called_as_its_parameters_say(function, calls):
+    returned = []
+    assert check(lambda values: returned.extend(values) or "fine")(function)(RECORDS) == "fine"
+    assert returned == calls
+
+
+def test_a_check_is_about_its_jobs_and_calls():
+    asked = []
+    about = check("fine", [RECORDS[1].job])(lambda case: asked.append(case.given))
+    about(RECORDS)
+    check("fine", given={"odd"})(lambda case: asked.append(case.given))(RECORDS)
+    assert asked == ["even", "odd"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "said"),
+    [("{where}", "with 2 ranks (odd): "), ("{given}: ", "odd: "), ("{ranks}: ", "with 2 ranks: "), ("", "")],
+)
+def test_the_case_stands_before_what_was_observed(begin, said):
+    def results_are_small(case, rank, result):
+        expect(result < 2, lambda: f"rank {rank} has {result}", "the sum")
+
+    with pytest.raises(Wrong) as wrong:
+        check("fine", begin=begin)(results_are_small)(RECORDS)
+    assert (wrong.value.observed, wrong.value.look) == (f"{said}rank 1 has 2", "the sum")
+
+
+def test_checks_are_asked_in_the_order_in_which_they_are_defined():
+    detector = Detector("is_right", {"odd"}, {"even"}, [RECORDS[0].job])
+    module = SimpleNamespace(
+        last=None, b=check("")(lambda case: None), DETECTED=[detector.agrees("x"), detector.passes("p", "", "", "")]
+    )
+    assert [entry.name for entry in in_order(module)] == ["<lambda>", "all_ranks_say_the_same", "p"]
+
+
+def test_a_detector_is_held_to_its_versions():
+    true, false = record("right", (True, True)), record("broken", (False, False))
+    detector = Detector("is_right", {"right"}, {"broken"}, [true.job, false.job])
+    checks = detector.passes("p", ", why", "there", "passes"), detector.catches("c", "", str.upper, "caught")
+    assert [each([true, false]) for each in checks] == ["passes", "caught"]
+    liar = record("broken", (True, True))
+    with pytest.raises(Wrong, match="is_right returned True") as wrong:
+        Detector("is_right", {"right"}, {"broken"}, [liar.job]).catches("c", "", str.upper, "")([liar])
+    assert wrong.value.look == "BROKEN"
+    with pytest.raises(Wrong, match="False on rank 1 and True on rank 0"):
+        torn = record("right", (True, False))
+        Detector("is_right", {"right"}, {}, [torn.job]).agrees("there")([torn])
+
+
+def test_one_process_takes_the_mean_of_the_ranks_clips_and_skips():
+    batches = [(3.0, 5.0), (math.inf, 1.0), (0.5, 0.5)]
+    start = torch.zeros(1, dtype=torch.float64)
+    steps = list(one_process(start, lambda weights, slope: (weights * slope).sum(), batches, 0.5, limit=1.0))
+    assert [step.norm for step in steps] == [4.0, math.inf, 0.5]
+    assert [step.weights.item() for step in steps] == [-0.5, -0.5, -0.75]
+    assert [step.skipped for step in steps] == [False, True, False]
+
+
+def test_values_are_shown_short():
+    assert show(1 / 3) == "0.333333" and show(1 / 3, 2) == "0.33"
+    assert show(torch.arange(8)) == "[0, 1, 2, 3, 4, 5, ...]"
+    assert show("x" * 90) == "'" + "x" * 55 + " ..." and show(None) == "None"
