@@ -10,7 +10,6 @@ from ddp_course.grader.answer_record import Call, Job, JobRecord, RankRecord
 from ddp_course.grader.exercises import in_order
 from ddp_course.grader.vocabulary import Detector, Wrong, check, expect, one_process, show
 
-
 pytestmark = pytest.mark.smoke
 
 
