@@ -42,7 +42,7 @@ def note_threads_of_gloo():
     The rule is for plain scripts: in a rank that the doctor watches, now and then a healthy group has outlived its end.
     """
     dist = sys.modules.get("torch.distributed")
-    if dist is None or dist.is_initialized() or "ddp_course_doctor_recorder" in sys.modules:
+    if dist is None or dist.is_initialized() or "ddp_doctor_recorder" in sys.modules:
         return
     names = []
     for thread in Path("/proc/self/task").iterdir():
