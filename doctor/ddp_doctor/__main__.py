@@ -2,7 +2,7 @@
 
     python -m ddp_doctor run --nproc 2 train.py --lr 0.1     # instead of torchrun
     python -m ddp_doctor attach PID                          # of torchrun, or of one rank
-    python -m ddp_doctor check train.py --epochs 2           # two short runs on the CPU, then a checklist
+    python -m ddp_doctor check train.py --epochs 2           # short runs on the CPU, then a checklist
     python -m ddp_doctor meet node1:29500                    # on each machine, before a job on several
 
 The script needs to know nothing of this. `run` says when nothing moves any more, and watches on; it ends a job that

@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("script", help="the training script, and its own arguments after it")
     attach = commands.add_parser("attach", help="look at a job that runs now, and leave it running")
     attach.add_argument("pid", type=_whole, help="process id of torchrun, of what starts the ranks, or of one rank")
-    check = commands.add_parser("check", help="run a script twice, and say what is silently wrong with it")
+    check = commands.add_parser("check", help="run a script a few times, and say what is silently wrong with it")
     check.add_argument("--nproc", type=_whole, default=2, help="ranks (%(default)s)")
     check.add_argument("--seconds", type=_seconds, default=120.0, metavar="S", help="of each run at most (%(default)g)")
     check.add_argument("--once", action="store_true", help="a single run: nothing is confirmed by a second one")
