@@ -1,6 +1,7 @@
 """Whether a process moves, seen from outside: CPU time and bytes, with all that it has started; else, what it awaits.
 
-Bytes are those of its read and write calls and of its TCP connections. Linux alone tells; elsewhere they count as none.
+Bytes are those of the main thread's read and write calls and of the TCP connections. Linux alone tells; elsewhere
+they count as none.
 """
 
 import contextlib
@@ -13,7 +14,6 @@ from pathlib import Path
 
 import psutil
 
-RECORDER = "ddp_doctor"  # the name of the recorder's thread, whose bytes are not the script's
 BUSY = 0.05  # share of a core that a rank uses at least while it computes
 # System calls by machine: that wait for a child, with the argument that names it; that read, from argument 0
 _CALLS = {
@@ -101,15 +101,11 @@ def store_ports(processes) -> set[int]:
 
 
 def _bytes_of_calls(pid: int) -> int:
-    """Those of all threads but the recorder's; of threads that have ended, nothing."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            if (task / "comm").read_text().strip() != RECORDER:
-                total += sum(int(line.split()[1]) for line in (task / "io").read_text().splitlines()[:2])
-        except (OSError, ValueError):
-            continue  # it has just ended, or is not ours
-    return total
+    """Those of the main thread: another may write a log for ever, whatever becomes of the training."""
+    try:
+        return sum(int(line.split()[1]) for line in Path(f"/proc/{pid}/task/{pid}/io").read_text().splitlines()[:2])
+    except (OSError, ValueError):
+        return 0  # it has just ended, or is not ours
 
 
 def _links(pid: int) -> list[str]:

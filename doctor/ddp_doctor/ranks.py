@@ -5,8 +5,6 @@ import psutil
 from ddp_doctor import movement, stacks
 from ddp_doctor.seen import Rank
 
-LONG_SLEEP = 20.0  # seconds: from a shorter sleep a rank comes back, and was only slow
-
 
 def by_environment(processes) -> dict[int, psutil.Process]:
     """By RANK, those that were started as ranks; what a rank started itself has its variables, too, and is none.
@@ -63,8 +61,6 @@ def _number(pid: int) -> int | None:
 def look(rank: Rank, process: psutil.Process) -> Rank:
     """Notes where the process stands, and what it waits for. `rank.state` is known."""
     rank.pid, rank.sleeps = process.pid, stacks.sleeps_for(process.pid)
-    if rank.state == "transferring" and (rank.sleeps or 0.0) > LONG_SLEEP:
-        rank.state = "waiting"  # the bytes are another thread's, which may write a log for ever
     stack, rank.variables, rank.stack_problem = stacks.stack_of(process.pid, True, stopped=rank.state == "stopped")
     rank.stack = stack or rank.stack  # else what the recorder saw from inside
     in_subprocess = any(frame.file.endswith("/subprocess.py") for frame in rank.stack)

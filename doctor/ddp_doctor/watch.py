@@ -29,6 +29,7 @@ from ddp_doctor.seen import Error, Job, Rank
 INSIDE = Path(__file__).with_name("inside")  # the folder with sitecustomize.py
 LOOK = 0.5  # seconds between two looks at the processes
 NAP = 2.0  # seconds: who sleeps no longer, again and again, waits for something
+LONG_SLEEP = 20.0  # seconds: from a shorter sleep a rank comes back, and was only slow
 FIRST_NOTICE = 30.0  # seconds that a rank waits for one at work until that is said, then twice as many
 RANK_MEMORY = 100e6  # bytes that a process with torch needs at least
 
@@ -214,7 +215,7 @@ class Watch:
                 self.next_notice = 2 * self.quiet()
                 print(f"doctor: {while_it_works(waits[0], at_work[0], self.quiet())}", flush=True)
             return False
-        if any(NAP < (rank.sleeps or 0.0) <= ranks.LONG_SLEEP for rank in found):
+        if any(NAP < (rank.sleeps or 0.0) <= LONG_SLEEP for rank in found):
             return False
         naps = [rank for rank in found if rank.running and rank.stack]
         naps = [rank for rank in naps if "sleep(" in source_lines.text_at(rank.stack[0].file, rank.stack[0].line)]
