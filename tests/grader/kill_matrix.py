@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ddp_course.authoring.answers import WrongAnswer, answers, right_answers, text_of, wrong_answers
+from ddp_course.authoring.answers import Answer, WrongAnswer, answers, right_answers, text_of, wrong_answers
 from ddp_course.base.errors import InputError
 from ddp_course.grader.exercises import load, names
 from ddp_course.grader.judge import grade
@@ -73,6 +73,19 @@ def table(question: str, results: dict[str, Verdict]) -> str:
         verdict = results[answer.name]
         lines.append(f"| `{answer.name}` | {answer.does} | {verdict.state} | {verdict.check or 'SURVIVES'} |")
     return "\n".join(lines) + "\n"
+
+
+def misjudgement(answer: Answer, verdict: Verdict) -> str:
+    """Say what is wrong with a verdict (""): a right answer passes, a wrong one is refused as its entry says."""
+    if not isinstance(answer, WrongAnswer):
+        return "" if verdict.passed else f"a right answer does not pass: {verdict!r}"
+    if verdict.passed:
+        return f"it survives: {answer.does}"
+    if (verdict.state, verdict.check) != (answer.state, answer.check):
+        return f"{verdict.state} by {verdict.check!r}, not {answer.state} by {answer.check!r}: {verdict!r}"
+    if answer.says not in verdict.observed or answer.look not in verdict.look:
+        return f"it does not say {answer.says!r} and {answer.look!r}: {verdict!r}"
+    return "" if verdict.look and verdict.look not in verdict.observed else f"it names no place to look at: {verdict!r}"
 
 
 def as_texts(results: dict[str, dict[str, Verdict]]) -> dict[str, dict[str, str]]:
@@ -135,13 +148,12 @@ def grade_all(start: str) -> int:
     for question in (name for name in names() if name.startswith(start)):
         results = all_verdicts(start if len(start) > 2 else question[:2])[question]
         print(table(question, results))
-        wrong = {answer.name for answer in wrong_answers(question)}
         for name, verdict in results.items():
             print(f"{name}: {verdict}")
-            if verdict.passed == (name in wrong):
-                misjudged.append(f"{question} {name}")
+            if problem := misjudgement(answers(question)[name], verdict):
+                misjudged.append(f"{question} {name}: {problem}")
     if misjudged:
-        print(f"judged wrongly: {', '.join(misjudged)}", file=sys.stderr)
+        print("judged wrongly:", *misjudged, sep="\n  ", file=sys.stderr)
     return 1 if misjudged else 0
 
 
