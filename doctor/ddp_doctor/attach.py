@@ -68,10 +68,6 @@ def _ranks_around(process: psutil.Process) -> dict[int, psutil.Process]:
     return processes
 
 
-def _store(environment: dict[str, str]) -> tuple:
-    return environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
-
-
 def _environment(process: psutil.Process) -> dict[str, str]:
     try:
         return process.environ()
