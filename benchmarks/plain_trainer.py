@@ -19,7 +19,7 @@ from ddp_course.models import minigpt
 class MaskedAttention(nn.Module):
     """Scores, mask, softmax, sum: four tensors of the size of the scores, and a mask that is stored."""
 
-    def __init__(self, config: minigpt.MiniGPTConfig) -> None:
+    def __init__(self, config: minigpt.MiniGPTConfig, attention: str) -> None:
         super().__init__()
         self.heads = config.heads
         self.query_key_value = nn.Linear(config.width, 3 * config.width)
