@@ -29,7 +29,7 @@ from pathlib import Path
 import psutil
 import torch
 import warm
-from ddp_doctor.launch.supervise import sweep, tagged
+from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep, tagged
 from reward_runs import make_backbone, make_pairs
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from training_runs import CODE, ROOT, metrics
@@ -159,7 +159,7 @@ class Chaos:
         tag, port = uuid.uuid4().hex, forked.open_store().port
         where = ["--standalone"] if agents == 1 else ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
         start = [sys.executable, "-m", "torch.distributed.run", *where, f"--nnodes={agents}"]
-        environment = os.environ | chaos | {"DDP_COURSE_RUN": tag, "OMP_NUM_THREADS": "1"}
+        environment = os.environ | chaos | {RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
         try:
             started = [
                 subprocess.Popen(
