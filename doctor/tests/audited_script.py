@@ -15,7 +15,6 @@ def main():
     folder, script, *arguments = sys.argv[1:]
     sys.argv[:] = [script, *arguments]
     sys.path[0] = os.path.dirname(script)
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # the process that this one is forked from had more
     torch.seed()  # forked ranks have one state of the generator, which those of torchrun have not
     log = audit.start(folder)
     try:

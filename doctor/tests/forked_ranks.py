@@ -13,6 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -70,6 +71,7 @@ def _run_script(command, variables, folder, output):
     for descriptor, path in ((1, output), (2, f"{output}.err")):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
     faulthandler.enable()
+    torch.set_num_threads(int(variables["OMP_NUM_THREADS"]))  # torch was loaded without it
     multiprocessing.set_start_method(None, force=True)  # as in a process that Python has started by itself
     sys.argv = command
     sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))

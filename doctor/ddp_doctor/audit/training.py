@@ -59,7 +59,9 @@ class _Training:
     def is_gradient(self, tensor):
         """Is it a parameter's gradient, or as large as all of them together?"""
         total = sum(one.numel() for one in self.watched if one.requires_grad)
-        return tensor.data_ptr() in self.addresses or tensor.numel() == total > 1
+        parameter = self.addresses.get(tensor.data_ptr())  # a gradient that was cleared leaves its address to others
+        now = parameter is not None and parameter.grad is not None and parameter.grad.data_ptr() == tensor.data_ptr()
+        return now or tensor.numel() == total > 1
 
     def watch(self, parameters):
         for one in parameters:
@@ -71,7 +73,7 @@ class _Training:
     def accumulated(self, parameter):
         if parameter.grad is not None:
             self.local[parameter] = some_values(parameter.grad)
-            self.addresses[parameter.grad.data_ptr()] = True
+            self.addresses[parameter.grad.data_ptr()] = parameter
             self.waiting[parameter] = some_values(parameter)
 
     def new_parameters(self, args, kwargs):
