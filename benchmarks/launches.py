@@ -39,23 +39,20 @@ def compare_start_up(table: Table, rounds: int) -> None:
 
 
 def compare_preparation(table: Table, rounds: int) -> None:
-    """CPU seconds of a run of one step, of two ranks and torchrun, with each effect of `prepare_process` and without.
+    """CPU seconds of a run of one step, of two ranks and torchrun, with seldom collections of garbage and without.
 
-    CPU seconds hardly depend on what else the machine does. Keeping freed memory pays in longer runs: "Beside nanoGPT".
+    CPU seconds hardly depend on what else the machine does.
     """
-    effects = ("collect_garbage_seldom", "keep_freed_memory")
-    seconds: dict[str, list[float]] = {name: [] for name in ("all", *effects)}
+    seconds: dict[str, list[float]] = {"seldom": [], "often": []}
     with tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(in_turns(seconds, rounds)):
-            script = TRAINER if name == "all" else HERE / "unprepared.py"
-            os.environ["WITHOUT"] = name
+            script = TRAINER if name == "seldom" else HERE / "collecting_trainer.py"
             start = os.times()
             seconds_until([str(script), *TINY, f"{folder}/{number}", "--steps", "1"])
             end = os.times()
             seconds[name].append(sum(end[2:4]) - sum(start[2:4]))
-    for name in effects:
-        ratios = divide(seconds[name], seconds["all"])
-        table.ratio(f"CPU seconds of a run of one step without {name}, over with it", ratios)
+    ratios = divide(seconds["often"], seconds["seldom"])
+    table.ratio("CPU seconds of a run of one step without collect_garbage_seldom, over with it", ratios)
 
 
 def compare_memory(table: Table) -> None:

@@ -42,13 +42,12 @@ def our_run(
     nproc: int,
     steps: int,
     *flags: object,
-    script: Path = TRAINER,
     work: Workload = WORKLOAD,
     env: dict[str, object] | None = None,
 ) -> tuple[list[float], list[float]]:
     """Tokens per second and loss of each step."""
     flags = ["--run-dir", run_dir, *work.flags(nproc, steps), *flags]
-    torchrun(script, *flags, nproc=nproc, timeout=900, quiet=True, env=env or one_thread())
+    torchrun(TRAINER, *flags, nproc=nproc, timeout=900, quiet=True, env=env or one_thread())
     records = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     records = [record for record in records if "tokens_per_s" in record]
     return [record["tokens_per_s"] for record in records], [record["loss"] for record in records]
@@ -95,17 +94,15 @@ def compare_world_sizes(table: Table, rounds: int, steps: int) -> None:
 
 
 def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
-    """Ours in each number format that may pay here, beside a float32 loop and beside ours without kept memory; both
-    compiled as well."""
+    """Ours in each number format that may pay here, beside a float32 loop; both compiled as well."""
     fast = ["bfloat16"] * has_bfloat16(torch.device("cpu"))
     fixed = ("float32", *fast)
-    given_back = [f"{how}, freed memory given back" for how in fixed]
     compiled = [f"{how}, compiled" for how in fixed]
     loops = {"nanoGPT": (), "nanoGPT, compiled": ("--compile",)}
     steps += WARM_UP
     for nproc, threads in ((1, 2), (2, 1)):
         env = {"OMP_NUM_THREADS": threads, "TOKENS": prepare("stdlib", "bpe", AS_NANOGPT.vocab_size)}
-        speeds: dict[str, list[float]] = {who: [] for who in (*loops, *fixed, "auto", *given_back, *compiled)}
+        speeds: dict[str, list[float]] = {who: [] for who in (*loops, *fixed, "auto", *compiled)}
         tokens, products = AS_NANOGPT.tokens_per_update(nproc), []
         for who in in_turns(speeds, rounds):
             if who in loops:
@@ -123,14 +120,13 @@ def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
                 if who == "nanoGPT":
                     products.append(tokens / statistics.median(one["products"][WARM_UP:]))
                 continue
-            script = HERE / "unprepared.py" if who in given_back else TRAINER
             flags = ("--precision", who.split(",")[0], *["--compile"] * (who in compiled))
             with tempfile.TemporaryDirectory() as folder:
-                found, _ = our_run(Path(folder) / "run", nproc, steps, *flags, script=script, work=AS_NANOGPT, env=env)
+                found, _ = our_run(Path(folder) / "run", nproc, steps, *flags, work=AS_NANOGPT, env=env)
             speeds[who].append(statistics.median(found[WARM_UP:]))
         where = f"{nproc} process{'es' * (nproc > 1)} x {threads} thread{'s' * (threads > 1)}"
         goals = {"float32": 1.1, "bfloat16": 2.0}
-        for how in ("auto", *fixed, *given_back, *compiled):
+        for how in ("auto", *fixed, *compiled):
             table.ratio(
                 f"our tokens/s over a loop as nanoGPT's is, ours in {how}, {where}",
                 divide(speeds[how], speeds["nanoGPT"]),
@@ -144,11 +140,6 @@ def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
             f"its float32 matrix products and nothing else, over that loop, {where}",
             divide(products, speeds["nanoGPT"]),
         )
-        for how in fixed:
-            table.ratio(
-                f"freed memory kept over given back, ours in {how}, {where}",
-                divide(speeds[how], speeds[f"{how}, freed memory given back"]),
-            )
         better = max(fixed, key=lambda how: statistics.median(speeds[how]))
         table.ratio(
             f"--precision auto over the better fixed choice ({better}), {where}",

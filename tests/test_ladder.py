@@ -247,7 +247,8 @@ def test_what_a_rung_cuts_divides(ranks):
         for per_rank in (1, 2):
             fitted = pipeline_rungs.fits(asked, ranks, per_rank, replicas=2)
             assert fitted.layers % (ranks * per_rank) == 0 and fitted.layers >= asked.layers
-            assert fitted.windows % (2 * pipeline_rungs.micro_batch_count(ranks)) == 0 and fitted.windows >= asked.windows
+            micro_batches = pipeline_rungs.micro_batch_count(ranks)
+            assert fitted.windows % (2 * micro_batches) == 0 and fitted.windows >= asked.windows
     assert with_tokens(Setting(), 4) == Setting(heads=4)
 
 

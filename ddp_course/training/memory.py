@@ -1,6 +1,4 @@
-"""Memory: what will not be there is refused before it is asked for, and what is there is not given back in between."""
-
-import ctypes
+"""Memory: refuse a run that needs more than there is, before it asks for it."""
 
 import psutil
 import torch
@@ -15,23 +13,6 @@ OUT_OF_MEMORY = (
     "Storage size calculation overflowed",
     "multiplication overflow",
 )
-
-TRIM_THRESHOLD, MMAP_MAX = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX in glibc's malloc.h
-
-
-def keep_freed_memory() -> bool:
-    """Let this process keep what its tensors leave; returns whether it can: with glibc, the C library of most Linuxes.
-
-    Left alone, glibc gives large tensors back to the system as they are freed, and the end of its heap as well. The
-    next step gets new pages, which Linux fills with zeros one by one: page faults. What the process once held it then
-    holds until it ends, and that can be more than it would have been. Notebook 07b, section 7b.7, measures both.
-    mallopt(3). PyTorch's tuning guide advises other allocators, jemalloc or TCMalloc, which have to be installed.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if not mallopt:
-        return False
-    # The end of the heap is never trimmed, and tensors of any size come from the heap.
-    return bool(mallopt(TRIM_THRESHOLD, -1) and mallopt(MMAP_MAX, 0))
 
 
 def require_memory(world: World, what: str, need: int) -> None:

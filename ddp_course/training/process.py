@@ -5,16 +5,14 @@ import gc
 import sys
 
 from ddp_course.base.standard_output import StandardOutput
-from ddp_course.training.memory import keep_freed_memory
 
 
 def prepare_process() -> None:
     """Prepare this process for a training run. Call it once, where the program starts, before `command_line.run`.
 
-    `make bench ARGS="--only Preparation"` measures what each of the last two saves.
+    `make bench ARGS="--only Preparation"` measures what the last one saves.
     """
     note_unwritable_output()
-    keep_freed_memory()
     collect_garbage_seldom()
 
 
