@@ -164,6 +164,18 @@ def test_quiet_check_false_and_restarts(capsys):
     assert "ChildFailedError" in "\n".join(run.launcher_lines)
 
 
+def test_of_many_steps_every_tenth_is_shown_and_all_are_kept(capsys):
+    prints = script("""print("reads"); [print(f"step {step}  loss 1.5") for step in range(1, 26)]; print("saves")""")
+    run = torchrun(prints, nproc=1, show_every=10)
+    shown = capsys.readouterr().out.splitlines()[1:]
+    assert [line.partition(" ")[2] for line in shown] == [
+        "0]\x1b[0m reads",
+        *(f"0]\x1b[0m step {step}  loss 1.5" for step in (1, 10, 20)),
+        "0]\x1b[0m saves",
+    ]
+    assert len(run.lines[0]) == 27
+
+
 def test_what_torchrun_writes_anew_is_read_as_well(tmp_path):
     """When a node joins or leaves, torchrun removes the folder of the attempt and writes one of the same name."""
     run = Run("", {0: []}, {0: {}})

@@ -54,6 +54,7 @@ def torchrun(
     env: Mapping[str, object] | None = None,
     check: bool = True,
     quiet: bool = False,
+    show_every: int = 1,
     torchrun_args: Iterable[str] = (),
 ) -> Run:
     """Runs `script` with `args` on `nproc` processes of this machine and returns the finished Run.
@@ -64,6 +65,7 @@ def torchrun(
                     keeps processes x threads within the usable cores
     check           raise if the run does not end with exit code 0; otherwise see `run.exit_code`, `run.timed_out`
     quiet           print nothing
+    show_every      of the lines "step 1  loss ...", "step 2  loss ...", print the first and every so many; all are kept
     torchrun_args   more options for torchrun, such as "--max-restarts=1". With those of several nodes, the ranks in
                     the Run are the local ranks of this node; with "--nnodes=1:2" the variable without which no node
                     can join is set
@@ -94,7 +96,7 @@ def torchrun(
     # -P: nothing in this folder shadows a module that torchrun imports
     command = [sys.executable, "-P", "-m", "torch.distributed.run", *options, *script_and_args]
     environment = supervised_environment() | added
-    output = RankOutput(folder, run, quiet)
+    output = RankOutput(folder, run, quiet, shows=lambda line: is_shown(line, show_every))
     running = supervised(command, environment, folder, timeout, output)
 
     run.exit_codes, failure = first_failure(
@@ -115,6 +117,12 @@ def raise_failure(run: Run) -> None:
     if run.failure:
         stopped = set(run.exit_codes.values()) == {STOPPED}
         raise (RunStopped if stopped else RunFailed)(f"{run.failure.text.rstrip()}\n\n({run})", run)
+
+
+def is_shown(line: str, show_every: int) -> bool:
+    """Whether `line` is of the first step, of a step that `show_every` divides, or of no step."""
+    step = re.match(r"step (\d+)\b", line)
+    return step is None or int(step[1]) == 1 or int(step[1]) % show_every == 0
 
 
 def shown(script: str | Path) -> Path:

@@ -26,13 +26,15 @@ class RankOutput:
     errors   rank -> its lines of stderr since its last start
     first_traceback   rank -> the time at which its first traceback since then was seen
     colours  whether a rank's name is shown in its colour, unless NO_COLOR is set
+    shows    called with a line: whether it is printed
     results  whether a JSON object alone on a line is a result, or a line like any other
     """
 
     number = "LOCAL_RANK"  # the variable in which a rank finds the number that it has here
 
-    def __init__(self, folder, run, quiet, results=True, colours=True):
+    def __init__(self, folder, run, quiet, results=True, colours=True, shows=lambda line: True):
         self.folder, self.run, self.quiet, self.results = folder, run, quiet, results
+        self.shows = shows
         self.colours = colours and not os.environ.get("NO_COLOR")  # https://no-color.org
         self.errors, self.first_traceback = {}, {}
         self._files = {}  # path -> [open file, bytes of a line that has no end yet]
@@ -105,7 +107,7 @@ class RankOutput:
             self.errors[rank].append(line)
             if HEADER in line:
                 self.first_traceback.setdefault(rank, time.monotonic())
-        if not self.quiet:
+        if not self.quiet and self.shows(line):
             line = shorter_paths(re.sub(rf"^\[rank{rank}\]: ?", "", line))  # torch's prefix says the same as ours
             label = f"[{self.label(rank)}]"
             colour = ANSI_COLOURS[rank % len(ANSI_COLOURS)]
