@@ -6,14 +6,16 @@ import linecache
 import re
 from html.parser import HTMLParser
 
+import nbformat
 import pytest
 import torch
 from matplotlib import colors
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from ddp_course.base import errors
 from ddp_course.base.errors import InputError
 from ddp_course.lab import source
-from ddp_course.lab.source import show_diff, show_source
+from ddp_course.lab.source import show_diff, show_source, write_script
 
 pytestmark = pytest.mark.smoke
 
@@ -199,3 +201,13 @@ def test_every_colour_is_readable_on_white_and_on_a_dark_theme():
 def test_a_file_that_is_not_python_is_shown_too(tmp_path):
     shown = show_source(write(tmp_path / "job.unknown-ending", ["#SBATCH --nodes=2"]))
     assert body(shown) == ["1  #SBATCH --nodes=2"]
+
+
+def test_a_script_is_written_as_the_cell_of_another_notebook_writes_it(tmp_path, monkeypatch):
+    cells = [new_markdown_cell("%%writefile scripts/a.py"), new_code_cell("%%writefile scripts/a.py\nx = 1\ny = 2")]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "01_first.ipynb")
+    monkeypatch.chdir(tmp_path)
+    write_script("01_first.ipynb", "scripts/a.py")
+    assert (tmp_path / "scripts" / "a.py").read_text() == "x = 1\ny = 2\n"
+    with pytest.raises(InputError, match="No cell of 01_first.ipynb begins with '%%writefile scripts/b.py'"):
+        write_script("01_first.ipynb", "scripts/b.py")

@@ -1,5 +1,7 @@
 """Show source code in a notebook: code of the package with line numbers, or the difference of two scripts.
 
+`write_script` writes a script that another notebook shows, so that a notebook runs without those before it.
+
 The HTML carries its style inline, has no script and loads nothing. Its colours are mid-tones over the page's own
 background, so that one output is readable in light and dark themes; without any style, signs and numbers remain.
 """
@@ -7,6 +9,7 @@ background, so that one output is readable in light and dark themes; without any
 import difflib
 import html
 import inspect
+import json
 import sys
 from pathlib import Path
 
@@ -108,6 +111,20 @@ def show_diff(old_path: str | Path, new_path: str | Path) -> SourceView:
     changes = f"{_count(added)} added, {removed} removed" if groups else "no difference"
     head = f"{_name(old_path)} → {_name(new_path)}: {changes}"
     return SourceView("\n".join([head, *texts]), _page(head, rows))
+
+
+def write_script(notebook: str | Path, script: str) -> None:
+    """Write `script`, such as "scripts/train_01.py", with the text of the cell of `notebook` that writes it.
+
+    Raises InputError if no cell of the notebook begins with %%writefile and this name.
+    """
+    magic = f"%%writefile {script}\n"
+    cells = ("".join(cell["source"]) for cell in json.loads(Path(notebook).read_text(encoding="utf-8"))["cells"])
+    text = next((source.removeprefix(magic) for source in cells if source.startswith(magic)), None)
+    if text is None:
+        raise InputError(f"No cell of {notebook} begins with {magic.strip()!r}.")
+    Path(script).parent.mkdir(exist_ok=True)
+    Path(script).write_text(text + "\n", encoding="utf-8")
 
 
 def _count(lines: int) -> str:
