@@ -8,6 +8,7 @@ from ddp_course.grader import progress
 from ddp_course.grader.warm_up import warm_up
 from ddp_course.lab import predict as predicting
 from ddp_course.lab import start_page
+from ddp_course.lab.course_map import ANSWERS, course_map
 from ddp_course.lab.predict import predict, scoreboard
 
 pytestmark = pytest.mark.smoke
@@ -88,3 +89,15 @@ def test_every_link_of_the_page_leads_somewhere_and_git_ignores_the_folder():
     assert len(links) > 30 and all((ROOT / "progress" / link).resolve().exists() for link in links)
     assert "/progress/" in (ROOT / ".gitignore").read_text().splitlines()
     assert "progress/start_here.ipynb" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize("page", [lambda: course_map().data, lambda: start_page.table(ROOT / "progress").data])
+def test_the_map_names_every_notebook_with_its_answer_and_all_exercises(page):
+    rows = page().splitlines()
+    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    assert list(ANSWERS) == [path.name.partition("_")[0] for path in notebooks]
+    for path in notebooks:
+        [row] = [row for row in rows if row.startswith("| ") and f"{path.name})" in row.partition("exercises/")[0]]
+        assert f"| {ANSWERS[path.name.partition('_')[0]]} |" in row
+    for path in (ROOT / "exercises").glob("*.ipynb"):
+        assert sum(f"](../exercises/{path.name})" in row for row in rows) == 1

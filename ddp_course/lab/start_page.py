@@ -4,7 +4,6 @@ python -m ddp_course.lab.start_page FOLDER        writes FOLDER/start_here.ipynb
 """
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -13,16 +12,16 @@ from IPython.display import Markdown
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
 from ddp_course.grader.progress import read
+from ddp_course.lab.course_map import ANSWERS, ROOT, lessons
 from ddp_course.lab.predict import NOT_PREDICTED
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = "start_here.ipynb"
 TEXT = """# Start here
 
 Where you stand in the course. Run the cell below (Shift+Enter) to bring the table up to date.
 
-The notebooks are read in order, from 00 to 04 at least; those with a letter are optional. *Finished* means that
-the last code cell of a notebook has run. All of it is kept in `progress.jsonl` in this folder, and nowhere else: delete
+The notebooks are read in order, from 00 to 04 at least; those with a letter are optional. 10b converts a script of your
+own. *Finished* means that the last code cell of a notebook has run. All of it is kept in `progress.jsonl` in this folder, and nowhere else: delete
 that file to begin anew."""
 CODE = """from pathlib import Path
 
@@ -37,9 +36,8 @@ def table(folder: Path, root: Path = ROOT) -> Markdown:
     folder: where the progress is kept, one level below `root`; links are relative to it.
     """
     lines = read(folder)
-    rows = ["| notebook | | predictions | exercises |", "|---|---|---|---|"]
-    for path in sorted((root / "notebooks").glob("[0-9][0-9]*.ipynb")):
-        number, deep, name = re.match(r"(\d\d)([a-z]?)_(.*)", path.stem).groups()
+    rows = ["| notebook | what it answers | | predictions | exercises |", "|---|---|---|---|---|"]
+    for number, title, path, exercises in lessons(root):
         notebook_lines = [line for line in lines if line["notebook"] == f"notebooks/{path.name}"]
         state = (
             "finished"
@@ -48,9 +46,9 @@ def table(folder: Path, root: Path = ROOT) -> Markdown:
             if notebook_lines
             else ""
         )
-        exercises = "" if deep else exercises_of(number, lines, root)
-        title = f"[{number}{deep} {name.replace('_', ' ')}](../notebooks/{path.name})"
-        rows.append(f"| {title} | {state} | {predictions(notebook_lines)} | {exercises} |")
+        link = f"[{number} {title}](../notebooks/{path.name})"
+        answered, checked = predictions(notebook_lines), checks(number, exercises, lines)
+        rows.append(f"| {link} | {ANSWERS[number]} | {state} | {answered} | {checked} |")
     return Markdown("\n".join([summary(lines), "", *rows]))
 
 
@@ -61,10 +59,9 @@ def predictions(lines: list[dict]) -> str:
     return f"{answered} of {len(last)}" if last else ""
 
 
-def exercises_of(number: str, lines: list[dict], root: Path) -> str:
+def checks(number: str, exercises: Path | None, lines: list[dict]) -> str:
     """A link to the exercises of a notebook, and each question that was checked with its best state."""
-    notebooks = sorted((root / "exercises").glob(f"{number}_*.ipynb"))
-    if not notebooks:
+    if exercises is None:
         return ""
     states: dict[str, list[str]] = {}
     for line in lines:
@@ -74,7 +71,7 @@ def exercises_of(number: str, lines: list[dict], root: Path) -> str:
         f"{name} {'passed' if 'passed' in question_states else question_states[-1]}"
         for name, question_states in sorted(states.items())
     ]
-    return ", ".join([f"[exercises](../exercises/{notebooks[0].name})", *best])
+    return ", ".join([f"[exercises](../exercises/{exercises.name})", *best])
 
 
 def summary(lines: list[dict]) -> str:

@@ -1,0 +1,87 @@
+"""The map of the course: every notebook, what it answers, and its exercises."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from IPython.display import Markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = {
+    "00": "First steps",
+    "05": "Data parallel",
+    "10": "A real trainer",
+    "11": "Failures",
+    "14": "Performance and clusters",
+    "18": "Post-training",
+    "22": "Beyond DDP",
+}  # each with the number of its first notebook
+ANSWERS = {
+    "00": "How do I run a script on several processes, and what does this machine allow?",
+    "00b": "What does a launch cost, and what does a stopped cell leave behind?",
+    "01": "What does a training script do on one process?",
+    "01b": "What limits a step on one process: FLOPs, bytes, memory?",
+    "02": "What are ranks, process groups and collectives?",
+    "02b": "What does each collective send, and how long does a message take?",
+    "03": "How does data parallelism work? Broadcast, shard, all-reduce, by hand",
+    "03b": "Does my own wrapper do what DDP does, bit by bit?",
+    "04": "How do I turn a script into DDP, and what does DDP do?",
+    "04b": "What overlaps in a backward pass, and what does DDP hold in memory?",
+    "05": "Which rank reads which sample? `set_epoch`, padding, streams, `Join`",
+    "05b": "What do loader workers repeat, and what does skipping cost?",
+    "06": "How do I accumulate gradients? `no_sync`, one mean over all tokens",
+    "06b": "How does the trainer accumulate, seen on a timeline?",
+    "07": "How do I use bf16, fp16 and its scaler, and clip gradients?",
+    "07b": "Out of memory: what does a step hold, and what do checkpointing and `torch.compile` change?",
+    "08": "How do I validate, count and log on several ranks?",
+    "08b": "How do I reduce metrics in one message, and log to files and dashboards?",
+    "09": "How do I save so that a killed run resumes exactly?",
+    "09b": "What is in a checkpoint, and what does each missing part cost?",
+    "10": "What does the whole trainer look like?",
+    "10b": "**How do I convert my own script?**",
+    "10c": "What does a run leave on disk, and how is it proved equal?",
+    "11": "Why does it hang or crash, and on which rank?",
+    "11b": "Why does it never start, and what do the messages mean?",
+    "12": "The loss falls and the run is wrong: how would I know?",
+    "13": "What if a rank is killed, or a node joins or leaves?",
+    "14": "Where does the time of a step go? Profiles, overlap, stragglers",
+    "15": "How fast would it be on more machines?",
+    "15b": "What do 16,384 GPUs gain, on paper?",
+    "16": "How does a job run on two machines, and under Slurm?",
+    "16b": "How does it run on Kubernetes, SkyPilot and Ray, and what does NCCL log?",
+    "17": "The model fits on no GPU: ZeRO-1, 2, 3, FSDP2",
+    "17b": "How do I accumulate, clip and save with FSDP2 and HSDP?",
+    "18": "How do I train a reward model?",
+    "18b": "How do I use pairs from files, and other backbones?",
+    "19": "How does GRPO work on several ranks?",
+    "19b": "What steers a GRPO run, and how much of its gain is chance?",
+    "20": "How do I send only the rows of a table that were used?",
+    "20b": "How does a sparse table compare with torch's, on unseen puzzles?",
+    "21": "How does text become a post-trained model in one command?",
+    "21b": "How is a long pipeline resumed, and what are its sizes on larger machines?",
+    "22": "A layer is too wide for one GPU: tensor and sequence parallelism",
+    "23": "A model is too deep for one GPU: pipeline schedules",
+    "24": "A context is too long: ring attention, Ulysses. And mixture of experts",
+    "25": "The network is too slow: local SGD, DiLoCo, compressed gradients",
+    "26": "How do all of these combine in one script?",
+    "26b": "Which mesh for my model and cluster?",
+}
+
+
+def lessons(root: Path = ROOT) -> Iterator[tuple[str, str, Path, Path | None]]:
+    """(number such as "10b", title, notebook, exercises or None) of every notebook, in order."""
+    for path in sorted((root / "notebooks").glob("[0-9][0-9]*.ipynb")):
+        number, letter, name = re.match(r"(\d\d)([a-z]?)_(.*)", path.stem).groups()
+        exercises = [] if letter else sorted((root / "exercises").glob(f"{number}_*.ipynb"))
+        yield number + letter, name.replace("_", " "), path, exercises[0] if exercises else None
+
+
+def course_map() -> Markdown:
+    """A row for each notebook, with links that lead from the folder notebooks/."""
+    rows = ["| | notebook | what it answers | |", "|---|---|---|---|"]
+    for number, title, path, exercises in lessons():
+        if number in PARTS:
+            rows.append(f"| | **{PARTS[number]}** | | |")
+        link = f"[exercises](../exercises/{exercises.name})" if exercises else ""
+        rows.append(f"| {number} | [{title}]({path.name}) | {ANSWERS[number]} | {link} |")
+    return Markdown("\n".join(rows))
