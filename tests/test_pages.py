@@ -1,4 +1,4 @@
-"""The cheat sheet and the glossary: the script runs, the links lead somewhere, each notebook has what is said of it."""
+"""The pages that a reader sees first: the cheat sheet's script runs, links lead somewhere, notebook 00 trains early."""
 
 import re
 
@@ -57,3 +57,13 @@ def test_a_notebook_has_the_words_and_the_errors_that_lead_to_it(notebook):
         for text in re.findall("`([^`]+)`", row)
     ]
     assert [word for word in terms + errors if spoken(word) not in words] == []
+
+
+def test_ddp_is_seen_training_within_ten_cells_and_500_words():
+    cells = read_notebook(ROOT / "notebooks" / "00_your_lab.ipynb").cells
+    [number, *_] = [number for number, cell in enumerate(cells) if 'torchrun("scripts/00_ddp.py"' in cell.source]
+    before = " ".join(cell.source for cell in cells[:number] if cell.cell_type == "markdown")
+    assert number < 10 and len(before.split()) < 500
+    [shown] = output_texts(cells[number])
+    for nproc in (1, 2):
+        assert f"torchrun --standalone --nproc-per-node={nproc} scripts/00_ddp.py\n[rank 0] step 1  loss" in shown
