@@ -21,8 +21,8 @@ TEXT = """# Start here
 Where you stand in the course. Run the cell below (Shift+Enter) to bring the table up to date.
 
 The notebooks are read in order, from 00 to 04 at least; those with a letter are optional. 10b converts a script of your
-own. *Finished* means that the last code cell of a notebook has run. All of it is kept in `progress.jsonl` in this folder, and nowhere else: delete
-that file to begin anew."""
+own. *Finished* means that the last code cell of a notebook has run. All of it is kept in `progress.jsonl` in this
+folder, and nowhere else: delete that file to begin anew."""
 CODE = """from pathlib import Path
 
 from ddp_course.lab.start_page import table
