@@ -8,7 +8,8 @@ from training_runs import ROOT
 from ddp_course.authoring.notebook_run import output_texts, read_notebook
 from ddp_course.launcher import torchrun
 
-PAGES = {name: (ROOT / "notebooks" / name).read_text(encoding="utf-8") for name in ("cheat_sheet.md", "glossary.md")}
+NAMES = ("cheat_sheet.md", "glossary.md", "symptoms.md")
+PAGES = {name: (ROOT / "notebooks" / name).read_text(encoding="utf-8") for name in NAMES}
 LINK = re.compile(r"\]\(([^)#\s]+)")
 ROW = re.compile(r"^\| ([^|]+) \|.*\]\((\w+\.ipynb)\) \|$", re.MULTILINE)
 [SCRIPT] = re.findall(r"```python\n(.*?)```", PAGES["cheat_sheet.md"], re.DOTALL)
@@ -52,7 +53,8 @@ def test_a_notebook_has_the_words_and_the_errors_that_lead_to_it(notebook):
     ]
     errors = [
         text
-        for row, there in ROW.findall(PAGES["cheat_sheet.md"])
+        for page in ("cheat_sheet.md", "symptoms.md")
+        for row, there in ROW.findall(PAGES[page])
         if there == notebook
         for text in re.findall("`([^`]+)`", row)
     ]
