@@ -32,7 +32,7 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 train: $(READY)  ## pre-train MiniGPT on this machine and draw its loss curve
-	OMP_NUM_THREADS=$(OMP_NUM_THREADS) $(BIN)/torchrun --standalone --nproc-per-node=$(NPROC) ddp_course/minigpt_ddp.py --preset laptop --run-dir $(RUN) $(ARGS)
+	OMP_NUM_THREADS=$(OMP_NUM_THREADS) $(BIN)/torchrun --standalone --nproc-per-node=$(NPROC) ddp_course/minigpt_ddp.py --run-dir $(RUN) $(ARGS)
 	$(BIN)/python -m ddp_course.lab.figures $(RUN)
 
 skeleton:  ## copy the script to start from into DIR, beside one line each for your model and your tokens

@@ -15,7 +15,7 @@ from measure import HERE, TRAINER, Table, divide, in_turns, one_thread, seconds_
 from ddp_course.launcher import torchrun
 from ddp_course.launcher.nodes import free_port
 
-TINY = ["--preset", "tiny", "--steps", "3", "--sample-tokens", "0", "--run-dir"]
+TINY = ["--preset", "tiny", "--sample-tokens", "0", "--run-dir"]
 
 
 def compare_start_up(table: Table, rounds: int) -> None:

@@ -47,7 +47,7 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, choose_attention, parameter_dtype, set_matmul_precision
 from ddp_course.training.process import prepare_process
-from ddp_course.training.settings import check_ranges
+from ddp_course.training.settings import PositiveFloat, PositiveInt, Share
 from ddp_course.training.throughput import peak_per_second
 
 
@@ -60,20 +60,14 @@ class DiLoCoConfig(PretrainingConfig):
     --max-nonfinite-steps counts meetings, too.
     """
 
-    sync_every: int = 25
+    sync_every: PositiveInt = 25
     """Steps between meetings, at which a worker sends as much as DDP does in one step. The last step meets."""
-    outer_lr: float = 0.7
+    outer_lr: PositiveFloat = 0.7
     """Learning rate of the outer optimizer. 1 without momentum: the weights become their mean."""
-    outer_momentum: float = 0.5
+    outer_momentum: Share = 0.5
     """Nesterov momentum of the outer optimizer, below 1. The paper has 0.9, for runs with many more meetings."""
     inner: Literal["adamw", "sgd"] = "adamw"
     """What a worker trains with between meetings. sgd: without momentum."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(self, at_least_1=("sync_every",), at_least_0=("outer_momentum",), above_0=("outer_lr",))
-        if self.outer_momentum >= 1:
-            raise ValueError(f"--outer-momentum must be below 1, not {self.outer_momentum}")
 
 
 PRESETS = {"laptop": DiLoCoConfig(), "tiny": DiLoCoConfig(**TINY, sync_every=5)}

@@ -48,7 +48,7 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, choose_attention, parameter_dtype, set_matmul_precision
 from ddp_course.training.process import prepare_process
-from ddp_course.training.settings import check_ranges
+from ddp_course.training.settings import NonNegativeFloat, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,17 @@ class ExpertsConfig(PretrainingConfig):
     With several micro-batches one more forward pass counts the choices first: take one micro-batch, if it fits.
     """
 
-    experts: int = 8
+    experts: PositiveInt = 8
     """Experts of a block, each an MLP of the size of MiniGPT's."""
-    best: int = 2
+    best: PositiveInt = 2
     """How many of them a token takes."""
-    ep: int | None = None
+    ep: PositiveInt | None = None
     """Ranks over which the experts are spread; the others are replicas of these. None: all ranks."""
-    balance: float = 0.01
+    balance: NonNegativeFloat = 0.01
     """Weight of the balance loss, which is 1 in a layer whose experts are equally popular."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, at_least_1=("experts", "best", "ep"), at_least_0=("balance",))
         if self.best > self.experts:
             raise ValueError(f"--best {self.best} is more than --experts {self.experts}")
 

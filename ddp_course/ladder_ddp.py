@@ -46,7 +46,7 @@ from ddp_course.ladder.setting import Fault, Setting
 from ddp_course.training.command_line import run
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.process import prepare_process
-from ddp_course.training.settings import check_ranges
+from ddp_course.training.settings import PositiveInt, Seed, Timeout, check_bounds
 
 # Import the rungs before a group exists: torch's ZeRO-1 would keep the group and its threads as a default argument.
 DATA_PARALLEL = (batch_rungs, model_rungs, format_rungs, by_hand_rungs, sharding_rungs, stopping_rungs)
@@ -60,17 +60,17 @@ class LadderConfig:
 
     model: Literal["minigpt", "mlp", "recurrent"] = "minigpt"
     """The model. Rungs that need another model (norms, branches, all beyond data parallel) use that one."""
-    seed: int = 1
+    seed: Seed = 1
     """The seed of the weights, the text, the windows and the dropout masks."""
-    layers: int = 2
+    layers: PositiveInt = 2
     """Blocks of the model."""
-    width: int = 16
+    width: PositiveInt = 16
     """Units of the residual stream; even."""
-    context: int = 8
+    context: PositiveInt = 8
     """Tokens per window."""
-    windows: int = 16
+    windows: PositiveInt = 16
     """Windows of a global batch, at any number of processes."""
-    steps: int = 6
+    steps: PositiveInt = 6
     """Optimizer steps of each rung."""
     rungs: str = "all"
     """Names of rungs or topics, separated by commas; or "data parallel", "beyond data parallel", "all".
@@ -83,16 +83,11 @@ class LadderConfig:
     scale_grads, table_not_summed (pipeline); positions_from_0, own_tokens_only (context);
     experts_divided, balance_per_rank, experts_mixed, experts_apart (experts). Several, separated by commas, are
     injected one after the other. A rung to which a mistake does not apply runs without it."""
-    timeout_seconds: float = 60
+    timeout_seconds: Timeout = 60
     """How long a collective may wait for the other ranks before the job fails."""
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            at_least_1=("layers", "width", "context", "windows", "steps"),
-            at_least_0=("seed",),
-            above_0=("timeout_seconds",),
-        )
+        check_bounds(self)
         for fault in self.fault.split(","):
             if fault not in get_args(Fault):
                 raise ValueError(f"--fault {fault!r} is none of {', '.join(get_args(Fault))}")

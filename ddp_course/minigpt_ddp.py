@@ -46,7 +46,7 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, choose_precision, parameter_dtype, set_matmul_precision
 from ddp_course.training.process import prepare_process
-from ddp_course.training.settings import check_ranges
+from ddp_course.training.settings import NonNegativeInt
 from ddp_course.training.throughput import peak_per_second
 
 
@@ -60,12 +60,8 @@ class TrainConfig(PretrainingConfig):
     """The number format of matrix products; weights stay float32 (float64 for float64). auto: what is fastest here."""
     compile: bool = False
     """Compile the model with torch.compile: a minute of waiting, then steps that may be faster."""
-    sample_tokens: int = 120
+    sample_tokens: NonNegativeInt = 120
     """Tokens of text written by the model at the end; 0 writes none."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(self, at_least_0=("sample_tokens",))
 
 
 PRESETS = {

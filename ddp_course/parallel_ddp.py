@@ -50,7 +50,7 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, choose_attention, parameter_dtype, set_matmul_precision
 from ddp_course.training.process import prepare_process
-from ddp_course.training.settings import check_ranges
+from ddp_course.training.settings import PositiveInt, Share
 from ddp_course.training.throughput import peak_per_second
 
 
@@ -58,22 +58,22 @@ from ddp_course.training.throughput import peak_per_second
 class ParallelConfig(PretrainingConfig):
     """Pre-train MiniGPT on a mesh of ranks. The same flags mean the same training run on any mesh."""
 
-    pp: int = 1
+    pp: PositiveInt = 1
     """Pipeline: stages, of which each has some of the layers."""
-    dp: int = 1
+    dp: PositiveInt = 1
     """Data: replicas, each of which takes some of the windows."""
-    shard: int = 1
+    shard: PositiveInt = 1
     """Fully sharded: ranks that take some of the windows and share the storage of the weights."""
-    cp: int = 1
+    cp: PositiveInt = 1
     """Context: ranks that take some of the tokens of each window."""
-    tp: int = 1
+    tp: PositiveInt = 1
     """Tensor: ranks that take some of the heads and units of each layer."""
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     """In which order a stage takes the forward and backward passes of micro-batches."""
 
-    micro_batch_size: int = 4
+    micro_batch_size: PositiveInt = 4
     """Windows that one rank takes through its stage at a time."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """Must be 0."""
     activation_checkpointing: bool = False
     """Recompute activations in backward: less memory, more time."""
@@ -85,7 +85,6 @@ class ParallelConfig(PretrainingConfig):
                 "need parts of one mask"
             )
         super().__post_init__()
-        check_ranges(self, at_least_1=("pp", "dp", "shard", "cp", "tp"))
 
 
 PRESETS = {

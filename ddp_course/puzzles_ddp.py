@@ -17,7 +17,7 @@ import math
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import nn
@@ -42,7 +42,7 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate, warmup_cosine
 from ddp_course.training.precision import HALF, autocast, parameter_dtype
 from ddp_course.training.process import prepare_process
-from ddp_course.training.settings import RunSettings, check_ranges
+from ddp_course.training.settings import Bound, NonNegativeFloat, NonNegativeInt, PositiveInt, RunSettings
 
 IDENTITY = (
     "size",
@@ -72,18 +72,18 @@ class PuzzleConfig(RunSettings):
 
     preset: Literal["laptop", "tiny"] = "laptop"
     """A named set of values; every other flag changes it. tiny: seconds. laptop: a minute or two."""
-    steps: int = 400
-    learning_rate: float = 2e-3
+    steps: PositiveInt = 400
+    learning_rate: NonNegativeFloat = 2e-3
     """Peak learning rate of the model (AdamW), reached after the warm-up."""
-    warmup_steps: int = 30
-    weight_decay: float = 0.1
-    embedding_learning_rate: float = 1e-2
+    warmup_steps: NonNegativeInt = 30
+    weight_decay: NonNegativeFloat = 0.1
+    embedding_learning_rate: NonNegativeFloat = 1e-2
     """Peak of the embedding's (sign-SGD), by which each number of a used row moves in an update; at the end a tenth."""
-    embedding_weight_decay: float = 0.1
+    embedding_weight_decay: NonNegativeFloat = 0.1
     """The embedding's own decay, on used rows only."""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     """The number format of matrix products and of looked-up rows; weights stay float32 (float64 for float64)."""
-    checkpoint_every: int = 100
+    checkpoint_every: NonNegativeInt = 100
     checkpoint: Literal["plain", "distributed"] = "plain"
     """Written by rank 0, or the tensors by all ranks together."""
     run_name: str = ""
@@ -91,63 +91,44 @@ class PuzzleConfig(RunSettings):
 
     data: str = ""
     """A folder with train.csv and test.csv, columns question and answer; empty: sudokus are made from the seed."""
-    size: int = 4
+    size: Annotated[int, Bound("one of 4, 9", lambda value: value in sudoku.SIZES)] = 4
     """Digits, and cells in a row, of a sudoku: 4 or 9."""
-    puzzles: int = 400
+    puzzles: PositiveInt = 400
     """Puzzles to train on. Each has a row of its own in the embedding."""
-    boards_per_puzzle: int = 32
+    boards_per_puzzle: PositiveInt = 32
     """Boards of each puzzle: itself, and augmentations with digits, rows and columns exchanged. They share its row."""
-    held_out: int = 200
+    held_out: PositiveInt = 200
     """Puzzles that are never trained on, nor any augmentation of them."""
-    fewest_clues: int = 4
+    fewest_clues: NonNegativeInt = 4
     """Given cells of the hardest puzzles that are made (9x9: about 28)."""
-    most_clues: int = 7
+    most_clues: NonNegativeInt = 7
     """Given cells of the easiest puzzles that are made (9x9: about 45)."""
-    boards_per_update: int = 64
+    boards_per_update: PositiveInt = 64
     """Boards of one update, over all ranks: the constant of the run."""
 
-    width: int = 64
+    width: PositiveInt = 64
     """Units of a cell's state."""
-    heads: int = 4
+    heads: PositiveInt = 4
     """Attention heads per block."""
-    layers: int = 1
+    layers: PositiveInt = 1
     """Blocks per level."""
-    embedding_width: int = 16
+    embedding_width: PositiveInt = 16
     """Numbers in a puzzle's row."""
-    slow_steps: int = 2
+    slow_steps: PositiveInt = 2
     """Steps of the slow level in a segment."""
-    fast_steps: int = 2
+    fast_steps: PositiveInt = 2
     """Steps of the fast level for each slow one."""
-    segments: int = 2
+    segments: PositiveInt = 2
     """Answers the model gives on the way, each with its loss."""
     gradient: Literal["one-step", "full"] = "one-step"
     """Through the last step of each level only, or through all steps of a segment."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(
-            self,
-            at_least_1=(
-                "puzzles",
-                "boards_per_puzzle",
-                "held_out",
-                "boards_per_update",
-                "width",
-                "heads",
-                "layers",
-                "embedding_width",
-                "slow_steps",
-                "fast_steps",
-                "segments",
-            ),
-            at_least_0=("embedding_learning_rate", "embedding_weight_decay"),
-        )
         if self.run_name in (".", "..") or set(self.run_name) & set("/\\"):
             raise ValueError(f"--run-name must be a name, not a path like {self.run_name!r}; that is for --run-dir")
         if self.width % self.heads:
             raise ValueError(f"--width {self.width} does not divide into --heads {self.heads} of equal size")
-        if self.size not in sudoku.SIZES:
-            raise ValueError(f"--size must be one of {', '.join(map(str, sudoku.SIZES))}, not {self.size}")
         if not 0 <= self.fewest_clues <= self.most_clues < self.size**2:
             raise ValueError(
                 f"--fewest-clues {self.fewest_clues} and --most-clues {self.most_clues} must be a range within "

@@ -30,24 +30,28 @@ class Case:
 
 BEGUN = {"run/config.json": b'{"run_dir": "run", "resume": "no", "world_size": 1}'}
 CASES = {
-    "unknown flag": Case("--learning-rat 1", "Unrecognized options: --learning-rat", 2),
+    "unknown flag": Case("--learning-rat 1", "unrecognized arguments: --learning-rat 1", 2),
+    "a flag twice": Case("--seed 3 --learning-rate 1 seed=5", "--seed was given twice: 3 and 5; give it once", 2),
+    "a flag twice in a file": Case(
+        "@{tmp}/settings", "--steps was given twice: 3 and 5; give it once", 2, {"settings": b"steps=3\nsteps=5\n"}
+    ),
     "what torch.distributed.launch adds": Case("--local-rank=0", "start the job with torchrun --nproc-per-node=N", 2),
     "settings without end": Case("@/dev/zero", "cannot read the settings in /dev/zero", 2),
-    "unknown preset": Case("--preset huge", "invalid choice 'huge' for argument '--preset'", 2),
+    "unknown preset": Case("--preset huge", "argument --preset: invalid choice: 'huge' (choose from", 2),
     "unknown tokenizer": Case(
         "--tokenizer words", 'no tokenizer "words": the names are bytes, bpe, rustbpe, or the folder of'
     ),
-    "not a number": Case("--steps many", "--steps", 2),
+    "not a number": Case("--steps many", "--steps must be a whole number, not 'many'", 2),
     "no steps": Case("--steps 0", "--steps must be at least 1, not 0", 2),
     "a negative clip, which would climb": Case("--gradient-clip -1", "--gradient-clip must be at least 0, not -1.0", 2),
     "a rate that is no number": Case("--learning-rate nan", "--learning-rate must be at least 0, not nan", 2),
-    "dropout of more than all": Case("--dropout 1.5", "--dropout must be a probability from 0 to below 1, not 1.5", 2),
+    "dropout of more than all": Case("--dropout 1.5", "--dropout must be from 0 to below 1, not 1.5", 2),
     "a validation on nothing": Case("--validation-windows 0", "--validation-windows must be at least 1, not 0", 2),
     "no time at all": Case("--max-seconds 0", "--max-seconds must be above 0, not 0.0", 2),
     "a rate beyond what a float32 holds": Case("--learning-rate 1e39", "--learning-rate must be a number", 2),
     "an infinite budget": Case("--max-seconds inf", "--max-seconds must be a number of at most 1e+30, not inf", 2),
     "a count beyond 53 bits": Case("--warmup-steps 9007199254740993", "--warmup-steps must be at most 2**53", 2),
-    "a number of 5000 digits": Case("--steps " + "9" * 5000, "--steps", 2),
+    "a number of 5000 digits": Case("--steps " + "9" * 5000, "--steps must be a whole number, not '9999", 2),
     "a timeout that no socket can hold": Case("--timeout-seconds 1e9", "--timeout-seconds must be from 0.1 to", 2),
     "a model that no machine holds": Case("--width 10000000", "GiB of memory, each of 1 here has"),
     "layers that no machine holds": Case("--layers 1099511627776", "GiB of memory, each of 1 here has"),
@@ -112,8 +116,8 @@ def test_one_clear_line(tmp_path, name):
         (tmp_path / path).write_bytes(content)
     before = snapshot(tmp_path)
     flags = case.flags.format(tmp=tmp_path).split()
-    # Later flags win, so a case may name its own run directory.
-    defaults = ["--preset", "tiny", "--steps", "1", "--run-dir", str(tmp_path / "new")]
+    defaults = {"--preset": "tiny", "--steps": "1", "--run-dir": str(tmp_path / "new")}
+    defaults = [word for name in defaults if name not in case.flags for word in (name, defaults[name])]
     done = warm.alone(TRAINER, *defaults, *flags)
     assert done.returncode == case.exit_code, done.stderr
     assert case.said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
@@ -146,7 +150,9 @@ def snapshot(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", ["unknown flag", "tokens per update that do not divide", "missing data"])
+@pytest.mark.parametrize(
+    "name", ["unknown flag", "a flag twice", "tokens per update that do not divide", "missing data"]
+)
 def test_one_of_several_ranks_speaks(tmp_path, name):
     patient = 3600  # seconds a rank may wait for the other: one that does so is still there when torchrun's time is up
     flags = CASES[name].flags.format(tmp=tmp_path).replace("1000", "1001").split()
@@ -173,9 +179,9 @@ def test_one_of_several_ranks_speaks(tmp_path, name):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--no-such"], "Unrecognized options: --no-such"),
+        (["--no-such"], "unrecognized arguments: --no-such"),
         (["--width", "33"], "--width 33 does not divide into"),
-        (["--steps", "many"], "invalid literal for int"),
+        (["--steps", "many"], "--steps must be a whole number, not 'many'"),
     ],
 )
 def test_every_rank_knows_what_is_wrong_with_a_flag(monkeypatch, flags, says):

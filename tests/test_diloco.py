@@ -12,7 +12,7 @@ import torch
 import warm
 from torch.nn.utils import clip_grad_norm_
 from trainer_runs import run_jobs, same
-from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics, train_here
+from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics, train_here
 
 from ddp_course import diloco_ddp
 from ddp_course.base.errors import InputError
@@ -75,7 +75,7 @@ BROKEN = {"wrong sign": SELDOM, "no message": SELDOM, "weights are not handed ou
 
 
 def flags(run_dir, *more):
-    return [str(word) for word in ("--preset", "tiny", "--run-dir", run_dir, *FLAGS, *more)]
+    return merged("--preset", "tiny", "--run-dir", run_dir, *FLAGS, *more)
 
 
 def train_one(run_dir, *more):
@@ -328,10 +328,10 @@ def of_one_worker(tmp_path_factory):
         ("--outer-lr 0", "--outer-lr must be above 0, not 0.0"),
         ("--outer-lr nan", "--outer-lr must be a number of at most 1e+30, not nan"),
         ("--outer-lr inf", "--outer-lr must be a number of at most 1e+30, not inf"),
-        ("--outer-momentum 1", "--outer-momentum must be below 1, not 1.0"),
-        ("--outer-momentum -0.1", "--outer-momentum must be at least 0, not -0.1"),
-        ("--inner lion", "invalid choice 'lion' for argument '--inner'"),
-        ("--precision float16", "invalid choice 'float16' for argument '--precision'"),
+        ("--outer-momentum 1", "--outer-momentum must be from 0 to below 1, not 1.0"),
+        ("--outer-momentum -0.1", "--outer-momentum must be from 0 to below 1, not -0.1"),
+        ("--inner lion", "argument --inner: invalid choice: 'lion'"),
+        ("--precision float16", "argument --precision: invalid choice: 'float16'"),
         ("--heads 3", "--width 16 does not divide into --heads 3"),
         ("--dropout 1", "--dropout must be a probability from 0 to below 1, not 1.0"),
     ],

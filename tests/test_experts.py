@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils import clip_grad_norm_
 from trainer_runs import run_jobs, same
-from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics
+from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import experts_ddp
 from ddp_course.base.errors import InputError
@@ -63,7 +63,7 @@ BROKEN = ("experts averaged over the ranks", "balance of the own choices", "own 
 
 
 def flags(run_dir, *more):
-    return [str(word) for word in ("--preset", "tiny", "--run-dir", run_dir, *FLAGS, *more)]
+    return merged("--preset", "tiny", "--run-dir", run_dir, *FLAGS, *more)
 
 
 def train_one(run_dir, *more):
@@ -248,7 +248,7 @@ def test_parameters_are_counted():
         ("--best 5", "--best 5 is more than --experts 4"),
         ("--ep 0", "--ep must be at least 1, not 0"),
         ("--balance -1", "--balance must be at least 0, not -1.0"),
-        ("--precision float16", "invalid choice 'float16' for argument '--precision'"),
+        ("--precision float16", "argument --precision: invalid choice: 'float16'"),
         ("--dropout 1", "--dropout must be a probability from 0 to below 1, not 1.0"),
     ],
 )

@@ -13,7 +13,7 @@ import torch
 import warm
 from huggingface_folder import make_model
 from test_resume import _signal_ranks, _when, copy_up_to
-from training_runs import ROOT, checkpoint, largest_gap, metrics, train_alone
+from training_runs import ROOT, checkpoint, largest_gap, merged, metrics, train_alone
 
 from ddp_course import grpo_ddp
 from ddp_course.base.errors import InputError
@@ -228,7 +228,7 @@ def test_pairs_without_a_prompt_and_with_one_token(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--temperature", "1e-40"], "--temperature must be from 0.001 to 1000, not 1e-40"),
+        (["--temperature", "1e-40"], "--temperature must be from 0.001 to 1,000, not 1e-40"),
         (["--temperature", "inf"], "--temperature must be a number of at most"),
         (["--beta", "1e-9"], "--beta must be 0 or from 1e-06 to 1000"),
     ],
@@ -491,11 +491,11 @@ def pretrained(code, tmp_path_factory):
 
 
 def arguments(pretrained, code, run_dir, *flags):
-    return ["--preset", "tiny", "--pretrained", pretrained, "--data", code, "--run-dir", run_dir, *flags]
+    return merged("--preset", "tiny", "--pretrained", pretrained, "--data", code, "--run-dir", run_dir, *flags)
 
 
 def grpo(*given):
-    """The tiny preset on two processes; later flags win over the preset."""
+    """The tiny preset on two processes."""
     return warm.ranks(GRPO, *arguments(*given), nproc=2)
 
 
@@ -662,7 +662,7 @@ BAD = {
     "no policy": (["--pretrained", ""], "--pretrained is missing"),
     "no such policy": (["--pretrained", "{tmp}/none"], "none: there is no such checkpoint folder"),
     "a group of one": (["--group-size", "1"], "--group-size must be at least 2, not 1"),
-    "no temperature": (["--temperature", "0"], "--temperature must be from 0.001 to 1000, not 0.0"),
+    "no temperature": (["--temperature", "0"], "--temperature must be from 0.001 to 1,000, not 0.0"),
     "too long": (["--new-tokens", "64"], "--new-tokens 64 leaves no room for a prompt in the model's context of 64"),
     "groups that no machine holds": (["--group-size", "1000000000"], "an update needs at least"),
     "too many prompts": (["--prompts-per-update", "5000"], "an update wants 5000 different prompts, the corpus has"),

@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 from trainer_runs import FAULTS, run_jobs
-from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics, train_here
+from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics, train_here
 
 from ddp_course import parallel_ddp
 from ddp_course.base.errors import InputError
@@ -58,7 +58,7 @@ def of(*sizes):
 
 
 def flags(run_dir, *more):
-    return [str(word) for word in ("--preset", "tiny", "--run-dir", run_dir, *FLAGS, *more)]
+    return merged("--preset", "tiny", "--run-dir", run_dir, *FLAGS, *more)
 
 
 def name(sizes):
@@ -237,8 +237,8 @@ def test_one_process_is_a_mesh_too(tmp_path, one_process):
             ("--dropout", 0.1),
             "--dropout must be 0, not 0.1: ranks that compute parts of one layer would need parts of one",
         ),
-        (("--precision", "auto"), "invalid choice 'auto' for argument '--precision'"),
-        (("--schedule", "zbv"), "invalid choice 'zbv' for argument '--schedule'"),
+        (("--precision", "auto"), "argument --precision: invalid choice: 'auto'"),
+        (("--schedule", "zbv"), "argument --schedule: invalid choice: 'zbv'"),
     ],
 )
 def test_bad_flags_are_one_sentence(tmp_path, wrong, message):

@@ -15,7 +15,7 @@ import pytest
 import torch
 import warm
 from torch.utils.data import DataLoader
-from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics
+from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import puzzles_ddp
 from ddp_course.base.errors import InputError
@@ -39,7 +39,7 @@ TINY = (
 
 
 def train(run_dir: Path, *settings: str, nproc: int = 2):
-    settings = [*TINY, "device=cpu", f"run_dir={run_dir}", *settings]
+    settings = merged(*TINY, "device=cpu", f"run_dir={run_dir}", *settings)
     if nproc > 1:
         return warm.ranks(TRAINER, *settings, nproc=nproc)
     return in_this_process(puzzles_ddp.train, parse(PRESETS, settings))
@@ -291,7 +291,7 @@ def test_sigterm_saves_on_all_ranks_and_torchrun_does_not_start_them_again(tmp_p
 
     watcher = threading.Thread(target=interrupt)
     watcher.start()
-    settings = [*TINY, f"run_dir={run_dir}", *seldom, "steps=100000"]
+    settings = merged(*TINY, f"run_dir={run_dir}", *seldom, "steps=100000")
     run = torchrun(
         TRAINER, "--device", "cpu", *settings, nproc=2, quiet=True, check=False, torchrun_args=["--max-restarts=2"]
     )
@@ -341,14 +341,14 @@ def test_it_learns_puzzles_that_it_has_never_seen(tmp_path):
 
 
 BAD = {
-    "unknown key": (["lrr=1"], "Unrecognized options: lrr=1"),
-    "no key=value": (["fast"], "Unrecognized options: fast"),
+    "unknown key": (["lrr=1"], "unrecognized arguments: lrr=1"),
+    "no key=value": (["fast"], "unrecognized arguments: fast"),
     "no float": (["learning_rate=fast"], "--learning-rate"),
     "not finite": (["learning_rate=nan"], "--learning-rate must be at least 0, not nan"),
     "no int": (["steps=1.5"], "--steps"),
     "empty value": (["steps="], "--steps"),
-    "no choice": (["checkpoint=both"], "invalid choice 'both' for argument '--checkpoint'"),
-    "neither true nor false": (["tensorboard=maybe"], "tensorboard must be true or false, not 'maybe'"),
+    "no choice": (["checkpoint=both"], "argument --checkpoint: invalid choice: 'both'"),
+    "neither true nor false": (["tensorboard=maybe"], "--tensorboard must be true or false, not 'maybe'"),
     "out of range": (["steps=0"], "--steps must be at least 1, not 0"),
     "another size": (["size=16"], "--size must be one of 4, 9, not 16"),
     "clues": (["fewest_clues=9", "most_clues=8"], "--fewest-clues 9 and --most-clues 8 must be a range"),
@@ -373,9 +373,9 @@ def test_a_bad_setting_is_named(tmp_path, what):
     assert said.format(tmp=tmp_path) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_flags_key_value_and_files_are_read_in_their_order(tmp_path):
+def test_flags_and_key_value_words_win_over_a_file_wherever_it_stands(tmp_path):
     (tmp_path / "mine.txt").write_text("# mine\npreset=tiny\nlearning_rate=0.5\nsteps=7\nmax_seconds=9\n")
-    config = parse(PRESETS, ["--seed", "3", f"@{tmp_path}/mine.txt", "steps=8", "--max-seconds", "None"])
+    config = parse(PRESETS, ["steps=8", "--seed", "3", f"@{tmp_path}/mine.txt", "--max-seconds", "None"])
     assert (config.learning_rate, config.steps, config.max_seconds, config.seed) == (0.5, 8, None, 3)
     assert config.puzzles == PRESETS["tiny"].puzzles and isinstance(config.steps, int)
     assert parse(PRESETS, ["run_dir=a=b", "tensorboard=false"]).run_dir == "a=b"
@@ -398,7 +398,7 @@ def test_help_explains_every_flag_and_comes_from_one_rank():
 def test_an_unknown_flag_is_told_in_one_line():
     done = warm.alone(TRAINER, "--lr", 1)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert "error: " in done.stderr and "Unrecognized options: --lr" in done.stderr
+    assert "error: " in done.stderr and "unrecognized arguments: --lr" in done.stderr
 
 
 def test_going_on_needs_a_folder():

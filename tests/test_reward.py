@@ -15,7 +15,7 @@ import reward_runs
 import torch
 import warm
 from reward_runs import LAUNCHABLE, make_backbone, make_pairs
-from training_runs import checkpoint, in_this_process, largest_gap, metrics
+from training_runs import checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import reward_ddp
 from ddp_course.base.errors import InputError
@@ -44,7 +44,7 @@ def material(tmp_path_factory):
 
 def flags_of(material, run_dir, *more):
     named = ("--backbone", f"minigpt:{material / 'backbone'}", "--pairs", material / "pairs", "--run-dir", run_dir)
-    return [*map(str, (*TINY, *named, *more))]
+    return merged(*TINY, *named, *more)
 
 
 # ---- the rung ----------------------------------------------------------------------------------------------------
@@ -419,9 +419,9 @@ BAD_FLAGS = {
     "bad weights": ("--weights {tmp}/bad.json", "is -1, expected a number from 1e-30 to 1e30"),
     "a cap below the average": ("--weight-cap 0.5", "--weight-cap must be at least 1, the average, not 0.5"),
     "a cap that is no number": ("--weight-cap nan", "--weight-cap must be a number"),
-    "an unknown mode": ("--weight-mode median", "invalid choice 'median'"),
+    "an unknown mode": ("--weight-mode median", "invalid choice: 'median'"),
     "no pairs an update": ("--pairs-per-update 0", "--pairs-per-update must be at least 1"),
-    "misses above one": ("--most-misses 1.5", "--most-misses must be a share"),
+    "misses above one": ("--most-misses 1.5", "--most-misses must be from 0 to below 1, not 1.5"),
     "a checkpoint of another script": ("--resume {backbone}", "expected a checkpoint with head, optimizer, found"),
     "another head": ("--resume {tmp}/reward/checkpoints/step_000002 --head-width 9", "it has head_width 8, this"),
     "another backbone": ("--resume {tmp}/reward/checkpoints/step_000002 --backbone minigpt:{tmp}/twin", "has backbone"),

@@ -28,8 +28,19 @@ CODE = "".join(f"def function_{n}(a, b={n}):\n    c = a + {n} * b\n    return c\
 
 
 def arguments(run_dir: Path, *flags: object) -> list[str]:
-    """The tiny preset into `run_dir`; later flags win over the preset."""
-    return [str(one) for one in ("--preset", "tiny", "--run-dir", run_dir, "--sample-tokens", 0, *flags)]
+    """The tiny preset into `run_dir`, and these flags."""
+    return merged("--preset", "tiny", "--run-dir", run_dir, "--sample-tokens", 0, *flags)
+
+
+def merged(*words: object) -> list[str]:
+    """A command line with each flag once: of `--flag value`, `--flag=value` and `key=value` the last of a name wins."""
+    flags, name = {}, ""
+    for word in map(str, words):
+        if word.startswith("--") or "=" in word:
+            name = word.partition("=")[0].removeprefix("--").replace("_", "-")
+            flags[name] = []
+        flags[name].append(word)
+    return [word for words in flags.values() for word in words]
 
 
 def launch(run_dir: Path, *flags: object, **more: object) -> Run:

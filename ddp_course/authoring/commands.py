@@ -33,6 +33,7 @@ from ddp_course.authoring.notebook_run import (
 )
 from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError
+from ddp_course.base.parser import Parser
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB = 'raise NotImplementedError("your turn")'
@@ -247,15 +248,15 @@ def make_exercises(root: Path, names: list[str], check: bool) -> int:
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """The command line. Exit code 0: done; 1: failed or out of date; 2: bad input; 130: interrupted."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m ddp_course.authoring", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["notebooks", "exercises"])
     parser.add_argument("names", nargs="*", help="how a notebook's name starts: 04, solutions/02; default: all")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 and name what is out of date")
-    options = parser.parse_intermixed_args(arguments)
-    command = {"notebooks": make_notebooks, "exercises": make_exercises}[options.what]
     try:
+        options = parser.parse_intermixed_args(arguments)
+        command = {"notebooks": make_notebooks, "exercises": make_exercises}[options.what]
         return command(root, options.names, options.check)
     except InputError as error:
         print(error, file=sys.stderr)

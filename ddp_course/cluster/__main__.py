@@ -26,6 +26,7 @@ from ddp_course.base.atomic_file import replacing
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.base.json_file import read_object
+from ddp_course.base.parser import Parser
 from ddp_course.cluster.machines import Cluster
 from ddp_course.cluster.manifest import documents, problems
 from ddp_course.cluster.namespaces import entering
@@ -34,7 +35,7 @@ FOLDER, STATE = Path("runs/cluster"), "cluster.json"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m ddp_course.cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the state is kept (%(default)s)")
@@ -52,8 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     check = commands.add_parser("check", help="find fields that do not exist; exit code 1 if there are any")
     check.add_argument("files", nargs="+", type=Path, metavar="file", help="Kubernetes manifests, SkyPilot tasks")
     commands.add_parser("down", help="end the machines, and everything on them")
-    options = parser.parse_args(arguments)
     try:
+        options = parser.parse_args(arguments)
         if options.command == "up":
             return up(options.folder, options.nodes, None if options.rate == "none" else options.rate, options.slurm)
         if options.command == "check":

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
+from ddp_course.base.parser import Parser
 from ddp_course.grader.exercises import load, names
 from ddp_course.grader.judge import grade
 from ddp_course.grader.progress import note
@@ -70,12 +71,6 @@ def given(name: str, folder: str | Path = "scripts") -> Path:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-
-    class Parser(argparse.ArgumentParser):
-        def error(self, message):
-            self.print_usage(sys.stderr)
-            self.exit(BAD_COMMAND, f"{message}\n")
-
     parser = Parser(
         prog="python -m ddp_course.grader.check",
         description=__doc__,
@@ -84,8 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("question", help="such as 02.1")
     parser.add_argument("answer", nargs="?", type=Path, help="the file to grade; default: answers/02_1.py")
     parser.add_argument("--hint", nargs="?", type=int, const=1, metavar="N", help="show hint N (1 if left out) instead")
-    options = parser.parse_args(arguments)
     try:
+        options = parser.parse_args(arguments)
         if options.hint is not None:
             hints = load(options.question).hints
             if not 1 <= options.hint <= len(hints):

@@ -12,10 +12,10 @@ import argparse
 import re
 import sys
 from dataclasses import replace
-from typing import NoReturn
 
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError, in_one_line
+from ddp_course.base.parser import Parser
 from ddp_course.plan.derived import model_from, windows
 from ddp_course.plan.memory import STATE
 from ddp_course.plan.published_report import published_report
@@ -26,13 +26,6 @@ from ddp_course.predict.hardware import GPUS, check_gpus, gpu
 from ddp_course.predict.link import bytes_per_second
 
 GPU, LARGEST = "h100", 10**9
-
-
-class Parser(argparse.ArgumentParser):
-    """One sentence for what cannot be read, as for everything else."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}; --help lists the flags\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -112,8 +105,8 @@ def size(text: str) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = parser().parse_args(arguments)
     try:
+        given = parser().parse_args(arguments)
         if given.published:
             print(published_report())
         else:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError, in_one_line
+from ddp_course.base.parser import Parser
 from ddp_course.base.quantity import format_number, with_prefix
 from ddp_course.predict.cluster_step import Answer, Interval, Job, answer, worth_measuring
 from ddp_course.predict.hardware import ASSUMED, GPUS, Range, gpu, number_or_range
@@ -32,7 +33,7 @@ HOW = {  # range: its name in a sentence, how to measure it, the flag that takes
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="python -m ddp_course.predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = made.add_argument
@@ -152,8 +153,8 @@ def report(job: Job, tokens: float | None = None, price: float | None = None) ->
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = parser().parse_args(arguments)
     try:
+        given = parser().parse_args(arguments)
         for name in ("tokens", "price"):
             if getattr(given, name) is not None:
                 _positive(getattr(given, name), f"--{name}")

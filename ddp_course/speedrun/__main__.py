@@ -5,30 +5,22 @@ python -m ddp_course.speedrun --run-dir runs/mine --nproc 4         # again afte
 python -m ddp_course.speedrun --backbone hf:path/to/model           # from a model that is pre-trained already
 """
 
-import argparse
 import os
 import sys
 import time
 from collections.abc import Iterable
-from typing import NoReturn
 
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError, in_one_line
+from ddp_course.base.parser import Parser
 from ddp_course.launcher import RunFailed
 from ddp_course.speedrun.stages import PRESETS, speedrun
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """An argument parser that reports an error in one sentence, as the trainers do."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
     from ddp_course.speedrun.report import write_report  # figures take a second to load: after --help
 
-    parser = OneLineParser(prog="python -m ddp_course.speedrun", description=__doc__.splitlines()[0])
+    parser = Parser(prog="python -m ddp_course.speedrun", description=__doc__.splitlines()[0])
     parser.add_argument("--preset", choices=PRESETS, default="laptop", help="the sizes of all stages")
     parser.add_argument("--run-dir", default=time.strftime("runs/speedrun-%Y%m%d-%H%M%S"), help="to write, or to go on")
     parser.add_argument("--nproc", type=int, help="processes; a GPU each, or two without GPUs, if not given")

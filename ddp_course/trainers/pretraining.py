@@ -23,7 +23,7 @@ from ddp_course.models import minigpt
 from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.training.precision import autocast
 from ddp_course.training.progress import Progress
-from ddp_course.training.settings import RunSettings, check_ranges
+from ddp_course.training.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, RunSettings, Share
 from ddp_course.training.throughput import copied_ahead
 
 IDENTITY = ("layers", "heads", "width", "context", "tokens_per_update", "seed")  # what a resumed run may not change
@@ -52,7 +52,7 @@ class PretrainingConfig(RunSettings):
 
     preset: Literal["laptop", "tiny"] = "laptop"
     """A named set of values; every other flag changes it. tiny: seconds. laptop: minutes."""
-    weight_decay: float = 0.1
+    weight_decay: NonNegativeFloat = 0.1
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     """The number format of matrix products; weights stay float32 (float64 for float64)."""
 
@@ -60,37 +60,33 @@ class PretrainingConfig(RunSettings):
     """What to read: stdlib (Python's sources), shakespeare (a download), or a file or folder of text or of tokens."""
     tokenizer: str = "bpe"
     """How text becomes tokens: bytes, bpe or rustbpe, or the folder of an existing tokenizer (tokenizer.json)."""
-    vocab_size: int | None = 2048
+    vocab_size: PositiveInt | None = 2048
     """Tokens in the vocabulary; None leaves it to the tokenizer (bytes: always 256)."""
     pack: bool = False
     """Windows of whole documents, some of them not quite full, instead of windows cut out of the stream of tokens."""
-    tokens_per_update: int = 4096
+    tokens_per_update: PositiveInt = 4096
     """Tokens of one optimizer step, over all ranks and micro-batches: the constant of the run."""
-    micro_batch_size: int = 4
+    micro_batch_size: PositiveInt = 4
     """Windows that one rank takes through the model at a time."""
-    validation_windows: int | None = 64
+    validation_windows: PositiveInt | None = 64
     """Windows of a validation, spread evenly over the held-out text; None takes all of it."""
-    check_every: int = 0
+    check_every: NonNegativeInt = 0
     """Steps between comparisons of what all ranks should hold alike, the optimizer too. 0: weights, at the end."""
-    layers: int = 4
+    layers: PositiveInt = 4
     """Transformer blocks."""
-    heads: int = 4
+    heads: PositiveInt = 4
     """Attention heads per block."""
-    width: int = 256
+    width: PositiveInt = 256
     """Units of the residual stream."""
-    context: int = 128
+    context: PositiveInt = 128
     """Tokens per window."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """Probability of dropping a unit."""
     activation_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = "layers", "heads", "width", "context", "tokens_per_update", "micro_batch_size", "validation_windows"
-        check_ranges(self, at_least_1=sizes, at_least_0=("check_every",))
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"--dropout must be a probability from 0 to below 1, not {self.dropout}")
         if self.width % self.heads:
             raise ValueError(f"--width {self.width} does not divide into --heads {self.heads} of equal size")
 

@@ -1,26 +1,30 @@
 """From the command line to `main(config)` and out again: one clear message from one rank, and a clean end."""
 
 import argparse
-import contextlib
+import ast
 import errno
-import io
+import inspect
+import itertools
 import os
-import re
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NoReturn, TypeVar
+from dataclasses import replace
+from functools import partial
+from types import NoneType
+from typing import Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-import tyro
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from ddp_course.base.errors import InputError, in_one_line
+from ddp_course.base.parser import Parser
 from ddp_course.distributed import process_group, torchrun
 from ddp_course.distributed.replica_check import RandomStatesEqual, ReplicasDiffer
 from ddp_course.distributed.sync import from_rank_0
 from ddp_course.training.memory import is_out_of_memory
+from ddp_course.training.settings import flag
 
 Config = TypeVar("Config")
 USAGE_ERROR, FAILURE = 2, 1
@@ -78,23 +82,23 @@ def parse(presets: Mapping[str, Config], arguments: list[str] | None = None) -> 
     """A config from `--preset NAME` and the flags that change it. The first preset is the default.
 
     A preset is an instance of the config's dataclass, whose field docstrings are the `--help`.
-    Raises InputError for a flag, a value or a preset that does not exist, and for whatever the dataclass's
-    own `__post_init__` refuses with a ValueError.
+    Raises InputError for a flag, a value or a preset that does not exist, for a flag that is given twice, and for
+    whatever the dataclass's own `__post_init__` refuses with a ValueError.
 
-    Where a flag may stand, so may `key=value`, and `@FILE` for a file with one of these per line.
+    Where a flag may stand, so may `key=value`, and `@FILE` for a file with one of these per line. What stands on the
+    command line wins over a file.
     """
+    words = sys.argv[1:] if arguments is None else arguments
     default = next(iter(presets.values()))
-    arguments = list(_flags(sys.argv[1:] if arguments is None else arguments, default))
-    preset = presets.get(_find("--preset", arguments), default)  # an unknown name: tyro says what is allowed
-    complaint = io.StringIO()
-    shown = sys.stdout if _rank() == 0 else io.StringIO()  # --help, once
+    lines = [line for word in words if word.startswith("@") for line in _lines(word[1:])]
+    settings = _read(lines, default) | _read((word for word in words if not word.startswith("@")), default)
+    preset = presets.get(settings.get("preset"), default)
+    if settings.pop("help", False):
+        if _rank() == 0:
+            _parser(preset, _docstrings(type(preset))).print_help()
+        sys.exit()
     try:
-        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown):
-            return tyro.cli(type(preset), default=preset, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
-    except SystemExit as leaving:
-        if leaving.code in (0, None):  # --help
-            raise
-        raise InputError(_one_line(complaint.getvalue())) from None
+        return replace(preset, **settings)
     except ValueError as error:
         raise InputError(str(error)) from None
 
@@ -106,16 +110,12 @@ def parse_on_rank_0(presets: Mapping[str, Config], arguments: list[str] | None =
     so each reads these two for itself: they have to stand on the command line.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    default = next(iter(presets.values()))
     if {"-h", "--help"} & set(arguments):
         return parse(presets, arguments)
-    own = list(_flags([word for word in arguments if not word.startswith("@")], default))
-    device = _find("--device", own) or default.device
-    try:
-        seconds = float(_find("--timeout-seconds", own) or default.timeout_seconds)
-    except ValueError:
-        seconds = 0.0
-    makes_sense = device in ("auto", "cpu", "cuda") and 0 < seconds < float("inf")  # if not, rank 0 will say so
+    default = next(iter(presets.values()))
+    own = _read((word for word in arguments if not word.startswith("@")), default)
+    device, seconds = own.get("device", default.device), own.get("timeout_seconds", default.timeout_seconds)
+    makes_sense = 0 < seconds < float("inf")  # if not, rank 0 will say so
     world = process_group.start(seconds, device) if makes_sense else process_group.start()
     config = from_rank_0(world, lambda: parse(presets, arguments))
     if (config.device, config.timeout_seconds) != (device, seconds):
@@ -126,25 +126,68 @@ def parse_on_rank_0(presets: Mapping[str, Config], arguments: list[str] | None =
     return config
 
 
-def _flags(arguments: Iterable[str], preset: object) -> Iterator[str]:
-    """`--key=value` for each `key=value` whose key is a setting, and for each line of an `@FILE`."""
-    for word in arguments:
+def _read(words: Iterable[str], preset: object) -> dict[str, object]:
+    """The settings that these words name, each once, with their values."""
+    return vars(_parser(preset).parse_args(list(_flags(words, preset))))
+
+
+def _parser(preset: object, texts: Mapping[str, str] | None = None) -> Parser:
+    """A parser with a flag for each setting. texts: what --help says about them, besides the values of `preset`."""
+    parser = Parser(
+        description=type(preset).__doc__,
+        epilog="KEY=VALUE may stand for --KEY VALUE, and @FILE for a file with one of these per line. Give each once; "
+        "what stands on the command line wins over a file.",
+        argument_default=argparse.SUPPRESS,
+        add_help=False,
+    )
+    parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
+    for name, hint in get_type_hints(type(preset)).items():
+        kinds, text = get_args(hint) or (hint,), f"{texts[name]} ({getattr(preset, name)})" if texts else ""
+        if get_origin(hint) is Literal:
+            how = {"choices": kinds}
+        else:
+            how = {"type": partial(_value, name, kinds), "metavar": kinds[0].__name__.upper()}
+        if hint is bool:
+            how |= {"nargs": "?", "const": True}
+        parser.add_argument(flag(name), help=text.replace("%", "%%"), **how)
+    return parser
+
+
+def _docstrings(config_type: type) -> dict[str, str]:
+    """The docstring below each field, in the class or else in the next base that has one."""
+    texts = {}
+    for base in reversed(config_type.__mro__[:-1]):
+        [definition] = ast.parse(inspect.getsource(base)).body
+        for field, text in itertools.pairwise(definition.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                texts[field.target.id] = " ".join(text.value.value.split())
+    return texts
+
+
+def _value(name: str, kinds: tuple[type, ...], text: str) -> object:
+    """Convert a word into a value of the first of these types; or into None, if that has one of them."""
+    kind, optional = kinds[0], NoneType in kinds
+    if optional and text == "None":
+        return None
+    try:
+        return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError):
+        expected = {int: "a whole number", float: "a number", bool: "true or false"}[kind] + " or None" * optional
+        raise argparse.ArgumentError(None, f"{flag(name)} must be {expected}, not {text[:40]!r}") from None
+
+
+def _flags(words: Iterable[str], preset: object) -> Iterator[str]:
+    """`--key=value` for each `key=value` whose key is a setting."""
+    for word in words:
         key, equals, value = word.partition("=")
         if key in ("--local-rank", "--local_rank"):
             raise InputError(
                 "--local-rank comes from torch.distributed.launch, which is deprecated; start the job "
                 "with torchrun --nproc-per-node=N, which gives each process its rank"
             )
-        if word.startswith("@"):
-            yield from _flags(_lines(word[1:]), preset)
-        elif not equals or not hasattr(preset, key):
-            yield word
-        elif not isinstance(getattr(preset, key), bool):
-            yield f"--{key.replace('_', '-')}={value}"
-        elif value.lower() not in ("true", "false"):
-            raise InputError(f"{key} must be true or false, not {value!r}")
-        elif value.lower() == "true":
-            yield f"--{key.replace('_', '-')}"
+        name = key.removeprefix("--").replace("-", "_")
+        is_setting = hasattr(preset, name) and (equals or key.startswith("--"))
+        yield f"{flag(name)}{equals}{value}" if is_setting else word
 
 
 def _lines(file: str) -> Iterator[str]:
@@ -162,25 +205,6 @@ def _lines(file: str) -> Iterator[str]:
             if "=" not in line:
                 raise InputError(f"{line!r} in {file} is no setting; write key=value")
             yield line
-
-
-def _find(flag: str, arguments: list[str]) -> str | None:
-    """The value of one flag, whatever else there is."""
-    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    finder.add_argument(flag, dest="value", nargs="?")
-    return finder.parse_known_args(arguments)[0].value
-
-
-def _one_line(box: str) -> str:
-    """tyro draws its complaint in a box of several lines: the same words as one line.
-
-    Where stdout is not UTF-8 the box has no sides, and its title stands above a rule of hyphens.
-    """
-    text = re.sub(r"\x1b\[[0-9;]*m|Error parsing \w+: |\A.*\n -+ *$", "", box, flags=re.MULTILINE)
-    lines = [re.sub(r"[│╭╮╰╯]", "", line).strip() for line in text.splitlines()]
-    lines = [line for line in lines if line and not line.startswith("─ ")]
-    words = " ".join(";" if set(line) <= {"─", "-"} else line for line in lines)
-    return re.sub(r"\s+", " ", words).replace(" ;", ";").strip("─ ;")
 
 
 def _speak_and_leave(message: str, code: int) -> NoReturn:

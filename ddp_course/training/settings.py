@@ -1,14 +1,38 @@
 """The settings that all trainers share, checked before anything is started: a mistake shows at once, not in an hour."""
 
 import importlib.util
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args, get_type_hints
 
 from ddp_course.training.optimization import warmup_cosine
 
-LARGEST = 1e30  # of float32's 3.4e38
-LEAST_WAIT, LONGEST_WAIT = 0.1, 2_000_000  # seconds; the sockets count milliseconds in 32 bits
+
+@dataclass(frozen=True)
+class Bound:
+    """A condition on a number, and the words for it in an error. Every number among the settings has one or more."""
+
+    words: str
+    holds: Callable[[float], bool]
+
+
+def at_least(least: float) -> Bound:
+    return Bound(f"at least {least:,}", lambda value: value >= least)
+
+
+def between(least: float, most: float) -> Bound:
+    return Bound(f"from {least:,} to {most:,}", lambda value: least <= value <= most)
+
+
+EXACT = Bound("at most 2**53", lambda value: value <= 2**53)  # a float64 holds it without rounding
+FINITE = Bound("a number of at most 1e+30", lambda value: value <= 1e30)  # a float32 holds it, times some millions
+PositiveInt = Annotated[int, at_least(1), EXACT]
+NonNegativeInt = Annotated[int, at_least(0), EXACT]
+PositiveFloat = Annotated[float, Bound("above 0", lambda value: value > 0), FINITE]
+NonNegativeFloat = Annotated[float, at_least(0), FINITE]
+Share = Annotated[float, Bound("from 0 to below 1", lambda value: 0 <= value < 1)]
+Seed = Annotated[int, at_least(0), Bound("below 2**64", lambda value: value < 2**64)]
+Timeout = Annotated[float, between(0.1, 2_000_000)]  # seconds; the sockets count milliseconds in 32 bits
 
 
 @dataclass(frozen=True)
@@ -17,46 +41,46 @@ class RunSettings:
 
     preset: str = "laptop"
     """A named set of values; every other flag changes it. tiny: seconds. laptop: minutes. gpus: a machine of eight."""
-    steps: int = 250
+    steps: PositiveInt = 250
     """Optimizer steps in the whole run."""
-    learning_rate: float = 3e-3
+    learning_rate: NonNegativeFloat = 3e-3
     """Peak learning rate, reached after the warm-up."""
-    final_learning_rate: float | None = None
+    final_learning_rate: NonNegativeFloat | None = None
     """Learning rate at the last step, reached along a cosine; None: a tenth of the peak."""
-    warmup_steps: int = 25
+    warmup_steps: NonNegativeInt = 25
     """Steps over which the learning rate rises from zero."""
-    weight_decay: float = 0.0
+    weight_decay: NonNegativeFloat = 0.0
     """AdamW's decay: the share of a weight, times the learning rate, that a step takes away."""
-    gradient_clip: float = 1.0
+    gradient_clip: NonNegativeFloat = 1.0
     """Largest norm of the gradient of the global batch; 0 turns clipping off."""
 
-    max_nonfinite_steps: int = 3
+    max_nonfinite_steps: PositiveInt = 3
     """Steps in a row with a loss that is NaN or infinite, after which the run ends with an error."""
 
     precision: Literal["auto", "float32", "tf32", "bfloat16", "float16", "float64"] = "auto"
     """The number format of matrix products; weights stay float32 (float64 for float64). auto: what is fastest here."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes GPUs if there are any."""
-    timeout_seconds: float = 120
+    timeout_seconds: Timeout = 120
     """Seconds that a collective may wait for the other ranks before the job fails."""
-    seed: int = 1
+    seed: Seed = 1
     """Decides the initial weights, the order of the data, and (with the rank) everything else that is random."""
 
     run_dir: str = ""
     """Folder that the run is written to; empty: a new one in runs/."""
     resume: str = "no"
     """no, auto (the newest valid checkpoint of --run-dir), or the path of a checkpoint."""
-    log_every: int = 10
+    log_every: PositiveInt = 10
     """Steps between entries in metrics.jsonl."""
-    validate_every: int = 50
+    validate_every: NonNegativeInt = 50
     """Steps between validations; the last step always validates. 0: only then."""
-    checkpoint_every: int = 50
+    checkpoint_every: NonNegativeInt = 50
     """Steps between checkpoints; the last step always saves one. 0: only then."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: NonNegativeInt = 2
     """How many of the newest checkpoints stay; 0 keeps all."""
-    max_seconds: float | None = None
+    max_seconds: PositiveFloat | None = None
     """Stop, with a checkpoint, after this many seconds of training."""
-    exit_code_when_stopped: int = 75
+    exit_code_when_stopped: Annotated[int, between(0, 255)] = 75
     """Exit code of a run that was stopped before its last step, and has saved. 75: try again; 0: as if finished."""
     tensorboard: bool = False
     """Also write the metrics for TensorBoard."""
@@ -65,24 +89,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         """Raises ValueError for a value out of range. A subclass calls this before it looks at its own."""
-        check_ranges(
-            self,
-            at_least_1=("steps", "log_every", "max_nonfinite_steps"),
-            at_least_0=(
-                "learning_rate",
-                "final_learning_rate",
-                "warmup_steps",
-                "weight_decay",
-                "gradient_clip",
-                "seed",
-                "validate_every",
-                "checkpoint_every",
-                "keep_checkpoints",
-            ),
-            above_0=("max_seconds",),
-        )
-        if not 0 <= self.exit_code_when_stopped <= 255:
-            raise ValueError(f"--exit-code-when-stopped must be from 0 to 255, not {self.exit_code_when_stopped}")
+        check_bounds(self)
         for tracker in ("tensorboard", "wandb"):  # each is the name of its package, and never a silent nothing
             if getattr(self, tracker) and importlib.util.find_spec(tracker) is None:
                 raise ValueError(f"--{tracker} needs a package that is not installed: pip install {tracker}")
@@ -93,38 +100,23 @@ class RunSettings:
         return warmup_cosine(step, self.steps, self.warmup_steps, self.learning_rate, final)
 
 
-def check_ranges(
-    config: object, *, at_least_1: Iterable[str] = (), at_least_0: Iterable[str] = (), above_0: Iterable[str] = ()
-) -> None:
-    """Raise ValueError, with the flag and what would be right, unless each named setting of `config` is in its range.
+def check_bounds(config: object) -> None:
+    """Raise ValueError, with the flag and what would be right, unless each number of `config` is within its bounds.
 
-    None stands for "no limit" and is in every range; nan is in none. No number may be more than a type holds.
+    None stands for "no limit" and is within all; nan is within none.
     """
-    for names, expected, fine in (
-        (at_least_1, "at least 1", lambda value: value >= 1),
-        (at_least_0, "at least 0", lambda value: value >= 0),
-        (above_0, "above 0", lambda value: value > 0),
-    ):
-        for name in names:
-            value = getattr(config, name)
-            if value is not None and not fine(value):
-                raise ValueError(f"--{name.replace('_', '-')} must be {expected}, not {value}")
-    _check_numbers(config)
+    for name, hint in get_type_hints(type(config), include_extras=True).items():
+        value = getattr(config, name)
+        for bound in bounds(hint):
+            if value is not None and not bound.holds(value):
+                raise ValueError(f"{flag(name)} must be {bound.words}, not {str(value)[:40]}")
 
 
-def _check_numbers(config: object) -> None:
-    """Raise ValueError, with the flag, for a number that what it goes into cannot hold, or that is none.
+def bounds(hint: object) -> list[Bound]:
+    """The bounds that a type is annotated with, or a member of a union."""
+    return [bound for kind in (hint, *get_args(hint)) for bound in getattr(kind, "__metadata__", ())]
 
-    A decimal number has to fit into float32 with room to be multiplied, a whole number into a float64 without
-    rounding; but a seed uses all 64 bits.
-    """
-    for field in fields(config):
-        value, flag = getattr(config, field.name), f"--{field.name.replace('_', '-')}"
-        if isinstance(value, float) and not abs(value) <= LARGEST:
-            raise ValueError(f"{flag} must be a number of at most {LARGEST:g}, not {value}")
-        if field.name == "timeout_seconds" and not LEAST_WAIT <= value <= LONGEST_WAIT:
-            raise ValueError(f"{flag} must be from {LEAST_WAIT} to {LONGEST_WAIT:,}, not {value}")
-        if field.name == "seed" and value >= 2**64:
-            raise ValueError(f"{flag} must be below 2**64, not {str(value)[:40]}")
-        if isinstance(value, int) and field.name != "seed" and abs(value) > 2**53:
-            raise ValueError(f"{flag} must be at most 2**53, not {str(value)[:40]}")
+
+def flag(name: str) -> str:
+    """The flag of a setting."""
+    return f"--{name.replace('_', '-')}"

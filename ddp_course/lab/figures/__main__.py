@@ -1,21 +1,21 @@
 """Draw the loss curve of a run: python -m ddp_course.lab.figures RUN_DIR"""
 
-import argparse
 import sys
 from pathlib import Path
 
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
+from ddp_course.base.parser import Parser
 from ddp_course.base.quantity import format_number
 from ddp_course.lab.figures.charts import loss_curves, points_of, read_metrics
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write RUN_DIR/loss.png from RUN_DIR/metrics.jsonl and print its path; 1 if that cannot be done."""
-    parser = argparse.ArgumentParser(prog="python -m ddp_course.lab.figures", description=main.__doc__)
+    parser = Parser(prog="python -m ddp_course.lab.figures", description=main.__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    run_dir = parser.parse_args(arguments).run_dir
     try:
+        run_dir = parser.parse_args(arguments).run_dir
         records = read_metrics(run_dir)
         steps, losses = points_of(run_dir.name, records, "loss")
         first, last = format_number(losses[0]), format_number(losses[-1])

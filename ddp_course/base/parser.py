@@ -1,0 +1,33 @@
+"""An argument parser for commands and trainers: one sentence for what is wrong, and no flag twice."""
+
+import argparse
+import re
+from typing import Any, NoReturn
+
+from ddp_course.base.errors import InputError
+
+
+class StoreOnce(argparse.Action):
+    """Store a flag's value, and refuse the flag if it has one already: argparse itself lets the last win in silence."""
+
+    def __call__(self, parser: "Parser", namespace: argparse.Namespace, value: Any, flag: str | None = None) -> None:
+        if flag and self.dest in parser.flags_read:
+            first = parser.flags_read[self.dest]
+            raise argparse.ArgumentError(None, f"{flag} was given twice: {first} and {value}; give it once")
+        parser.flags_read[self.dest] = value
+        setattr(namespace, self.dest, value)
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises InputError, with one sentence, for what it cannot read. Each flag is written out, and once."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False} | settings)
+        self.register("action", None, StoreOnce)
+
+    def parse_known_args(self, *arguments: Any, **more: Any) -> Any:
+        self.flags_read: dict[str, object] = {}
+        return super().parse_known_args(*arguments, **more)
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(re.sub(r"(\S{300})\S+", r"\1...", message))  # a word longer than any path says no more
