@@ -333,7 +333,7 @@ def of_one_worker(tmp_path_factory):
         ("--inner lion", "argument --inner: invalid choice: 'lion'"),
         ("--precision float16", "argument --precision: invalid choice: 'float16'"),
         ("--heads 3", "--width 16 does not divide into --heads 3"),
-        ("--dropout 1", "--dropout must be a probability from 0 to below 1, not 1.0"),
+        ("--dropout 1", "--dropout must be from 0 to below 1, not 1.0"),
     ],
 )
 def test_bad_flags_are_one_sentence(tmp_path, wrong, message):

@@ -249,7 +249,7 @@ def test_parameters_are_counted():
         ("--ep 0", "--ep must be at least 1, not 0"),
         ("--balance -1", "--balance must be at least 0, not -1.0"),
         ("--precision float16", "argument --precision: invalid choice: 'float16'"),
-        ("--dropout 1", "--dropout must be a probability from 0 to below 1, not 1.0"),
+        ("--dropout 1", "--dropout must be from 0 to below 1, not 1.0"),
     ],
 )
 def test_bad_flags_are_one_sentence(tmp_path, wrong, message):

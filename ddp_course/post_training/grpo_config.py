@@ -57,7 +57,7 @@ class GRPOConfig(RunSettings):
     """Completions sampled for each prompt, which are compared with each other."""
     new_tokens: PositiveInt = 24
     """Tokens after which a completion is cut off."""
-    temperature: Annotated[float, FINITE, between(1e-3, 1e3)] = 1.0
+    temperature: Annotated[float, FINITE, between(0.001, 1000)] = 1.0
     """Temperature of the sampling, and of the log-probabilities: the policy is what is sampled from."""
     passes: PositiveInt = 2
     """Optimizer steps on the same completions. From the second on the ratio leaves 1, and can be clipped."""

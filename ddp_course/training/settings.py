@@ -28,7 +28,7 @@ EXACT = Bound("at most 2**53", lambda value: value <= 2**53)  # a float64 holds 
 FINITE = Bound("a number of at most 1e+30", lambda value: value <= 1e30)  # a float32 holds it, times some millions
 PositiveInt = Annotated[int, at_least(1), EXACT]
 NonNegativeInt = Annotated[int, at_least(0), EXACT]
-PositiveFloat = Annotated[float, Bound("above 0", lambda value: value > 0), FINITE]
+PositiveFloat = Annotated[float, FINITE, Bound("above 0", lambda value: value > 0)]
 NonNegativeFloat = Annotated[float, at_least(0), FINITE]
 Share = Annotated[float, Bound("from 0 to below 1", lambda value: 0 <= value < 1)]
 Seed = Annotated[int, at_least(0), Bound("below 2**64", lambda value: value < 2**64)]
