@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map_only
 
 from ddp_course.base.errors import InputError
 from ddp_course.distributed.by_hand.broadcast import broadcast_module
+from ddp_course.distributed.torch_versions import all_gather_single, reduce_scatter_single
 
 
 class FullyShardedLayer(nn.Module):
@@ -119,14 +120,14 @@ class _Gather(torch.autograd.Function):
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
         ctx.layer._gathered = None  # all gradients of this layer are computed, so its weights are not needed
         shard = torch.empty_like(ctx.layer.shard, dtype=gradient.dtype)
-        dist.reduce_scatter_single(shard, gradient.contiguous() / dist.get_world_size())
+        reduce_scatter_single(shard, gradient.contiguous() / dist.get_world_size())
         return shard.to(ctx.layer.shard.dtype), None
 
 
 def _all_gather(shard: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     shard = shard.to(dtype or shard.dtype)
     whole = shard.new_empty(len(shard) * dist.get_world_size())
-    dist.all_gather_single(whole, shard.contiguous())
+    all_gather_single(whole, shard.contiguous())
     return whole
 
 

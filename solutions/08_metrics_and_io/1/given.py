@@ -8,6 +8,8 @@ import torch.distributed.nn  # imported later, by an optimizer or DDP, it would 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_course.distributed.torch_versions import forward_sync_buffers
+
 EPOCHS, BUFFERS = 2, True
 
 
@@ -33,7 +35,7 @@ def train(epochs, buffers):
     """Train on 12 points; return the mean loss on 7 held-out points after each epoch."""
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
-    model = DistributedDataParallel(Line(), forward_sync_buffers=buffers)
+    model = DistributedDataParallel(Line(), **forward_sync_buffers(buffers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = (part[rank::world] for part in points(12, seed=2))
     held_out_x, held_out_y = (part[rank::world] for part in points(7, seed=3))

@@ -57,9 +57,9 @@ ANSWERS = (
         -        norm = squares.sqrt()
         +        norm = own_norm
         @@
-        -        dist.reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
+        -        reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
         +        own_norm = whole.norm()
-        +        dist.reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
+        +        reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
     """),
     WrongAnswer(
         "adds_up_the_norms", "adds up the norms of the parts, and not their squares",
@@ -80,8 +80,8 @@ ANSWERS = (
     WrongAnswer(
         "a_sum", "adds up the gradients and does not divide",
         check="the_norm_is_that_of_the_whole_gradient", says="step 0 returned the norm", look="of the average", edit="""
-        -        dist.reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
-        +        dist.reduce_scatter_single(gradient, whole)
+        -        reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
+        +        reduce_scatter_single(gradient, whole)
     """),
     WrongAnswer(
         "clips_upwards", "scales every gradient to the largest norm, also a smaller one",
@@ -124,7 +124,7 @@ ANSWERS = (
     WrongAnswer(
         "gathers_all_gradients", "gathers the whole gradients of all ranks and averages them itself",
         check="little_is_sent", says="of them to be gathered", look="a reduce-scatter or an all-reduce", edit="""
-        -        dist.reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
+        -        reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
         +        everyones = [torch.empty_like(whole) for _ in range(dist.get_world_size())]
         +        dist.all_gather(everyones, whole)
         +        gradient = (sum(everyones) / len(everyones)).chunk(len(everyones))[dist.get_rank()].clone()
@@ -138,13 +138,13 @@ ANSWERS = (
         +        dist.all_reduce(total, op=dist.ReduceOp.AVG)
         +        norm = total.norm()
         @@
-        -        dist.reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
+        -        reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
         +        total = whole.clone()
-        +        dist.reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
+        +        reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
     """),
     RightAnswer(
         "all_reduce_and_slice", "ZeRO-1: an all-reduce, of which the rank takes its part", edit="""
-        -        dist.reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
+        -        reduce_scatter_single(gradient, whole, op=dist.ReduceOp.AVG)
         -        squares = gradient.square().sum()
         -        dist.all_reduce(squares)
         -        norm = squares.sqrt()
@@ -158,6 +158,8 @@ ANSWERS = (
         import torch
         import torch.distributed as dist
         import torch.nn.functional as F
+
+        from ddp_course.distributed.torch_versions import all_gather_single, reduce_scatter_single
 
 
         class ShardedOptimizer:
@@ -176,7 +178,7 @@ ANSWERS = (
             def step(self, max_norm=None):
                 for parameter, shard in zip(self.parameters, self.shards):
                     shard.grad = torch.empty_like(shard)
-                    dist.reduce_scatter_single(shard.grad, self.padded(parameter.grad) / self.world)
+                    reduce_scatter_single(shard.grad, self.padded(parameter.grad) / self.world)
                 squares = sum(shard.grad.square().sum() for shard in self.shards)
                 dist.all_reduce(squares)
                 norm = squares.sqrt()
@@ -186,7 +188,7 @@ ANSWERS = (
                 self.optimizer.step()
                 for parameter, shard in zip(self.parameters, self.shards):
                     whole = self.padded(parameter.detach())
-                    dist.all_gather_single(whole, shard.detach())
+                    all_gather_single(whole, shard.detach())
                     parameter.data = whole[: parameter.numel()].view_as(parameter)
                 return norm
     '''),

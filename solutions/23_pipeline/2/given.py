@@ -48,7 +48,7 @@ def batch(step):
     """16 windows that begin with a token and count on; the longer ones are filled with targets, the others padded."""
     generator = torch.Generator().manual_seed(step)
     tokens = (torch.randint(VOCABULARY, (16, 1), generator=generator) + torch.arange(LENGTH + 1)) % VOCABULARY
-    inputs, targets = tokens[:, :-1], tokens[:, 1:].clone()
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].clone()
     lengths = torch.randint(1, LENGTH + 1, (16, 1), generator=generator).sort(dim=0).values
     targets[torch.arange(LENGTH) >= lengths] = -100
     return inputs, targets

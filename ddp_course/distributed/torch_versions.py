@@ -1,0 +1,20 @@
+"""Every name that differs between the supported versions of torch, 2.11 to 2.15, under its newest name."""
+
+import inspect
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+# 2.11, 2.12: only the names on the right. 2.13, 2.14: those warn of their deprecation. 2.15: both, without a warning.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def forward_sync_buffers(on: bool) -> dict[str, bool]:
+    """DDP's argument for whether a forward pass after a training step broadcasts rank 0's buffers.
+
+    2.13 and later: `forward_sync_buffers`, and `broadcast_buffers` warns of its deprecation. 2.11, 2.12:
+    `broadcast_buffers`; if False, DDP does not broadcast the buffers at its start either.
+    """
+    known = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    return {"forward_sync_buffers" if known else "broadcast_buffers": on}
