@@ -2,7 +2,9 @@
 # newer, pip, make. Change a setting on the command line: make train NPROC=4 RUN=runs/four ARGS="--seed 1"
 
 PYTHON ?= python3
-VENV ?= .venv
+# Another torch than the pinned one, in an environment of its own: make test-torch TORCH_VERSION=2.15.0
+TORCH_VERSION ?=
+VENV ?= .venv$(addprefix -torch-,$(TORCH_VERSION))
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 BENCH_READY := $(VENV)/.installed-bench
@@ -11,6 +13,8 @@ BENCH_READY := $(VENV)/.installed-bench
 TORCH ?= $(if $(filter Linux,$(shell uname)),$(if $(shell nvidia-smi -L 2>/dev/null),pypi,cpu),pypi)
 PIP = $(BIN)/python -m pip --quiet --disable-pip-version-check
 PINNED = install --no-deps --require-hashes --only-binary :all:
+PINNED_TORCH = $(PINNED) -r requirements/$(if $(filter cpu,$(TORCH)),torch-cpu,torch).txt
+CHOSEN_TORCH = install torch==$(TORCH_VERSION) $(if $(filter cpu,$(TORCH)),--index-url https://download.pytorch.org/whl/cpu)
 
 # One process per GPU that CUDA_VISIBLE_DEVICES leaves (-1 ends its list); without a GPU, two. Processes x threads never
 # exceed the cores.
@@ -22,11 +26,12 @@ OMP_NUM_THREADS ?= $(shell threads=$$(( $$(getconf _NPROCESSORS_ONLN) / $(NPROC)
 # Five on two cores, for many tests wait more than they compute.
 TEST_WORKERS ?= 5
 PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadscope
+PINNED_TEST = tests/test_project_files.py::test_what_is_installed_here_is_what_is_pinned
 FUZZ_SECONDS ?= 600
 NOW := $(shell date +%Y%m%d-%H%M%S)
 RUN ?= runs/minigpt-$(NOW)
 
-.PHONY: help train skeleton speedrun smoke test test-weekly fuzz chaos lab notebooks exercises bench lint kill-matrix doctor-matrix pins
+.PHONY: help train skeleton speedrun smoke test test-weekly test-torch fuzz chaos lab notebooks exercises bench lint kill-matrix doctor-matrix pins
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -59,6 +64,12 @@ test: lint  ## all but what runs weekly; with ARGS whatever those choose
 test-weekly: lint  ## every wrong answer to every exercise, every mesh of eight ranks, 200 cases of chaos
 	$(PYTEST) -m weekly
 	$(BIN)/python tests/chaos.py
+
+test-torch: $(if $(TORCH_VERSION),$(READY))  ## make test with another PyTorch in an environment of its own; TORCH_VERSION=2.15.0
+	@test -n "$(TORCH_VERSION)" || { echo "say which: make test-torch TORCH_VERSION=2.15.0" >&2; exit 1; }
+	@rm -f $(VENV)/report.xml
+	-$(PYTEST) --junit-xml $(VENV)/report.xml --deselect $(PINNED_TEST) $(or $(ARGS),-m "not weekly")
+	$(BIN)/python tests/versions.py $(VENV)/report.xml
 
 fuzz: $(READY)  ## ten minutes of random command lines, files and environments; FUZZ_SECONDS=60 for one
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/test_fuzz.py $(ARGS)
@@ -103,15 +114,15 @@ lab: export DDP_COURSE_PROGRESS := $(CURDIR)/progress
 # A solution that does not pass its check fails the run, so its outputs are not stored.
 notebooks: export DDP_COURSE_STRICT := 1
 # What a terminal, a cell and a test see is the same as in an activated environment.
-lab notebooks smoke test test-weekly fuzz chaos: export PATH := $(abspath $(BIN)):$(PATH)
+lab notebooks smoke test test-weekly test-torch fuzz chaos: export PATH := $(abspath $(BIN)):$(PATH)
 
 $(READY): pyproject.toml doctor/pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "The course needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1). Try: make PYTHON=python3.12" >&2; exit 1; }
 	@echo "Setting up $(VENV): the first time this downloads PyTorch and takes some minutes."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) $(PINNED) -r requirements/$(if $(filter cpu,$(TORCH)),torch-cpu,torch).txt
 	@$(PIP) $(PINNED) -r requirements/course.txt
+	@$(PIP) $(if $(TORCH_VERSION),$(CHOSEN_TORCH),$(PINNED_TORCH))
 	@$(PIP) install --no-deps --no-build-isolation -e ./doctor -e .
 	@$(PIP) check
 	@touch $@

@@ -183,7 +183,7 @@ def test_continuous_integration_runs_smoke_first_then_all_and_the_rest_once_a_we
 def make(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess:
     if not shutil.which("make"):
         pytest.skip("make is not installed")
-    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "NPROC", "OMP_NUM_THREADS", "RUN", "ARGS", "VENV", "PYTHON", "TORCH")
+    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "NPROC", "OMP_NUM_THREADS", "RUN", "ARGS", "VENV", "PYTHON", "TORCH", "TORCH_VERSION")
     environment = {name: value for name, value in os.environ.items() if name not in outer}
     environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}" if path else environment["PATH"]
     return subprocess.run(["make", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
@@ -255,6 +255,14 @@ def test_each_lane_checks_style_first_and_chooses_by_marks(target, chosen):
 
 def test_make_test_runs_what_it_is_told_to():
     assert make("--dry-run", "test", "ARGS=tests/test_ladder.py").stdout.rstrip().endswith(" tests/test_ladder.py")
+
+
+def test_another_torch_is_tested_in_an_environment_of_its_own():
+    run = make("--dry-run", "test-torch", "TORCH_VERSION=2.15.0").stdout
+    assert ".venv-torch-2.15.0/bin/python -m pytest" in run and "requirements/torch" not in run
+    assert -1 < run.index("requirements/course.txt") < run.index("install torch==2.15.0"), "torch may need older ones"
+    refused = make("test-torch")
+    assert refused.returncode != 0 and refused.stderr.startswith("say which: make test-torch TORCH_VERSION=")
 
 
 def test_an_old_or_missing_python_gives_one_line(tmp_path):
