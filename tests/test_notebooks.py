@@ -1,9 +1,11 @@
 """Every notebook runs from top to bottom with its test parameters; and what runs them says plainly what failed."""
 
+import math
 import re
 import resource
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -18,6 +20,8 @@ from ddp_course.authoring.notebook_run import (
     read_notebook,
     run_notebook,
 )
+from ddp_course.lab import figures
+from ddp_course.lab.table import table
 
 NOTEBOOKS = authoring.select(authoring.ROOT, ("notebooks",), [])  # for solutions, see test_exercises.py
 HANG = 1200  # seconds of a cell: nothing that will end takes longer, on however busy a machine
@@ -50,6 +54,18 @@ def test_notebook_runs(path, tmp_path, monkeypatch):
         )
     seconds = cpu_seconds_of_children() - before
     assert seconds < MOST_CPU_SECONDS, f"{name} computes for {seconds:.0f} s with its test parameters: smaller ones"
+
+
+def test_notebook_02b_holds_where_the_system_counts_no_bytes():
+    nb = read_notebook(authoring.ROOT / "notebooks" / "02b_ranks_and_collectives.ipynb")
+    cells = {cell.id: cell.source for cell in nb.cells}
+    calls = re.findall(r'^    "(.*)": (?:lambda|by_hand)', cells["write-bytes"], re.MULTILINE)
+    assert {"all_reduce", "reduce_scatter by hand"} < set(calls)
+    run = SimpleNamespace(results={rank: dict.fromkeys(calls, math.nan) | {"gap": 0.0} for rank in range(3)})
+    scope = {"torchrun": lambda *_, **__: run, "PICTURED": 3, "figures": figures, "table": table}
+    scope["scatter_cost"] = SimpleNamespace(reveal=str)
+    for cell in ("run-bytes", "bytes-table", "show-gap"):
+        exec(cells[cell], scope)
 
 
 def cpu_seconds_of_children() -> float:
