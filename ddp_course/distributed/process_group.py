@@ -1,6 +1,6 @@
 """Start and stop the process group: the same call for one process, for torchrun, on CPU and on GPUs.
 
-Each trap of torch 2.13 that belongs to starting and stopping is handled here and nowhere else.
+Each trap of torch that belongs to starting and stopping is handled here and nowhere else.
 """
 
 import gc

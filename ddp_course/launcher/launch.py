@@ -135,7 +135,7 @@ def variables(processes: int, env: Mapping[str, object] | None, torchrun_args: l
     """The variables to add to the environment of a run of `processes` on this machine; `env` overrides them."""
     added = {"OMP_NUM_THREADS": threads_per_process(processes), **(env or {})}
     if any(re.match(r"--nnodes=\d+:\d+$", arg) for arg in torchrun_args):
-        # torch 2.13 keeps the first round's store for later rounds, and does not tell a node that joins where it is.
+        # torch, 2.11 to 2.15, keeps the first round's store, and does not tell a node that joins where it is.
         added = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1, **added}
     return {name: str(value) for name, value in added.items()}
 
