@@ -183,19 +183,7 @@ def test_continuous_integration_runs_smoke_first_then_all_and_the_rest_once_a_we
 def make(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess:
     if not shutil.which("make"):
         pytest.skip("make is not installed")
-    outer = (
-        "MAKEFLAGS",
-        "MAKELEVEL",
-        "MFLAGS",
-        "NPROC",
-        "OMP_NUM_THREADS",
-        "RUN",
-        "ARGS",
-        "VENV",
-        "PYTHON",
-        "TORCH",
-        "TORCH_VERSION",
-    )
+    outer = "MAKEFLAGS MAKELEVEL MFLAGS NPROC OMP_NUM_THREADS RUN ARGS VENV PYTHON TORCH TORCH_VERSION".split()
     environment = {name: value for name, value in os.environ.items() if name not in outer}
     environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}" if path else environment["PATH"]
     return subprocess.run(["make", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
