@@ -83,7 +83,7 @@ def test_an_entry_leads_to_a_section_that_has_it(message):
 
 
 def test_there_are_at_least_sixty_messages_and_every_heading_is_read():
-    headings = re.findall(r"^### (?!Without a message$)", PAGE, re.MULTILINE)
+    headings = re.findall(r"^### (?!.* without a message$)", PAGE, re.MULTILINE)
     assert len(ENTRIES) == len(headings) >= 60
 
 
