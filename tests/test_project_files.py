@@ -12,6 +12,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from ddp_course.authoring import commands as authoring
 
@@ -170,11 +171,23 @@ def test_folders_that_cells_write_to_are_there_in_a_fresh_clone():
 def test_continuous_integration_runs_smoke_first_then_all_and_the_rest_once_a_week():
     jobs = yaml.safe_load(text_of(".github/workflows/test.yml"))["jobs"]
     commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
+    assert commands.pop("test-torch") == ["make test-torch TORCH_VERSION=${{ matrix.torch }}"]
     assert commands == {name: [f".ci/run {name}"] for name in ("smoke", "test", "test-weekly")}
     assert jobs["test"]["needs"] == "smoke" and jobs["test-weekly"]["if"] == "github.event_name == 'schedule'"
     assert jobs["test"]["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
     uses = [step["uses"] for job in jobs.values() for step in job["steps"] if "uses" in step]
     assert uses and all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action) for action in uses), "pin by commit"
+
+
+def test_the_oldest_and_the_newest_torch_are_tested_weekly_and_so_are_macos_and_the_newest_python():
+    job = yaml.safe_load(text_of(".github/workflows/test.yml"))["jobs"]["test-torch"]
+    assert job["if"] == "github.event_name == 'schedule'"
+    systems, pythons, torches = zip(*(row.values() for row in job["strategy"]["matrix"]["include"]), strict=True)
+    [requirement] = [requirement for requirement in asked_for() if requirement.name == "torch"]
+    lowest, limit = sorted(Version(bound.version) for bound in requirement.specifier)
+    versions = sorted(Version(version) for version in torches)
+    assert versions[0].release[:2] == lowest.release and versions[-1].minor + 1 == limit.minor
+    assert {"ubuntu-latest", "macos-latest"} == set(systems) and "3.14" in pythons
 
 
 # ---- the Makefile, without running it ----------------------------------------------------------------------------
