@@ -4,18 +4,19 @@ import time
 
 import psutil
 
-from ddp_doctor import movement, ranks
+from ddp_doctor import debug_server, movement, ranks
 from ddp_doctor.errors import InputError
 from ddp_doctor.seen import Job, Rank
 
 LISTEN = 2.0  # seconds over which CPU time and bytes are counted
 
 
-def look_at_job(pid: int) -> Job:
+def look_at_job(pid: int, server: str | None = None) -> Job:
     """The job that process `pid` belongs to: torchrun, one of its ranks, or what a rank has started; also the parent of
     ranks that were started by `multiprocessing`, or one of several that were started by hand.
 
-    Raises InputError if there is no such process, or none of the family is a rank.
+    server: address of torch's debug server, which knows the collectives that each rank has started.
+    Raises InputError if there is no such process, none of the family is a rank, or no server answers.
     """
     try:
         processes = _ranks_around(psutil.Process(pid))
@@ -35,6 +36,8 @@ def look_at_job(pid: int) -> Job:
         rank = looked_at[number] = Rank(number, process.pid, state)
         if rank.running:
             ranks.look(rank, process)
+    if server:
+        debug_server.read(looked_at, server)
     return Job(looked_at, _world_size(processes), "now")
 
 

@@ -50,7 +50,7 @@ def _run(options) -> int:
 
 
 def _attach(options) -> int:
-    job = look_at_job(options.pid)
+    job = look_at_job(options.pid, options.debug_server)
     verdict = diagnose(job)
     print(page(job, verdict), flush=True)
     _write(options.json, as_json(job, verdict))
@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("script", help="the training script, and its own arguments after it")
     attach = commands.add_parser("attach", help="look at a job that runs now, and leave it running")
     attach.add_argument("pid", type=_whole, help="process id of torchrun, of what starts the ranks, or of one rank")
+    attach.add_argument("--debug-server", metavar="URL", help="of torch's debug server, if the script has started one")
     check = commands.add_parser("check", help="run a script a few times, and say what is silently wrong with it")
     check.add_argument("--nproc", type=_whole, default=2, help="ranks (%(default)s)")
     check.add_argument("--seconds", type=_seconds, default=120.0, metavar="S", help="of each run at most (%(default)g)")

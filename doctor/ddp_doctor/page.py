@@ -82,7 +82,7 @@ def _rank(one: Rank, job: Job) -> list[str]:
             f"{', not finished' if open_ else ''}"
         )
     elif job.ended == "now":
-        lines.append("  last collective   not known: torch's flight recorder cannot be read from outside")
+        lines.append("  last collective   not known from outside, without --debug-server")
     else:
         lines.append("  last collective   none was recorded")
     label = "stands in" if one.running else "last seen in"

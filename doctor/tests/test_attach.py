@@ -1,6 +1,7 @@
 """`attach` looks at a job from outside: all its stacks, who waits and who does not, and leaves it alone."""
 
 import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -10,6 +11,7 @@ import pytest
 from ddp_doctor import stacks
 from ddp_doctor.attach import look_at_job
 from ddp_doctor.diagnosis import diagnose
+from ddp_doctor.errors import InputError
 from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep, tagged
 from ddp_doctor.page import page
 from ddp_doctor.ranks import by_environment
@@ -33,6 +35,29 @@ else:
 """
 
 
+def test_the_debug_server_of_torch_tells_the_collectives(tmp_path):
+    script, tag = tmp_path / "hangs.py", uuid.uuid4().hex
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script.write_text(f"from torch.distributed.debug import start_debug_server\nstart_debug_server({port})\n{HANGS}")
+    job = subprocess.Popen(
+        [*torchrun, str(script), str(tmp_path)], env={**os.environ, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
+    )
+    try:
+        while not (tmp_path / "rank_0").exists() or not (tmp_path / "rank_1").exists():
+            assert job.poll() is None
+        with pytest.raises(InputError, match="does not answer as torch's debug server does"):
+            look_at_job(job.pid, f"http://localhost:{port}/nowhere")
+        seen = look_at_job(job.pid, f"http://localhost:{port}")
+        verdict = diagnose(seen)
+        text = page(seen, verdict)
+        assert verdict.ranks == (1,) and "all-reduce 2, [4] float32" in text and "all-reduce 1, [4] float32" in text, text
+    finally:
+        sweep(tag, grace=0)
+        job.wait()
+
+
 def test_a_job_that_hangs_now(tmp_path):
     script = tmp_path / "hangs.py"
     script.write_text(HANGS)
@@ -52,7 +77,7 @@ def test_a_job_that_hangs_now(tmp_path):
             assert verdict.ranks == (1,) and "all-reduce" in verdict.sentence, text
             assert "hangs.py:7 (called from" in verdict.sentence and "under `if dist.get_rank() == 0`" in text
             assert "`signal.pause()` at" in verdict.sentence
-            assert "cannot be read from outside" in text
+            assert "not known from outside, without --debug-server" in text
         ranks[1].suspend()
         verdict = diagnose(look_at_job(job.pid))
         assert verdict.kind == "stopped" and verdict.ranks == (1,)

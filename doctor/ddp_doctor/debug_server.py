@@ -1,0 +1,47 @@
+"""Reads torch's flight recorder from outside, through torch's own debug server, if the script has started one.
+
+    from torch.distributed.debug import start_debug_server
+    start_debug_server(25999)  # on every rank; rank 0 answers for all at http://localhost:25999
+
+In torch 2.13 the records that it gives have no stacks.
+"""
+
+import html
+import json
+import re
+from urllib.request import urlopen
+
+from ddp_doctor.errors import InputError
+from ddp_doctor.history import parse
+from ddp_doctor.seen import Rank
+
+PAGES = ("fr_trace_json", "fr_trace_nccl_json")  # a job may have groups of both backends
+SECONDS = 60  # torch's own limit for a rank that does not answer
+
+
+def read(ranks: dict[int, Rank], url: str) -> None:
+    """Add what each rank has started. Raises InputError if no debug server answers at `url`."""
+    for page in PAGES:
+        for number, dump in _dumps(f"{url.rstrip('/')}/{page}").items():
+            if number in ranks and dump.get("entries"):
+                ranks[number].history = parse(dump)
+                ranks[number].progress = {
+                    group: (int(status["last_enqueued_collective"]), int(status["last_completed_collective"]))
+                    for group, status in dump.get("pg_status", {}).items()
+                }
+
+
+def _dumps(address: str) -> dict[int, dict]:
+    try:
+        with urlopen(address, timeout=SECONDS) as answer:
+            text = answer.read().decode()
+        parts = re.findall(r"<h2>Rank (\d+):.*?<pre>(.*?)</pre>", text, re.DOTALL)
+        dumps = {int(rank): html.unescape(dump) for rank, dump in parts}
+        return {
+            rank: json.loads(dump) for rank, dump in dumps.items() if dump.startswith("{")
+        }  # else torch has no NCCL
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{address} does not answer as torch's debug server does ({error}); the address is needed that rank 0 "
+            "printed, such as http://localhost:25999."
+        ) from error
