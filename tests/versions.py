@@ -43,10 +43,13 @@ def parts(report: Path) -> dict[str, Counter]:
     return counts
 
 
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def add(record: dict, report: Path) -> bool:
     """Put the report into `record`; return whether all its tests passed."""
-    git = ["git", "describe", "--always", "--abbrev=7", "--dirty", "--exclude=*"]
-    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    commit = git("rev-parse", "--short=7", "HEAD") + "-dirty" * bool(git("status", "--porcelain", "--", ".", ":!docs"))
     run = {"date": datetime.date.today().isoformat(), "commit": commit}
     system = f"{platform.system()} {platform.machine()}"
     key = f"{importlib.metadata.version('torch')} | {platform.python_version()} | {system}"
