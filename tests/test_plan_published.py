@@ -6,13 +6,13 @@ import pytest
 
 from ddp_course.plan import playbook
 from ddp_course.plan.__main__ import main
+from ddp_course.plan.cluster_step import Job as Plain
+from ddp_course.plan.hardware import ASSUMED, GPUS, Range
 from ddp_course.plan.memory import STATE, Layout, Model, memory
 from ddp_course.plan.published import MEGATRON_PER_PARAMETER, PLAYBOOK_GB, RUNS, run
 from ddp_course.plan.search import best_way, evaluate, search
+from ddp_course.plan.shape import SHAPES
 from ddp_course.plan.traffic import Cluster, step
-from ddp_course.predict.cluster_step import Job as Plain
-from ddp_course.predict.hardware import ASSUMED, GPUS, Range
-from ddp_course.predict.shape import SHAPES
 
 pytestmark = pytest.mark.smoke
 

@@ -11,14 +11,14 @@ import warm
 
 from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.predict import all_reduce, cluster_step, stored_runs
+from ddp_course.plan import all_reduce, cluster_step, stored_runs
+from ddp_course.plan.cluster_step import Job, answer, expected_maximum, worth_measuring
+from ddp_course.plan.contention import machine
+from ddp_course.plan.hardware import ASSUMED, GPUS, Range, number_or_range
+from ddp_course.plan.link import Link, bytes_per_second, fit, fit_all_sizes
+from ddp_course.plan.schedule import MIB, Compute, Gradient, buckets, simulate
+from ddp_course.plan.shape import SHAPES, shape
 from ddp_course.predict.__main__ import main
-from ddp_course.predict.cluster_step import Job, answer, expected_maximum, worth_measuring
-from ddp_course.predict.contention import machine
-from ddp_course.predict.hardware import ASSUMED, GPUS, Range, number_or_range
-from ddp_course.predict.link import Link, bytes_per_second, fit, fit_all_sizes
-from ddp_course.predict.schedule import MIB, Compute, Gradient, buckets, simulate
-from ddp_course.predict.shape import SHAPES, shape
 
 KNOWN = {"mfu": Range(0.4, 0.4), "link_share": Range(0.8, 0.8), "latency": Range(1e-5, 1e-5), "spread": Range(0, 0)}
 SIZES = [2**power for power in range(6, 25, 2)]

@@ -17,13 +17,13 @@ from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.base.parser import Parser
 from ddp_course.plan.derived import model_from, windows
+from ddp_course.plan.hardware import GPUS, check_gpus, gpu
+from ddp_course.plan.link import bytes_per_second
 from ddp_course.plan.memory import STATE
 from ddp_course.plan.published_report import published_report
 from ddp_course.plan.report import report
 from ddp_course.plan.search import Job, search
 from ddp_course.plan.traffic import KERNELS, Cluster
-from ddp_course.predict.hardware import GPUS, check_gpus, gpu
-from ddp_course.predict.link import bytes_per_second
 
 GPU, LARGEST = "h100", 10**9
 

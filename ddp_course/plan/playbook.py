@@ -8,11 +8,11 @@ wrote the configurations; each gives the number of parameters in the picture, wi
 
 from dataclasses import dataclass
 
+from ddp_course.plan.hardware import GPUS
 from ddp_course.plan.memory import Layout, Model
 from ddp_course.plan.published import GIB, Published
 from ddp_course.plan.search import Found, Job, search
 from ddp_course.plan.traffic import Cluster
-from ddp_course.predict.hardware import GPUS
 
 PLAYBOOK = "https://huggingface.co/spaces/nanotron/ultrascale-playbook"
 PICTURE = "https://github.com/huggingface/nanotron/blob/main/docs/benchmark_summary.svg"

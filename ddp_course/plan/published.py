@@ -5,10 +5,10 @@ them against each other. Configurations of a benchmark: `ddp_course.plan.playboo
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ddp_course.plan.hardware import GPU, GPUS, Range
 from ddp_course.plan.memory import Layout, Model, memory
 from ddp_course.plan.search import Job, Plan, evaluate, search
 from ddp_course.plan.traffic import KERNELS, Cluster, Step, step
-from ddp_course.predict.hardware import GPU, GPUS, Range
 
 GIB = 2**30
 LLAMA_3 = "https://arxiv.org/abs/2407.21783"  # section 3.3, tables 3 and 4

@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass, field
 
 from ddp_course.base.errors import InputError
+from ddp_course.plan.cluster_step import BYTES_OF_UPDATE
+from ddp_course.plan.hardware import ASSUMED, GPU, GPUS, check_gpus
 from ddp_course.plan.memory import COMPUTED, Layout, Model, layers_here, stage_parameters
-from ddp_course.predict.cluster_step import BYTES_OF_UPDATE
-from ddp_course.predict.hardware import ASSUMED, GPU, GPUS, check_gpus
 
 KERNELS = 0.55  # of the peak, while a GPU computes; assumed
 LINK_SHARE = ASSUMED["link_share"].middle

@@ -15,10 +15,10 @@ from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError, in_one_line
 from ddp_course.base.parser import Parser
 from ddp_course.base.quantity import format_number, with_prefix
-from ddp_course.predict.cluster_step import Answer, Interval, Job, answer, worth_measuring
-from ddp_course.predict.hardware import ASSUMED, GPUS, Range, gpu, number_or_range
-from ddp_course.predict.link import bytes_per_second
-from ddp_course.predict.shape import SHAPES, shape
+from ddp_course.plan.cluster_step import Answer, Interval, Job, answer, worth_measuring
+from ddp_course.plan.hardware import ASSUMED, GPUS, Range, gpu, number_or_range
+from ddp_course.plan.link import bytes_per_second
+from ddp_course.plan.shape import SHAPES, shape
 
 HOW = {  # range: its name in a sentence, how to measure it, the flag that takes the result
     "mfu": ("the time of a micro-batch", "time forward and backward on one GPU", "--micro-batch-seconds"),

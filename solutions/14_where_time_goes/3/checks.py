@@ -1,10 +1,10 @@
-"""14.3: buckets for one model on one cable, judged by the simulator of DDP's schedule (predict/schedule.py)."""
+"""14.3: buckets for one model on one cable, judged by the simulator of DDP's schedule (plan/schedule.py)."""
 
 import random
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.verdict import Wrong
-from ddp_course.predict.schedule import MIB, Compute, Gradient, simulate
+from ddp_course.plan.schedule import MIB, Compute, Gradient, simulate
 
 FUNCTION = "plan"
 WITHIN = 1.005  # times the fastest step

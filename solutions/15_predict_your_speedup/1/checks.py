@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, cases, check, expect, number, recognised
-from ddp_course.predict.schedule import MIB, Compute, Gradient, buckets, simulate
+from ddp_course.plan.schedule import MIB, Compute, Gradient, buckets, simulate
 
 from . import given as given_script
 
@@ -20,7 +20,7 @@ JOBS = [Job(1, FUNCTION), MEASURE, PREDICT]  # the first: is there an answer at 
 @check("the schedule is written by hand", [PREDICT], begin="")
 def written_by_hand(case, rank, result):
     look_at = "the imports: the schedule is yours to write"
-    expect(not result["ready_made"], f"{FUNCTION} has loaded ddp_course.predict", look_at)
+    expect(not result["ready_made"], f"{FUNCTION} has loaded ddp_course.plan", look_at)
 
 
 @check("each prediction is a number of seconds", [PREDICT], begin="{given}: ")

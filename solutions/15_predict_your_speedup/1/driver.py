@@ -4,4 +4,4 @@ import sys
 
 
 def drive(predict, case):
-    return {"seconds": predict(**case), "ready_made": "ddp_course.predict" in sys.modules}
+    return {"seconds": predict(**case), "ready_made": "ddp_course.plan" in sys.modules}

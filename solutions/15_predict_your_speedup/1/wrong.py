@@ -45,9 +45,9 @@ ANSWERS = (
     """),
     WrongAnswer(
         "ready_made", "asks the course's simulator",
-        check="written_by_hand", says="has loaded ddp_course.predict", look="yours to write", text='''
+        check="written_by_hand", says="has loaded ddp_course.plan", look="yours to write", text='''
         def step_seconds(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, latency, bits_per_second):
-            from ddp_course.predict.schedule import Compute, Gradient, simulate
+            from ddp_course.plan.schedule import Compute, Gradient, simulate
 
             def message(size):
                 return 2 * (ranks - 1) * (latency + size / ranks / (bits_per_second / 8))

@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.verdict import Wrong
-from ddp_course.predict.schedule import Compute, Gradient, buckets, simulate
+from ddp_course.plan.schedule import Compute, Gradient, buckets, simulate
 
 FUNCTION = "plan"
 FASTER = 0.90  # of the default's seconds, at most

@@ -7,7 +7,7 @@ import statistics
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.verdict import Wrong
 from ddp_course.grader.vocabulary import Mistake, numbers, recognised
-from ddp_course.predict.link import SMALL
+from ddp_course.plan.link import SMALL
 
 FUNCTION, WITHIN = "fit", 0.10
 KIB, MIB = 2**10, 2**20
@@ -51,10 +51,10 @@ JOBS = [Job(1, FUNCTION, tuple(Call([measurement(given)], given) for given in CA
 
 
 def fitted_by_hand(records):
-    """Nothing of ddp_course.predict is used."""
+    """Nothing of ddp_course.plan is used."""
     for case in cases(records):
         if case.results[0]["ready_made"]:
-            raise Wrong(f"{FUNCTION} has loaded ddp_course.predict", "the imports: the fit is yours to write")
+            raise Wrong(f"{FUNCTION} has loaded ddp_course.plan", "the imports: the fit is yours to write")
     return "the fit is written by hand"
 
 

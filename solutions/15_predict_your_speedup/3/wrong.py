@@ -107,9 +107,9 @@ ANSWERS = (
     """),
     WrongAnswer(
         "ready_made", "asks the course's own fit",
-        check="fitted_by_hand", says="has loaded ddp_course.predict", look="yours to write", text='''
+        check="fitted_by_hand", says="has loaded ddp_course.plan", look="yours to write", text='''
         def fit(seconds, ranks):
-            from ddp_course.predict import link
+            from ddp_course.plan import link
 
             found = link.fit(seconds, ranks)
             return found.alpha, found.beta

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_course.base.errors import InputError
-from ddp_course.predict.schedule import Compute
+from ddp_course.plan.schedule import Compute
 
 PHASES = "forward", "backward", "optimizer"
 

@@ -1,7 +1,7 @@
 """What notebook 15 measured on its authors' machine, for machines on which no cluster can be made of namespaces.
 
 A run of the notebook writes notebooks/scripts/15_measured.json. After one on a quiet machine:
-cp notebooks/scripts/15_measured.json ddp_course/predict/stored/steps.json
+cp notebooks/scripts/15_measured.json ddp_course/plan/stored/steps.json
 """
 
 import json

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddp_course.base.errors import InputError
-from ddp_course.predict.schedule import Gradient
+from ddp_course.plan.schedule import Gradient
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ddp_course.base.errors import InputError
-from ddp_course.predict import all_reduce
-from ddp_course.predict.hardware import GPU, Range, check_gpus
-from ddp_course.predict.link import Link
-from ddp_course.predict.schedule import BUCKET, MIB, Compute, Gradient, simulate
-from ddp_course.predict.shape import Shape
+from ddp_course.plan import all_reduce
+from ddp_course.plan.hardware import GPU, Range, check_gpus
+from ddp_course.plan.link import Link
+from ddp_course.plan.schedule import BUCKET, MIB, Compute, Gradient, simulate
+from ddp_course.plan.shape import Shape
 
 DRAWS = 100
 MOST_BUCKETS = 300  # are simulated one by one; of more, several together: the last one then is 1/300 of all

@@ -7,7 +7,7 @@ Communication Operations in MPICH" (2005).
 import math
 
 from ddp_course.base.errors import InputError
-from ddp_course.predict.link import Link
+from ddp_course.plan.link import Link
 
 
 def ring(size: float, ranks: int, link: Link) -> float:
