@@ -11,12 +11,14 @@ from training_runs import merged
 
 from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.plan.__main__ import job_from, main, parser, size
-from ddp_course.plan.derived import count
-from ddp_course.plan.memory import Layout, Model, memory, stage_parameters
+from ddp_course.plan.__main__ import main
+from ddp_course.plan.derived import job_from
+from ddp_course.plan.flags import plan_parser, read_memory, read_parameters
+from ddp_course.plan.job import Cluster, Job, Model
+from ddp_course.plan.memory import Layout, memory, stage_parameters
 from ddp_course.plan.overview import NOTHING, overview
-from ddp_course.plan.search import Job, best_way, cannot, divisors, evaluate, meshes, search
-from ddp_course.plan.traffic import Cluster, bubble, micro_batches, step, traffic
+from ddp_course.plan.search import best_way, cannot, divisors, evaluate, meshes, search
+from ddp_course.plan.traffic import bubble, micro_batches, step, traffic
 
 pytestmark = pytest.mark.smoke
 
@@ -28,7 +30,7 @@ ASKED = ["--params", "7e9", "--gpus", "64", "--memory", "80GB", "--link", "400Gb
 
 
 def flags(*more):
-    return job_from(parser().parse_args(merged(*ASKED, *more)))[0]
+    return job_from(plan_parser().parse_args(merged(*ASKED, *more)))[0]
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -160,7 +162,8 @@ def test_what_makes_activations_fewer():
 
 
 def sent(layout, tokens=2**22, model=SEVEN):
-    return {one.axis: one.bytes for one in traffic(model, layout, Cluster(layout.gpus, 80 * GB, 50e9), tokens)}
+    job = Job(model, Cluster(layout.gpus, 80 * GB, 50e9), tokens)
+    return {message.axis: message.bytes for message in traffic(job, layout)}
 
 
 def test_each_axis_sends_what_its_notebook_counts():
@@ -191,10 +194,11 @@ def test_the_bubble_is_that_of_23():
 
 
 def test_neighbours_use_the_fast_links():
-    links = {one.axis: one.link for one in traffic(SEVEN, Layout(pp=2, dp=4, tp=8), SIXTY_FOUR, 2**22)}
+    layout = Layout(pp=2, dp=4, tp=8)
+    links = {message.axis: message.link for message in traffic(JOB, layout)}
     assert links == {"tp": "inside", "dp": "between", "pp": "between"}
-    wide = replace(SIXTY_FOUR, per_node=64)
-    assert {one.link for one in traffic(SEVEN, Layout(pp=2, dp=4, tp=8), wide, 2**22)} == {"inside"}
+    wide = replace(JOB, cluster=replace(SIXTY_FOUR, per_node=64))
+    assert {message.link for message in traffic(wide, layout)} == {"inside"}
 
 
 @pytest.mark.parametrize(
@@ -211,22 +215,21 @@ def test_what_leaves_a_node_leaves_over_the_cards_that_have_it(axis, layout, lea
     """A ring's collective shares a node's cards; a neighbour's block, a stage's and an expert's tokens do not."""
     model = replace(SEVEN, active=2e9, experts=5e9, chosen=2, heads=64) if axis == "ep" else SEVEN
     slow = replace(SIXTY_FOUR, link=1e6)  # so slow that only the bytes count
-    one = next(each for each in traffic(model, layout, slow, 2**22) if each.axis == axis)
-    assert one.link == "between"
-    assert one.seconds == pytest.approx(leaves * one.bytes / (1e6 * slow.link_share), rel=0.01)
+    message = next(message for message in traffic(Job(model, slow, 2**22), layout) if message.axis == axis)
+    assert message.link == "between"
+    assert message.seconds == pytest.approx(leaves * message.bytes / (1e6 * slow.link_share), rel=0.01)
 
 
 def test_the_optimizers_step_takes_its_time_and_sharding_divides_it():
-    whole, shared = (step(SEVEN, layout, SIXTY_FOUR, 2**22) for layout in (Layout(dp=64), Layout(shard=64, zero=1)))
+    whole, shared = (step(JOB, layout) for layout in (Layout(dp=64), Layout(shard=64, zero=1)))
     assert whole.updating == pytest.approx(28 * 7e9 / 3.35e12) and shared.updating == pytest.approx(whole.updating / 64)
     assert whole.total == pytest.approx(whole.computing + whole.waiting + whole.updating)
 
 
 def test_a_slow_network_makes_steps_longer_and_the_quickest_plan_another():
-    fast, slow = SIXTY_FOUR, replace(SIXTY_FOUR, link=0.1e9)
-    layout = Layout(dp=8, shard=8, zero=1)
-    assert step(SEVEN, layout, slow, 2**22).total > 1.5 * step(SEVEN, layout, fast, 2**22).total
-    assert search(Job(SEVEN, slow, 2**22)).fits[0].layout != search(JOB).fits[0].layout
+    slow, layout = replace(JOB, cluster=replace(SIXTY_FOUR, link=0.1e9)), Layout(dp=8, shard=8, zero=1)
+    assert step(slow, layout).total > 1.5 * step(JOB, layout).total
+    assert search(slow).fits[0].layout != search(JOB).fits[0].layout
 
 
 # ---- the search ------------------------------------------------------------------------------------------------------
@@ -385,6 +388,7 @@ def test_a_gated_mlp_is_counted():
         (["--tokens-per-update", "nan"], "tokens from 1 up"),
         (["--inside", "3"], "read the speed"),
         (["--gpu", "abacus"], "no GPU"),
+        (["--peak-tflops", "0"], "--peak-tflops is above 0"),
         (["--kernels", "2"], "share of the peak"),
         (["--active", "1e9"], "both --active"),
         (["--params", "1M", "--width", "4096"], "fewer than"),
@@ -429,5 +433,5 @@ def test_without_the_four_flags_it_says_which(capsys):
 
 
 def test_sizes():
-    assert (count("7B", ""), count("350M", ""), count("1.3e9", "")) == (7e9, 350e6, 1.3e9)
-    assert size("80GB") == size("80 GiB") == 80 * GB
+    assert [read_parameters(text, "") for text in ("7B", "350M", "1.3e9")] == [7e9, 350e6, 1.3e9]
+    assert read_memory("80GB") == read_memory("80 GiB") == 80 * GB

@@ -11,13 +11,15 @@ import warm
 
 from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.plan import all_reduce, cluster_step, stored_runs
-from ddp_course.plan.cluster_step import Job, answer, expected_maximum, worth_measuring
+from ddp_course.plan import all_reduce, ddp_step, stored_runs
+from ddp_course.plan.assumptions import ASSUMED, Range
 from ddp_course.plan.contention import machine
-from ddp_course.plan.hardware import ASSUMED, GPUS, Range, number_or_range
-from ddp_course.plan.link import Link, bytes_per_second, fit, fit_all_sizes
+from ddp_course.plan.ddp_step import DDP, expected_maximum, predict_step, worth_measuring
+from ddp_course.plan.flags import bytes_per_second, read_range
+from ddp_course.plan.job import Cluster, Job
+from ddp_course.plan.link import Link, fit, fit_all_sizes
+from ddp_course.plan.models import MODELS, gradients, named_model, tensors, transformer
 from ddp_course.plan.schedule import MIB, Compute, Gradient, buckets, simulate
-from ddp_course.plan.shape import SHAPES, shape
 from ddp_course.predict.__main__ import main
 
 KNOWN = {"mfu": Range(0.4, 0.4), "link_share": Range(0.8, 0.8), "latency": Range(1e-5, 1e-5), "spread": Range(0, 0)}
@@ -170,9 +172,9 @@ process_group.stop()
 def test_the_buckets_are_those_of_ddp(tmp_path):
     (tmp_path / "script.py").write_text(BUCKETS)
     found = warm.ranks(tmp_path / "script.py", nproc=1).results[0]["found"]
-    small = replace(SHAPES["laptop"], layers=4, width=192, vocabulary=256, context=128)
+    small = gradients(transformer(4, 192, 4, 256, 128))
     for cap, sizes in found:
-        assert [one.bytes for one in buckets(small.gradients(), cap)] == sizes, cap
+        assert [bucket.bytes for bucket in buckets(small, cap)] == sizes, cap
     assert len(found[0][1]) > 1 and len(found[1][1]) > len(found[2][1]) > len(found[3][1]) > len(found[4][1]) == 1
 
 
@@ -236,29 +238,29 @@ def test_bad_schedules_are_named():
 # ---- models and machines ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "heads"), [("tiny", 2), ("laptop", 6), ("gpt2", 12), ("gpt2-xl", 25)])
-def test_a_shape_has_the_tensors_of_the_model_itself(name, heads):
-    of = SHAPES[name]
+@pytest.mark.parametrize("name", ["tiny", "laptop", "gpt2", "gpt2-xl"])
+def test_a_model_has_the_tensors_of_the_real_one(name):
+    named = MODELS[name]
     with torch.device("meta"):
-        model = MiniGPT(MiniGPTConfig(of.vocabulary, of.context, of.layers, heads, of.width))
-    assert of.tensors() == [parameter.numel() for parameter in model.parameters()][::-1]
-    assert [one.bytes for one in of.gradients(2)] == [2 * size for size in of.tensors()]
+        real = MiniGPT(MiniGPTConfig(named.vocabulary, named.context, named.layers, named.heads, named.width))
+    assert tensors(named) == [parameter.numel() for parameter in real.parameters()][::-1]
+    assert [gradient.bytes for gradient in gradients(named, 2)] == [2 * size for size in tensors(named)]
 
 
-def test_shapes_have_the_published_numbers_of_parameters():
-    assert SHAPES["llama3-8b"].parameters == 8_030_261_248
-    assert SHAPES["llama3-405b"].parameters == pytest.approx(405.85e9, rel=1e-4)
-    assert shape("1.3B").parameters == pytest.approx(1.3e9, rel=0.1)
+def test_models_have_the_published_numbers_of_parameters():
+    assert MODELS["llama3-8b"].parameters == 8_030_261_248
+    assert MODELS["llama3-405b"].parameters == pytest.approx(405.85e9, rel=1e-4)
+    assert named_model("1.3B").parameters == pytest.approx(1.3e9, rel=0.1)
     for name in ("gpt5", "", "B", "-3B", "nanB", "1"):
         with pytest.raises(InputError, match="there are tiny, laptop, gpt2"):
-            shape(name)
+            named_model(name)
 
 
 def test_flops_count_looked_up_rows_as_nothing_and_the_output_once():
-    of = SHAPES["llama3-8b"]
-    matrices = of.parameters - of.vocabulary * of.width
-    assert of.flops_per_token(1) == pytest.approx(6 * matrices + 12 * of.layers * of.width)
-    assert sum(one.cost for one in SHAPES["gpt2"].gradients()) == pytest.approx(SHAPES["gpt2"].parameters - 1024 * 768)
+    llama, gpt2 = MODELS["llama3-8b"], MODELS["gpt2"]
+    matrices = llama.parameters - llama.vocabulary * llama.width
+    assert replace(llama, context=1).flops_per_token == pytest.approx(6 * matrices + 12 * llama.layers * llama.width)
+    assert sum(gradient.cost for gradient in gradients(gpt2)) == pytest.approx(gpt2.parameters - 1024 * 768)
 
 
 def test_contention_is_read_off_and_extended():
@@ -280,53 +282,60 @@ def test_contention_is_read_off_and_extended():
 # ---- a job that nobody has run ---------------------------------------------------------------------------------------
 
 
-def job(**changes):
-    return replace(Job(SHAPES["gpt2"], GPUS["h100"], 64, bytes_per_second("400Gb"), KNOWN), **changes)
+def ddp(gpus=64, link="400Gb", cards=None, windows=8, **changes):
+    """windows: per GPU and update."""
+    cluster = Cluster(gpus, 80e9, bytes_per_second(link), cards=cards)
+    return DDP(Job(MODELS["gpt2"], cluster, gpus * windows * 1024), **{"ranges": KNOWN, **changes})
+
+
+def efficiency(**changes):
+    return predict_step(ddp(**changes)).efficiency.middle
 
 
 def test_one_gpu_has_a_speed_up_of_one_and_known_numbers_no_interval():
-    one = answer(job(gpus=1))
-    assert one.speed_up.middle == pytest.approx(1) and one.step.low == one.step.high
-    many = answer(job())
+    single = predict_step(ddp(gpus=1))
+    assert single.speed_up.middle == pytest.approx(1) and single.step.low == single.step.high
+    many = predict_step(ddp())
     assert 32 < many.speed_up.middle < 64 and many.efficiency.middle == pytest.approx(many.speed_up.middle / 64)
 
 
 def test_what_slows_a_cluster_down_lowers_its_efficiency():
-    usual = answer(job()).efficiency.middle
+    usual = efficiency()
     for change in (
-        {"link": bytes_per_second("10Gb")},
-        {"rails": 1, "link": bytes_per_second("100Gb")},
+        {"link": "10Gb"},
+        {"cards": 1, "link": "100Gb"},
         {"ranges": {**KNOWN, "spread": Range(0.05, 0.05)}},
         {"ranges": {**KNOWN, "latency": Range(1e-3, 1e-3)}},
-        {"micro_batch": 1},
+        {"micro_batch": 1, "windows": 1},
     ):
-        assert answer(job(**change)).efficiency.middle < usual - 0.01, change
-    slow = job(link=bytes_per_second("10Gb"))
-    for change in ({"accumulation": 8}, {"gradient_bytes": 2}, {"micro_batch": 32}):
-        assert answer(replace(slow, **change)).efficiency.middle > answer(slow).efficiency.middle + 0.01, change
+        assert efficiency(**change) < usual - 0.01, change
+    slow = {"link": "10Gb"}
+    for change in ({"windows": 64}, {"gradient_bytes": 2}, {"micro_batch": 32, "windows": 32}):
+        assert efficiency(**slow, **change) > efficiency(**slow) + 0.01, change
 
 
 def test_strong_scaling_keeps_the_global_batch():
-    strong = job(global_batch=512, micro_batch=8)
-    assert {strong.on(count).tokens() for count in (1, 8, 64, 256)} == {512 * 1024}
-    assert (strong.on(8).accumulation, strong.on(256).accumulation, strong.on(256).micro_batch) == (8, 1, 2)
-    assert answer(replace(strong, gpus=256)).efficiency.middle < answer(job(gpus=256)).efficiency.middle
+    strong = ddp(strong=True)
+    assert {strong.on(count).job.tokens for count in (1, 8, 64, 256)} == {512 * 1024}
+    assert strong.on(8).micro_batches() == (8, 8) and strong.on(256).micro_batches() == (2, 1)
+    assert {ddp().on(count).micro_batches() for count in (1, 8, 64, 256)} == {(8, 1)}
+    assert predict_step(strong.on(256)).efficiency.middle < efficiency(gpus=256)
     with pytest.raises(InputError, match="512 windows does not divide into 24 GPUs"):
-        strong.on(24)
+        strong.on(24).micro_batches()
 
 
 def test_an_interval_holds_what_would_be_measured_and_narrows_with_knowledge():
-    unknown = job(ranges=ASSUMED)
-    wide = answer(unknown)
-    truth = answer(job())
+    unknown = ddp(ranges=ASSUMED)
+    wide = predict_step(unknown)
+    truth = predict_step(ddp())
     assert wide.step.low < truth.step.middle < wide.step.high
     worth = worth_measuring(unknown)
     assert set(worth) == set(ASSUMED) and max(worth, key=lambda name: worth[name]["step"]) == "mfu"
-    slow = worth_measuring(job(ranges=ASSUMED, link=bytes_per_second("10Gb")))
+    slow = worth_measuring(ddp(ranges=ASSUMED, link="10Gb"))
     assert max(slow, key=lambda name: slow[name]["step"]) == "link_share"
-    narrower = answer(replace(unknown, ranges={**ASSUMED, "mfu": Range(0.4, 0.4)}))
+    narrower = predict_step(replace(unknown, ranges={**ASSUMED, "mfu": Range(0.4, 0.4)}))
     assert narrower.step.high / narrower.step.low < wide.step.high / wide.step.low
-    assert worth_measuring(job()) == {}
+    assert worth_measuring(ddp()) == {}
 
 
 def test_a_step_waits_for_the_slowest_of_many():
@@ -364,8 +373,8 @@ def test_what_was_measured_is_not_asked_for_again(capsys):
 def test_a_model_that_does_not_fit_is_noted(capsys):
     known = "--link 400Gb --mfu 0.4 --link-share 0.8 --latency-us 10 --spread 0"
     assert main(f"--model 7B --gpus 8 {known}".split()) == 0
-    told = capsys.readouterr().out
-    assert "DDP does not fit" in told and "python -m ddp_course.plan" in told
+    text = capsys.readouterr().out
+    assert "DDP does not fit" in text and "python -m ddp_course.plan" in text
     assert main(f"--model gpt2 --gpus 8 {known}".split()) == 0
     assert "does not fit" not in capsys.readouterr().out
 
@@ -373,6 +382,7 @@ def test_a_model_that_does_not_fit_is_noted(capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        ("--gpus many", "invalid int value"),
         ("--gpus 0", "--gpus is from 1 to 131,072, got 0"),
         ("--gpus 1000000000000000", "--gpus is from 1 to 131,072"),
         ("--gpus 65", "take 64 or 72"),
@@ -387,7 +397,7 @@ def test_a_model_that_does_not_fit_is_noted(capsys):
         ("--micro-batch-seconds 1e-6", "of the GPU's peak"),
         ("--micro-batch-seconds 0", "above 0"),
         ("--global-batch 100", "does not divide"),
-        ("--context 0", "one token"),
+        ("--context 0", "--context is at least 1, got 0"),
         ("--micro-batch 0", "at least 1"),
         ("--accumulation -1", "at least 1"),
         ("--bucket-mib 0", "above 0 MiB"),
@@ -398,26 +408,29 @@ def test_a_model_that_does_not_fit_is_noted(capsys):
         ("--peak-tflops nan", "above 0"),
         ("--inside 3", "cannot read the speed"),
         ("--gpus-per-node 0", "at least 1"),
-        ("--global-batch 0", "does not divide"),
+        ("--global-batch 0", "--global-batch is at least 1, got 0"),
         ("--latency-us -3", "--latency-us"),
         ("--spread nan", "--spread is a number"),
     ],
 )
 def test_bad_input_is_one_line(flags, message, capsys):
-    assert main(["--gpus", "64", "--link", "400Gb", *flags.split()]) == 2
+    try:
+        assert main(["--gpus", "64", "--link", "400Gb", *flags.split()]) == 2
+    except SystemExit as ended:  # of argparse
+        assert ended.code == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
 
 
 def test_ranges_are_read():
-    assert number_or_range("0.4", "x") == Range(0.4, 0.4) and number_or_range("0.3-0.5", "x") == Range(0.3, 0.5)
-    assert number_or_range("1e-2", "x") == Range(0.01, 0.01)
+    assert read_range("0.4", "x") == Range(0.4, 0.4) and read_range("0.3-0.5", "x") == Range(0.3, 0.5)
+    assert read_range("1e-2", "x") == Range(0.01, 0.01)
 
 
 def test_results_can_be_stored():
     events = run().events
     assert json.loads(json.dumps(events)) == list(events)
-    assert cluster_step.DRAWS >= 100
+    assert ddp_step.DRAWS >= 100
 
 
 # ---- runs that were measured -----------------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ class Machine:
         )
 
     def slowdown(self, processes: int) -> float:
-        """Seconds of forward and backward with so many processes, over those of one alone."""
-        alone, shared = self.compute(1), self.compute(processes)
-        return (shared.forward + shared.backward) / (alone.forward + alone.backward)
+        """Seconds of forward and backward with so many processes, over those of one."""
+        single, shared = self.compute(1), self.compute(processes)
+        return (shared.forward + shared.backward) / (single.forward + single.backward)
 
 
 def usual(seconds: Sequence[float]) -> float:

@@ -1,92 +1,101 @@
-"""What a plan derives where nothing is given: a model's shape from its parameters, the windows of an update."""
+"""The job that the flags of `plan` describe, with what is derived where a flag is not given: a model's shape from its
+parameters, the windows of an update."""
 
 import argparse
 import math
-import re
 
 from ddp_course.base.errors import InputError
-from ddp_course.plan.memory import Model
+from ddp_course.plan.flags import GPU, check_counts, read_cluster, read_parameters
+from ddp_course.plan.job import Job, Model
 from ddp_course.plan.search import divisors
 
 MOST_LAYERS = 10_000
+COUNTS = ("layers", "width", "heads", "context", "vocabulary", "key_value_heads", "mlp", "experts_per_token")
 
 
-def model_from(given: argparse.Namespace) -> tuple[Model, list[str]]:
+def job_from(flags: argparse.Namespace) -> tuple[Job, list[str]]:
+    """The job, and the flags that were derived. Raises InputError for what makes no sense."""
+    missing = [f"--{name}" for name in ("params", "gpus", "memory", "link") if getattr(flags, name) is None]
+    if missing:
+        raise InputError(
+            f"a plan needs {', '.join(missing)}, such as --params 7e9 --gpus 64 --memory 80GB --link 400Gb"
+        )
+    check_counts(flags, *COUNTS)
+    cluster = read_cluster(flags, flags.memory, kernels=flags.kernels)
+    model, derived = model_from(flags)
+    tokens = flags.tokens_per_update
+    if tokens is None:
+        tokens = flags.context * windows(max(1, 2**22 // flags.context), flags.gpus)
+        derived.append(f"--tokens-per-update {tokens}")
+    if not 1 <= tokens < 1e12:
+        raise InputError(f"--tokens-per-update is a number of tokens from 1 up, got {tokens:g}")
+    if tokens % flags.context:
+        below = int(tokens // flags.context * flags.context)
+        nearest = f"{f'{below:,} or ' if below else ''}{below + flags.context:,}"
+        raise InputError(
+            f"tokens per update are whole windows of {flags.context:,} tokens, got {tokens:,.10g}; take {nearest}"
+        )
+    if flags.gpu is None:
+        derived.append(f"--gpu {GPU}")
+    return Job(model, cluster, int(tokens), flags.precision), derived
+
+
+def model_from(flags: argparse.Namespace) -> tuple[Model, list[str]]:
     """The model; what is not given of its shape is derived from the number of parameters."""
-    parameters, said = count(given.params, "--params"), []
-    vocabulary = given.vocabulary or (128_000 if parameters >= 2e9 else 50_000)
-    if (given.active is None) != (given.expert_params is None):
+    parameters, derived = read_parameters(flags.params, "--params"), []
+    vocabulary = flags.vocabulary or (128_000 if parameters >= 2e9 else 50_000)
+    if (flags.active is None) != (flags.expert_params is None):
         raise InputError("a mixture of experts needs both --active and --expert-params")
-    experts = (
-        {}
-        if given.active is None
-        else {
-            "active": count(given.active, "--active"),
-            "experts": count(given.expert_params, "--expert-params"),
-            "chosen": given.experts_per_token,
-        }
-    )
-    dense = experts.get("active", parameters)  # of as many, a token's way through the layers is made
-    layers, width, heads = given.layers, given.width, given.heads
-    matrices, inner = (3, 8 / 3) if given.gated else (2, 4)
+    mixture = {}
+    if flags.active is not None:
+        mixture["active"] = read_parameters(flags.active, "--active")
+        mixture["experts"] = read_parameters(flags.expert_params, "--expert-params")
+        mixture["chosen"] = flags.experts_per_token
+    dense = mixture.get("active", parameters)  # of as many, a token's way through the layers is made
+    layers, width, heads = flags.layers, flags.width, flags.heads
+    matrices, inner = (3, 8 / 3) if flags.gated else (2, 4)
 
     def per_layer(width: int) -> float:
-        return 4 * width**2 + matrices * width * (given.mlp or inner * width)
+        return 4 * width**2 + matrices * width * (flags.mlp or inner * width)
 
-    def tried(width: int) -> float:  # Llama's layers are about 128 times as wide as there are layers
+    def total(width: int) -> float:  # Llama's layers are about 128 times as wide as there are layers
         return (layers or max(1, round(width / 128))) * per_layer(width) + 2 * vocabulary * width
 
     if width is None:
         even = 8 * heads if heads else 1024 if dense >= 5e9 else 512 if dense >= 1e9 else 64  # tp can divide the heads
-        width = min(range(even, max(65536, even) + 1, even), key=lambda one: abs(tried(one) - dense))
-        said.append(f"--width {width}")
+        width = min(range(even, max(65536, even) + 1, even), key=lambda width: abs(total(width) - dense))
+        derived.append(f"--width {width}")
     if layers is None:
         layers = max(1, round((dense - 2 * vocabulary * width) / per_layer(width)))
-        said.append(f"--layers {layers}")
+        derived.append(f"--layers {layers}")
     if layers > MOST_LAYERS:
         raise InputError(
-            f"{dense:.3g} parameters at --width {width:,} would be {layers:,} layers; is --params or "
-            "--width another one?"
-        )
-    if heads is None:
-        heads = min(divisors(width), key=lambda one: abs(math.log(width / one / (128 if width % 128 == 0 else 64))))
-        said.append(f"--heads {heads}")
-    if width % heads:
-        raise InputError(f"--width {width} does not divide into --heads {heads} of equal size")
-    pairs = given.key_value_heads or heads
-    if pairs > heads or heads % pairs:
-        raise InputError(f"--key-value-heads is a divisor of --heads {heads}, got {pairs}")
-    mlp, keeps = given.mlp / width if given.mlp else inner, "gated" if given.gated else "plain"
-    model = Model(
-        parameters,
-        layers,
-        width,
-        heads,
-        given.context,
-        vocabulary,
-        key_values=pairs / heads,
-        mlp=mlp,
-        keeps=keeps,
-        **experts,
-    )
-    if not experts and not 0.5 <= layers * per_layer(width) / model.in_layers <= 2:
-        raise InputError(
-            f"{layers:,} layers of width {width:,} are about {layers * per_layer(width):.3g} parameters "
-            f"besides the tables, not {model.in_layers:.3g}; is --params, --layers or --width another "
+            f"{dense:.3g} parameters at --width {width:,} would be {layers:,} layers; is --params or --width another "
             "one?"
         )
-    return model, said
+    if heads is None:
+        usual = 128 if width % 128 == 0 else 64  # units of a head
+        heads = min(divisors(width), key=lambda heads: abs(math.log(width / heads / usual)))
+        derived.append(f"--heads {heads}")
+    if width % heads:
+        raise InputError(f"--width {width} does not divide into --heads {heads} of equal size")
+    pairs = flags.key_value_heads or heads
+    if pairs > heads or heads % pairs:
+        raise InputError(f"--key-value-heads is a divisor of --heads {heads}, got {pairs}")
+    shape = {"key_values": pairs / heads, "mlp": flags.mlp / width if flags.mlp else inner}
+    keeps = "gated" if flags.gated else "plain"
+    model = Model(parameters, layers, width, heads, flags.context, vocabulary, keeps=keeps, **shape, **mixture)
+    counted = layers * per_layer(width)
+    if not mixture and not 0.5 <= counted / model.in_layers <= 2:
+        raise InputError(
+            f"{layers:,} layers of width {width:,} are about {counted:.3g} parameters besides the tables, not "
+            f"{model.in_layers:.3g}; is --params, --layers or --width another one?"
+        )
+    return model, derived
 
 
 def windows(wanted: int, gpus: int) -> int:
     """Per update, near as many as wanted: a number for each GPU if there are enough, else one for some of them."""
-    return wanted // gpus * gpus if wanted >= gpus else max(one for one in divisors(gpus) if one <= wanted)
-
-
-def count(text: str, flag: str) -> float:
-    """7e9, 7B, 350M."""
-    found = re.fullmatch(r"(\d+\.?\d*(?:[eE]\+?\d+)?)([kKmMbBtT]?)", text.strip())
-    number = float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[found[2].lower()] if found else 0
-    if not 1e5 <= number <= 1e14:
-        raise InputError(f"{flag} is a number of parameters from 0.1M to 100T, such as 7e9, 7B or 350M, got {text!r}")
-    return number
+    if wanted >= gpus:
+        return wanted // gpus * gpus
+    return max(divisor for divisor in divisors(gpus) if divisor <= wanted)

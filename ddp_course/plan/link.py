@@ -5,7 +5,6 @@ all-reduce over n ranks is 2(n - 1) such messages of S / n bytes each, so its ti
 """
 
 import random
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +12,6 @@ from dataclasses import dataclass, field
 from ddp_course.base.errors import InputError
 
 SMALL, LARGE = 4 * 2**10, 256 * 2**10  # bytes: what is as small decides on α, what is as large on β
-UNITS = {"b": 1 / 8, "bit": 1 / 8, "B": 1.0}
-PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 @dataclass(frozen=True)
@@ -32,15 +29,6 @@ class Link:
                 f"a link needs a latency from 0 s up and a bandwidth above 0 B/s, got {self.alpha} s and "
                 f"{self.beta} B/s"
             )
-
-
-def bytes_per_second(text: str) -> float:
-    """The speed in "400Gb", "100 Mbit/s" (bits) or "450GB" (bytes), in bytes per second."""
-    found = re.fullmatch(r"\s*(\d+\.?\d*)\s*([kKMmGgTt]?)(bit|b|B)s?(?:/s|ps)?\s*", text)
-    if not found or float(found[1]) == 0:
-        raise InputError(f"cannot read the speed {text!r}; write bits as in 400Gb or 100Mbit, or bytes as in 450GB")
-    prefix = "k" if found[2] in "kK" and found[2] else found[2].upper()
-    return float(found[1]) * PREFIXES[prefix] * UNITS[found[3]]
 
 
 def fit(seconds: Mapping[int, Sequence[float]], ranks: int, draws: int = 200) -> Link:
@@ -74,19 +62,13 @@ def fit(seconds: Mapping[int, Sequence[float]], ranks: int, draws: int = 200) ->
 def fit_all_sizes(seconds: Mapping[int, Sequence[float]], ranks: int) -> Link:
     """Both numbers at once, from all sizes: least squares of the relative errors. Kept to show what it gets wrong."""
     rows = [(statistics.median(times), size) for size, times in seconds.items()]
-    # minimise the sum of ((a + b size) / t - 1)^2: two normal equations
-    one, x, xx, t, tx = (
-        sum(f(time, size) for time, size in rows)
-        for f in (
-            lambda t, s: 1 / t**2,
-            lambda t, s: s / t**2,
-            lambda t, s: s * s / t**2,
-            lambda t, s: 1 / t,
-            lambda t, s: s / t,
-        )
+    # minimise the sum of ((start + slope size) / time - 1)^2: two normal equations
+    unit, x, xx, y, xy = (
+        sum(size**power / time**weight for time, size in rows)
+        for power, weight in ((0, 2), (1, 2), (2, 2), (0, 1), (1, 1))
     )
-    slope = (one * tx - x * t) / (one * xx - x * x)
-    start = (t - slope * x) / one
+    slope = (unit * xy - x * y) / (unit * xx - x * x)
+    start = (y - slope * x) / unit
     messages = 2 * (ranks - 1)
     return Link(max(0.0, start / messages), messages / ranks / slope)
 

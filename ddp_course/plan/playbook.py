@@ -8,13 +8,11 @@ wrote the configurations; each gives the number of parameters in the picture, wi
 
 from dataclasses import dataclass
 
-from ddp_course.plan.hardware import GPUS
-from ddp_course.plan.memory import Layout, Model
+from ddp_course.plan.job import Cluster, Job, Model
+from ddp_course.plan.memory import Layout
 from ddp_course.plan.published import GIB, Published
-from ddp_course.plan.search import Found, Job, search
-from ddp_course.plan.traffic import Cluster
+from ddp_course.plan.search import SearchResult, search
 
-PLAYBOOK = "https://huggingface.co/spaces/nanotron/ultrascale-playbook"
 PICTURE = "https://github.com/huggingface/nanotron/blob/main/docs/benchmark_summary.svg"
 SCRIPT = "https://github.com/huggingface/nanotron/blob/main/scripts/scaling_benchmarks.py"
 TOKENS, WINDOW, VOCABULARY = 2**20, 4096, 131_072
@@ -58,12 +56,12 @@ MEASURED = """
 
 @dataclass(frozen=True)
 class Measured:
-    """run: the configuration as the other published runs. held: bytes."""
+    """run: the configuration as the other published runs. memory: bytes that a GPU held."""
 
     size: str
     nodes: int
     micro_batches: int
-    held: float
+    memory: float
     run: Published
 
 
@@ -76,22 +74,22 @@ def model(size: str) -> Model:
 
 
 def job(size: str, nodes: int) -> Job:
-    return Job(model(size), Cluster(8 * nodes, 80 * GIB, 50e9, GPUS["h100"]), TOKENS)
+    return Job(model(size), Cluster(8 * nodes, 80 * GIB, 50e9), TOKENS)
 
 
 def nanotron(layout: Layout) -> bool:
-    """What was tried there: neither cp, nor ZeRO-2 and 3, nor checkpointing, nor chunks."""
+    """Whether it was tried there: neither cp, nor ZeRO-2 and 3, nor checkpointing, nor chunks."""
     return layout.cp == 1 and layout.zero < 2 and not layout.recompute and layout.chunks == 1
 
 
-def best(size: str, nodes: int) -> Found:
+def best(size: str, nodes: int) -> SearchResult:
     """The plan's own choice among what was tried."""
     return search(job(size, nodes), nanotron)
 
 
 def _read(line: str) -> Measured:
     nodes, size, *numbers = line.split()
-    dp, tp, pp, count, micro_batch, zero = (int(one) for one in numbers[:6])
+    dp, tp, pp, count, micro_batch, zero = map(int, numbers[:6])
     replicas, shard = (1, dp) if zero else (dp, 1)
     layout = Layout(pp, replicas, shard, tp=tp, zero=zero, micro_batch=micro_batch)
     run = Published(f"{size} on {8 * int(nodes)} H100", PICTURE, job(size, int(nodes)), layout, float(numbers[6]) / 100)

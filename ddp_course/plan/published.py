@@ -1,14 +1,16 @@
 """Training runs of which enough was published to put them through the formulas: the table, and each beside the plan's
-best. Every number is the linked report's own, unless a comment says otherwise; `tests/test_plan_published.py` holds
-them against each other. Configurations of a benchmark: `ddp_course.plan.playbook`."""
+best. Every number is the linked report's own, unless a comment says otherwise; `tests/test_plan_published.py` compares
+them. Configurations of a benchmark: `ddp_course.plan.playbook`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ddp_course.plan.hardware import GPU, GPUS, Range
-from ddp_course.plan.memory import Layout, Model, memory
-from ddp_course.plan.search import Job, Plan, evaluate, search
-from ddp_course.plan.traffic import KERNELS, Cluster, Step, step
+from ddp_course.base.hardware import GPU, GPUS
+from ddp_course.plan.assumptions import KERNELS, Range
+from ddp_course.plan.job import Cluster, Job, Model
+from ddp_course.plan.memory import Layout, memory
+from ddp_course.plan.search import Plan, cannot, search
+from ddp_course.plan.traffic import Step, micro_batches, step
 
 GIB = 2**30
 LLAMA_3 = "https://arxiv.org/abs/2407.21783"  # section 3.3, tables 3 and 4
@@ -18,12 +20,7 @@ PALM = "https://arxiv.org/abs/2204.02311"  # section 4, tables 1 and 3, appendix
 OLMO_2_32B = "https://github.com/allenai/OLMo-core/blob/main/src/scripts/official/OLMo2/OLMo-2-0325-32B-train.py"
 OLMO_2_BLOG = "https://allenai.org/blog/olmo2-32B"
 MEGATRON = "https://arxiv.org/abs/2104.04473"  # table 1, not opened again: parameters follow from its shapes
-MEGATRON_BYTES = "https://github.com/NVIDIA/Megatron-LM#distributed-optimizer"
-PLAYBOOK = "https://huggingface.co/spaces/nanotron/ultrascale-playbook"  # memory for weights, gradients, optimizer
-
-# bytes per parameter on d data ranks: precision -> (no rank shares, the optimizer is shared)
-MEGATRON_PER_PARAMETER = {"bf16": (lambda d: 18, lambda d: 6 + 12 / d), "fp32": (lambda d: 16, lambda d: 8 + 8 / d)}
-PLAYBOOK_GB = {1e9: (16, 20), 7e9: (112, 140), 70e9: (1120, 1400), 405e9: (6480, 8100)}  # fp32; bf16, fp32 gradients
+PLAYBOOK = "https://huggingface.co/spaces/nanotron/ultrascale-playbook"
 
 
 @dataclass(frozen=True)
@@ -47,56 +44,54 @@ class Published:
 
     def plan(self) -> Plan:
         """As the plan's formulas see it; also where the plan itself would refuse such a mesh."""
-        plain = replace(self.layout, chunks=1)  # of another schedule than interleaved 1F1B they are no whole number
-        seen = evaluate(self.job, plain, refuse=False)
-        layout = plain if self.in_flight else self.layout
-        held = memory(self.job.model, layout, seen.micro_batches, self.job.precision, self.state)
-        return replace(seen, layout=self.layout, memory=held, step=self.step())
+        job, plain = self.job, replace(self.layout, chunks=1)  # of another schedule, chunks are no whole number
+        count = micro_batches(job.model, plain, job.tokens)
+        size = memory(job.model, plain if self.in_flight else self.layout, count, job.precision, self.state)
+        return Plan(self.layout, cannot(job, plain), count, size, self.step())
 
     def step(self, kernels=None, link_share=None, chunks=None, exposed=None) -> Step:
         """With other assumptions. exposed: the share of all messages that is waited for."""
-        cluster = replace(
-            self.job.cluster,
-            kernels=kernels or self.job.cluster.kernels,
-            link_share=link_share or self.job.cluster.link_share,
-        )
-        layout = replace(self.layout, chunks=chunks or self.layout.chunks)
+        cluster, layout = self.job.cluster, replace(self.layout, chunks=chunks or self.layout.chunks)
+        assumed = {"kernels": kernels or cluster.kernels, "link_share": link_share or cluster.link_share}
         if self.sent_once:
             layout = replace(layout, zero=1)
-        return step(self.job.model, layout, cluster, self.job.tokens, self.job.precision, exposed)
+        return step(replace(self.job, cluster=replace(cluster, **assumed)), layout, exposed)
 
 
 # its kernels are not described: here one number in three of the MLP is computed again
 _LLAMA = Model(405e9, 126, 16384, 128, 8192, 128256, key_values=8 / 128, mlp=53248 / 16384, keeps="fused")
-_LLAMA_LONG = replace(_LLAMA, context=131072)
 # A token goes to 8 of 256 experts, each of three matrices 7168 x 2048, in 58 of the layers, but to at most 4 nodes; in
 # one byte per number there, in two back, 1.5 on average. Heads of 192 for keys and 128 for values: 160 on average.
-_DEEPSEEK = Model(
-    671e9,
-    61,
-    7168,
-    128,
-    4096,
-    129280,
-    mlp=9 * 2048 / 7168,
-    keeps="fused",
-    attention=128 * 160,
-    causal=True,
-    active=37e9,
-    experts=58 * 256 * 3 * 7168 * 2048,
-    chosen=4,
-    expert_layers=58,
-    expert_bytes=1.5,
-)
+_EXPERTS = {
+    "active": 37e9,
+    "experts": 58 * 256 * 3 * 7168 * 2048,
+    "chosen": 4,
+    "expert_layers": 58,
+    "expert_bytes": 1.5,
+}
+_LATENT = {"mlp": 9 * 2048 / 7168, "keeps": "fused", "attention": 128 * 160, "causal": True}
+_DEEPSEEK = Model(671e9, 61, 7168, 128, 4096, 129280, **_LATENT, **_EXPERTS)
 _PALM = Model(540.35e9, 118, 18432, 48, 2048, 256_000, tables=1, key_values=1 / 48, keeps="gated", attention=48 * 256)
 _OLMO_32B = Model(32.2e9, 64, 5120, 40, 4096, 100352, key_values=8 / 40, mlp=27648 / 5120, keeps="gated")
 
+LONG_WINDOWS = "cp 16 between nodes; the plan assumes kernels as fast on short parts of a window as on long ones"
 RECOMPUTES = "recomputes each block, a third more computation, and had nothing to shard with"
-_TPU_V4 = GPU(275e12, 32 * GIB, 1.2e12, 270e9)
+_TPU_V4 = GPU(275e12, memory=32 * GIB, memory_speed=1.2e12, inside=270e9)
 
 
-def _h100(gpus: int, name: str = "h100", kernels: float = KERNELS) -> Cluster:
+def _h100(gpus: int, name: str = "H100", kernels: float = KERNELS) -> Cluster:
     return Cluster(gpus, 80 * GIB, 50e9, GPUS[name], kernels=kernels)
+
+
+def _llama(run: str, gpus: int, shard: int, mfu: float, reported: dict, context=8192, cp=1, note="") -> Published:
+    """Gradients and optimizer sharded, weights not gathered again in backward: ZeRO-2. Interleaved; the number of
+    chunks is not in the report, and its schedule trades micro-batches in flight against messages."""
+    job, layout = (
+        Job(replace(_LLAMA, context=context), _h100(gpus), 2**24),
+        Layout(16, 1, shard, cp, 8, zero=2, chunks=8),
+    )
+    further = {"in_flight": True, "sent_once": True, "reported": reported, "note": note}
+    return Published(f"Llama 3 405B, {run}", LLAMA_3, job, layout, mfu, Range(2, 8), **further)
 
 
 def _megatron(
@@ -106,69 +101,45 @@ def _megatron(
     is not in the table; micro-batches of one window."""
     model = Model(billions * 1e9, layers, width, heads, 2048, 51200, tables=1)
     layout = Layout(pp, gpus // tp // pp, tp=tp, zero=0, recompute=True)
-    job = Job(model, Cluster(gpus, 80 * GIB, 25e9, GPUS["a100"]), windows * 2048)
+    job = Job(model, Cluster(gpus, 80 * GIB, 25e9, GPUS["A100"]), windows * 2048)
     mfu = 0.75 * teraflops / 312  # the table's FLOP count the forward pass twice
     return Published(f"Megatron {billions:g}B, {gpus:,} A100", MEGATRON, job, layout, mfu, note=RECOMPUTES)
 
 
+_LLAMA_TOTALS = {"FLOP/s per GPU": 430e12, "tokens": 15.6e12, "FLOP": 3.8e25}
+_DEEPSEEK_REPORTED = {
+    "step": 19.926,
+    "tokens per day": 272.8e9,
+    "GPU hours per 10^12 tokens": 180e3,
+    "tokens": 14.8e12,
+    "GPU hours": 2.664e6,
+    "price of a GPU hour": 2.0,
+}
+_PALM_REPORTED = {
+    "tokens per s": 238.3e3,
+    "MFU and recomputation": 0.578,
+    "speed-up of two pods": 1.95,
+    "hosts": 1536,
+    "bits per s between pods": 81e12,
+}
 RUNS = [
-    # gradients and optimizer sharded, weights not gathered again in backward: ZeRO-2. Interleaved; the number of chunks
-    # is not in the report, and its schedule trades micro-batches in flight against messages
-    Published(
-        "Llama 3 405B, 8,192 H100",
-        LLAMA_3,
-        Job(_LLAMA, _h100(8192), 2**24),
-        Layout(16, 1, 64, 1, 8, zero=2, chunks=8),
-        0.43,
-        Range(2, 8),
-        in_flight=True,
-        sent_once=True,
-        reported={"FLOP/s per GPU": 430e12, "tokens": 15.6e12, "FLOP": 3.8e25},
-    ),
-    Published(
-        "Llama 3 405B, 16,384 H100",
-        LLAMA_3,
-        Job(_LLAMA, _h100(16384), 2**24),
-        Layout(16, 1, 128, 1, 8, zero=2, chunks=8),
-        0.41,
-        Range(2, 8),
-        in_flight=True,
-        sent_once=True,
-        reported={"FLOP/s per GPU": 400e12},
-    ),
+    _llama("8,192 H100", 8192, 64, 0.43, _LLAMA_TOTALS),
+    _llama("16,384 H100", 16384, 128, 0.41, {"FLOP/s per GPU": 400e12}),
     # the table's first version says dp 4; with 8 the axes multiply to 16,384, and the tokens of a batch to 16M
-    Published(
-        "Llama 3 405B, 131,072 tokens",
-        LLAMA_3,
-        Job(_LLAMA_LONG, _h100(16384), 2**24),
-        Layout(16, 1, 8, 16, 8, zero=2, chunks=8),
-        0.38,
-        Range(2, 8),
-        in_flight=True,
-        sent_once=True,
-        reported={"FLOP/s per GPU": 380e12},
-        note="cp 16 between nodes; the plan assumes kernels as fast on short parts of a window as on long ones",
-    ),
+    _llama("131,072 tokens", 16384, 8, 0.38, {"FLOP/s per GPU": 380e12}, 131072, 16, LONG_WINDOWS),
     # AdamW's averages in bfloat16, weights twice. It recomputes norms and the up-projections of its attention, about
     # 3 % of the computation; its memory is counted here as if it did all. 20 of the 132 SMs send and receive. Table 2:
     # the bubble is (PP/2 - 1)(F&B + B - 3W), with W = F = B/2 that is 14 F; 1F1B's 15 (F + B) is 45 F
     Published(
         "DeepSeek-V3, 2,048 H800",
         DEEPSEEK_V3,
-        Job(_DEEPSEEK, _h100(2048, "h800", KERNELS * 112 / 132), 15360 * 4096),
+        Job(_DEEPSEEK, _h100(2048, "H800", KERNELS * 112 / 132), 15360 * 4096),
         Layout(16, 1, 128, ep=64, zero=1, recompute=True, chunks=45 / 14, recomputed=0.03, hides_experts=True),
         0.3894,
         Range(1, 45 / 14),
         in_flight=True,
         state=(4, 4, 8),
-        reported={
-            "step": 19.926,
-            "tokens per day": 272.8e9,
-            "GPU hours per 10^12 tokens": 180e3,
-            "tokens": 14.8e12,
-            "GPU hours": 2.664e6,
-            "price of a GPU hour": 2.0,
-        },
+        reported=_DEEPSEEK_REPORTED,
         measured=DEEPSEEK_HARDWARE,  # but the last four, which are in the source
         note="hides its experts' messages, which a plan for others waits for",
     ),
@@ -178,14 +149,8 @@ RUNS = [
         PALM,
         Job(_PALM, Cluster(6144, 32 * GIB, 6.6e9 / 4, _TPU_V4, 3072), 2048 * 2048),
         Layout(dp=2, shard=256, tp=12, zero=3, micro_batch=4, recompute=True, recomputed=0.25, gradient_bytes=2),
-        0.462,
-        reported={
-            "tokens per s": 238.3e3,
-            "MFU and recomputation": 0.578,
-            "speed-up of two pods": 1.95,
-            "hosts": 1536,
-            "bits per s between pods": 81e12,
-        },
+        mfu=0.462,
+        reported=_PALM_REPORTED,
         note="recomputes, keeps less memory than there is; attention and MLP side by side send half as often",
     ),
     # The script leaves the number of GPUs open: 64 ranks share, the rest are replicas; micro-batches of four windows.
@@ -195,7 +160,7 @@ RUNS = [
         OLMO_2_32B,
         Job(_OLMO_32B, _h100(512), 2048 * 4096),
         Layout(dp=8, shard=64, micro_batch=4, recompute=True),
-        0.38,
+        mfu=0.38,
         reported={"tokens per s per GPU": 1800},
         measured=OLMO_2_BLOG,
         note="recomputes each block, a third more computation; one window at a time would fit without",
@@ -209,17 +174,11 @@ RUNS = [
 
 def run(name: str) -> Published:
     """By the beginning of its name."""
-    return next(one for one in RUNS if one.name.startswith(name))
+    return next(run for run in RUNS if run.name.startswith(name))
 
 
 def compared(run: Published) -> dict[str, object]:
     """The published mesh and the plan's best: memory, MFU by the formulas, MFU as reported."""
-    seen, found = run.plan(), search(run.job)
-    best = found.fits[0] if found.fits else None
-    return {
-        "run": run,
-        "seen": seen,
-        "best": best,
-        "fits": seen.memory.total <= run.job.limit,
-        "slower": seen.step.total / best.step.total - 1 if best else None,
-    }
+    plan, fits = run.plan(), search(run.job).fits
+    slower = plan.step.total / fits[0].step.total - 1 if fits else None
+    return {"plan": plan, "best": fits[0] if fits else None, "slower": slower}

@@ -1,13 +1,18 @@
-"""What is printed of a plan: its table, with the notebook of each number, and why other meshes are refused."""
+"""A plan as text: its table, with the notebook of each number, and why other meshes are refused."""
 
 from dataclasses import replace
 
 from ddp_course.base.quantity import format_number, with_prefix
-from ddp_course.plan.memory import Layout
-from ddp_course.plan.search import SAME, USABLE, Found, Job, Plan, best_way, search, simple
-from ddp_course.plan.traffic import FROM, KERNELS, LINK_SHARE
+from ddp_course.plan.assumptions import KERNELS, LINK_SHARE
+from ddp_course.plan.job import USABLE, Job
+from ddp_course.plan.memory import AXES, Layout
+from ddp_course.plan.search import SAME, Plan, SearchResult, best_way, search, simple
 
 SHOWN = 5
+NOTEBOOKS = {
+    **{"weights": "17", "gradients": "17", "optimizer": "17", "gathered": "17.3", "activations": "7b, 22, 23, 24"},
+    **{"tp": "22", "cp": "24", "shard": "17", "dp": "04", "pp": "23", "ep": "24"},
+}
 UNKNOWN = f"""What this does not know: how fast your kernels are (--kernels: {KERNELS:g} of the peak assumed, on every
 mesh, though tp and cp make them smaller); how much of a message your trainer hides (assumed: of tp, cp and ep nothing,
 of the others what fits behind the computation); a network that others use ({LINK_SHARE:.0%} of the links assumed); the
@@ -18,13 +23,8 @@ here."""
 
 def name(plan: Plan) -> str:
     """The axes with more than one rank."""
-    layout = plan.layout
-    axes = " ".join(
-        f"{axis} {getattr(layout, axis)}"
-        for axis in ("pp", "dp", "shard", "cp", "tp", "ep")
-        if getattr(layout, axis) > 1
-    )
-    return axes or "one GPU"
+    axes = zip(AXES, plan.layout.axes, strict=True)
+    return " ".join(f"{axis} {ranks}" for axis, ranks in axes if ranks > 1) or "one GPU"
 
 
 def way(plan: Plan) -> str:
@@ -36,45 +36,44 @@ def way(plan: Plan) -> str:
     return ", ".join(words)
 
 
-def report(job: Job, said: list[str], found: Found) -> str:
-    model, cluster = job.model, job.cluster
-    cards = f"{cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)}"
+def report(job: Job, derived: list[str], result: SearchResult) -> str:
+    model, gpus = job.model, job.cluster.gpus
     lines = [
         f"{model.parameters / 1e9:.4g} billion parameters, {model.layers} layers, {model.width:,} wide, "
         f"{model.heads} heads, windows of {model.context:,} tokens, {job.tokens:,} tokens per update; "
-        f"{cards}, {USABLE:.0%} of the memory usable: {with_prefix(job.limit, 'B')}"
+        f"{gpus:,} GPU{'s' * (gpus > 1)}, {USABLE:.0%} of the memory usable: {with_prefix(job.limit, 'B')}"
     ]
-    if said:
-        lines.append(f"derived or assumed, give them if yours differ: {' '.join(said)}")
-    if found.fits:
-        lines += ["", f"{len(found.fits)} of {found.tried} meshes fit. The quickest, per GPU and update:", ""]
-        lines += _table(found.fits[:SHOWN])
-        simplest = found.simplest()
+    if derived:
+        lines.append(f"derived or assumed, give them if yours differ: {' '.join(derived)}")
+    if result.fits:
+        lines += ["", f"{len(result.fits)} of {result.tried} meshes fit. The quickest, per GPU and update:", ""]
+        lines += _table(result.fits[:SHOWN])
+        simplest = result.simplest()
         lines += ["", f"Simplest within {SAME - 1:.0%} of the quickest: {name(simplest)} ({way(simplest)})"]
         lines += ["", *_details(simplest)]
     else:
-        lines += ["", *_nothing(job, found)]
+        lines += ["", *_nothing(job, result)]
     lines += ["", "Meshes refused, by reason (notebook):"]
-    lines += [f"  {times:>5}  {reason}" for reason, times in found.refused.most_common()] or ["  none"]
-    if cluster.gpus > 1:
+    lines += [f"  {times:>5}  {reason}" for reason, times in result.refused.most_common()] or ["  none"]
+    if gpus > 1:
         lines += ["", "The simple ones:"]
-        lines += [f"  {what:34} {_verdict(job, layout, found)}" for what, layout in simple(job).items()]
+        lines += [f"  {title:34} {_verdict(job, layout, result)}" for title, layout in simple(job).items()]
     return "\n".join([*lines, "", UNKNOWN])
 
 
-def _nothing(job: Job, found: Found) -> list[str]:
+def _nothing(job: Job, result: SearchResult) -> list[str]:
     """Why, and what would help."""
-    if not found.nearest:
+    if not result.nearest:
         return [
-            f"None of {found.tried:,} meshes can run, for the reasons below. Try another number of GPUs or "
+            f"None of {result.tried:,} meshes can run, for the reasons below. Try another number of GPUs or "
             "--tokens-per-update."
         ]
-    plan, held = found.nearest, found.nearest.memory
-    lasting = held.weights + held.gradients + held.optimizer
+    plan, memory = result.nearest, result.nearest.memory
+    lasting = memory.weights + memory.gradients + memory.optimizer
     helps = "More GPUs or more memory" if lasting > job.limit else "More GPUs, more memory or a shorter window"
     return [
-        f"None of {found.tried} meshes fits.",
-        f"The smallest is {name(plan)} ({way(plan)}): {with_prefix(held.total, 'B')}, {_largest(plan)}. "
+        f"None of {result.tried} meshes fits.",
+        f"The smallest is {name(plan)} ({way(plan)}): {with_prefix(memory.total, 'B')}, {_largest(plan)}. "
         f"{helps}{enough(job)}.",
     ]
 
@@ -93,58 +92,48 @@ def enough(job: Job) -> str:
 def _table(plans: list[Plan]) -> list[str]:
     lines = [f"{'mesh':28} {'memory':>8} {'computing':>10} {'bubble':>7} {'waiting':>8} {'step':>8} {'MFU':>5}  how"]
     for plan in plans:
-        step = plan.step
-        idle = step.bubble / (1 + step.bubble)
-        held = with_prefix(plan.memory.total, "B")
+        step, size = plan.step, with_prefix(plan.memory.total, "B")
         lines.append(
-            f"{name(plan):28} {held:>8} {_seconds(step.computing):>10} {idle:>7.1%} "
-            f"{_seconds(step.waiting):>8} {_seconds(step.total):>8} {step.mfu:>5.0%}  "
-            f"{way(plan)}"
+            f"{name(plan):28} {size:>8} {_seconds(step.computing):>10} {step.idle_share:>7.1%} "
+            f"{_seconds(step.waiting):>8} {_seconds(step.total):>8} {step.mfu:>5.0%}  {way(plan)}"
         )
     return lines
 
 
 def _details(plan: Plan) -> list[str]:
-    held = {"weights": "17", "gradients": "17", "optimizer": "17", "gathered": "17.3", "activations": "7b, 22, 23, 24"}
+    parts = {part: size for part, size in vars(plan.memory).items() if size}
     lines = ["  held on a GPU:"]
-    lines += [
-        f"    {part:12} {with_prefix(getattr(plan.memory, part), 'B'):>9}  [{notebook}]"
-        for part, notebook in held.items()
-        if getattr(plan.memory, part)
-    ]
+    lines += [f"    {part:12} {with_prefix(size, 'B'):>9}  [{NOTEBOOKS[part]}]" for part, size in parts.items()]
     lines += ["  sent by a GPU per update:"] if plan.step.sent else []
-    behind = {"waited": "waited for", "all": "behind the computation", "last": "behind the last backward pass"}
-    for one in plan.step.sent:
-        link = f"the links {one.link} a node" if one.link == "inside" else "the network"
+    hidden = {"waited": "waited for", "all": "behind the computation", "last": "behind the last backward pass"}
+    for message in plan.step.sent:
+        link = "the links inside a node" if message.link == "inside" else "the network"
         lines.append(
-            f"    {one.axis:12} {with_prefix(one.bytes, 'B'):>9}  [{FROM[one.axis]}] over {link}, "
-            f"{_seconds(one.seconds)}, {behind[one.how]}"
+            f"    {message.axis:12} {with_prefix(message.bytes, 'B'):>9}  [{NOTEBOOKS[message.axis]}] over {link}, "
+            f"{_seconds(message.seconds)}, {hidden[message.how]}"
         )
     if plan.layout.pp > 1:
-        lines.append(f"  bubble: {plan.step.bubble / (1 + plan.step.bubble):.1%} of the computing [23]")
+        lines.append(f"  bubble: {plan.step.idle_share:.1%} of the computing [23]")
     lines.append(f"  the optimizer's step: {_seconds(plan.step.updating)} [15]")
     return lines
 
 
-def _verdict(job: Job, layout: Layout, found: Found) -> str:
+def _verdict(job: Job, layout: Layout, result: SearchResult) -> str:
     plan = best_way(job, layout)
     if plan.refused:
         return f"refused: {plan.refused}"
     if plan.memory.total > job.limit:
         return f"refused: {with_prefix(plan.memory.total, 'B')} of {with_prefix(job.limit, 'B')}, {_largest(plan)}"
-    over = plan.step.total / found.fits[0].step.total - 1
+    over = plan.step.total / result.fits[0].step.total - 1
     return f"{_seconds(plan.step.total)}, {over:.0%} over the quickest ({way(plan)})"
 
 
 def _largest(plan: Plan) -> str:
     parts = vars(plan.memory)
-    most = max(("weights", "gradients", "optimizer", "gathered", "activations"), key=parts.get)
+    most = max(parts, key=parts.get)
     return f"most of it {most}" if parts[most] > plan.memory.total / 2 else f"{most} the largest part"
 
 
 def _seconds(value: float) -> str:
-    return (
-        f"{format_number(float(f'{value:.3g}'))} s"
-        if value >= 0.1
-        else f"{format_number(float(f'{1e3 * value:.3g}'))} ms"
-    )
+    scale, unit = (1, "s") if value >= 0.1 else (1e3, "ms")
+    return f"{format_number(float(f'{scale * value:.3g}'))} {unit}"

@@ -54,18 +54,18 @@ class Step:
 
 def buckets(gradients: Sequence[Gradient], bucket_mib: float | None = None) -> list[Gradient]:
     """The sums of each bucket (rule 3), for gradients in the order in which backward makes them."""
-    if not gradients or min(one.bytes for one in gradients) <= 0:
+    if not gradients or min(gradient.bytes for gradient in gradients) <= 0:
         raise InputError("a model has at least one gradient, of at least one byte")
     if bucket_mib is not None and not bucket_mib > 0:
         raise InputError(f"a bucket's limit is above 0 MiB, got {bucket_mib}")
     limit, others = (FIRST_BUCKET, BUCKET) if bucket_mib is None else (bucket_mib * MIB, bucket_mib * MIB)
-    found, size, cost = [], 0.0, 0.0
-    for number, one in enumerate(gradients, start=1):
-        size, cost = size + one.bytes, cost + one.cost
+    closed, size, cost = [], 0.0, 0.0
+    for number, gradient in enumerate(gradients, start=1):
+        size, cost = size + gradient.bytes, cost + gradient.cost
         if size >= limit or number == len(gradients):
-            found.append(Gradient(size, cost))
+            closed.append(Gradient(size, cost))
             limit, size, cost = others, 0.0, 0.0
-    return found
+    return closed
 
 
 def simulate(
@@ -86,7 +86,7 @@ def simulate(
     """
     if accumulation < 1:
         raise InputError(f"an update has at least one micro-batch, got {accumulation}")
-    messages, whole = buckets(gradients, bucket_mib), sum(one.cost for one in gradients)
+    messages, whole = buckets(gradients, bucket_mib), sum(gradient.cost for gradient in gradients)
     now = exposed = 0.0
     events = []
 

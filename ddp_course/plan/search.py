@@ -5,33 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ddp_course.base.errors import InputError
-from ddp_course.plan.memory import Layout, Memory, Model, layers_here, memory
-from ddp_course.plan.traffic import Cluster, Step, micro_batches, step
+from ddp_course.plan.job import Job
+from ddp_course.plan.memory import Layout, Memory, layers_here, memory
+from ddp_course.plan.traffic import Step, micro_batches, step
 
-USABLE = 0.9  # of a GPU's memory: the rest is the CUDA context, NCCL's buffers and what the allocator cannot use
 TOO_LARGE = "does not fit into the memory (17, 7b)"
 SAME = 1.05  # steps that differ by less than the model can tell
-
-
-@dataclass(frozen=True)
-class Job:
-    """tokens: per update."""
-
-    model: Model
-    cluster: Cluster
-    tokens: int
-    precision: str = "bf16"
-
-    def __post_init__(self):
-        if self.tokens < self.model.context or self.tokens % self.model.context:
-            raise InputError(
-                f"tokens per update are whole windows of {self.model.context:,} tokens, got {self.tokens:,}"
-            )
-
-    @property
-    def limit(self) -> float:
-        return USABLE * self.cluster.memory
 
 
 @dataclass(frozen=True)
@@ -46,12 +25,11 @@ class Plan:
 
     @property
     def axes(self) -> int:
-        layout = self.layout
-        return sum(size > 1 for size in (layout.pp, layout.dp, layout.shard, layout.cp, layout.tp, layout.ep))
+        return sum(size > 1 for size in self.layout.axes)
 
 
 @dataclass
-class Found:
+class SearchResult:
     """fits: quickest first, one per layout. refused: reason -> meshes. nearest: of those too large, the smallest."""
 
     fits: list[Plan] = field(default_factory=list)
@@ -65,19 +43,13 @@ class Found:
         return min(close, key=lambda plan: (plan.axes, plan.layout.recompute, plan.layout.zero, plan.step.total))
 
 
-def evaluate(job: Job, layout: Layout, refuse: bool = True) -> Plan:
-    """Without the limit of the memory. refuse=False: with the numbers of what would be refused, too."""
+def evaluate(job: Job, layout: Layout) -> Plan:
+    """Without the limit of the memory."""
     reason = cannot(job, layout)
-    if reason and refuse:
+    if reason:
         return Plan(layout, reason)
     count = micro_batches(job.model, layout, job.tokens)
-    return Plan(
-        layout,
-        reason,
-        count,
-        memory(job.model, layout, count, job.precision),
-        step(job.model, layout, job.cluster, job.tokens, job.precision),
-    )
+    return Plan(layout, "", count, memory(job.model, layout, count, job.precision), step(job, layout))
 
 
 def cannot(job: Job, layout: Layout) -> str:
@@ -93,7 +65,7 @@ def cannot(job: Job, layout: Layout) -> str:
         return "the window does not divide into 2 cp parts (24)"
     if layout.ep > 1 and data * layout.cp % layout.ep:
         return "ep does not divide the data ranks (24)"
-    windows = job.tokens // model.context
+    windows = job.windows
     if windows % data or windows // data % layout.micro_batch:
         return "the update's windows do not divide over the data ranks (26)"
     if layout.pp > 1 and windows // data // layout.micro_batch < layout.pp:
@@ -103,29 +75,29 @@ def cannot(job: Job, layout: Layout) -> str:
     return ""
 
 
-def search(job: Job, allowed: Callable[[Layout], bool] | None = None) -> Found:
+def search(job: Job, allowed: Callable[[Layout], bool] | None = None) -> SearchResult:
     """allowed: what a trainer can do; everything if not given."""
-    found, best, failed = Found(), {}, {}
+    result, best, failed = SearchResult(), {}, {}
     for layout in filter(allowed, meshes(job)) if allowed else meshes(job):
-        axes = (layout.pp, layout.dp, layout.shard, layout.cp, layout.tp, layout.ep)
+        axes = layout.axes
         reason = cannot(job, layout)
         if reason:
             failed.setdefault(axes, reason)
             continue
         count = micro_batches(job.model, layout, job.tokens)
-        held = memory(job.model, layout, count, job.precision)
-        if held.total > job.limit:
+        size = memory(job.model, layout, count, job.precision)
+        if size.total > job.limit:
             failed[axes] = TOO_LARGE
-            if found.nearest is None or held.total < found.nearest.memory.total:
-                found.nearest = Plan(layout, "", count, held)
+            if result.nearest is None or size.total < result.nearest.memory.total:
+                result.nearest = Plan(layout, "", count, size)
             continue
-        plan = Plan(layout, "", count, held, step(job.model, layout, job.cluster, job.tokens, job.precision))
+        plan = Plan(layout, "", count, size, step(job, layout))
         if axes not in best or plan.step.total < best[axes].step.total:
             best[axes] = plan
-    found.fits = sorted(best.values(), key=lambda plan: (plan.step.total, plan.axes))
-    found.refused = Counter(reason for axes, reason in failed.items() if axes not in best)
-    found.tried = len(best.keys() | failed.keys())
-    return found
+    result.fits = sorted(best.values(), key=lambda plan: (plan.step.total, plan.axes))
+    result.refused = Counter(reason for axes, reason in failed.items() if axes not in best)
+    result.tried = len(best.keys() | failed.keys())
+    return result
 
 
 def meshes(job: Job) -> Iterator[Layout]:
@@ -136,27 +108,27 @@ def meshes(job: Job) -> Iterator[Layout]:
             for pp in divisors(gpus // tp // cp):
                 data = gpus // tp // cp // pp
                 for shard in divisors(data):
-                    for ep in [one for one in divisors(data * cp) if one <= 64] if model.experts else (1,):
+                    for ep in [ep for ep in divisors(data * cp) if ep <= 64] if model.experts else (1,):
                         yield from _ways(Layout(pp, data // shard, shard, cp, tp, ep))
 
 
 def _ways(layout: Layout) -> Iterator[Layout]:
-    axes = (layout.pp, layout.dp, layout.shard, layout.cp, layout.tp, layout.ep)
     for zero in (1, 2, 3) if layout.shard > 1 else (0,):
         for micro_batch in (1, 2, 4, 8) if layout.pp == 1 else (1, 2):
             for recompute in (False, True):
                 for chunks in (1,) if layout.pp == 1 else (1, 2, 4):
-                    yield Layout(*axes, zero, micro_batch, recompute, chunks)
+                    yield Layout(*layout.axes, zero, micro_batch, recompute, chunks)
 
 
 def simple(job: Job) -> dict[str, Layout]:
-    """The meshes that people ask about first, each axis alone as far as it goes; on one node some are the same."""
+    """The meshes that people ask about first, each axis as far as it goes without another; on one node some are the
+    same."""
     gpus, node = job.cluster.gpus, min(job.cluster.gpus, job.cluster.per_node)
-    found = {"dp alone (DDP)": Layout(dp=gpus), "shard alone (FSDP)": Layout(shard=gpus)}
+    layouts = {"dp alone (DDP)": Layout(dp=gpus), "shard alone (FSDP)": Layout(shard=gpus)}
     if gpus == node:
-        return {**found, "tp alone": Layout(tp=node), "pp alone": Layout(pp=node)}
+        return {**layouts, "tp alone": Layout(tp=node), "pp alone": Layout(pp=node)}
     return {
-        **found,
+        **layouts,
         "shard in a node, dp between (HSDP)": Layout(shard=node, dp=gpus // node),
         "tp in a node, dp between": Layout(tp=node, dp=gpus // node),
         "tp in a node, shard between": Layout(tp=node, shard=gpus // node),
@@ -168,14 +140,12 @@ def best_way(job: Job, layout: Layout) -> Plan:
     """The quickest way that fits to run an update on these axes, else the smallest, else why it is refused."""
     plans = [evaluate(job, way) for way in _ways(layout)]
     possible = [plan for plan in plans if not plan.refused]
-    if not possible:
-        return plans[0]
     fitting = [plan for plan in possible if plan.memory.total <= job.limit]
-    return (
-        min(fitting, key=lambda plan: plan.step.total) if fitting else min(possible, key=lambda plan: plan.memory.total)
-    )
+    if fitting:
+        return min(fitting, key=lambda plan: plan.step.total)
+    return min(possible, key=lambda plan: plan.memory.total, default=plans[0])
 
 
 def divisors(number: int) -> list[int]:
-    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
-    return small + [number // one for one in reversed(small) if one * one != number]
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return small + [number // divisor for divisor in reversed(small) if divisor**2 != number]

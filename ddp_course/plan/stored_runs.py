@@ -1,4 +1,4 @@
-"""What notebook 15 measured on its authors' machine, for machines on which no cluster can be made of namespaces.
+"""The measurements of notebook 15 on its authors' machine, for machines on which no cluster can be made of namespaces.
 
 A run of the notebook writes notebooks/scripts/15_measured.json. After one on a quiet machine:
 cp notebooks/scripts/15_measured.json ddp_course/plan/stored/steps.json
@@ -23,12 +23,12 @@ def save(results: Mapping[int, Mapping[int, dict]], file: Path = FILE) -> None:
 def load(file: Path = FILE) -> dict[int, dict[int, dict]]:
     """The same again, with its whole numbers as keys."""
     stored = json.loads(file.read_text())
-    return {int(nodes): {int(rank): found for rank, found in ranks.items()} for nodes, ranks in stored.items()}
+    return {int(nodes): {int(rank): report for rank, report in ranks.items()} for nodes, ranks in stored.items()}
 
 
 def _short(value):
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, Mapping):
-        return {key: _short(one) for key, one in value.items()}
-    return [_short(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _short(item) for key, item in value.items()}
+    return [_short(item) for item in value] if isinstance(value, list | tuple) else value

@@ -6,35 +6,12 @@ all-reduces in 22, a pipeline's vectors and its bubble in 23, the ring of keys a
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ddp_course.base.errors import InputError
-from ddp_course.plan.cluster_step import BYTES_OF_UPDATE
-from ddp_course.plan.hardware import ASSUMED, GPU, GPUS, check_gpus
-from ddp_course.plan.memory import COMPUTED, Layout, Model, layers_here, stage_parameters
-
-KERNELS = 0.55  # of the peak, while a GPU computes; assumed
-LINK_SHARE = ASSUMED["link_share"].middle
-INSIDE_LATENCY, BETWEEN_LATENCY = 2e-6, ASSUMED["latency"].middle
-FROM = {"tp": "22", "cp": "24", "shard": "17", "dp": "04", "pp": "23", "ep": "24"}  # the notebook of each axis
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """link: of one network card, one per GPU, in bytes per second."""
-
-    gpus: int
-    memory: float
-    link: float
-    gpu: GPU = field(default_factory=lambda: GPUS["h100"])
-    per_node: int = 8
-    kernels: float = KERNELS
-    link_share: float = LINK_SHARE  # of the links' speed, as messages reach it
-
-    def __post_init__(self):
-        check_gpus(self.gpus, self.per_node)
-        if not 0 < self.kernels <= 1:
-            raise InputError(f"--kernels is a share of the peak above 0 and at most 1, got {self.kernels:g}")
+from ddp_course.plan.assumptions import BETWEEN_LATENCY, INSIDE_LATENCY
+from ddp_course.plan.job import Cluster, Job, Model
+from ddp_course.plan.memory import BYTES_PER_STEP, COMPUTED, Layout, layers_here, stage_parameters
 
 
 @dataclass(frozen=True)
@@ -64,56 +41,40 @@ def bubble(layout: Layout, count: int) -> float:
     return (layout.pp - 1) / (layout.chunks * count)
 
 
-def traffic(model: Model, layout: Layout, cluster: Cluster, tokens: float, precision: str = "bf16") -> list[Traffic]:
+def traffic(job: Job, layout: Layout) -> list[Traffic]:
     """Of each axis with more than one rank."""
-    count, size, layers = micro_batches(model, layout, tokens), COMPUTED[precision], layers_here(model, layout)
-    vectors = size * model.width * tokens / (layout.dp * layout.shard * layout.cp)  # one per token of this rank
+    model, cluster = job.model, job.cluster
+    count, size, layers = micro_batches(model, layout, job.tokens), COMPUTED[job.precision], layers_here(model, layout)
+    vectors = size * model.width * job.tokens / (layout.dp * layout.shard * layout.cp)  # one per token of this rank
     common, experts = stage_parameters(model, layout)
     passes = 1 + 1.5 * layout.recomputed if layout.recompute else 1  # the forward's messages once more
-    found = []
+    pp, dp, tp, cp = layout.pp, layout.dp, layout.tp, layout.cp
+    axes = []
 
     def add(axis, ranks, stride, sent, messages, how="waited"):
         if ranks > 1:
-            found.append(Traffic(axis, sent, *_over(cluster, axis, ranks, stride, sent, messages), how))
+            axes.append(Traffic(axis, sent, *_over(cluster, axis, ranks, stride, sent, messages), how))
 
     def ring(ranks):
         return (ranks - 1) / ranks
 
-    add("tp", layout.tp, 1, passes * 4 * layers * 2 * ring(layout.tp) * vectors, passes * 4 * layers * count)
-    add(
-        "cp",
-        layout.cp,
-        layout.tp,
-        passes * 4 * (layout.cp - 1) * layers * vectors * model.key_values / layout.tp,
-        passes * 2 * (layout.cp - 1) * layers * count,
-    )
+    add("tp", tp, 1, passes * 4 * layers * 2 * ring(tp) * vectors, passes * 4 * layers * count)
+    pairs, rounds = vectors * model.key_values / tp, passes * (cp - 1) * layers
+    add("cp", cp, tp, 4 * rounds * pairs, 2 * rounds * count)
     mixed = layers * (model.expert_layers or model.layers) / model.layers  # there and back, forward and backward
     numbers = vectors * (model.expert_bytes or size) / size
-    add(
-        "ep",
-        layout.ep,
-        layout.tp,
-        passes * 4 * model.chosen * mixed * numbers * ring(layout.ep),
-        passes * 4 * mixed * count,
-        "all" if layout.hides_experts else "waited",
-    )
+    sent = passes * 4 * model.chosen * mixed * numbers * ring(layout.ep)
+    add("ep", layout.ep, tp, sent, passes * 4 * mixed * count, "all" if layout.hides_experts else "waited")
     zero, shards = layout.zero if layout.shards > 1 else 0, layout.shards
     copies = max(1, shards // layout.ep)
     scattered = {0: 0, 1: 1, 2: count, 3: count}[zero]
     gathered = {0: 0, 1: 1, 2: 1, 3: 2 * count}[zero]
-    part = ring(shards) * common + ring(copies) * experts
-    add(
-        "shard",
-        shards,
-        layout.tp,
-        part * (scattered * layout.gradient_bytes + gathered * size),
-        layers * (scattered + gathered),
-        "last" if zero == 1 else "all",
-    )
-    own, replicas = common / shards + experts / copies, layout.dp * (layout.cp if shards == 1 else 1)
-    add("dp", replicas, layout.tp * shards, 2 * ring(replicas) * layout.gradient_bytes * own, layers, "last")
-    add("pp", layout.pp, layout.gpus // layout.pp, 2 * layout.chunks * vectors, 2 * layout.chunks * count, "all")
-    return found
+    sent = (ring(shards) * common + ring(copies) * experts) * (scattered * layout.gradient_bytes + gathered * size)
+    add("shard", shards, tp, sent, layers * (scattered + gathered), "last" if zero == 1 else "all")
+    own, replicas = common / shards + experts / copies, dp * (cp if shards == 1 else 1)
+    add("dp", replicas, tp * shards, 2 * ring(replicas) * layout.gradient_bytes * own, layers, "last")
+    add("pp", pp, layout.gpus // pp, 2 * layout.chunks * vectors, 2 * layout.chunks * count, "all")
+    return axes
 
 
 def _over(cluster: Cluster, axis: str, ranks: int, stride: int, sent: float, messages: float) -> tuple[str, float]:
@@ -142,29 +103,31 @@ class Step:
     mfu: float
     sent: list[Traffic]
 
+    @property
+    def idle_share(self) -> float:
+        return self.bubble / (1 + self.bubble)
 
-def step(model: Model, layout: Layout, cluster: Cluster, tokens: float, precision: str = "bf16", exposed=None) -> Step:
+
+def step(job: Job, layout: Layout, exposed: float | None = None) -> Step:
     """An update. tp, cp and ep are waited for; shard and pp hide behind the computation as far as it lasts; what is
     sent once, gradients under dp and ZeRO-1, hides behind the last micro-batch's backward pass. exposed: not by these
     rules, but this share of all messages is waited for."""
-    count, sent = micro_batches(model, layout, tokens), traffic(model, layout, cluster, tokens, precision)
-    useful = tokens * model.flops_per_token / (cluster.gpus * cluster.gpu.flops)
-    kernels = cluster.kernels * (0.5 if precision == "fp32" else 1)  # TF32 has half the peak
+    model, cluster = job.model, job.cluster
+    count, sent = micro_batches(model, layout, job.tokens), traffic(job, layout)
+    useful = job.tokens * model.flops_per_token / (cluster.gpus * cluster.gpu.flops)
+    kernels = cluster.kernels * (0.5 if job.precision == "fp32" else 1)  # TF32 has half the peak
     fullest = layers_here(model, layout) * layout.pp / model.layers  # the stage that the others wait for
     computing = useful / kernels * fullest * (1 + layout.recomputed if layout.recompute else 1)
-    parts = {how: sum(one.seconds for one in sent if one.how == how) for how in ("waited", "all", "last")}
+    parts = {how: sum(axis.seconds for axis in sent if axis.how == how) for how in ("waited", "all", "last")}
     idle = bubble(layout, count)
     if exposed is None:
-        waiting = (
-            parts["waited"] * (1 + idle)
-            + max(0.0, parts["all"] - computing)
-            + max(0.0, parts["last"] - 2 / 3 * computing / count)
-        )
+        last = max(0.0, parts["last"] - 2 / 3 * computing / count)
+        waiting = parts["waited"] * (1 + idle) + max(0.0, parts["all"] - computing) + last
     else:
         waiting = exposed * sum(parts.values())
     common, experts = stage_parameters(model, layout)
     if layout.zero and layout.shards > 1:
         common, experts = common / layout.shards, experts / max(1, layout.shards // layout.ep)
-    updating = BYTES_OF_UPDATE * (common + experts) / cluster.gpu.memory_speed
+    updating = BYTES_PER_STEP * (common + experts) / cluster.gpu.memory_speed
     total = computing * (1 + idle) + waiting + updating
     return Step(computing, idle, waiting, updating, total, useful / total, sent)

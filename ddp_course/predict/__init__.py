@@ -1,1 +1,1 @@
-"""How long a step of data parallel training takes, before it is run: links, computation, DDP's schedule."""
+"""The command that predicts a step of plain DDP; all of it is in `ddp_course.plan`."""

@@ -5,29 +5,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from ddp_course.base.hardware import GPUS
 from ddp_course.distributed.process_group import World
-
-# Dense FLOP/s on one GPU, in 10^12, as its maker states them: half precision (float32 sums), TF32, float32.
-# The first name that is found in the device's own name counts.
-PEAKS = {
-    "GB200": (2500, 1250, 80),
-    "B200": (2250, 1125, 75),
-    "GH200": (989, 494, 67),
-    "H200": (989, 494, 67),
-    "H100 PCIe": (756, 378, 51),
-    "H100 NVL": (835, 417, 60),
-    "H100": (989, 494, 67),
-    "A100": (312, 156, 19.5),
-    "A10G": (70, 35, 31.2),
-    "A10": (125, 62.5, 31.2),
-    "A40": (150, 75, 37.4),
-    "L40S": (362, 183, 91.6),
-    "L4": (121, 60, 30.3),
-    "V100": (125, 15.7, 15.7),
-    "T4": (65, 8.1, 8.1),
-    "RTX 4090": (165, 82.6, 82.6),
-    "RTX 3090": (71, 35.6, 35.6),
-}
 
 
 def peak_per_second(world: World, precision: str, flops: float) -> float | None:
@@ -43,9 +22,9 @@ def peak_per_second(world: World, precision: str, flops: float) -> float | None:
 
 def peak_flops(device_name: str, precision: str) -> float | None:
     """The stated FLOP/s of one GPU for matrix products in this precision; None if not known."""
-    column = {"bfloat16": 0, "float16": 0, "tf32": 1, "float32": 2}.get(precision)
-    stated = next((peaks for name, peaks in PEAKS.items() if name in device_name), None)
-    return None if stated is None or column is None else stated[column] * 1e12
+    column = {"bfloat16": "flops", "float16": "flops", "tf32": "tf32", "float32": "float32"}.get(precision)
+    gpu = next((gpu for name, gpu in GPUS.items() if name in device_name), None)
+    return getattr(gpu, column) if gpu and column else None
 
 
 def copied_ahead(batches: Iterable[tuple[Tensor, ...]], device: torch.device) -> Iterator[tuple[Tensor, ...]]:

@@ -1,0 +1,150 @@
+"""The step of plain DDP that nobody has run yet: from a job to seconds, with an interval.
+
+Four numbers are rarely known: the share of its peak that a GPU reaches (MFU), the share of a link that an all-reduce
+reaches, the latency of a message, and how much a GPU's computation varies. Each is a range. The interval comes from
+drawing all of them; which one to measure comes from fixing one after the other.
+"""
+
+import math
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from ddp_course.base.errors import InputError
+from ddp_course.plan import all_reduce, models
+from ddp_course.plan.assumptions import ASSUMED, INSIDE_LATENCY, Range
+from ddp_course.plan.job import Job
+from ddp_course.plan.link import Link
+from ddp_course.plan.memory import BYTES_PER_STEP
+from ddp_course.plan.schedule import BUCKET, MIB, Compute, simulate
+
+DRAWS = 100
+MOST_BUCKETS = 300  # are simulated one by one; of more, several together: the last one then is 1/300 of all
+gradients = lru_cache(models.gradients)
+
+
+@dataclass(frozen=True)
+class DDP:
+    """A job under DDP. micro_batch: windows per GPU, at most. strong: other numbers of GPUs divide the same update;
+    else each GPU keeps its windows."""
+
+    job: Job
+    ranges: Mapping[str, Range] = field(default_factory=lambda: ASSUMED)
+    micro_batch: int = 8
+    strong: bool = False
+    bucket_mib: float | None = None
+    gradient_bytes: float = 4  # per element sent
+
+    def __post_init__(self):
+        if self.bucket_mib is not None and not self.bucket_mib > 0:
+            raise InputError(f"a bucket's limit is above 0 MiB, got {self.bucket_mib:g}")
+
+    @property
+    def gpus(self) -> int:
+        return self.job.cluster.gpus
+
+    def on(self, gpus: int) -> "DDP":
+        """The same work on another number of GPUs."""
+        tokens = self.job.tokens if self.strong else self.job.tokens // self.gpus * gpus
+        return replace(self, job=replace(self.job, cluster=replace(self.job.cluster, gpus=gpus), tokens=tokens))
+
+    def micro_batches(self) -> tuple[int, int]:
+        """Windows of a GPU's micro-batch, and micro-batches per update."""
+        windows, rest = divmod(self.job.windows, self.gpus)
+        size = min(windows, self.micro_batch)
+        if rest or not windows or windows % size:
+            raise InputError(
+                f"a global batch of {self.job.windows} windows does not divide into {self.gpus} GPUs with "
+                f"micro-batches of {self.micro_batch}"
+            )
+        return size, windows // size
+
+    def seconds(self, known: Mapping[str, float]) -> float:
+        """Of one step, with one number for each of the four."""
+        model, cluster, (size, count) = self.job.model, self.job.cluster, self.micro_batches()
+        whole = size * model.context * model.flops_per_token / (cluster.gpu.flops * known["mfu"])
+        optimizer = BYTES_PER_STEP * model.parameters / cluster.gpu.memory_speed
+        slowest = 1 + known["spread"] * expected_maximum(self.gpus)
+        compute = Compute(whole / 3, 2 * whole / 3, optimizer).scaled(slowest)
+        nodes, in_node = max(1, self.gpus // cluster.per_node), min(self.gpus, cluster.per_node)
+        inside = Link(INSIDE_LATENCY, cluster.gpu.inside * known["link_share"])
+        between = Link(known["latency"], cluster.link * known["link_share"])
+
+        def reduce(size: float) -> float:
+            return all_reduce.pipelined(size, nodes, in_node, inside, between, min(cluster.cards or in_node, in_node))
+
+        sent = gradients(model, self.gradient_bytes)
+        return simulate(compute, sent, reduce, bucket_mib=self._bucket_mib(), accumulation=count).seconds
+
+    def _bucket_mib(self) -> float | None:
+        least = self.job.model.parameters * self.gradient_bytes / MIB / MOST_BUCKETS
+        return max(self.bucket_mib, least) if self.bucket_mib else least if least > BUCKET / MIB else None
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median, and what nine in ten draws lie between."""
+
+    low: float
+    middle: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        return math.log(self.high / self.low)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """For one number of GPUs."""
+
+    gpus: int
+    step: Interval
+    tokens_per_s: Interval
+    speed_up: Interval
+    efficiency: Interval
+
+
+def predict_step(ddp: DDP, draws: int = DRAWS) -> Prediction:
+    """Step time, tokens per second, and speed-up over one GPU that does the same work."""
+    single, tokens = ddp.on(1), ddp.job.tokens
+    steps, rates, gains = [], [], []
+    for known in _draws(ddp.ranges, draws):
+        steps.append(ddp.seconds(known))
+        rates.append(tokens / steps[-1])
+        gains.append(rates[-1] * single.seconds(known) / single.job.tokens)
+    return Prediction(ddp.gpus, *map(_interval, (steps, rates, gains, [gain / ddp.gpus for gain in gains])))
+
+
+def worth_measuring(ddp: DDP, draws: int = DRAWS) -> dict[str, dict[str, float]]:
+    """For each number that is still a range: by which share knowing it narrows the interval of step and efficiency."""
+    whole, narrowed = predict_step(ddp, draws), {}
+    for name, unknown in ddp.ranges.items():
+        if not unknown.known:
+            fixed = {**ddp.ranges, name: Range(unknown.middle, unknown.middle)}
+            prediction = predict_step(replace(ddp, ranges=fixed), draws)
+            narrowed[name] = {
+                target: 1 - getattr(prediction, target).width / max(getattr(whole, target).width, 1e-12)
+                for target in ("step", "efficiency")
+            }
+    return narrowed
+
+
+def expected_maximum(count: int) -> float:
+    """Of `count` draws from a normal distribution, in standard deviations (Blom's approximation). A step waits for its
+    slowest rank."""
+    return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
+
+
+def _draws(ranges: Mapping[str, Range], draws: int):
+    chance = random.Random(0)
+    for _ in range(1 if all(range_.known for range_ in ranges.values()) else draws):
+        yield {name: range_.at(chance.random()) for name, range_ in ranges.items()}
+
+
+def _interval(values: Sequence[float]) -> Interval:
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return Interval(ordered[round(0.05 * last)], statistics.median(ordered), ordered[round(0.95 * last)])

@@ -1,0 +1,159 @@
+"""The flags of both commands, `plan` and `predict`, and how their values are read."""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+from ddp_course.base import hardware
+from ddp_course.base.errors import InputError, in_one_line
+from ddp_course.base.parser import Parser
+from ddp_course.plan.assumptions import ASSUMED, KERNELS, Range
+from ddp_course.plan.job import Cluster
+from ddp_course.plan.memory import STATE
+from ddp_course.plan.models import MODELS
+
+GPUS = {name.lower(): gpu for name, gpu in reversed(hardware.GPUS.items()) if gpu.memory}
+GPU, LARGEST = "h100", 10**9
+UNITS = {"b": 1 / 8, "bit": 1 / 8, "B": 1.0}
+PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
+
+
+def _parser(command: str, description: str | None, required: bool) -> Parser:
+    """With the flags that both commands have."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog=f"python -m ddp_course.{command}", description=description, formatter_class=form)
+    add = parser.add_argument
+    add("--gpus", type=int, required=required, help="GPUs of the whole job")
+    link = "of one network card, one per GPU: 400Gb (bits) or 50GB (bytes)"
+    add("--link", metavar="SPEED", required=required, help=link)
+    add("--gpu", help=f"for its speed: {', '.join(GPUS)} ({GPU})")
+    add("--peak-tflops", type=float, metavar="T", help="of another GPU, dense, in the precision of the training")
+    add("--gpus-per-node", type=int, default=8, metavar="N", help="(%(default)s)")
+    add("--inside", metavar="SPEED", help="of the links inside a node, one way; the GPU's NVLink if not given")
+    return parser
+
+
+def plan_parser(description: str | None = None) -> Parser:
+    parser = _parser("plan", description, required=False)
+    add = parser.add_argument
+    add("--published", action="store_true", help="check the plan against published meshes; needs no other flag")
+    add("--params", help="parameters: 7e9, 7B or 350M")
+    add("--memory", metavar="SIZE", help="of a GPU: 80GB (as its maker counts, 2^30 bytes each)")
+    add("--layers", type=int, help="derived from --params if not given, as the next two")
+    add("--width", type=int, help="of the residual stream")
+    add("--heads", type=int, help="of attention: tp divides them")
+    add("--context", type=int, default=4096, help="tokens per window (%(default)s)")
+    add("--vocabulary", type=int, help="tokens of the vocabulary (128,000; 50,000 below 2B parameters)")
+    add("--key-value-heads", type=int, metavar="N", help="as many as --heads if not given")
+    add("--mlp", type=int, metavar="UNITS", help="of an MLP's inner layer (4 times the width, 8/3 if --gated)")
+    add("--gated", action="store_true", help="the MLP has three matrices (SwiGLU, as Llama's), not two")
+    add("--tokens-per-update", type=float, metavar="N", help="of all GPUs (about 4 million)")
+    add("--precision", default="bf16", choices=STATE, help="(%(default)s)")
+    add("--kernels", type=float, default=KERNELS, help="share of the peak while a GPU computes (%(default)s)")
+    add("--active", metavar="N", help="of a mixture of experts: parameters that a token meets")
+    add("--expert-params", metavar="N", help="of a mixture of experts: parameters in its experts")
+    add("--experts-per-token", type=int, default=2, metavar="N", help="(%(default)s)")
+    return parser
+
+
+def predict_parser(description: str | None = None) -> Parser:
+    parser = _parser("predict", description, required=True)
+    add = parser.add_argument
+    add("--model", default="gpt2", help=f"{', '.join(MODELS)}, or a number of parameters such as 350M (%(default)s)")
+    add("--cards-per-node", type=int, metavar="N", help="network cards of a node; one per GPU if not given")
+    add("--micro-batch", type=int, default=8, metavar="W", help="windows per GPU (%(default)s)")
+    add("--accumulation", type=int, default=1, metavar="N", help="micro-batches per update (%(default)s)")
+    add("--global-batch", type=int, metavar="W", help="windows per update of all GPUs: strong scaling, else weak")
+    add("--context", type=int, metavar="TOKENS", help="per window; the model's if not given")
+    add("--bucket-mib", type=float, metavar="MIB", help="DDP's bucket_cap_mb; 1 for the first and 25 if not given")
+    add("--gradient-bytes", type=float, default=4, metavar="B", help="per element sent; 2 with bf16 (%(default)s)")
+    add("--mfu", help=f"share of the peak: a number or a range ({_assumed('mfu')})")
+    add("--micro-batch-seconds", type=float, metavar="S", help="measured on one GPU; takes the place of --mfu")
+    add("--link-share", help=f"of the links' speed, as all-reduces reach it ({_assumed('link_share')})")
+    add("--latency-us", help=f"microseconds per message between nodes ({_assumed('latency', 1e6)})")
+    add("--spread", help=f"of a GPU's computation, relative ({_assumed('spread')})")
+    add("--tokens", type=float, metavar="N", help="of the whole run, such as 300e9: how many days")
+    add("--price", type=float, metavar="P", help="per GPU and hour: what a million tokens cost")
+    return parser
+
+
+def _assumed(name: str, factor: float = 1.0) -> str:
+    return f"{ASSUMED[name].low * factor:g}-{ASSUMED[name].high * factor:g}"
+
+
+def read_cluster(flags: argparse.Namespace, memory: str | None = None, **more) -> Cluster:
+    """memory: of a GPU; its data sheet's if not given."""
+    name = (flags.gpu or GPU).lower()
+    if name not in GPUS:
+        raise InputError(f"no GPU {flags.gpu!r}; there are {', '.join(GPUS)}. For another one, give --peak-tflops")
+    gpu = GPUS[name]
+    if flags.peak_tflops is not None:
+        gpu = replace(gpu, flops=above_0(flags.peak_tflops, "--peak-tflops") * 1e12)
+    if flags.inside:
+        gpu = replace(gpu, inside=bytes_per_second(flags.inside))
+    size = read_memory(memory) if memory else gpu.memory
+    return Cluster(flags.gpus, size, bytes_per_second(flags.link), gpu, flags.gpus_per_node, **more)
+
+
+def check_counts(flags: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        value, flag = getattr(flags, name), f"--{name.replace('_', '-')}"
+        if value is not None and value < 1:
+            raise InputError(f"{flag} is at least 1, got {value}")
+        if value is not None and value > LARGEST:
+            raise InputError(f"{flag} is at most {LARGEST:,}, got {value:,}")
+
+
+def above_0(number: float, flag: str) -> float:
+    if not 0 < number < float("inf"):
+        raise InputError(f"{flag} is above 0, got {number:g}")
+    return number
+
+
+def bytes_per_second(text: str) -> float:
+    """The speed in "400Gb", "100 Mbit/s" (bits) or "450GB" (bytes), in bytes per second."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([kKMmGgTt]?)(bit|b|B)s?(?:/s|ps)?\s*", text)
+    if not match or float(match[1]) == 0:
+        raise InputError(f"cannot read the speed {text!r}; write bits as in 400Gb or 100Mbit, or bytes as in 450GB")
+    return float(match[1]) * PREFIXES[match[2].lower()] * UNITS[match[3]]
+
+
+def read_memory(text: str) -> float:
+    """GPU makers' GB have 2^30 bytes: an 80 GB card has 80 GiB."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*)\s*(?:GB|GiB|G|gb)\s*", text)
+    if not match or not float(match[1]):
+        raise InputError(f"cannot read the memory {text!r}; write it as 80GB")
+    return float(match[1]) * 2**30
+
+
+def read_parameters(text: str, flag: str) -> float:
+    """7e9, 7B, 350M."""
+    match = re.fullmatch(r"(\d+\.?\d*(?:[eE]\+?\d+)?)([kKmMbBtT]?)", text.strip())
+    number = float(match[1]) * PREFIXES[match[2].lower()] if match else 0
+    if not 1e5 <= number <= 1e14:
+        raise InputError(f"{flag} is a number of parameters from 0.1M to 100T, such as 7e9, 7B or 350M, got {text!r}")
+    return number
+
+
+def read_range(text: str, flag: str, most: float = float("inf")) -> Range:
+    """ "0.4" (measured) or "0.3-0.5"."""
+    try:
+        ends = [float(part) for part in text.split("-")] if not text.lower().count("e-") else [float(text)]
+        if len(ends) > 2 or ends[-1] > most:
+            raise ValueError
+        return Range(ends[0], ends[-1])
+    except (ValueError, InputError):
+        limit = f" of at most {most:g}" if most < float("inf") else ""
+        raise InputError(f"{flag} is a number{limit} such as 0.4, or a range such as 0.3-0.5, got {text!r}") from None
+
+
+def print_report(parser: Parser, report: Callable[[argparse.Namespace], str], arguments: list[str] | None) -> int:
+    """A command's exit code: 2 with one sentence for what makes no sense."""
+    try:
+        print(report(parser.parse_args(arguments)))
+    except InputError as error:
+        print(f"error: {in_one_line(error)}", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,131 @@
+"""The job that the flags of `predict` describe, and its step on every number of GPUs up to theirs."""
+
+import argparse
+from dataclasses import replace
+
+from ddp_course.base.errors import InputError
+from ddp_course.base.quantity import format_number, with_prefix
+from ddp_course.plan.assumptions import ASSUMED, Range
+from ddp_course.plan.ddp_step import DDP, Interval, Prediction, predict_step, worth_measuring
+from ddp_course.plan.flags import above_0, check_counts, read_cluster, read_range
+from ddp_course.plan.job import Job
+from ddp_course.plan.memory import STATE
+from ddp_course.plan.models import named_model
+
+MEASUREMENTS = {  # range: its name in a sentence, how to measure it, the flag that takes the result
+    "mfu": ("the time of a micro-batch", "time forward and backward on one GPU", "--micro-batch-seconds"),
+    "link_share": (
+        "the bandwidth of an all-reduce",
+        "nccl-tests' all_reduce_perf, busbw over the link's speed",
+        "--link-share",
+    ),
+    "latency": ("the latency of a message", "half the time of an 8-byte all-reduce of two nodes", "--latency-us"),
+    "spread": ("the spread of a GPU's step", "standard deviation over mean of 100 steps on one GPU", "--spread"),
+}
+
+
+def ddp_from(flags: argparse.Namespace) -> DDP:
+    """Raises InputError for what makes no sense."""
+    check_counts(flags, "context", "micro_batch", "accumulation", "global_batch")
+    model, cluster = named_model(flags.model), read_cluster(flags, cards=flags.cards_per_node)
+    model = replace(model, context=flags.context or model.context)
+    windows = flags.global_batch or flags.gpus * flags.micro_batch * flags.accumulation
+    return DDP(
+        Job(model, cluster, windows * model.context),
+        _ranges(flags, flags.micro_batch * model.context * model.flops_per_token / cluster.gpu.flops),
+        flags.micro_batch,
+        flags.global_batch is not None,
+        flags.bucket_mib,
+        above_0(flags.gradient_bytes, "--gradient-bytes"),
+    )
+
+
+def _ranges(flags: argparse.Namespace, seconds_at_peak: float) -> dict[str, Range]:
+    """seconds_at_peak: of a micro-batch, if the GPU reached its stated FLOP/s."""
+    ranges, measured = dict(ASSUMED), flags.micro_batch_seconds
+    for name in ("mfu", "link_share", "spread"):
+        text, flag = getattr(flags, name), f"--{name.replace('_', '-')}"
+        if text is not None:
+            ranges[name] = read_range(text, flag, most=1)
+            if name != "spread" and not ranges[name].low:
+                raise InputError(f"{flag} is above 0, got {text!r}")
+    if flags.latency_us is not None:
+        micro = read_range(flags.latency_us, "--latency-us")
+        ranges["latency"] = Range(micro.low / 1e6, micro.high / 1e6)
+    if measured is not None:
+        if flags.mfu is not None:
+            raise InputError("--mfu and --micro-batch-seconds say the same twice; give one of them")
+        share = seconds_at_peak / above_0(measured, "--micro-batch-seconds")
+        if share > 1:
+            raise InputError(
+                f"a micro-batch in {measured:g} s would be {share:.0%} of the GPU's peak; is --gpu, --micro-batch or "
+                "--context another one?"
+            )
+        ranges["mfu"] = Range(share, share)
+    return ranges
+
+
+def prediction_report(flags: argparse.Namespace) -> str:
+    ddp = ddp_from(flags)
+    for name in ("tokens", "price"):
+        if getattr(flags, name) is not None:
+            above_0(getattr(flags, name), f"--{name}")
+    counts = [2**power for power in range(1, 30) if 2**power < ddp.gpus and _fits(ddp, 2**power)][-6:]
+    predictions = [predict_step(ddp.on(count)) for count in [*counts, ddp.gpus]]
+    model, gpu, rates = ddp.job.model, ddp.job.cluster.gpu, predictions[-1].tokens_per_s
+    lines = [
+        f"{format_number(model.parameters)} parameters, {format_number(ddp.job.tokens)} tokens per update, "
+        f"{'strong' if ddp.strong else 'weak'} scaling; median and 90 % interval",
+        "",
+        f"{'GPUs':>6}  {'ms per step':>24}  {'tokens/s':>30}  {'speed-up':>20}  {'efficiency':>18}",
+        *map(_row, predictions),
+    ]
+    replica = sum(STATE["fp32"]) * model.parameters
+    if replica > gpu.memory:
+        lines += [
+            "",
+            f"Note: weights, gradients and AdamW take {with_prefix(replica, 'B')} per GPU, which has "
+            f"{with_prefix(gpu.memory, 'B')}: DDP does not fit, shard it (notebook 17); python -m ddp_course.plan says "
+            "which meshes fit.",
+        ]
+    if flags.tokens:
+        days = [format_number(flags.tokens / rate / 86400) for rate in (rates.high, rates.low)]
+        lines += ["", f"{flags.tokens:.3g} tokens: {days[0]} to {days[1]} days"]
+    if flags.price:
+        cost = [format_number(flags.price * ddp.gpus / 3600 / rate * 1e6) for rate in (rates.high, rates.low)]
+        lines += ["", f"a million tokens cost {cost[0]} to {cost[1]}"]
+    return "\n".join([*lines, "", *_next_measurements(ddp)])
+
+
+def _next_measurements(ddp: DDP) -> list[str]:
+    worth, lines = worth_measuring(ddp), []
+    for target in ("step", "efficiency"):
+        best = max(worth, key=lambda name: worth[name][target], default=None)
+        if best is None or worth[best][target] < 0.01:
+            lines.append(f"To be surer of the {target}: nothing is left to measure; run it.")
+            continue
+        number, how, flag = MEASUREMENTS[best]
+        lines.append(
+            f"To be surer of the {target}: measure {number} ({how}), give it as {flag}; the interval becomes "
+            f"{worth[best][target]:.0%} narrower."
+        )
+    return lines
+
+
+def _fits(ddp: DDP, gpus: int) -> bool:
+    node = ddp.job.cluster.per_node
+    return (gpus <= node or gpus % node == 0) and (not ddp.strong or ddp.job.windows % gpus == 0)
+
+
+def _row(prediction: Prediction) -> str:
+    step, percent = _cell(prediction.step, 1e3), _cell(prediction.efficiency, 100, " %")
+    return (
+        f"{prediction.gpus:>6}  {step:>24}  {_cell(prediction.tokens_per_s):>30}  {_cell(prediction.speed_up):>20}  "
+        f"{percent:>18}"
+    )
+
+
+def _cell(interval: Interval, scale: float = 1, unit: str = "") -> str:
+    ends = (scale * end for end in (interval.low, interval.middle, interval.high))
+    low, middle, high = (format_number(float(f"{end:.3g}")) for end in ends)
+    return f"{middle}{unit} ({low}-{high})"
