@@ -16,7 +16,7 @@ from ddp_course.plan.derived import job_from
 from ddp_course.plan.flags import plan_parser, read_memory, read_parameters
 from ddp_course.plan.job import Cluster, Job, Model
 from ddp_course.plan.memory import Layout, memory, stage_parameters
-from ddp_course.plan.overview import NOTHING, overview
+from ddp_course.plan.report import NOTHING, overview
 from ddp_course.plan.search import best_way, cannot, divisors, evaluate, meshes, search
 from ddp_course.plan.traffic import bubble, micro_batches, step, traffic
 

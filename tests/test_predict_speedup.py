@@ -11,9 +11,8 @@ import warm
 
 from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
-from ddp_course.plan import all_reduce, ddp_step, stored_runs
+from ddp_course.plan import all_reduce, ddp_step, measurements
 from ddp_course.plan.assumptions import ASSUMED, Range
-from ddp_course.plan.contention import machine
 from ddp_course.plan.ddp_step import DDP, expected_maximum, predict_step, worth_measuring
 from ddp_course.plan.flags import bytes_per_second, read_range
 from ddp_course.plan.job import Cluster, Job
@@ -263,20 +262,9 @@ def test_flops_count_looked_up_rows_as_nothing_and_the_output_once():
     assert sum(gradient.cost for gradient in gradients(gpt2)) == pytest.approx(gpt2.parameters - 1024 * 768)
 
 
-def test_contention_is_read_off_and_extended():
-    records = [
-        {"processes": n, "forward": n / 2, "backward": n * factor, "optimizer": 0.1}
-        for n in (1, 2, 4)
-        for factor in (0.5, 1.0, 1.0, 1.1, 30)  # a lucky repeat, and a disturbed one
-    ]
-    found = machine(records)
-    assert found.compute(2) == Compute(1.0, 2.0, 0.1)
-    assert found.compute(3) == Compute(1.5, 3.0, pytest.approx(0.1)) and found.compute(8).backward == pytest.approx(8)
-    assert found.slowdown(4) == pytest.approx(4)
-    with pytest.raises(InputError, match="no measurement"):
-        machine([])
-    with pytest.raises(InputError, match="cannot be told"):
-        machine(records[:1]).compute(2)
+def test_the_usual_computation_is_neither_lucky_nor_disturbed():
+    records = [(factor / 2, factor, 0.1) for factor in (0.5, 1.0, 1.0, 1.1, 30)]
+    assert measurements.usual_compute(records) == Compute(0.5, 1.0, 0.1)
 
 
 # ---- a job that nobody has run ---------------------------------------------------------------------------------------
@@ -438,14 +426,14 @@ def test_results_can_be_stored():
 
 def test_stored_runs_come_back(tmp_path):
     runs = {2: {0: {"100mbit": {"compute": [[0.123456789, 1.0]], "steps": [[None, 1, [0.5]]]}}, 1: {}}}
-    stored_runs.save(runs, tmp_path / "kept" / "steps.json")
-    assert stored_runs.load(tmp_path / "kept" / "steps.json") == {
+    measurements.save(runs, tmp_path / "kept" / "steps.json")
+    assert measurements.load(tmp_path / "kept" / "steps.json") == {
         2: {0: {"100mbit": {"compute": [[0.1235, 1.0]], "steps": [[None, 1, [0.5]]]}}, 1: {}}
     }
 
 
 def test_the_runs_that_are_kept_have_what_the_notebook_shows():
-    kept = stored_runs.load()
+    kept = measurements.load()
     assert {nodes: sorted(ranks) for nodes, ranks in kept.items()} == {n: list(range(n)) for n in (1, 2, 3, 4)}
     for nodes, ranks in kept.items():
         assert len({tuple(found) for found in ranks.values()}) == 1 and len(ranks[0]) == (3 if nodes > 1 else 1)

@@ -62,15 +62,9 @@ class Published:
 _LLAMA = Model(405e9, 126, 16384, 128, 8192, 128256, key_values=8 / 128, mlp=53248 / 16384, keeps="fused")
 # A token goes to 8 of 256 experts, each of three matrices 7168 x 2048, in 58 of the layers, but to at most 4 nodes; in
 # one byte per number there, in two back, 1.5 on average. Heads of 192 for keys and 128 for values: 160 on average.
-_EXPERTS = {
-    "active": 37e9,
-    "experts": 58 * 256 * 3 * 7168 * 2048,
-    "chosen": 4,
-    "expert_layers": 58,
-    "expert_bytes": 1.5,
-}
-_LATENT = {"mlp": 9 * 2048 / 7168, "keeps": "fused", "attention": 128 * 160, "causal": True}
-_DEEPSEEK = Model(671e9, 61, 7168, 128, 4096, 129280, **_LATENT, **_EXPERTS)
+_EXPERTS = {"experts": 58 * 256 * 3 * 7168 * 2048, "chosen": 4, "expert_layers": 58, "expert_bytes": 1.5}
+_LAYERS = {"mlp": 9 * 2048 / 7168, "keeps": "fused", "attention": 128 * 160, "causal": True}
+_DEEPSEEK = Model(671e9, 61, 7168, 128, 4096, 129280, active=37e9, **_LAYERS, **_EXPERTS)
 _PALM = Model(540.35e9, 118, 18432, 48, 2048, 256_000, tables=1, key_values=1 / 48, keeps="gated", attention=48 * 256)
 _OLMO_32B = Model(32.2e9, 64, 5120, 40, 4096, 100352, key_values=8 / 40, mlp=27648 / 5120, keeps="gated")
 
@@ -86,10 +80,8 @@ def _h100(gpus: int, name: str = "H100", kernels: float = KERNELS) -> Cluster:
 def _llama(run: str, gpus: int, shard: int, mfu: float, reported: dict, context=8192, cp=1, note="") -> Published:
     """Gradients and optimizer sharded, weights not gathered again in backward: ZeRO-2. Interleaved; the number of
     chunks is not in the report, and its schedule trades micro-batches in flight against messages."""
-    job, layout = (
-        Job(replace(_LLAMA, context=context), _h100(gpus), 2**24),
-        Layout(16, 1, shard, cp, 8, zero=2, chunks=8),
-    )
+    job = Job(replace(_LLAMA, context=context), _h100(gpus), 2**24)
+    layout = Layout(16, 1, shard, cp, 8, zero=2, chunks=8)
     further = {"in_flight": True, "sent_once": True, "reported": reported, "note": note}
     return Published(f"Llama 3 405B, {run}", LLAMA_3, job, layout, mfu, Range(2, 8), **further)
 

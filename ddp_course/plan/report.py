@@ -1,14 +1,18 @@
 """A plan as text: its table, with the notebook of each number, and why other meshes are refused."""
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ddp_course.base.quantity import format_number, with_prefix
 from ddp_course.plan.assumptions import KERNELS, LINK_SHARE
+from ddp_course.plan.derived import job_from
+from ddp_course.plan.flags import plan_parser
 from ddp_course.plan.job import USABLE, Job
 from ddp_course.plan.memory import AXES, Layout
 from ddp_course.plan.search import SAME, Plan, SearchResult, best_way, search, simple
 
-SHOWN = 5
+SHOWN, ONE, NOTHING = 5, "one GPU", "does not fit"
 NOTEBOOKS = {
     **{"weights": "17", "gradients": "17", "optimizer": "17", "gathered": "17.3", "activations": "7b, 22, 23, 24"},
     **{"tp": "22", "cp": "24", "shard": "17", "dp": "04", "pp": "23", "ep": "24"},
@@ -23,8 +27,11 @@ here."""
 
 def name(plan: Plan) -> str:
     """The axes with more than one rank."""
-    axes = zip(AXES, plan.layout.axes, strict=True)
-    return " ".join(f"{axis} {ranks}" for axis, ranks in axes if ranks > 1) or "one GPU"
+    return " ".join(f"{axis} {ranks}" for axis, ranks in _axes(plan).items()) or ONE
+
+
+def _axes(plan: Plan) -> dict[str, int]:
+    return {axis: ranks for axis, ranks in zip(AXES, plan.layout.axes, strict=True) if ranks > 1}
 
 
 def way(plan: Plan) -> str:
@@ -59,6 +66,16 @@ def report(job: Job, derived: list[str], result: SearchResult) -> str:
         lines += ["", "The simple ones:"]
         lines += [f"  {title:34} {_verdict(job, layout, result)}" for title, layout in simple(job).items()]
     return "\n".join([*lines, "", UNKNOWN])
+
+
+def overview(sizes: Iterable[str], gpus: Iterable[int], memory: str = "80GB", link: str = "400Gb") -> dict:
+    """(size, number of GPUs) -> the axes of the simplest plan, such as "shard + tp", or that no mesh fits."""
+    axes = {}
+    for size, count in itertools.product(sizes, gpus):
+        flags = ["--params", size, "--gpus", str(count), "--memory", memory, "--link", link]
+        plans = search(job_from(plan_parser().parse_args(flags))[0])
+        axes[size, count] = " + ".join(_axes(plans.simplest())) or ONE if plans.fits else NOTHING
+    return axes
 
 
 def _nothing(job: Job, result: SearchResult) -> list[str]:

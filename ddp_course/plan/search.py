@@ -15,7 +15,7 @@ SAME = 1.05  # steps that differ by less than the model can tell
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known of one layout. refused: why it cannot run; empty if it can."""
+    """One layout, evaluated. refused: why it cannot run; empty if it can."""
 
     layout: Layout
     refused: str = ""
@@ -44,12 +44,13 @@ class SearchResult:
 
 
 def evaluate(job: Job, layout: Layout) -> Plan:
-    """Without the limit of the memory."""
+    """Without its step if the memory is too small."""
     reason = cannot(job, layout)
     if reason:
         return Plan(layout, reason)
     count = micro_batches(job.model, layout, job.tokens)
-    return Plan(layout, "", count, memory(job.model, layout, count, job.precision), step(job, layout))
+    size = memory(job.model, layout, count, job.precision)
+    return Plan(layout, "", count, size, step(job, layout) if size.total <= job.limit else None)
 
 
 def cannot(job: Job, layout: Layout) -> str:
@@ -78,21 +79,15 @@ def cannot(job: Job, layout: Layout) -> str:
 def search(job: Job, allowed: Callable[[Layout], bool] | None = None) -> SearchResult:
     """allowed: what a trainer can do; everything if not given."""
     result, best, failed = SearchResult(), {}, {}
-    for layout in filter(allowed, meshes(job)) if allowed else meshes(job):
-        axes = layout.axes
-        reason = cannot(job, layout)
-        if reason:
-            failed.setdefault(axes, reason)
-            continue
-        count = micro_batches(job.model, layout, job.tokens)
-        size = memory(job.model, layout, count, job.precision)
-        if size.total > job.limit:
+    for layout in filter(allowed, meshes(job)):
+        plan, axes = evaluate(job, layout), layout.axes
+        if plan.refused:
+            failed.setdefault(axes, plan.refused)
+        elif plan.step is None:
             failed[axes] = TOO_LARGE
-            if result.nearest is None or size.total < result.nearest.memory.total:
-                result.nearest = Plan(layout, "", count, size)
-            continue
-        plan = Plan(layout, "", count, size, step(job, layout))
-        if axes not in best or plan.step.total < best[axes].step.total:
+            if result.nearest is None or plan.memory.total < result.nearest.memory.total:
+                result.nearest = plan
+        elif axes not in best or plan.step.total < best[axes].step.total:
             best[axes] = plan
     result.fits = sorted(best.values(), key=lambda plan: (plan.step.total, plan.axes))
     result.refused = Counter(reason for axes, reason in failed.items() if axes not in best)
@@ -139,10 +134,10 @@ def simple(job: Job) -> dict[str, Layout]:
 def best_way(job: Job, layout: Layout) -> Plan:
     """The quickest way that fits to run an update on these axes, else the smallest, else why it is refused."""
     plans = [evaluate(job, way) for way in _ways(layout)]
-    possible = [plan for plan in plans if not plan.refused]
-    fitting = [plan for plan in possible if plan.memory.total <= job.limit]
+    fitting = [plan for plan in plans if plan.step]
     if fitting:
         return min(fitting, key=lambda plan: plan.step.total)
+    possible = [plan for plan in plans if not plan.refused]
     return min(possible, key=lambda plan: plan.memory.total, default=plans[0])
 
 

@@ -1,0 +1,39 @@
+"""Measurements of notebook 15: how long a process computes, and the runs on its authors' machine, which are shown where
+no cluster can be made of namespaces.
+
+A run of the notebook writes notebooks/scripts/15_measured.json. After one on a quiet machine:
+cp notebooks/scripts/15_measured.json ddp_course/plan/stored/steps.json
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ddp_course.base.atomic_file import replacing
+from ddp_course.plan.schedule import Compute
+
+FILE = Path(__file__).parent / "stored" / "steps.json"
+
+
+def usual(seconds: Sequence[float]) -> float:
+    """Their lower quartile: other programs disturb it less than the mean, and it is less lucky than the minimum."""
+    return sorted(seconds)[(len(seconds) - 1) // 4]
+
+
+def usual_compute(records: Sequence[Sequence[float]]) -> Compute:
+    """records: seconds of forward, backward and optimizer. Where ranks wait for each other, give the slowest rank's."""
+    return Compute(*map(usual, zip(*records, strict=True)))
+
+
+def save(results: Mapping[int, Mapping[int, dict]], file: Path = FILE) -> None:
+    """results: number of machines -> rank -> what the rank reported. Times keep four digits."""
+    file.parent.mkdir(exist_ok=True)
+    short = json.loads(json.dumps(results), parse_float=lambda digits: float(f"{float(digits):.4g}"))
+    with replacing(file) as stream:
+        stream.write(json.dumps(short, separators=(",", ":")) + "\n")
+
+
+def load(file: Path = FILE) -> dict[int, dict[int, dict]]:
+    """The same again, with its whole numbers as keys."""
+    stored = json.loads(file.read_text())
+    return {int(nodes): {int(rank): report for rank, report in ranks.items()} for nodes, ranks in stored.items()}
