@@ -77,6 +77,13 @@ def test_ctrl_c_while_modules_load_is_one_line(module):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+def test_the_doctors_old_command_names_the_new_one():
+    command = [sys.executable, "-m", "ddp_course.doctor", "run", "--nproc-per-node", "2", "train it.py"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    sentence = "error: the doctor is a package of its own: python -m ddp_doctor run --nproc-per-node 2 'train it.py'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", sentence)
+
+
 STATES = {"a file": None, "a list": "[]", "a number": "5", "empty": "{}", "a text for a pid": '{"pid": "x"}'}
 
 
