@@ -89,21 +89,21 @@ def text_of(question: str, name: str) -> str:
 
 
 def edited(base: str, edit: str) -> str:
-    """`base` with each place of `edit` changed, one after the other; see the top of this file for how an edit reads.
+    """`base` with each hunk of `edit` applied, one after the other; see the top of this file for how an edit reads.
 
     Raises InputError unless the lines that stay or go stand in `base` exactly once, one under the other.
     """
     lines = base.splitlines()
-    for place in dedent(edit).strip("\n").split("\n@@\n"):
-        changes = [line or " " for line in place.split("\n")]
+    for hunk in dedent(edit).strip("\n").split("\n@@\n"):
+        changes = [line or " " for line in hunk.split("\n")]
         if bad := [line for line in changes if line[0] not in " -+"]:
             raise InputError(f"a line of an edit begins with ' ', '-', '+' or is '@@', not {bad[0]!r}")
         old = [line[1:] for line in changes if line[0] in " -"]
         new = [line[1:] for line in changes if line[0] in " +"]
         starts = [start for start in range(len(lines)) if lines[start : start + len(old)] == old]
         if not old or old == new or len(starts) != 1:
-            found = "changes nothing" if old == new else f"stands there {len(starts)} times, not once"
-            raise InputError(f"{found}:\n" + "\n".join(old))
+            problem = "changes nothing" if old == new else f"stands there {len(starts)} times, not once"
+            raise InputError(f"{problem}:\n" + "\n".join(old))
         lines[starts[0] : starts[0] + len(old)] = new
     return "\n".join(lines) + "\n"
 

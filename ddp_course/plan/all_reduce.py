@@ -12,13 +12,13 @@ from ddp_course.plan.link import Link
 
 def ring(size: float, ranks: int, link: Link) -> float:
     """2(n - 1) messages of size / n bytes. The bytes that a rank sends approach 2 size; the messages grow with n."""
-    messages = 2 * (_count(ranks) - 1)
+    messages = 2 * (ranks - 1)
     return messages * (link.alpha + size / ranks / link.beta)
 
 
 def tree(size: float, ranks: int, link: Link) -> float:
     """Up a binary tree and down again, in small pieces one behind the other: few messages deep, the same bytes."""
-    return 2 * math.ceil(math.log2(_count(ranks))) * link.alpha + (2 * size / link.beta if ranks > 1 else 0.0)
+    return 2 * math.ceil(math.log2(ranks)) * link.alpha + (2 * size / link.beta if ranks > 1 else 0.0)
 
 
 def library(size: float, ranks: int, link: Link) -> float:
@@ -46,13 +46,7 @@ def pipelined(size: float, nodes: int, per_node: int, inside: Link, between: Lin
 
 def _phases(size: float, nodes: int, per_node: int, inside: Link, between: Link, rails: int | None):
     rails = per_node if rails is None else rails
-    if not 1 <= rails <= _count(per_node):
+    if not 1 <= rails <= per_node:
         raise InputError(f"a node with {per_node} GPUs has 1 to {per_node} network cards, got {rails}")
     share = Link(between.alpha, between.beta * rails / per_node)  # what a GPU gets of its node's cards
-    return ring(size, per_node, inside), library(size / per_node, _count(nodes), share)
-
-
-def _count(ranks: int) -> int:
-    if ranks < 1:
-        raise InputError(f"there is at least one rank, got {ranks}")
-    return ranks
+    return ring(size, per_node, inside), library(size / per_node, nodes, share)

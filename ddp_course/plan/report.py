@@ -12,7 +12,7 @@ from ddp_course.plan.job import USABLE, Job
 from ddp_course.plan.memory import AXES, Layout
 from ddp_course.plan.search import SAME, Plan, SearchResult, best_way, search, simple
 
-SHOWN, ONE, NOTHING = 5, "one GPU", "does not fit"
+SHOWN, ONE_GPU, NOTHING = 5, "one GPU", "does not fit"
 NOTEBOOKS = {
     **{"weights": "17", "gradients": "17", "optimizer": "17", "gathered": "17.3", "activations": "7b, 22, 23, 24"},
     **{"tp": "22", "cp": "24", "shard": "17", "dp": "04", "pp": "23", "ep": "24"},
@@ -27,7 +27,7 @@ here."""
 
 def name(plan: Plan) -> str:
     """The axes with more than one rank."""
-    return " ".join(f"{axis} {ranks}" for axis, ranks in _axes(plan).items()) or ONE
+    return " ".join(f"{axis} {ranks}" for axis, ranks in _axes(plan).items()) or ONE_GPU
 
 
 def _axes(plan: Plan) -> dict[str, int]:
@@ -74,7 +74,7 @@ def overview(sizes: Iterable[str], gpus: Iterable[int], memory: str = "80GB", li
     for size, count in itertools.product(sizes, gpus):
         flags = ["--params", size, "--gpus", str(count), "--memory", memory, "--link", link]
         plans = search(job_from(plan_parser().parse_args(flags))[0])
-        axes[size, count] = " + ".join(_axes(plans.simplest())) or ONE if plans.fits else NOTHING
+        axes[size, count] = " + ".join(_axes(plans.simplest())) or ONE_GPU if plans.fits else NOTHING
     return axes
 
 
