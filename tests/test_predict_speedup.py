@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import warm
+from training_runs import merged
 
 from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
@@ -402,10 +403,7 @@ def test_a_model_that_does_not_fit_is_noted(capsys):
     ],
 )
 def test_bad_input_is_one_line(flags, message, capsys):
-    try:
-        assert main(["--gpus", "64", "--link", "400Gb", *flags.split()]) == 2
-    except SystemExit as ended:  # of argparse
-        assert ended.code == 2
+    assert main(merged("--gpus", "64", "--link", "400Gb", *flags.split())) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
 
