@@ -1,0 +1,117 @@
+"""04.0: a script of one process, converted; the whole script is run, and its train is called with other batches."""
+
+import contextlib
+import functools
+import io
+import re
+
+import torch
+
+from ddp_course.grader.answer_record import where
+from ddp_course.grader.vocabulary import Call, Job, check, expect
+
+from . import given
+
+TRAIN, STEPS = "train", 5
+SAME, PRINTED = 1e-9, 2e-6  # float64 sums in another order; the same with six decimals
+EQUAL, UNEQUAL = {1: (48,), 2: (48, 10), 3: (48, 9)}, {1: (), 2: (49,), 3: (50, 1)}
+LINE = re.compile(r"^step (\d+)  loss ([\d.]+)$", re.MULTILINE)
+
+
+def training(world, sizes):
+    calls = tuple(Call([(STEPS, size)] * world, f"a global batch of {size}") for size in sizes)
+    return Job(world, TRAIN, calls, driver=True, loads=("torch._dynamo",))  # for DDP and torch.optim
+
+
+SCRIPTS = [Job(world, loads=("torch._dynamo",)) for world in (1, 2, 3)]
+REFUSED = [training(world, UNEQUAL[world]) for world in (2, 3)]
+TRAININGS = [training(world, sizes) for world, sizes in EQUAL.items()]
+JOBS = [*SCRIPTS, *REFUSED, *TRAININGS]
+
+
+@functools.cache
+def one_process(steps, batch_size):
+    """The losses that the given script prints, and the weights that it ends with."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        network = given.train(steps, batch_size)
+    return losses(printed.getvalue()), torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+
+
+def losses(printed):
+    return {int(step): float(loss) for step, loss in LINE.findall(printed)}
+
+
+@check("a global batch that cannot be shared equally is a ValueError on every rank", REFUSED)
+def unequal_shares_are_refused(case, rank, result):
+    expect(
+        "refusal" in result,
+        lambda: f"rank {rank} raised no ValueError, and computed {result.get('rows', [])[:1]} samples per step",
+        "blank 3: 50 samples on 3 ranks would be 17, 17 and 16, and the mean of three means is not the mean of 50",
+    )
+
+
+@check("a rank computes its share of the global batch and no more", TRAININGS)
+def each_rank_computes_its_share(case, rank, result):
+    expect(
+        "weights" in result,
+        lambda: f"train {'refused it' if 'refusal' in result else 'returned ' + result['returned']} on rank {rank}",
+        "blank 3, and the line that returns the network: these shares are equal",
+    )
+    share = case.args[0][1] // case.world
+    expect(
+        result["rows"] == [share] * STEPS,
+        f"rank {rank} computed {result['rows'][:1] or 'no'} samples per step in {len(result['rows'])} forward passes; "
+        f"its share is {share} in each of {STEPS}",
+        "blank 5: rank and world_size say which of the samples are this rank's",
+    )
+
+
+@check("all ranks end with the same weights", TRAININGS)
+def replicas_stay_equal(case, rank, result):
+    gap = (result["weights"] - case.results[0]["weights"]).abs().max().item()
+    expect(
+        gap == 0,
+        f"the weights on rank {rank} are up to {gap:.2g} from those on rank 0",
+        "blank 4: which line makes a rank hear of the others' gradients, and does the forward pass go through it?",
+    )
+
+
+@check(lambda gaps: f"they are those of one process, largest gap {max(gaps):.0e}", TRAININGS)
+def weights_equal_one_process(case, rank, result):
+    gap = (result["weights"] - one_process(*case.args[0])[1]).abs().max().item()
+    expect(
+        gap < SAME,
+        f"the weights on rank {rank} are up to {gap:.2g} from those of one process",
+        "blank 5 (does each sample belong to exactly one rank?), and whether gradients are averaged, not added",
+    )
+    return gap
+
+
+@check("one rank prints", SCRIPTS)
+def one_rank_prints(records):
+    for record in records:
+        speakers = [rank for rank, each in enumerate(record.ranks) if losses(each.stdout)]
+        expect(
+            len(speakers) == 1,
+            f"{where(record.job.world)}{len(speakers)} of them printed lines such as 'step 1  loss 4.2'",
+            "blank 6: every rank calls the collective, one rank prints",
+        )
+
+
+@check("the printed losses are those of one process, with 1, 2 and 3 ranks", SCRIPTS)
+def losses_equal_one_process(records):
+    expected = one_process(given.STEPS, given.GLOBAL_BATCH)[0]
+    for record in records:
+        [printed] = filter(None, (losses(each.stdout) for each in record.ranks))
+        expect(
+            list(printed) == list(expected),
+            f"{where(record.job.world)}{len(printed)} steps were printed; one process prints {len(expected)}",
+            "blank 6: the line of the script, for every step",
+        )
+        step = max(expected, key=lambda step: abs(printed[step] - expected[step]))
+        expect(
+            abs(printed[step] - expected[step]) < PRINTED,
+            f"{where(record.job.world)}step {step} printed {printed[step]:.6f}; one process prints "
+            f"{expected[step]:.6f}",
+            "blank 6: the mean over the ranks, not one rank's own loss or the sum",
+        )

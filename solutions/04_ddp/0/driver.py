@@ -1,0 +1,30 @@
+"""Inside a rank, for 04.0: call the learner's train and say what it returned, refused and computed."""
+
+import gc
+
+import torch
+import torch.distributed as dist
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+
+def drive(train, steps, batch_size):
+    """{"weights": one tensor with all of them, "rows": samples of each forward pass} or {"refusal": text}."""
+    rows = []
+
+    def count(module, inputs):
+        if isinstance(module, torch.nn.Linear) and module.in_features == 8:
+            rows.append(len(inputs[0]))
+
+    hook = register_module_forward_pre_hook(count)
+    try:
+        network = train(dist.get_rank(), dist.get_world_size(), torch.device("cpu"), steps, batch_size)
+    except ValueError as error:
+        return {"refusal": str(error)}
+    finally:
+        hook.remove()
+    if not isinstance(network, torch.nn.Module):
+        return {"returned": repr(network)[:60]}
+    weights = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+    del network
+    gc.collect()  # a DDP wrapper must not outlive the process group
+    return {"weights": weights, "rows": rows}
