@@ -69,3 +69,20 @@ def test_ddp_is_seen_training_within_ten_cells_and_500_words():
     [shown] = output_texts(cells[number])
     for nproc in (1, 2):
         assert f"torchrun --standalone --nproc-per-node={nproc} scripts/00_ddp.py\n[rank 0] step 1  loss" in shown
+
+
+@pytest.mark.parametrize("notebook", ["01_one_process", "03_data_parallel_by_hand", "04_ddp"])
+def test_a_training_is_shown_with_its_command_and_every_tenth_step(notebook):
+    cells = read_notebook(ROOT / "notebooks" / f"{notebook}.ipynb").cells
+    shown = "".join(text for cell in cells if cell.cell_type == "code" for text in output_texts(cell))
+    for nproc in {1, 1 if notebook == "01_one_process" else 2}:
+        assert re.search(
+            rf"torchrun --standalone --nproc-per-node={nproc} scripts/train_.*\n"
+            r"(\[rank 0\] step (1|10|20)  loss .*\n){3}",
+            shown,
+        )
+
+
+def test_lessons_need_nothing_of_the_authors():
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        assert "ddp_course.authoring" not in path.read_text(encoding="utf-8"), path.name
