@@ -4,10 +4,12 @@
     python -m ddp_doctor attach PID                          # of torchrun, or of one rank
     python -m ddp_doctor check train.py --epochs 2           # short runs on the CPU, then a checklist
     python -m ddp_doctor meet node1:29500                    # on each machine, before a job on several
+    python -m ddp_doctor explain train.log                   # of a log: what failed first, and on which rank
 
 The script needs to know nothing of this. `run` says when nothing moves any more, and watches on; it ends a job that
 cannot come to its end. Exit code 0: the job ended well (`run`), no rank waits for one that will not come (`attach`),
-nothing is wrong (`check`, `meet`); else 1; 2: it cannot be done as asked; 130: interrupted.
+nothing is wrong (`check`, `meet`), no failure was found (`explain`); else 1; 2: it cannot be done as asked; 130:
+interrupted.
 """
 
 import sys

@@ -13,6 +13,10 @@ from ddp_doctor import check as checking
 from ddp_doctor.attach import look_at_job
 from ddp_doctor.diagnosis import diagnose
 from ddp_doctor.errors import InputError, in_one_line
+from ddp_doctor.explain import as_json as explain_json
+from ddp_doctor.explain import explain_logs, log_files
+from ddp_doctor.explain import page as explain_page
+from ddp_doctor.explain.log_lines import Log
 from ddp_doctor.launch.cores import default_processes
 from ddp_doctor.page import as_json, page
 from ddp_doctor.seen import Job
@@ -26,7 +30,9 @@ def execute(arguments: list[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         _refuse_unwritable(getattr(options, "json", None))
-        return {"run": _run, "attach": _attach, "check": _check, "meet": _meet}[options.command](options)
+        return {"run": _run, "attach": _attach, "check": _check, "meet": _meet, "explain": _explain}[options.command](
+            options
+        )
     except InputError as error:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
         return 2
@@ -74,6 +80,19 @@ def _meet(options) -> int:
     return 1 if any(each.status == "wrong" for each in observations) else 0
 
 
+def _explain(options) -> int:
+    logs = []
+    for path in options.logs:
+        try:
+            logs += [Log(sys.stdin.buffer.read().decode(errors="replace"))] if str(path) == "-" else log_files(path)
+        except OSError as error:
+            raise InputError(f"the log {str(path)!r} cannot be read: {error.strerror}.") from error
+    explanation, facts = explain_logs(logs)
+    print(explain_page(explanation, facts), flush=True)
+    _write(options.json, explain_json(explanation, facts))
+    return 0 if explanation.message is None or explanation.message.role == "warning" else 1
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str):
         raise InputError(f"{message} (see {self.prog} --help)")
@@ -101,7 +120,11 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("script", help="the training script, and its own arguments after it: a short run of it")
     meet = commands.add_parser("meet", help="say whether this machine can meet the others at an endpoint")
     meet.add_argument("endpoint", help="HOST:PORT, as given to torchrun's --rdzv-endpoint")
-    for command in (run, attach, check):
+    explain = commands.add_parser("explain", help="say of a pasted log what failed first, and on which rank")
+    explain.add_argument(
+        "logs", nargs="+", type=Path, metavar="LOG", help="a file, torchrun's --log-dir, or - for a pipe"
+    )
+    for command in (run, attach, check, explain):
         command.add_argument("--json", type=Path, metavar="FILE", help="write the findings there, too")
     for command in (run, check):
         command.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -1,0 +1,202 @@
+"""From what logs say to who is to blame, as far as a log can tell.
+
+A rank with an error of its own comes before the ranks that only waited or lost contact; then a rank that was killed;
+then a rank that is missing among those that waited, or whose collectives are behind.
+"""
+
+import re
+
+from ddp_doctor.explain.facts import Event, Explanation, Facts, alike, earliest
+from ddp_doctor.explain.log_lines import shortened, who
+from ddp_doctor.explain.messages import BY_NAME, MESSAGES
+from ddp_doctor.explain.waiting import lost_contact, nccl_waits
+
+COLLECTIVES_OF_MESSAGES = {
+    "monitored barrier": "monitored_barrier", "ranks that did not join": "a collective that others wait in",
+    "NCCL: no unique id": "the first collective of its group",
+}  # fmt: skip
+NAMED_RANKS = re.compile(
+    r"Ranks? ([\d, ]+) failed to pass|\[([\d, ]+)\] finished collective|missing ranks: \{([\d, ]+)\}"
+    r"|ncclUniqueId from \[(\d+)\]|mismatch around rank (\d+)"
+)
+
+
+def explain(facts: Facts) -> Explanation:
+    """The explanation of the first failure in the logs; its message is None if they hold none."""
+    looks = (
+        _first_cause,
+        _killed,
+        _named_by_a_message,
+        _left_with_a_code,
+        _network,
+        nccl_waits,
+        lost_contact,
+        _reported,
+        _warned,
+    )
+    for look in looks:
+        if explanation := look(facts):
+            _add_victims(explanation, facts)
+            if facts.later_attempts:
+                explanation.cannot_know.append("what came of the later attempts: the first one alone was read")
+            return explanation
+    return Explanation(None, (), "no failure was found in this log")
+
+
+def _first_cause(facts: Facts) -> Explanation | None:
+    causes = [event for event in facts.by_role("cause", "setup") if event.message.name not in COLLECTIVES_OF_MESSAGES]
+    strong = [event for event in causes if event.message.name != "stopped from outside"]
+    if not strong:
+        return _stopped(facts)
+    first, in_order = earliest(strong)
+    same = [event for event in strong if alike(event, first)]
+    ranks = sorted({event.rank for event in same if event.rank is not None})
+    text = _in_short(first)
+    unknown = []
+    if first.message.name in ("collectives differ", "time limit of the scheduler"):
+        blamed, sentence = (), text
+        if first.message.name == "collectives differ":
+            unknown.append("which of the two collectives is the wrong one")
+    elif first.message.name == "sizes differ":
+        blamed = ()
+        sentence = f"{who(ranks)} got a tensor of another size than expected, and gloo aborted"
+        unknown.append("whether the rank that sent or the one that received is wrong")
+    elif not ranks:
+        blamed, sentence = (), text
+        if first.message.role != "setup" or len(facts.ranks) > 1:
+            unknown.append("which rank printed it: no rank stands before the line")
+    else:
+        blamed = tuple(ranks)
+        every = len(ranks) > 1 and set(ranks) >= facts.ranks and len(ranks) >= (facts.world_size or 0)
+        sentence = f"{'every rank' if every else who(ranks)}{' raised' if first.frames else ':'} {text}"
+    others = [event for event in strong if not alike(event, first) and event.rank not in ranks]
+    if others and not in_order:
+        blamed = tuple(sorted({*blamed, *(event.rank for event in others if event.rank is not None)}))
+        unknown.append("which of the errors came first: the logs have no times to compare")
+    explanation = Explanation(first.message, blamed, sentence, first.line, first.frame, first.text, cannot_know=unknown)
+    for event in others:
+        if event.rank is not None:
+            explanation.roles.setdefault(
+                event.rank, f"an error of its own: {shortened(event.text, 90)} ({event.line.where})"
+            )
+    return explanation
+
+
+def _stopped(facts: Facts) -> Explanation | None:
+    """By a signal, unless ranks had waited in vain, or lost contact, before it came."""
+    signals = [event for event in facts.events if event.message.name == "stopped from outside"]
+    if not signals or earliest([*signals, *facts.by_role("symptom")])[0] not in signals:
+        return None
+    first, _ = earliest(signals)
+    return Explanation(first.message, (), _in_short(first), first.line, first.frame, first.text)
+
+
+def _killed(facts: Facts) -> Explanation | None:
+    died = {}
+    for rank, (code, line) in facts.exit_codes.items():
+        code = 128 - code if code > 128 else code  # a shell's 137 is SIGKILL
+        if code < 0 and code not in (-6, -15, -2) and facts.pids.get(rank) not in facts.signalled_pids:
+            died[rank] = (code, line)
+    if not died:
+        return None
+    code, line = next(iter(died.values()))
+    ranks = tuple(sorted(rank for rank in died if rank is not None))
+    name = {-9: "SIGKILL", -11: "SIGSEGV", -7: "SIGBUS", -4: "SIGILL", -8: "SIGFPE"}.get(code, "a signal")
+    sentence = f"{who(ranks)} was killed by {name} (exit code {code})" if ranks else f"a process was killed by {name}"
+    sentence = sentence.replace(" was ", " were ") if len(ranks) > 1 else sentence
+    unknown = [] if ranks else ["which rank it was"]
+    message = BY_NAME["killed"] if code == -9 else BY_NAME["loader worker killed"] if code == -7 else BY_NAME["crashed"]
+    return Explanation(message, ranks, sentence, line, quote=line.text.strip(), cannot_know=unknown)
+
+
+def _named_by_a_message(facts: Facts) -> Explanation | None:
+    named = [event for event in facts.events if event.message.name in COLLECTIVES_OF_MESSAGES]
+    for event in sorted(named, key=lambda event: (NAMED_RANKS.search(event.text) is None, event.frame is None)):
+        numbers = NAMED_RANKS.search(event.text)
+        text = next(filter(None, numbers.groups())) if numbers else ""
+        ranks = tuple(int(number) for number in re.findall(r"\d+", text))
+        sentence = f"{who(ranks)} did not come to {COLLECTIVES_OF_MESSAGES[event.message.name]}"
+        if event.rank is not None and event.frame:
+            sentence += f", which {who([event.rank])} called"
+        unknown = [f"what {who(ranks)} did instead"]
+        return Explanation(event.message, ranks, sentence, event.line, event.frame, event.text, cannot_know=unknown)
+    return None
+
+
+def _left_with_a_code(facts: Facts) -> Explanation | None:
+    silent = {
+        rank: (code, line)
+        for rank, (code, line) in facts.exit_codes.items()
+        if rank is not None and 0 < code <= 128 and not any(event.rank == rank for event in facts.events)
+    }
+    if not silent or not facts.by_role("symptom"):
+        return None
+    code, line = next(iter(silent.values()))
+    ranks = tuple(sorted(silent))
+    sentence = f"{who(ranks)} left with exit code {code}, and no error of its own is in this log"
+    return Explanation(BY_NAME["left with an exit code"], ranks, sentence, line, quote=line.text.strip())
+
+
+def _network(facts: Facts) -> Explanation | None:
+    events = facts.by_role("network")
+    waited = [event for event in facts.by_role("symptom") if event.message.name == "NCCL: timeout"]
+    if not events or (waited and waited[0].line.number < events[0].line.number):
+        return None
+    first = min(events, key=lambda event: MESSAGES.index(event.message))  # the most specific
+    ranks = sorted({event.rank for event in events if event.rank is not None})
+    text = _in_short(first)
+    sentence = f"{who(ranks)} could not communicate: {text}" if ranks else text
+    unknown = ["whether the network is at fault, or a rank that had ended before: the first rank to end would show it"]
+    return Explanation(first.message, (), sentence, first.line, first.frame, first.text, cannot_know=unknown)
+
+
+def _reported(facts: Facts) -> Explanation | None:
+    """Nothing but the report of torchrun, or of srun."""
+    if facts.summary is None and not facts.exit_codes:
+        return None
+    line = facts.summary or next(iter(facts.exit_codes.values()))[1]
+    codes = {rank: code for rank, (code, _) in facts.exit_codes.items() if rank is not None}
+    listed = ", ".join(f"rank {rank}: {code}" for rank, code in list(codes.items())[:8])
+    if codes and set(codes.values()) <= {-15, -2}:
+        message = BY_NAME["stopped from outside"]
+        return Explanation(message, (), f"the ranks were ended by a signal ({listed})", line, quote=line.text.strip())
+    sentence = f"a process failed{f' (exit codes: {listed})' if listed else ''}, and its error is not in this log"
+    unknown = ["where it began, and why"]
+    explanation = Explanation(
+        BY_NAME["no error text"], (), sentence, line, quote=line.text.strip(), cannot_know=unknown
+    )
+    if facts.noticed_first is not None:
+        explanation.cannot_know[0] = (
+            f"where it began: torchrun noticed rank {facts.noticed_first} first, which may be a victim, and lists no "
+            "rank that left with exit code 0"
+        )
+    return explanation
+
+
+def _warned(facts: Facts) -> Explanation | None:
+    warnings = facts.by_role("warning")
+    if not warnings:
+        return None
+    sentence = f"no failure was found; a warning: {shortened(warnings[0].text)}"
+    return Explanation(warnings[0].message, (), sentence, warnings[0].line, quote=warnings[0].text)
+
+
+def _in_short(event: Event) -> str:
+    """The exception in one line, with the line that says what it is where the first one does not."""
+    first, *rest = event.text.split("\n")
+    after = rest[rest.index("Last error:") + 1 :] if "Last error:" in rest else rest
+    details = [line for line in after if "Last error:" in rest or any(text in line for text in event.message.texts)]
+    if not details or (any(text in first for text in event.message.texts) and "Last error:" not in rest):
+        details = rest if first.endswith(":") else []
+    return f"{shortened(first, 100)} {shortened(details[0], 100)}" if details else shortened(first)
+
+
+def _add_victims(explanation: Explanation, facts: Facts) -> None:
+    for event in facts.by_role("symptom"):
+        if event.rank is not None and event.rank not in explanation.ranks:
+            name = event.message.name
+            did = "waited" if "timeout" in name else "made no progress" if "stuck" in name else "lost contact"
+            explanation.roles.setdefault(event.rank, f"only {did}: {shortened(event.text, 90)} ({event.line.where})")
+    for rank, (code, line) in facts.exit_codes.items():
+        if rank is not None and rank not in explanation.ranks and code == -15:
+            explanation.roles.setdefault(rank, f"ended by torchrun after another rank ({line.where})")

@@ -1,0 +1,163 @@
+"""The lines of pasted logs: without colours and prefixes, with the rank, the time and the source of each."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+LONGEST = 4000  # characters of a line that are read; a log pasted without its line breaks is folded before
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b\][^\x07]{0,200}\x07")
+FOLD = re.compile(
+    r"(?<=[^\n:]) +(?=(?:\[rank\d+\]:|\[[EWF]\d* ?\d*:?\S* \w+\.cpp:\d+\]|Traceback \(most recent|terminate called|"
+    r"torch\.distributed\.\S+Error:|RuntimeError: |  File \"|exitcode +: |[EW]\d{4} \d\d:\d\d:|Root Cause \())"
+)
+MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+LEVEL = "(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
+PREFIXES = [  # what launchers, schedulers and loggers put before a line; the name of a group says what it is
+    r"\[rank(?P<rank>\d+)\]: ?",
+    r"\[1,(?P<task>\d+)\]<std(?:err|out)>: ?",  # mpirun --tag-output
+    r"\[(?!(?:rank|Rank))(?P<role>[A-Za-z_][\w.-]*?)(?P<local>\d+)\]: ?",  # torchrun --tee: [default0]:
+    r"(?P<task_>\d{1,5}): ",  # srun --label
+    r"\((?P<actor>\w+ pid=\d+(?:, ip=[\d.]+)?)\) ?(?:\[repeated[^\]]*\] ?)?",  # Ray
+    r"(?:stderr|stdout): ?",
+    r"[0-9a-f]{8} \|\| ",  # Determined
+    r"(?P<other>[^\n]{1,80}?[\]:|>] ?)(?=\[rank\d+\]:)",
+    r"(?P<host>[\w.-]{2,64}): (?=\[rank\d+\]|Traceback \(|  File |\[?[EWF]\d{3,4} |\[default\d)",  # pdsh, kubectl
+    r"\[?(?P<date>\d{4}[-/]\d\d[-/]\d\d)[T _](?P<clock>\d\d:\d\d:\d\d(?:[.,]\d+)?)(?:Z|[+-]\d\d:?\d\d)?\]? ?",
+    r"\[[\w./-]+\.py:\d+\] ",
+    rf"\[?(?:{LEVEL} )?(?P<us_date>\d\d[-/]\d\d(?:[-/]\d{{2,4}})?) (?P<us_clock>{CLOCK})\]? ?",
+    rf"(?P<month>{'|'.join(MONTHS)}) +(?P<day>\d{{1,2}}) +(?P<long_clock>{CLOCK}) ",
+    rf"(?:- )? ?\[?{LEVEL}\]?(?: ?[:|-])? ?(?=Traceback|\w*Error|\[rank)",
+]  # fmt: skip
+PREFIXES = [re.compile(prefix) for prefix in PREFIXES]
+HOST = re.compile(r"(?P<host>[\w.-]{2,64}): ")
+IDENTITIES = ("task", "role", "local", "actor", "host", "other")
+GLOG = re.compile(
+    rf"(?:\[[EWIF] |\[?[EWIF](?P<month>\d{{1,2}})(?P<day>\d\d) (?P<clock>{CLOCK})[ \d]* )[\w./\\-]+:\d+\] ?"
+)
+AT_TIME = re.compile(r"time +: (\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)|AT (\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)")
+RANK_IN_TEXT = re.compile(r"\[Rank (\d+)\]|\(default_pg\) Rank (\d+)\]|\[PG 0 Rank (\d+)\]")
+RANK_IN_PATH = re.compile(
+    r"attempt_\d+[/\\](\d+)[/\\]std(?:out|err)|(?:^|[/\\_.-])(?:rank|task|proc)[_.-]?(\d+)(?:\.\w+)*$", re.I
+)
+ATTEMPT_IN_PATH = re.compile(r"attempt_(\d+)[/\\]")
+
+
+@dataclass
+class Line:
+    """A line that may matter. `rank` is the number in the job, as far as the line or its file says so; `stream` is what
+    is the same for all lines of a process; `time` is in seconds of a year, None if the line has none."""
+
+    log: "Log"
+    number: int  # from 1
+    text: str
+    stream: tuple[str, ...]
+    rank: int | None = None
+    task: int | None = None  # srun's, mpirun's or torchrun's own number of the process: the rank, or that of a machine
+    time: float | None = None
+    warns: bool = False  # a line of torch's C++ part that is a warning
+
+    @property
+    def where(self) -> str:
+        return f"line {self.number}" + (f" of {self.log.name}" if self.log.name else "")
+
+
+@dataclass
+class Log:
+    """One pasted text, and the file that it came from ("" if it is the only one)."""
+
+    text: str
+    name: str = ""
+    rank: int | None = field(init=False)
+    attempt: int | None = field(init=False)
+    lines: list[str] = field(init=False)
+    hosts: set[str] = field(init=False, default_factory=set)  # labels that were seen before a line of a traceback
+    numbers: list[int] = field(init=False)  # of the lines; a long one may have been folded into several
+
+    def __post_init__(self):
+        in_path, attempt = RANK_IN_PATH.search(self.name), ATTEMPT_IN_PATH.search(self.name)
+        self.rank = int(in_path[1] or in_path[2]) if in_path else None
+        self.attempt = int(attempt[1]) if attempt else None
+        text = self.text.replace("\0", "")
+        if "\x1b" in text:
+            text = COLOURS.sub("", text)
+        self.text = text.replace("\r\n", "\n").replace("\r", "\n")  # a progress bar may stand before an error
+        self.lines, self.numbers = [], []
+        for number, line in enumerate(self.text.split("\n"), 1):
+            parts = [line] if len(line) < 1000 else FOLD.sub("\n", line[: 64 * LONGEST]).split("\n")
+            self.lines += [part[:LONGEST] for part in parts]
+            self.numbers += [number] * len(parts)
+
+    def line(self, index: int) -> Line:
+        """The line without its prefixes."""
+        text, groups, stream, time, warns = self.lines[index], {}, [self.name], None, False
+        while match := self._prefix(text):
+            own = {name.rstrip("_"): value for name, value in match.groupdict().items() if value}
+            self.hosts |= {own["host"]} if "host" in own else set()
+            stream += [own[name] for name in IDENTITIES if name in own]
+            time = time or _seconds_of(own)
+            groups |= own
+            text = text[match.end() :]
+        if stamp := GLOG.search(text):
+            time = time or _seconds_of(stamp.groupdict())
+            warns = stamp[0].lstrip("[")[0] == "W"
+            text = text[: stamp.start()] + text[stamp.end() :]
+        if time is None and (stamp := AT_TIME.search(text)):
+            time = _seconds_of({"date": stamp[1] or stamp[3], "clock": stamp[2] or stamp[4]})
+        rank, task = groups.get("rank"), groups.get("task", groups.get("local"))
+        if rank is None and (in_text := RANK_IN_TEXT.search(text)):
+            rank = next(filter(None, in_text.groups()))
+        return Line(
+            self, self.numbers[index], text, tuple(stream), self.rank if rank is None else int(rank),
+            None if task is None else int(task), time, warns,
+        )  # fmt: skip
+
+    def _prefix(self, text: str) -> re.Match | None:
+        for prefix in PREFIXES:
+            if (match := prefix.match(text)) and match.end():
+                return match
+        host = HOST.match(text) if self.hosts else None
+        return host if host and host["host"] in self.hosts else None
+
+
+def _seconds_of(groups: dict[str, str]) -> float | None:
+    """Seconds since the year began, by months of 31 days: good for an order, and within a day for a difference."""
+    clock = groups.get("clock") or groups.get("us_clock") or groups.get("long_clock")
+    if clock is None:
+        return None
+    if date := groups.get("date"):
+        month, day = map(int, re.split("[-/]", date)[1:])
+    elif date := groups.get("us_date"):
+        month, day = map(int, re.split("[-/]", date)[:2])
+    else:
+        name = groups["month"]
+        month, day = MONTHS.index(name) + 1 if name in MONTHS else int(name), int(groups["day"])
+    hours, minutes, seconds = clock.replace(",", ".").split(":")
+    return ((month * 31 + day) * 24 + int(hours)) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+def short_name(path: str) -> str:
+    """attempt_0/1/stderr.log: the last parts of a path, as many as tell the ranks apart."""
+    parts = PurePath(path).parts
+    return "/".join(parts[-3:] if re.fullmatch(r"std(?:out|err)\.log", parts[-1] if parts else "") else parts[-1:])
+
+
+def who(ranks) -> str:
+    """rank 1; ranks 0 and 3; ranks 0-5 and 7."""
+    runs = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    names = [name for a, b in runs for name in ([f"{a}-{b}"] if b > a + 1 else map(str, range(a, b + 1)))]
+    names = [*names[:6], f"{len(names) - 6} more"] if len(names) > 8 else names
+    text = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else "a process"
+    return f"rank{'s' if len(set(ranks)) > 1 else ''} {text}" if names else text
+
+
+def shortened(text: str, width: int = 160) -> str:
+    """The first line, without the rank, and the place in the source of gloo or NCCL's group where it was raised."""
+    first = re.sub(r"\[(?:\S+\.(?:cc|cpp):\d+|PG [^\]]*|Rank \d+|c10d)\]:? ", "", text.strip().partition("\n")[0])
+    first = re.sub(r"NCCL error in: \S+, ", "NCCL error: ", first).strip()
+    return first if len(first) <= width else first[:width] + "..."

@@ -1,0 +1,20 @@
+"""The known messages. The order of the rows counts: the first that fits names a line.
+
+To add a message, add a row to one of the three tables, and a log that has it to tests/logs.
+"""
+
+from ddp_doctor.explain.message import Message
+from ddp_doctor.explain.messages_of_contact import CONTACT
+from ddp_doctor.explain.messages_of_scripts import SCRIPTS
+from ddp_doctor.explain.messages_of_the_start import START
+
+MESSAGES = [*SCRIPTS, *START, *CONTACT]
+BY_NAME = {message.name: message for message in MESSAGES}
+ABOUT_PEERS = ("monitored barrier", "gloo: no connection", "store: no connection")
+SYMPTOMS = tuple(
+    text for message in MESSAGES if message.role == "symptom" or message.name in ABOUT_PEERS for text in message.texts
+)  # what a rank says when the fault is somebody else's: gloo, the store, NCCL
+
+
+def recognise(text: str) -> Message | None:
+    return next((message for message in MESSAGES if any(each in text for each in message.texts)), None)

@@ -1,0 +1,115 @@
+"""Ranks that waited until a timeout, or lost contact: who is not among them, and who is behind them?"""
+
+from collections import Counter
+
+from ddp_doctor.explain.facts import Explanation, Facts, Wait, earliest
+from ddp_doctor.explain.log_lines import shortened, who
+from ddp_doctor.explain.messages import BY_NAME
+
+
+def nccl_waits(facts: Facts) -> Explanation | None:
+    """What NCCL's watchdogs tell: they print the number of the collective, and how far their rank had come."""
+    waits = facts.waits
+    if not waits:
+        return None
+    first = min(waits.values(), key=lambda wait: (wait.line.time or 0, wait.line.number))
+    explanation = Explanation(BY_NAME["NCCL: timeout"], (), "", first.line, quote=first.line.text.strip())
+    for rank, wait in waits.items():
+        far = f", had started {wait.enqueued} and finished {wait.completed}" if wait.enqueued is not None else ""
+        explanation.roles[rank] = f"waited {wait.seconds:.0f} s in {wait.operation} {wait.number}{far}"
+    if len({wait.group for wait in waits.values() if wait.group}) > 1 or not _differ(explanation, waits):
+        _absent(explanation, facts, first)
+    if first.number <= 1:
+        explanation.sentence += (
+            ". It is the group's first collective: NCCL has never worked between these ranks (try NCCL_P2P_DISABLE=1, "
+            "and read NCCL_DEBUG=INFO)"
+        )
+    return explanation
+
+
+def _differ(explanation: Explanation, waits: dict[int, Wait]) -> bool:
+    """Explains it by a difference between the collectives of the ranks, if there is one."""
+    numbers = {rank: wait.number for rank, wait in waits.items()}
+    calls = Counter((wait.operation, wait.elements) for wait in waits.values())
+    enqueued = {rank: wait.enqueued for rank, wait in waits.items() if wait.enqueued is not None}
+    if len(set(numbers.values())) > 1:
+        explanation.ranks = _lowest(numbers)
+        explanation.sentence = (
+            f"{who(explanation.ranks)} waited in collective {min(numbers.values())} of its group, others in "
+            f"{max(numbers.values())}: the ranks have started different numbers of collectives"
+        )
+    elif len(calls) > 1:
+        rare, count = calls.most_common()[-1]
+        few = [rank for rank, wait in waits.items() if (wait.operation, wait.elements) == rare]
+        explanation.ranks = tuple(sorted(few)) if count < len(waits) / 2 else ()
+        both = " and ".join(f"{operation} of {elements or '?'} elements" for operation, elements in calls)
+        explanation.sentence = f"different collectives met under number {min(numbers.values())}: {both}"
+        explanation.cannot_know.append("which of them is the wrong one; the smaller set of ranks is named")
+    elif len(set(enqueued.values())) > 1:
+        explanation.ranks = _lowest(enqueued)
+        explanation.sentence = (
+            f"{who(waits)} waited in collective {min(numbers.values())}; {who(explanation.ranks)} had started fewer "
+            f"({min(enqueued.values())}) than the others ({max(enqueued.values())})"
+        )
+    return bool(explanation.sentence)
+
+
+def _lowest(counts: dict[int, int]) -> tuple[int, ...]:
+    return tuple(sorted(rank for rank in counts if counts[rank] == min(counts.values())))
+
+
+def _absent(explanation: Explanation, facts: Facts, first: Wait) -> None:
+    """All waited alike: the ranks that have no such line are left."""
+    size = f" of {first.elements:,} elements" if first.elements and first.elements < 2**60 else ""
+    size = " of one element (a flag, a metric or a barrier)" if first.elements == 1 else size
+    waited = f"{who(facts.waits)} waited {first.seconds:.0f} s in {first.operation} {first.number}{size}"
+    absent = _missing(facts, facts.waits)
+    if not absent:
+        explanation.sentence = f"{waited}, and none of them is behind"
+        missing = "" if facts.world_size else ", or a rank whose lines are not in this log did not come"
+        explanation.cannot_know.append(f"why it did not end: the network or a GPU stopped, or it was too slow{missing}")
+    elif len(absent) <= len(facts.waits):
+        explanation.ranks = absent
+        explanation.sentence = f"{waited}; {who(absent)} did not time out: look there first"
+        explanation.cannot_know.append(f"what {who(absent)} did instead, or whether its lines are only missing here")
+    else:
+        explanation.sentence = f"{waited}; the logs hold no such line of {who(absent)}"
+        explanation.cannot_know.append("which rank they waited for: collect the logs of all ranks")
+
+
+def lost_contact(facts: Facts) -> Explanation | None:
+    """What gloo and the store tell: only that a rank waited, or that another one is gone."""
+    symptoms = facts.by_role("symptom")
+    if not symptoms:
+        return None
+    first, _ = earliest(symptoms)
+    victims = sorted({event.rank for event in symptoms if event.rank is not None})
+    missing = _missing(facts, victims)
+    name = first.message.name
+    did = "waited until the timeout" if "timeout" in name else "lost contact with another rank"
+    did = "made no progress" if "stuck" in name else did
+    sentence = f"{who(victims)} {did}" if victims else shortened(first.text)
+    explanation = Explanation(first.message, missing, sentence, first.line, first.frame, first.text)
+    codes = [facts.exit_codes.get(rank, (None,))[0] for rank in missing]
+    if not missing:
+        explanation.cannot_know.append("which rank did not come, or ended: no other rank has a line in this log")
+        if len(victims) > 1:
+            explanation.cannot_know[-1] = "which rank is the cause: all ranks in this log only waited"
+    elif -15 in codes:
+        explanation.sentence += f"; {who(missing)} printed no error and still ran when torchrun ended it: look there"
+        if "timeout" not in name:
+            explanation.sentence += " (it may have left the process group)"
+        explanation.cannot_know.append(f"what {who(missing)} did instead")
+    else:
+        explanation.message = BY_NAME["left early"] if "timeout" not in name else first.message
+        explanation.sentence += f"; {who(missing)} printed no error, and is not among the ranks that failed"
+        explanation.cannot_know.append(
+            f"how {who(missing)} ended: torchrun does not report a rank that left with exit code 0"
+        )
+    return explanation
+
+
+def _missing(facts: Facts, victims) -> tuple[int, ...]:
+    """Ranks that must exist and are not among the victims: spoken of, or a gap in the numbers."""
+    size = max(facts.world_size or 0, max([*facts.ranks, -1]) + 1)
+    return tuple(sorted(set(range(size)) - set(victims))) if victims else ()

@@ -1,0 +1,3 @@
+import torch.distributed as dist
+
+print("rank", dist.get_rank())

@@ -1,0 +1,12 @@
+import datetime
+import os
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
+rank = dist.get_rank()
+dist.all_reduce(torch.ones(4))
+if rank == 1:
+    raise RuntimeError("injected in attempt " + os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.all_reduce(torch.ones(4))

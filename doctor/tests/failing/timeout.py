@@ -1,0 +1,13 @@
+import datetime
+import time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
+rank = dist.get_rank()
+dist.all_reduce(torch.ones(4))
+if rank == 0:
+    dist.all_reduce(torch.ones(1))
+else:
+    time.sleep(6)

@@ -1,0 +1,155 @@
+"""`ddp_doctor explain` on pasted logs: whom it blames and by which message, and no log may end in a traceback.
+
+logs/README.md is the table of the logs, with what is expected of each and where it comes from.
+"""
+
+import io
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ddp_doctor.__main__ import main
+from ddp_doctor.explain import explain_logs, explain_text, log_files, page
+from ddp_doctor.explain.log_lines import Log
+from ddp_doctor.explain.messages import MESSAGES
+
+smoke = pytest.mark.smoke
+FOLDER = Path(__file__).parent / "logs"
+ROW = re.compile(r"^\| (\S+) \| ([\d -]+) \| (.+?) \| (.+) \|$", re.MULTILINE)
+ROWS = {name: (ranks.split(), message) for name, ranks, message, _ in ROW.findall((FOLDER / "README.md").read_text())}
+ROWS.pop("---|---|---|---", None)
+
+
+def explained(name):
+    return explain_logs(log_files(FOLDER / name))
+
+
+@smoke
+@pytest.mark.parametrize("name", ROWS)
+def test_blames_the_expected_ranks(name):
+    ranks, message = ROWS[name]
+    explanation, facts = explained(name)
+    text = page(explanation, facts)
+    assert (explanation.message.name if explanation.message else "-") == message, text
+    assert [str(rank) for rank in explanation.ranks] == (ranks if ranks != ["-"] else []), text
+    assert len(text.splitlines()) <= 22, text
+    assert explanation.message is None or text.startswith("VERDICT: ")
+
+
+@smoke
+def test_every_log_has_a_row_and_holds_no_path_of_this_machine():
+    logs = {path.name for path in FOLDER.iterdir()} - {"README.md"}
+    assert logs == set(ROWS) and len(logs) >= 40
+    for path in FOLDER.rglob("*.log"):
+        assert str(Path.home() / "x") not in path.read_text() and str(FOLDER.parents[2]) not in path.read_text()
+
+
+@smoke
+def test_an_explanation_says_where_it_stands_and_what_to_do(capsys):
+    assert main(["explain", str(FOLDER / "raises.log")]) == 1
+    text = capsys.readouterr().out
+    assert "rank 1 raised ValueError: a label of -1, in /home/me/project/raises.py:12 (line 8 of raises.log)" in text
+    assert "rank 0: only lost contact" in text and "ddp_doctor run --nproc 2" in text
+
+
+@smoke
+def test_every_message_of_a_log_is_read_from_its_text_alone():
+    """Each message of the table is recognised where nothing but its words is pasted."""
+    for message in MESSAGES:
+        for text in message.texts:
+            explanation, _ = explain_logs([Log(f"RuntimeError: {text}\n")])
+            assert explanation.message is not None, (message.name, text)
+
+
+@smoke
+def test_times_of_several_files_decide_which_error_was_first(tmp_path):
+    error = (
+        "2026-11-26 12:00:0{second} Traceback (most recent call last):\n2026-11-26 12:00:0{second} ValueError: {text}\n"
+    )
+    (tmp_path / "rank_0.log").write_text(error.format(second=5, text="late"))
+    (tmp_path / "rank_1.log").write_text(error.format(second=3, text="early"))
+    explanation, _ = explain_logs(log_files(tmp_path))
+    assert explanation.ranks == (1,) and "early" in explanation.sentence
+
+
+@smoke
+def test_without_times_two_errors_in_two_files_are_both_named(tmp_path):
+    for rank, text in enumerate(("one", "two")):
+        (tmp_path / f"rank_{rank}.log").write_text(f"Traceback (most recent call last):\nValueError: {text}\n")
+    explanation, facts = explain_logs(log_files(tmp_path))
+    assert explanation.ranks == (0, 1) and "came first" in page(explanation, facts)
+
+
+@smoke
+def test_a_signal_counts_only_if_nothing_went_wrong_before_it():
+    signal = "W1126 12:00:09.1 99 torch/agent/server/api.py:723] Received 15 death signal, shutting down workers\n"
+    wait = (FOLDER / "nccl_never_worked_ray.log").read_text()
+    assert explain_logs([Log(wait + signal)])[0].message.name == "NCCL: timeout"
+    lost = (FOLDER / "leaves_with_0.log").read_text()
+    assert explain_logs([Log(signal + lost)])[0].message.name == "stopped from outside"
+
+
+@smoke
+def test_a_pipe_a_folder_json_and_exit_codes(tmp_path, capsys, monkeypatch):
+    findings = tmp_path / "findings.json"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((FOLDER / "killed.log").read_bytes())))
+    assert main(["explain", "--json", str(findings), "-"]) == 1
+    assert json.loads(findings.read_text())["ranks"] == [1]
+    assert main(["explain", str(FOLDER / "raises_log_dir")]) == 1
+    assert "attempt_0/1/stderr.log" in capsys.readouterr().out
+    assert main(["explain", str(FOLDER / "healthy.log"), str(FOLDER / "healthy_tee.log")]) == 0
+    assert "No failure was found" in capsys.readouterr().out
+    assert main(["explain", str(tmp_path / "absent.log")]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"error: the log '{tmp_path / 'absent.log'}' cannot be read: No such file or directory.\n"
+    )
+
+
+@smoke
+def test_no_log_ends_in_a_traceback():
+    draw = random.Random(0)
+    for path in sorted(FOLDER.rglob("*.log")):
+        data = path.read_bytes()
+        for _ in range(3):
+            start, end = sorted(draw.randrange(len(data) + 1) for _ in range(2))
+            assert explain_text(data[start:end].decode(errors="replace"))
+        noise = bytearray(data)
+        for _ in range(len(noise) // 20):
+            noise[draw.randrange(len(noise))] = draw.randrange(256)
+        assert explain_text(noise.decode(errors="replace"))
+        lines = data.splitlines()
+        draw.shuffle(lines)
+        assert explain_text(b"\n".join(lines).decode(errors="replace"))
+    for text in (
+        "",
+        "\n",
+        "\0" * 100,
+        "\x1b[31m",
+        "Traceback (most recent call last):",
+        "[rank0]:" * 1000,
+        "0: " * 9999,
+    ):
+        assert explain_text(text)
+
+
+def test_long_logs_and_long_lines_are_read_in_time():
+    line = "step 1200 loss 2.417 error 0.013 lr 0.0003 [rank0]: tokens/s 183,201 Timed out: 0 retries\n"
+    text = line * (50_000_000 // len(line)) + (FOLDER / "raises.log").read_text()
+    text += "x" * 1_000_000 + " Watchdog caught collective operation timeout\n" + "[rank0]: " * 100_000
+    start = time.process_time()
+    explanation, _ = explain_logs([Log(text)])
+    assert explanation.ranks == (1,)
+    assert time.process_time() - start < 300, "a log of 50 MB takes about 15 s, whatever stands in it"
+
+
+@smoke
+def test_it_imports_nothing_but_the_standard_library():
+    code = "import sys, ddp_doctor.explain; print(sorted({name.partition('.')[0] for name in sys.modules}))"
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"torch", "numpy", "psutil"} & set(re.findall(r"\w+", names))
