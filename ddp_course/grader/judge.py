@@ -8,7 +8,7 @@ import re
 import signal
 from pathlib import Path
 
-from ddp_doctor.launch.first_failure import SYMPTOMS
+from ddp_doctor.explain.messages import SYMPTOMS
 
 from ddp_course.grader.answer_record import JobRecord, RankRecord, where
 from ddp_course.grader.answer_run import run_answers

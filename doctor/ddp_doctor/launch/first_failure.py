@@ -10,26 +10,8 @@ import re
 import signal
 from dataclasses import dataclass, field
 
-# What a rank says when the fault is somebody else's: gloo, the store, NCCL.
-SYMPTOMS = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Connection refused",
-    "Connection was likely closed",
-    "Broken pipe",
-    "Timed out waiting",
-    "timed out connecting",
-    "Gloo connectFullMesh failed",
-    "Application timeout caused pair closure",
-    "failed to pass monitoredBarrier",
-    "received errors while waiting for send/recv",
-    "Timed out after",
-    "wait timeout after",
-    "client socket has timed out",
-    "Watchdog caught collective operation timeout",
-    "NCCL communicator was aborted",
-    "ncclRemoteError",
-)
+from ddp_doctor.explain.messages import SYMPTOMS
+
 HEADER = "Traceback (most recent call last):"
 CHAINS = (
     "During handling of the above exception, another exception occurred:",
