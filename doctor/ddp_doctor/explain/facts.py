@@ -60,7 +60,10 @@ class Facts:
 
 @dataclass
 class Explanation:
-    """Of the first failure. `ranks` are to blame: () if the log cannot tell. `line` is what it rests on; `roles`: rank -> what it did."""
+    """`ranks` are to blame for the first failure: () if the log cannot tell. `line` is what it rests on.
+
+    roles   rank -> what it did
+    """
 
     message: Message | None
     ranks: tuple[int, ...]
