@@ -42,6 +42,22 @@ def test_blames_the_expected_ranks(name):
 
 
 @smoke
+@pytest.mark.parametrize(
+    "prefix", ["> ", "    ", "2026-11-26T12:00:00.123456789Z ", "2026-11-26 12:00:00 ", "Nov 26 12:00:00 ", "stderr: "]
+)
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_what_stands_before_each_line_changes_nothing(prefix, ends):
+    for name in ROWS:
+        if (FOLDER / name).is_file():
+            lines = (FOLDER / name).read_text().split("\n")
+            text = ends.join(prefix + line if line else line for line in lines)
+            explanation, facts = explain_logs([Log(text)])
+            expected, _ = explained(name)
+            shown = name, page(explanation, facts)
+            assert (explanation.message, explanation.ranks) == (expected.message, expected.ranks), shown
+
+
+@smoke
 def test_every_log_has_a_row_and_holds_no_path_of_this_machine():
     logs = {path.name for path in FOLDER.iterdir()} - {"README.md"}
     assert logs == set(ROWS) and len(logs) >= 40

@@ -14,6 +14,7 @@ MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 LEVEL = "(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)"
 CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
 PREFIXES = [  # what launchers, schedulers and loggers put before a line; the name of a group says what it is
+    r"> ",  # quoted in a mail or an issue
     r"\[rank(?P<rank>\d+)\]: ?",
     r"\[1,(?P<task>\d+)\]<std(?:err|out)>: ?",  # mpirun --tag-output
     r"\[(?!(?:rank|Rank))(?P<role>[A-Za-z_][\w.-]*?)(?P<local>\d+)\]: ?",  # torchrun --tee: [default0]:
@@ -21,13 +22,14 @@ PREFIXES = [  # what launchers, schedulers and loggers put before a line; the na
     r"\((?P<actor>\w+ pid=\d+(?:, ip=[\d.]+)?)\) ?(?:\[repeated[^\]]*\] ?)?",  # Ray
     r"(?:stderr|stdout): ?",
     r"[0-9a-f]{8} \|\| ",  # Determined
-    r"(?P<other>[^\n]{1,80}?[\]:|>] ?)(?=\[rank\d+\]:)",
     r"(?P<host>[\w.-]{2,64}): (?=\[rank\d+\]|Traceback \(|  File |\[?[EWF]\d{3,4} |\[default\d)",  # pdsh, kubectl
     r"\[?(?P<date>\d{4}[-/]\d\d[-/]\d\d)[T _](?P<clock>\d\d:\d\d:\d\d(?:[.,]\d+)?)(?:Z|[+-]\d\d:?\d\d)?\]? ?",
     r"\[[\w./-]+\.py:\d+\] ",
     rf"\[?(?:{LEVEL} )?(?P<us_date>\d\d[-/]\d\d(?:[-/]\d{{2,4}})?) (?P<us_clock>{CLOCK})\]? ?",
     rf"(?P<month>{'|'.join(MONTHS)}) +(?P<day>\d{{1,2}}) +(?P<long_clock>{CLOCK}) ",
     rf"(?:- )? ?\[?{LEVEL}\]?(?: ?[:|-])? ?(?=Traceback|\w*Error|\[rank)",
+    r"[^\n]{1,300}?(?=\[rank\d+\]: ?(?:Traceback|\[[EWF]\d))",  # a progress bar that had no end
+    r"(?P<other>[^\n]{1,80}?[\]:|>] ?)(?=\[rank\d+\]:)",
 ]  # fmt: skip
 PREFIXES = [re.compile(prefix) for prefix in PREFIXES]
 HOST = re.compile(r"(?P<host>[\w.-]{2,64}): ")
@@ -83,7 +85,9 @@ class Log:
             text = COLOURS.sub("", text)
         self.text = text.replace("\r\n", "\n").replace("\r", "\n")  # a progress bar may stand before an error
         self.lines, self.numbers = [], []
+        indent = _common_indent(self.text)
         for number, line in enumerate(self.text.split("\n"), 1):
+            line = line[indent:] if indent and line[:indent].isspace() else line
             parts = [line] if len(line) < 1000 else FOLD.sub("\n", line[: 64 * LONGEST]).split("\n")
             self.lines += [part[:LONGEST] for part in parts]
             self.numbers += [number] * len(parts)
@@ -118,6 +122,12 @@ class Log:
                 return match
         host = HOST.match(text) if self.hosts else None
         return host if host and host["host"] in self.hosts else None
+
+
+def _common_indent(text: str) -> int:
+    """How far a text was indented where it was pasted."""
+    lines = [line for line in text[:10_000].split("\n") if line.strip()]
+    return min((len(line) - len(line.lstrip()) for line in lines), default=0)
 
 
 def _seconds_of(groups: dict[str, str]) -> float | None:

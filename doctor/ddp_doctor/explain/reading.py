@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 from ddp_doctor.explain.facts import EXCEPTION, Event, Facts, Wait
 from ddp_doctor.explain.log_lines import Line, Log
-from ddp_doctor.explain.messages import MESSAGES, recognise
+from ddp_doctor.explain.message import Message
+from ddp_doctor.explain.messages import BY_NAME, MESSAGES, recognise
 
 HEADER = "Traceback (most recent call last):"
 DRAWN = re.compile(
@@ -22,6 +23,7 @@ LAUNCHER_ERRORS = re.compile(
 MARKS = ("Traceback (most recent call last)", "exitcode", "Exited with exit code", "WorkNCCL(", "last enqueued",
          "closing signal", "forcefully exiting", "Root Cause (", "rank      :", "terminated with", "Killed",
          "Segmentation fault", "exits with return code")  # fmt: skip
+CONNECTION_ERRORS = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError")
 EXIT_CODE = re.compile(r"exitcode *: *(-?\d+)\)?(?: local_rank: (\d+))? \(pid: (\d+)\)")
 RANK_ENTRY = re.compile(r"rank +: (\d+) \(local_rank: (\d+)\)")
 SRUN_END = re.compile(
@@ -165,7 +167,7 @@ class _Reader:
             if LAUNCHER_ERRORS.match(text):
                 self.facts.summary = self.facts.summary or line
                 continue
-            event = Event(line, rank, recognise(text) or EXCEPTION, text, frames)
+            event = Event(line, rank, _message(text, frames), text, frames)
             if chosen is None or (chosen.message.role in ("symptom", "network") and event.message.role == "network"):
                 chosen = event
             elif "in DataLoader worker process" in chosen.text:  # the original traceback follows
@@ -231,6 +233,13 @@ class _Reader:
             self.exceptions.add(number)
         if first:
             yield first, "\n".join(text), tuple(frames)
+
+
+def _message(text: str, frames) -> Message:
+    """A rank may also come to know by its connection to a worker that the worker is dead."""
+    if text.startswith(CONNECTION_ERRORS) and any("torch/utils/data/" in file for file, _ in frames):
+        return BY_NAME["loader worker killed"]
+    return recognise(text) or EXCEPTION
 
 
 def _name_ranks(facts: Facts) -> None:
