@@ -92,7 +92,7 @@ def fixed_ports(text: str):
 
 
 def endings(destination: str, text: str):
-    """How a script with a group begins and ends, so that no thread of gloo can abort it: notebook 04, section 4.1."""
+    """How a script with a group begins and ends, so that no thread of gloo aborts it: the note at the end of 04."""
     for odd in ("os._exit", "gc.collect"):
         if odd in text and destination.startswith("scripts/"):
             yield f"{odd}: a script ends with dist.destroy_process_group() and nothing else"
