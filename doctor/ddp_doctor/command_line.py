@@ -87,6 +87,8 @@ def _explain(options) -> int:
             logs += [Log(sys.stdin.buffer.read().decode(errors="replace"))] if str(path) == "-" else log_files(path)
         except OSError as error:
             raise InputError(f"the log {str(path)!r} cannot be read: {error.strerror}.") from error
+    if not logs:
+        raise InputError(f"the folder {str(options.logs[0])!r} holds no log.")
     explanation, facts = explain_logs(logs)
     print(explain_page(explanation, facts), flush=True)
     _write(options.json, explain_json(explanation, facts))

@@ -113,6 +113,7 @@ def test_a_signal_counts_only_if_nothing_went_wrong_before_it():
 @smoke
 def test_a_pipe_a_folder_json_and_exit_codes(tmp_path, capsys, monkeypatch):
     findings = tmp_path / "findings.json"
+    (tmp_path / "empty").mkdir()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((FOLDER / "killed.log").read_bytes())))
     assert main(["explain", "--json", str(findings), "-"]) == 1
     assert json.loads(findings.read_text())["ranks"] == [1]
@@ -125,6 +126,18 @@ def test_a_pipe_a_folder_json_and_exit_codes(tmp_path, capsys, monkeypatch):
         capsys.readouterr().err
         == f"error: the log '{tmp_path / 'absent.log'}' cannot be read: No such file or directory.\n"
     )
+    assert main(["explain", str(tmp_path / "empty")]) == 2
+    assert capsys.readouterr().err == f"error: the folder '{tmp_path / 'empty'}' holds no log.\n"
+
+
+@smoke
+def test_a_traceback_in_a_line_of_json_is_read():
+    text = (
+        r'{"level": "error", "rank": 1, "msg": "Traceback (most recent call last):\n  File \"train.py\", line 3, in f\n'
+    )
+    text += r'    g()\nValueError: a label of -1"}'
+    explanation, _ = explain_logs([Log(text)])
+    assert explanation.message.name == "exception" and "a label of -1" in explanation.sentence
 
 
 @smoke

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 LONGEST = 4000  # characters of a line that are read; a log pasted without its line breaks is folded before
+ESCAPED = "Traceback (most recent call last):\\n"  # in a line of JSON
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b\][^\x07]{0,200}\x07")
 FOLD = re.compile(
     r"(?<=[^\n:]) +(?=(?:\[rank\d+\]:|\[[EWF]\d* ?\d*:?\S* \w+\.cpp:\d+\]|Traceback \(most recent|terminate called|"
@@ -85,10 +86,12 @@ class Log:
             text = COLOURS.sub("", text)
         self.text = text.replace("\r\n", "\n").replace("\r", "\n")  # a progress bar may stand before an error
         self.lines, self.numbers = [], []
-        indent = _common_indent(self.text)
+        indent, escaped = _common_indent(self.text), ESCAPED in self.text
         for number, line in enumerate(self.text.split("\n"), 1):
             line = line[indent:] if indent and line[:indent].isspace() else line
             parts = [line] if len(line) < 1000 else FOLD.sub("\n", line[: 64 * LONGEST]).split("\n")
+            if escaped and ESCAPED in line:
+                parts = line[: 64 * LONGEST].replace("\\n", "\n").split("\n")
             self.lines += [part[:LONGEST] for part in parts]
             self.numbers += [number] * len(parts)
 

@@ -69,13 +69,13 @@ START = [
     ),
     Message(
         "GPU fault", "cause",
-        ("uncorrectable ECC error", "CUDA error: unspecified launch failure", "fallen off the bus", "NVRM: Xid"),
+        ("uncorrectable ECC error", "fallen off the bus", "NVRM: Xid"),
         "the GPU itself reported a fault",
         "Look at `dmesg | grep -i xid` on that machine, and leave it out of the next run.",
     ),
     Message(
         "device-side assert", "cause",
-        ("device-side assert triggered", "an illegal memory access was encountered"),
+        ("device-side assert triggered", "an illegal memory access was encountered", "unspecified launch failure"),
         "a kernel read outside of a tensor: most often a label or a token that is larger than the table",
         "Run the same batch on the CPU, or with CUDA_LAUNCH_BLOCKING=1: the line in this traceback may be a later one.",
     ),

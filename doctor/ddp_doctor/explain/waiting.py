@@ -1,5 +1,6 @@
 """Ranks that waited until a timeout, or lost contact: who is not among them, and who is behind them?"""
 
+import re
 from collections import Counter
 
 from ddp_doctor.explain.facts import Explanation, Facts, Wait, earliest
@@ -19,7 +20,7 @@ def nccl_waits(facts: Facts) -> Explanation | None:
         explanation.roles[rank] = f"waited {wait.seconds:.0f} s in {wait.operation} {wait.number}{far}"
     if len({wait.group for wait in waits.values() if wait.group}) > 1 or not _differ(explanation, waits):
         _absent(explanation, facts, first)
-    if first.number <= 1:
+    if first.number <= 1 and not explanation.ranks:
         explanation.sentence += (
             ". It is the group's first collective: NCCL has never worked between these ranks (try NCCL_P2P_DISABLE=1, "
             "and read NCCL_DEBUG=INFO)"
@@ -93,7 +94,9 @@ def lost_contact(facts: Facts) -> Explanation | None:
     codes = [facts.exit_codes.get(rank, (None,))[0] for rank in missing]
     if not missing:
         explanation.cannot_know.append("which rank did not come, or ended: no other rank has a line in this log")
-        if len(victims) > 1:
+        if joined := re.search(r"(\d+)/(\d+) (?:clients|workers) joined", first.text):
+            explanation.cannot_know[-1] = f"which rank did not come: {joined[1]} of {joined[2]} came"
+        elif len(victims) > 1:
             explanation.cannot_know[-1] = "which rank is the cause: all ranks in this log only waited"
     elif -15 in codes:
         explanation.sentence += f"; {who(missing)} printed no error and still ran when torchrun ended it: look there"
