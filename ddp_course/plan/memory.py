@@ -32,7 +32,7 @@ class Layout:
     recompute: bool = False  # activation checkpointing of every block
     chunks: float = 1  # parts of the model per pipeline rank, interleaved (23.3)
     recomputed: float = 1 / 3  # share of the computation that checkpointing does again: the forward pass
-    gradient_bytes: int = 4  # as they are sent: summed in float32
+    gradient_bytes: int = 4  # as sent: summed in float32, as FSDP2 does from torch 2.15 on if reduce_dtype is None
     hides_experts: bool = False  # whether the experts' messages travel behind the computation
 
     @property
