@@ -1,12 +1,17 @@
 """The package's commands: output that nobody gets is no success, and Ctrl-C is one line from the first import on."""
 
 import os
+import re
 import subprocess
 import sys
+import time
 
 import pytest
+from training_runs import merged
 
 from ddp_course.cluster.__main__ import main as cluster
+from ddp_course.plan import __main__ as plan
+from ddp_course.predict import __main__ as predict
 
 PLAN = "ddp_course.plan --params 1e9 --gpus 8 --memory 80GB --link 400Gb".split()
 PREDICT = "ddp_course.predict --gpus 8 --link 400Gb".split()
@@ -100,3 +105,28 @@ def test_a_clusters_state_that_is_none_is_one_sentence(name, command, tmp_path, 
     out, err = capsys.readouterr()
     assert not out and err.startswith("error: ") and str(folder) in err and len(err.splitlines()) == 1, err
     assert before is None or (folder / "cluster.json").read_text() == before
+
+
+ABSURD = ["1000000000000", "1" + 400 * "0", "1e400", "5e-324", "-1", "0", "nan", "inf", "9" * 5000]
+UNITS = {"--memory": "GB", "--link": "Gb", "--inside": "GB"}
+FLAGS = [
+    (module, action.option_strings[-1])
+    for module in (plan, predict)
+    for action in module.parser()._actions
+    if action.nargs != 0 and not action.choices
+]
+
+
+@pytest.mark.parametrize(("module", "flag"), FLAGS, ids=lambda value: getattr(value, "__name__", value))
+def test_an_absurd_number_is_refused_in_one_sentence_or_makes_sense(module, flag, capsys):
+    """In CPU seconds, which hardly depend on what else the machine does."""
+    words = (PLAN if module is plan else PREDICT)[1:]
+    for value in ABSURD:
+        start = time.process_time()
+        code = module.main(merged(*words, f"{flag}={value}{UNITS.get(flag, '')}"))
+        out, err = capsys.readouterr()
+        assert time.process_time() - start < 20, value
+        if code == 0:
+            assert not re.search(r"\b(inf|nan)\b", out) and not err, value
+        else:
+            assert code == 2 and err.startswith("error: ") and err.count("\n") == 1 and len(err) < 600, value

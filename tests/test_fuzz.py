@@ -10,19 +10,23 @@ import json
 import os
 import random
 import shutil
+import sys
 import time
 from dataclasses import dataclass, fields, make_dataclass
-from typing import Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
 import warm
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from training_runs import CODE, ROOT
+from training_runs import CODE, ROOT, merged
 
 from ddp_course import diloco_ddp, experts_ddp, grpo_ddp, ladder_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp, reward_ddp
+from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint
+from ddp_course.training.command_line import parse
+from ddp_course.training.settings import bounds
 
 pytestmark = pytest.mark.skipif(not warm.forked.FORKS, reason="each case would load torch anew here")
 CASES = 50  # of the suite, or at a time
@@ -35,7 +39,7 @@ PAIRS = "".join(
     for n in range(60)
 )
 SIZES = "--layers 1 --heads 1 --width 8 --context 48 --tokens-per-update 96 --micro-batch-size 2"
-# What each does in a moment. Later flags win.
+# What each does in a moment.
 SMALL = {
     "minigpt": f"--preset tiny --data code.py {SIZES} --steps 2 --sample-tokens 2 --validation-windows 2",
     "reward": "--preset tiny --backbone minigpt:minigpt --pairs pairs.jsonl --steps 2 --pairs-per-update 4 "
@@ -150,6 +154,7 @@ ODD_NUMBERS = [
 ]
 WORDS = ["@odd", "@nothing", "@/dev/zero", "--no-such", "--help", "word", "--steps", "=", "--", "\udcff"]
 LARGE = ["10000", "10000000", "1000000000000"]
+ABSURD = ["1000000000000", "1" + 400 * "0", "1e400", "5e-324", "-1", "0", "nan", "inf", "9" * 5000]
 ENVIRONMENT = {
     **dict.fromkeys(
         ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"],
@@ -210,7 +215,7 @@ def a_case(choose: random.Random) -> Case:
         names = choose.sample(list(ENVIRONMENT), choose.choice([1, 2]))
         environment = {name: choose.choice(ENVIRONMENT[name]) for name in names}
     ranks = 2 if not environment and script != "speedrun" and choose.random() < 0.1 else 1
-    return Case(script, ranks, flags, environment, choose.choice(CONTENTS), damaged)
+    return Case(script, ranks, merged(*flags), environment, choose.choice(CONTENTS), damaged)
 
 
 @pytest.fixture(scope="module")
@@ -351,3 +356,48 @@ def test_it_ends_with_one_line_at_most(home, tmp_path):
     check()
     while time.monotonic() < end:
         check()  # with a new seed
+
+
+NUMBERS = {
+    f"{script} {name}": (script, name, hint)
+    for script in FLAGS
+    if script != "speedrun"
+    for name, hint in get_type_hints(FLAGS[script], include_extras=True).items()
+    if {int, float}
+    & {hint, getattr(hint, "__origin__", None), *(getattr(kind, "__origin__", 0) for kind in get_args(hint))}
+}
+
+
+def absurd_numbers(script, name):
+    """Those which are read, and the sentences with which the others are refused."""
+    presets = getattr(sys.modules[f"ddp_course.{script}_ddp"], "PRESETS", {"": FLAGS[script]()})
+    accepted, refusals = [], []
+    for value in ABSURD:
+        try:
+            parse(presets, merged(*SMALL[script].split(), f"--{name.replace('_', '-')}={value}"))
+            accepted.append(value)
+        except InputError as error:
+            refusals.append(str(error))
+    return accepted, refusals
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+def test_an_absurd_number_is_refused_in_one_sentence(case):
+    script, name, hint = NUMBERS[case]
+    accepted, refusals = absurd_numbers(script, name)
+    assert bounds(hint), f"--{name} of {script} has no bounds"
+    assert set(accepted) <= {"1000000000000", "5e-324", "0"}
+    assert all(f"--{name.replace('_', '-')}" in text and len(text) < 200 for text in refusals), refusals
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("case", NUMBERS)
+def test_an_absurd_number_that_is_read_runs_or_ends_in_one_sentence(home, tmp_path, case):
+    script, name, _ = NUMBERS[case]
+    accepted, _ = absurd_numbers(script, name)
+    limit = ["--max-seconds", "1"] if script != "ladder" else []
+    for value in accepted:
+        if value == "0" or name not in WORK - {"steps"} and (script, name) != ("ladder", "steps"):
+            flags = merged(*SMALL[script].split(), *limit, f"--{name.replace('_', '-')}={value}")
+            found = problems(home, tmp_path / value, Case(script, 1, flags, {}, b"", None))
+            assert not found, "\n".join([value, *found])
