@@ -15,7 +15,7 @@ if __name__ == "__main__":
 import contextlib
 import math
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -46,7 +46,7 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, choose_precision, parameter_dtype, set_matmul_precision
 from ddp_course.training.process import prepare_process
-from ddp_course.training.settings import NonNegativeInt
+from ddp_course.training.settings import between
 from ddp_course.training.throughput import peak_per_second
 
 
@@ -60,7 +60,7 @@ class TrainConfig(PretrainingConfig):
     """The number format of matrix products; weights stay float32 (float64 for float64). auto: what is fastest here."""
     compile: bool = False
     """Compile the model with torch.compile: a minute of waiting, then steps that may be faster."""
-    sample_tokens: NonNegativeInt = 120
+    sample_tokens: Annotated[int, between(0, 1_000_000)] = 120
     """Tokens of text written by the model at the end; 0 writes none."""
 
 

@@ -42,7 +42,7 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate, warmup_cosine
 from ddp_course.training.precision import HALF, autocast, parameter_dtype
 from ddp_course.training.process import prepare_process
-from ddp_course.training.settings import Bound, NonNegativeFloat, NonNegativeInt, PositiveInt, RunSettings
+from ddp_course.training.settings import Bound, NonNegativeFloat, NonNegativeInt, PositiveInt, Repetitions, RunSettings
 
 IDENTITY = (
     "size",
@@ -114,11 +114,11 @@ class PuzzleConfig(RunSettings):
     """Blocks per level."""
     embedding_width: PositiveInt = 16
     """Numbers in a puzzle's row."""
-    slow_steps: PositiveInt = 2
+    slow_steps: Repetitions = 2
     """Steps of the slow level in a segment."""
-    fast_steps: PositiveInt = 2
+    fast_steps: Repetitions = 2
     """Steps of the fast level for each slow one."""
-    segments: PositiveInt = 2
+    segments: Repetitions = 2
     """Answers the model gives on the way, each with its loss."""
     gradient: Literal["one-step", "full"] = "one-step"
     """Through the last step of each level only, or through all steps of a segment."""

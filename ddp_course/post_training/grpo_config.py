@@ -12,6 +12,7 @@ from ddp_course.training.settings import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Repetitions,
     RunSettings,
     at_least,
     between,
@@ -59,7 +60,7 @@ class GRPOConfig(RunSettings):
     """Tokens after which a completion is cut off."""
     temperature: Annotated[float, FINITE, between(0.001, 1000)] = 1.0
     """Temperature of the sampling, and of the log-probabilities: the policy is what is sampled from."""
-    passes: PositiveInt = 2
+    passes: Repetitions = 2
     """Optimizer steps on the same completions. From the second on the ratio leaves 1, and can be clipped."""
     micro_batch_size: PositiveInt = 16
     """Sequences that one rank takes through the model at a time."""

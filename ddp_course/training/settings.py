@@ -31,6 +31,7 @@ NonNegativeInt = Annotated[int, at_least(0), EXACT]
 PositiveFloat = Annotated[float, FINITE, Bound("above 0", lambda value: value > 0)]
 NonNegativeFloat = Annotated[float, at_least(0), FINITE]
 Share = Annotated[float, Bound("from 0 to below 1", lambda value: 0 <= value < 1)]
+Repetitions = Annotated[int, between(1, 1000)]  # within a step, so that neither a time budget nor SIGTERM ends them
 Seed = Annotated[int, at_least(0), Bound("below 2**64", lambda value: value < 2**64)]
 Timeout = Annotated[float, between(0.1, 2_000_000)]  # seconds; the sockets count milliseconds in 32 bits
 
