@@ -11,6 +11,7 @@ from training_runs import merged
 
 from ddp_course.cluster.__main__ import main as cluster
 from ddp_course.plan import __main__ as plan
+from ddp_course.plan.flags import plan_parser, predict_parser
 from ddp_course.predict import __main__ as predict
 
 PLAN = "ddp_course.plan --params 1e9 --gpus 8 --memory 80GB --link 400Gb".split()
@@ -111,8 +112,8 @@ ABSURD = ["1000000000000", "1" + 400 * "0", "1e400", "5e-324", "-1", "0", "nan",
 UNITS = {"--memory": "GB", "--link": "Gb", "--inside": "GB"}
 FLAGS = [
     (module, action.option_strings[-1])
-    for module in (plan, predict)
-    for action in module.parser()._actions
+    for module, parser in ((plan, plan_parser()), (predict, predict_parser()))
+    for action in parser._actions
     if action.nargs != 0 and not action.choices
 ]
 

@@ -21,6 +21,7 @@ from ddp_course.plan.memory import BYTES_PER_STEP
 from ddp_course.plan.schedule import BUCKET, MIB, Compute, simulate
 
 DRAWS = 100
+MOST_MICRO_BATCHES = 1000  # each is simulated
 MOST_BUCKETS = 300  # are simulated one by one; of more, several together: the last one then is 1/300 of all
 gradients = lru_cache(models.gradients)
 
@@ -38,8 +39,8 @@ class DDP:
     gradient_bytes: float = 4  # per element sent
 
     def __post_init__(self):
-        if self.bucket_mib is not None and not self.bucket_mib > 0:
-            raise InputError(f"a bucket's limit is above 0 MiB, got {self.bucket_mib:g}")
+        if self.bucket_mib is not None and not 1e-6 <= self.bucket_mib <= 1e15:
+            raise InputError(f"a bucket's limit is above 0 MiB, from 1e-06 to 1e+15, got {self.bucket_mib:g}")
 
     @property
     def gpus(self) -> int:
@@ -58,6 +59,10 @@ class DDP:
             raise InputError(
                 f"a global batch of {self.job.windows} windows does not divide into {self.gpus} GPUs with "
                 f"micro-batches of {self.micro_batch}"
+            )
+        if windows // size > MOST_MICRO_BATCHES:
+            raise InputError(
+                f"an update has at most {MOST_MICRO_BATCHES:,} micro-batches per GPU, got {windows // size:,}"
             )
         return size, windows // size
 

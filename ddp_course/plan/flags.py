@@ -1,6 +1,7 @@
 """The flags of both commands, `plan` and `predict`, and how their values are read."""
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -107,30 +108,30 @@ def check_counts(flags: argparse.Namespace, *names: str) -> None:
 
 
 def above_0(number: float, flag: str) -> float:
-    if not 0 < number < float("inf"):
-        raise InputError(f"{flag} is above 0, got {number:g}")
+    if not 1e-6 <= number <= 1e15:
+        raise InputError(f"{flag} is above 0, from 1e-06 to 1e+15, got {number:g}")
     return number
 
 
 def bytes_per_second(text: str) -> float:
     """The speed in "400Gb", "100 Mbit/s" (bits) or "450GB" (bytes), in bytes per second."""
-    match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([kKMmGgTt]?)(bit|b|B)s?(?:/s|ps)?\s*", text)
-    if not match or float(match[1]) == 0:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kKMmGgTt]?)(bit|b|B)s?(?:/s|ps)?\s*", text)
+    if not match or not 0 < float(match[1]) < math.inf:
         raise InputError(f"cannot read the speed {text!r}; write bits as in 400Gb or 100Mbit, or bytes as in 450GB")
     return float(match[1]) * PREFIXES[match[2].lower()] * UNITS[match[3]]
 
 
 def read_memory(text: str) -> float:
     """GPU makers' GB have 2^30 bytes: an 80 GB card has 80 GiB."""
-    match = re.fullmatch(r"\s*(\d+\.?\d*)\s*(?:GB|GiB|G|gb)\s*", text)
-    if not match or not float(match[1]):
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:GB|GiB|G|gb)\s*", text)
+    if not match or not 0 < float(match[1]) < math.inf:
         raise InputError(f"cannot read the memory {text!r}; write it as 80GB")
     return float(match[1]) * 2**30
 
 
 def read_parameters(text: str, flag: str) -> float:
     """7e9, 7B, 350M."""
-    match = re.fullmatch(r"(\d+\.?\d*(?:[eE]\+?\d+)?)([kKmMbBtT]?)", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\+?\d+)?)([kKmMbBtT]?)", text.strip())
     number = float(match[1]) * PREFIXES[match[2].lower()] if match else 0
     if not 1e5 <= number <= 1e14:
         raise InputError(f"{flag} is a number of parameters from 0.1M to 100T, such as 7e9, 7B or 350M, got {text!r}")

@@ -98,8 +98,8 @@ class Cluster:
             )
         if self.cards is not None and not 1 <= self.cards <= node:
             raise InputError(f"a node with {node} GPUs has 1 to {node} network cards, got {self.cards}")
-        if not 0 < self.kernels <= 1:
-            raise InputError(f"--kernels is a share of the peak above 0 and at most 1, got {self.kernels:g}")
+        if not 0.001 <= self.kernels <= 1:
+            raise InputError(f"--kernels is a share of the peak above 0, from 0.001 to 1, got {self.kernels:g}")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ddp_course.base.errors import InputError
 from ddp_course.base.quantity import format_number, with_prefix
 from ddp_course.plan.assumptions import ASSUMED, Range
-from ddp_course.plan.ddp_step import DDP, Interval, Prediction, predict_step, worth_measuring
+from ddp_course.plan.ddp_step import DDP, MOST_MICRO_BATCHES, Interval, Prediction, predict_step, worth_measuring
 from ddp_course.plan.flags import above_0, check_counts, read_cluster, read_range
 from ddp_course.plan.job import Job
 from ddp_course.plan.memory import STATE
@@ -47,8 +47,8 @@ def _ranges(flags: argparse.Namespace, seconds_at_peak: float) -> dict[str, Rang
         text, flag = getattr(flags, name), f"--{name.replace('_', '-')}"
         if text is not None:
             ranges[name] = read_range(text, flag, most=1)
-            if name != "spread" and not ranges[name].low:
-                raise InputError(f"{flag} is above 0, got {text!r}")
+            if name != "spread" and ranges[name].low < 1e-6:
+                raise InputError(f"{flag} is above 0, at least 1e-06, got {text!r}")
     if flags.latency_us is not None:
         micro = read_range(flags.latency_us, "--latency-us")
         ranges["latency"] = Range(micro.low / 1e6, micro.high / 1e6)
@@ -114,7 +114,9 @@ def _next_measurements(ddp: DDP) -> list[str]:
 
 def _fits(ddp: DDP, gpus: int) -> bool:
     node = ddp.job.cluster.per_node
-    return (gpus <= node or gpus % node == 0) and (not ddp.strong or ddp.job.windows % gpus == 0)
+    if ddp.strong and (ddp.job.windows % gpus or ddp.job.windows > gpus * ddp.micro_batch * MOST_MICRO_BATCHES):
+        return False
+    return gpus <= node or gpus % node == 0
 
 
 def _row(prediction: Prediction) -> str:
