@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch
 
@@ -46,7 +46,7 @@ from ddp_course.ladder.setting import Fault, Setting
 from ddp_course.training.command_line import run
 from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.process import prepare_process
-from ddp_course.training.settings import PositiveInt, Seed, Timeout, check_bounds
+from ddp_course.training.settings import PositiveInt, Seed, Timeout, between, check_bounds
 
 # Import the rungs before a group exists: torch's ZeRO-1 would keep the group and its threads as a default argument.
 DATA_PARALLEL = (batch_rungs, model_rungs, format_rungs, by_hand_rungs, sharding_rungs, stopping_rungs)
@@ -62,7 +62,7 @@ class LadderConfig:
     """The model. Rungs that need another model (norms, branches, all beyond data parallel) use that one."""
     seed: Seed = 1
     """The seed of the weights, the text, the windows and the dropout masks."""
-    layers: PositiveInt = 2
+    layers: Annotated[int, between(1, 1000)] = 2
     """Blocks of the model."""
     width: PositiveInt = 16
     """Units of the residual stream; even."""
