@@ -21,15 +21,16 @@ def test_links_lead_somewhere(page):
     assert there and [target for target in there if not (ROOT / "notebooks" / target).exists()] == []
 
 
-def test_the_script_has_the_same_losses_on_one_and_on_two_processes(tmp_path):
+def test_the_script_has_the_same_losses_on_one_two_and_three_processes(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     losses = []
-    for nproc in (1, 2):
+    for nproc in (1, 2, 3):  # 64 rows are shared as 22, 21 and 21
         run = torchrun(tmp_path / "train.py", nproc=nproc, quiet=True, timeout=600)
         losses.append([float(line.split()[-1]) for line in run.lines[0] if line.startswith("step ")])
-    one, two = losses
+    one, *several = losses
     assert len(one) == 20 and one[-1] < 0.9 * one[0]
-    assert two == pytest.approx(one, abs=2e-6)  # six decimals, in another order of additions
+    for of_several in several:
+        assert of_several == pytest.approx(one, abs=2e-6)  # six decimals, in another order of additions
 
 
 def words_of(notebook):
@@ -67,7 +68,7 @@ def test_ddp_is_seen_training_within_ten_cells_and_500_words():
     before = " ".join(cell.source for cell in cells[:number] if cell.cell_type == "markdown")
     assert number < 10 and len(before.split()) < 500
     [shown] = output_texts(cells[number])
-    for nproc in (1, 2):
+    for nproc in (1, 2, 3):  # 64 rows are shared as 22, 21 and 21
         assert f"torchrun --standalone --nproc-per-node={nproc} scripts/00_ddp.py\n[rank 0] step 1  loss" in shown
 
 
