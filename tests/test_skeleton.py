@@ -4,19 +4,28 @@ import re
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 import warm
+from torch.utils._python_dispatch import TorchDispatchMode
 from training_runs import ROOT, metrics, train_in_turn
 
 from ddp_course import skeleton_ddp
+from ddp_course.authoring.answers import answer_cells
 from ddp_course.authoring.notebook_run import read_notebook, written_files
+from ddp_course.grader.exercises import load
+from ddp_course.grader.judge import grade
 from ddp_course.lab.probe import printed
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 
 SKELETON = ROOT / "ddp_course" / "skeleton_ddp.py"
 STEPS = 4
-FLAGS = ("--steps", STEPS, "--log-every", 1, "--checkpoint-every", 2, "--tokens-per-update", 2048)
+FLAGS = ("--steps", STEPS, "--log-every", 1, "--checkpoint-every", 2)
+FLAGS += ("--tokens-per-update", 3072, "--micro-batch-size", 4)  # 12 micro-batches: of 1, 2, 3 and 4 ranks
 # The same settings in the words of the trainer.
 TRAINER = (
     "--preset",
@@ -36,9 +45,9 @@ TRAINER = (
     "--final-learning-rate",
     3e-4,
     "--tokens-per-update",
-    2048,
+    3072,
     "--micro-batch-size",
-    8,
+    4,
     "--validate-every",
     2,
     "--sample-tokens",
@@ -60,13 +69,14 @@ def of_the_trainer(tmp_path_factory):
     return {"loss": metrics(run_dir), "validation loss": metrics(run_dir, "val_loss")}
 
 
-@pytest.mark.parametrize("nproc", [1, pytest.param(2, marks=pytest.mark.smoke), 4])
+@pytest.mark.parametrize("nproc", [1, pytest.param(2, marks=pytest.mark.smoke), 3, 4])
 def test_its_losses_are_the_trainers(of_the_trainer, nproc):
     run = warm.ranks(SKELETON, *FLAGS, nproc=nproc)
     found = curves(run.lines[0])
     for name, of_step in of_the_trainer.items():
         assert found[name] == pytest.approx(of_step, abs=PRINTED), name
     assert not any(run.lines[rank] for rank in range(1, nproc)), "one rank speaks for all"
+    assert all(float(re.search(r"  tokens/s (\d+)$", line)[1]) > 0 for line in run.lines[0] if "  loss " in line)
 
 
 def test_stopped_by_sigterm_it_goes_on_to_the_same_numbers(tmp_path):
@@ -111,6 +121,208 @@ def test_make_skeleton_writes_a_script_that_runs_and_overwrites_nothing(tmp_path
     assert "step 1  loss" in printed, printed
     again = subprocess.run(make, capture_output=True, text=True)
     assert again.returncode != 0 and "train.py is there already" in again.stderr
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run that has come to its end."""
+    run_dir = tmp_path_factory.mktemp("finished") / "run"
+    warm.ranks(SKELETON, *FLAGS, "--run-dir", run_dir, nproc=2)
+    return run_dir
+
+
+def contents(folder):
+    """{name: bytes} of all that lies in a folder, but for the lock."""
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def refusal(run):
+    """What one rank of a run said, in one line, before all ranks ended; the sentence of torch's launcher left out."""
+    lines = [line for rank in sorted(run.lines) for line in run.lines[rank]]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+BROKEN = {
+    "a file": lambda folder: folder.write_text("a file"),
+    "another script's": lambda folder: (folder.mkdir(), (folder / "config.json").write_text("{}")),
+    "another checkpoint": lambda folder: (folder.mkdir(), torch.save({"step": 1}, folder / "step_1.pt")),
+    "torn": lambda folder: (folder / "step_00000004.pt").write_bytes(
+        (folder / "step_00000004.pt").read_bytes()[:-1000]
+    ),
+    "empty file": lambda folder: (folder / "step_00000004.pt").write_bytes(b""),
+    "another model": lambda folder: torch.save({"model": {}, "optimizer": {}}, folder / "step_00000004.pt"),
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+def test_a_folder_that_cannot_be_used_is_refused_and_left_as_it_is(damage, finished, tmp_path):
+    folder = tmp_path / "run"
+    if damage in ("torn", "empty file", "another model"):
+        folder.mkdir()
+        for name, content in (contents(finished) | {"lock": b""}).items():
+            (folder / name).write_bytes(content)
+    BROKEN[damage](folder)
+    before = contents(tmp_path)
+    run = warm.ranks(SKELETON, *FLAGS, "--run-dir", folder, nproc=2, exit_code=1)
+    assert f"--run-dir {folder} has to be new, or an intact run of this script" in refusal(run)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("without", [0, 1])
+def test_ranks_that_do_not_find_the_same_checkpoint_are_refused(without, finished, tmp_path):
+    """A folder of a machine's own: of the two, one is empty."""
+    for rank in range(2):
+        (tmp_path / f"of_rank_{rank}" / "run").mkdir(parents=True)
+    for name, content in (contents(finished) | {"lock": b""}).items():
+        (tmp_path / f"of_rank_{1 - without}" / "run" / name).write_bytes(content)
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"import os, runpy\nos.chdir('{tmp_path}/of_rank_' + os.environ['RANK'])\n"
+        f"runpy.run_path({str(SKELETON)!r}, run_name='__main__')\n"
+    )
+    run = warm.ranks(script, *FLAGS, "--steps", 6, "--run-dir", "run", nproc=2, exit_code=1)
+    assert "--run-dir run has to be new" in (sentence := refusal(run)) and "step 0; step 4" in sentence
+
+
+def test_of_two_jobs_on_one_folder_the_second_is_refused(tmp_path):
+    command = [sys.executable, SKELETON, "--steps", "1000000", "--log-every", "1", "--run-dir", tmp_path / "run"]
+    with subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True) as first:
+        try:
+            next(line for line in first.stdout if line.startswith("step "))
+            second = warm.alone(SKELETON, "--run-dir", tmp_path / "run")
+        finally:
+            first.kill()
+    assert second.returncode == 1 and second.stdout == "" and len(second.stderr.splitlines()) == 1
+    assert "that is not in use" in second.stderr and "BlockingIOError" in second.stderr
+    assert warm.alone(SKELETON, *FLAGS, "--run-dir", tmp_path / "run").returncode == 0, "its lock has ended with it"
+
+
+def test_sigterm_is_noticed_within_the_micro_batches_of_a_step(tmp_path):
+    """One rank of two is asked in the third of 64 micro-batches: both stop, and the resumed run does the step anew."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, signal\nfrom ddp_course import skeleton_ddp\n"
+        "original, read = skeleton_ddp.micro_batches, []\n"
+        "def micro_batches(tokens, step, *others):\n"
+        "    for batch in original(tokens, step, *others):\n"
+        "        read.append(step)\n"
+        "        if len(read) == 64 + 3 and os.environ['RANK'] == '1':\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        yield batch\n"
+        "skeleton_ddp.micro_batches = micro_batches\n"
+        "code = skeleton_ddp.main()\nprint('micro-batches', len(read))\nraise SystemExit(code)\n"
+    )
+    flags = ["--steps", 2, "--log-every", 1, "--micro-batch-size", 1, "--context", 16, "--tokens-per-update", 2048]
+    stopped = warm.ranks(script, *flags, "--run-dir", tmp_path / "run", nproc=2, exit_code=75)
+    assert "stopped after step 1; with the same --run-dir it goes on" in stopped.lines[0]
+    assert stopped.lines[1] in ([f"micro-batches {64 + n}"] for n in range(3, 9)), "in the next few micro-batches"
+    resumed = warm.ranks(SKELETON, *flags, "--run-dir", tmp_path / "run", nproc=2).lines[0]
+    whole = warm.ranks(SKELETON, *flags, nproc=2).lines[0]
+    assert curves(resumed)["loss"][2] == curves(whole)["loss"][2]
+
+
+@pytest.mark.weekly
+def test_the_first_tokenization_may_take_longer_than_a_collective(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time\nfrom datetime import timedelta\nfrom ddp_course import skeleton_ddp\n"
+        "def prepare(*data, original=skeleton_ddp.prepare, slept=[]):\n"
+        "    if not slept:\n"
+        "        slept.append(time.sleep(45))\n"
+        "    return original(*data)\n"
+        "def shorter(seconds=0, hours=0):\n"
+        "    return timedelta(seconds=min(seconds, 30), hours=hours)\n"
+        "vars(skeleton_ddp).update(prepare=prepare, timedelta=shorter)\n"
+        "raise SystemExit(skeleton_ddp.main())\n"
+    )
+    warm.ranks(script, *FLAGS, "--steps", 1, nproc=2)
+
+
+def test_its_save_passes_the_exercise_on_saving(tmp_path):
+    """09.1 wants a file of each save, whole, on no rank later than the return. The check is the solution's."""
+    [solution] = answer_cells("solutions", "09.1")
+    answer = tmp_path / "answer.py"
+    answer.write_text(
+        f"{solution}\n\nfrom ddp_course import skeleton_ddp\n\n\n"
+        "def save(folder, step, state):\n"
+        "    Path(folder).mkdir(parents=True, exist_ok=True)\n"
+        "    skeleton_ddp.save(Path(folder), step, state, keep=0)\n"
+    )
+    [verdict] = grade([(load("09.1"), answer)])
+    assert verdict.passed, verdict
+
+
+def test_the_two_newest_checkpoints_stay(finished):
+    assert sorted(contents(finished)) == ["step_00000002.pt", "step_00000004.pt"]
+
+
+class Reads(TorchDispatchMode):
+    """Count how often Python waits for a number of a tensor."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_validation_reads_one_number_and_counts_each_token_once(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: None)
+    torch.manual_seed(1)
+    model, tokens = MiniGPT(MiniGPTConfig(context=8, layers=1, heads=2, width=16)), np.arange(100) % 7
+    options = SimpleNamespace(context=8, micro_batch_size=5, validation_windows=1000)
+    with Reads() as reads:
+        off = torch.autocast("cpu", enabled=False)
+        loss = skeleton_ddp.validate(model, tokens, options, 0, 1, torch.device("cpu"), off)
+    text = torch.from_numpy(tokens[:97])  # 12 whole windows
+    expected = model(text[:-1].view(12, 8), text[1:].view(12, 8)).item() / 96
+    assert loss == pytest.approx(expected, rel=1e-5) and reads.count == 1
+    assert model.training
+
+
+@pytest.mark.parametrize("local_rank", [0, 1])
+def test_more_processes_than_gpus_is_one_sentence(local_rank, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["skeleton_ddp.py"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, str(local_rank))
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    with pytest.raises(SystemExit) as refused:
+        skeleton_ddp.main()
+    assert refused.value.code == (1 if local_rank else "2 processes need as many GPUs, here are 1")
+
+
+def test_nccl_is_told_which_gpu_is_whose(monkeypatch):
+    class Started(Exception):
+        pass
+
+    def start(*arguments, **options):
+        raise Started(arguments, options)
+
+    monkeypatch.setattr(sys, "argv", ["skeleton_ddp.py"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.distributed, "init_process_group", start)
+    for name, value in {"RANK": 3, "LOCAL_RANK": 1, "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(Started) as started:
+        skeleton_ddp.main()
+    timeout = timedelta(seconds=120)
+    assert started.value.args == (("nccl",), {"timeout": timeout, "device_id": torch.device("cuda", 1)})
+
+
+def test_ctrl_c_ends_it_while_torch_is_imported(tmp_path):
+    (tmp_path / "numpy.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{RUN}", str(SKELETON)]
+    done = subprocess.run(["sh", "-c", '"$@"; echo "exit code $?"', "sh", *command], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("exit code 130\n", "")
+
+
+RUN = "import runpy, sys\nsys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 @pytest.mark.parametrize(
