@@ -17,10 +17,12 @@ from training_runs import ROOT, metrics, train_in_turn
 from ddp_course import skeleton_ddp
 from ddp_course.authoring.answers import answer_cells
 from ddp_course.authoring.notebook_run import read_notebook, written_files
+from ddp_course.distributed.process_group import World
 from ddp_course.grader.exercises import load
 from ddp_course.grader.judge import grade
 from ddp_course.lab.probe import printed
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
+from ddp_course.trainers.pretraining import loss_and_target_count
 
 SKELETON = ROOT / "ddp_course" / "skeleton_ddp.py"
 STEPS = 4
@@ -258,12 +260,12 @@ def test_the_two_newest_checkpoints_stay(finished):
 
 
 class Reads(TorchDispatchMode):
-    """Count how often Python waits for a number of a tensor."""
+    """Count how often Python waits for a number that a model has computed."""
 
     count = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function is torch.ops.aten._local_scalar_dense.default
+        self.count += function is torch.ops.aten._local_scalar_dense.default and args[0].is_floating_point()
         return function(*args, **(kwargs or {}))
 
 
@@ -279,6 +281,13 @@ def test_a_validation_reads_one_number_and_counts_each_token_once(monkeypatch):
     expected = model(text[:-1].view(12, 8), text[1:].view(12, 8)).item() / 96
     assert loss == pytest.approx(expected, rel=1e-5) and reads.count == 1
     assert model.training
+
+
+def test_a_validation_of_the_trainers_reads_no_number_before_its_end():
+    model, tokens = MiniGPT(MiniGPTConfig(context=8, layers=1, heads=2, width=16)), torch.arange(80).view(10, 8)
+    with Reads() as reads:
+        loss_and_target_count(model, model, [(tokens, tokens)] * 3, "float32", World(0, 0, 1, torch.device("cpu")))
+    assert reads.count == 0
 
 
 @pytest.mark.parametrize("local_rank", [0, 1])

@@ -210,13 +210,16 @@ def loss_and_target_count(
     batches: Iterable[tuple[Tensor, Tensor]],
     precision: str,
     world: World,
-) -> tuple[float, int]:
-    """This rank's sum of the loss and number of targets, with `model` in eval mode. forward: gives a loss sum."""
+) -> tuple[Tensor, int]:
+    """This rank's sum of the loss and number of targets, with `model` in eval mode. forward: gives a loss sum.
+
+    The loss stays on the device: to read a number from a GPU after each batch is to wait for it.
+    """
     model.eval()
-    loss_sum, target_count = 0.0, 0
+    loss_sum, target_count = torch.zeros((), dtype=torch.float64, device=world.device), 0
     for inputs, targets in batches:
         with autocast(precision, world.device):
-            loss_sum += forward(inputs.to(world.device), targets.to(world.device)).item()
+            loss_sum += forward(inputs.to(world.device), targets.to(world.device))
         target_count += int((targets != IGNORED).sum())
     model.train()
     return loss_sum, target_count
