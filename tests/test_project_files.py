@@ -235,7 +235,7 @@ def test_make_train_fits_the_machine(commands, gpus, cores, processes, threads):
     run = make("--dry-run", "train", "ARGS=--seed 1", path=commands(gpus, cores))
     torchrun, draw = [line for line in run.stdout.splitlines() if "torchrun" in line or "lab.figures" in line]
     start = f"OMP_NUM_THREADS={threads} .venv/bin/torchrun --standalone --nproc-per-node={processes} "
-    assert torchrun.startswith(f"{start}ddp_course/minigpt_ddp.py --preset laptop --run-dir runs/minigpt-2")
+    assert torchrun.startswith(f"{start}ddp_course/minigpt_ddp.py --run-dir runs/minigpt-2")
     assert torchrun.endswith(" --seed 1")
     assert draw.split()[-1] in torchrun.split(), "the figure is not drawn for the run that was trained"
 
