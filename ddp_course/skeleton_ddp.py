@@ -49,7 +49,7 @@ parser.add_argument("--seed", type=int, default=1, help="of the first weights an
 def main():
     options = parser.parse_args()
     for name, value in vars(options).items():
-        if isinstance(value, int | float) and not 0 < value < 2**63:  # NaN is not, either
+        if isinstance(value, int | float) and not (0 < value < 2**63 or name == "seed" and value == 0):
             parser.error(f"argument --{name.replace('_', '-')}: must be a number above 0, not {value}")
     # Without torchrun: a group of one process, so that one code path serves both.
     defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
