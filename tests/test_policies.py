@@ -9,7 +9,7 @@ from huggingface_folder import make_model, make_tokenizer
 from reward_runs import make_backbone
 from test_backbones import ARCHITECTURES, GPT2, nanochat, save  # noqa: F401  nanochat is a fixture
 from test_resume import copy_up_to
-from training_runs import ROOT, checkpoint, in_this_process, largest_gap, metrics
+from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import grpo_ddp
 from ddp_course.base.errors import InputError
@@ -54,7 +54,7 @@ def folder(transformers, tmp_path_factory):
 
 
 def flags(folder, code, run_dir, *more):
-    return [
+    return merged(
         "--preset",
         "tiny",
         "--pretrained",
@@ -72,7 +72,7 @@ def flags(folder, code, run_dir, *more):
         "--keep-checkpoints",
         0,
         *more,
-    ]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +108,12 @@ def test_the_policy_is_written_as_a_folder_that_loads_again(transformers, whole,
     before = transformers.AutoModelForCausalLM.from_pretrained(folder)
     assert largest_gap(own.state_dict(), before.state_dict()) > 0
     printed = in_this_process(
-        grpo_ddp.train, parse(grpo_ddp.PRESETS, list(map(str, flags(written, code, tmp_path / "run", "--steps", 1))))
+        grpo_ddp.train, parse(grpo_ddp.PRESETS, flags(written, code, tmp_path / "run", "--steps", 1))
     )
     assert "huggingface_step_000001" in printed and (tmp_path / "run" / "huggingface_step_000001").is_dir()
     with pytest.raises(InputError, match="it has pretrained weights .*, this run has"):
         in_this_process(
-            grpo_ddp.train,
-            parse(grpo_ddp.PRESETS, list(map(str, flags(written, code, whole[0], "--steps", 5, "--resume", "auto")))),
+            grpo_ddp.train, parse(grpo_ddp.PRESETS, flags(written, code, whole[0], "--steps", 5, "--resume", "auto"))
         )
 
 
@@ -175,11 +174,10 @@ def test_what_cannot_be_trained_is_refused(transformers, tmp_path, code):
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
     with pytest.raises(InputError, match="--new-tokens 31 leaves no room for a prompt in the model's context of 32"):
         in_this_process(
-            grpo_ddp.train,
-            parse(grpo_ddp.PRESETS, list(map(str, flags(tmp_path, code, tmp_path / "run", "--new-tokens", 31)))),
+            grpo_ddp.train, parse(grpo_ddp.PRESETS, flags(tmp_path, code, tmp_path / "run", "--new-tokens", 31))
         )
     with pytest.raises(InputError, match="cannot load the backbone hf:.* it has no tokenizer.json"):
-        in_this_process(grpo_ddp.train, parse(grpo_ddp.PRESETS, list(map(str, flags(code, code, tmp_path / "other")))))
+        in_this_process(grpo_ddp.train, parse(grpo_ddp.PRESETS, flags(code, code, tmp_path / "other")))
 
 
 @pytest.mark.parametrize("kind", ["minigpt", "hf", "nanochat"])
