@@ -226,7 +226,7 @@ def test_a_script_runs_as_the_printed_command_would(monkeypatch):
 def test_the_threads_of_gloo_end_with_a_plain_script(remedy):
     """One that runs on while Python ends can abort it; torch.distributed.nn, loaded late, keeps the group with them."""
     plain = script(f"""
-import json, os, torch
+import json, os, time, torch
 import torch.distributed as dist
 {remedy}
 
@@ -239,6 +239,7 @@ def train():
 dist.init_process_group("gloo")
 train()
 dist.destroy_process_group()
+time.sleep(2)  # the system takes an ended thread out of its list when it comes to it
 names = [open(f"/proc/self/task/{{thread}}/comm").read().strip() for thread in os.listdir("/proc/self/task")]
 print(json.dumps({{"left": [name for name in names if "gloo" in name]}}))
 """)
