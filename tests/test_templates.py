@@ -151,7 +151,7 @@ def test_a_file_that_starts_nothing_is_refused_with_one_sentence(tmp_path):
         (tmp_path / "job.yaml").write_text(yaml.safe_dump_all(manifests))
         with pytest.raises(InputError, match=message):
             pods(tmp_path / "job.yaml")
-    with pytest.raises(InputError, match="declares no variable ARG; its envs are RUN, ARGS"):
+    with pytest.raises(InputError, match="declares no variable ARG; its envs are RUN, PRESET, ARGS"):
         pods(TEMPLATES / "skypilot.yaml", ARG="--steps 3")
     with pytest.raises(InputError, match="num_nodes: 2, so it needs that many addresses; got 1"):
         pods(TEMPLATES / "skypilot.yaml", ("10.0.0.5",))
