@@ -1,5 +1,5 @@
 # rank: 1
-# says: RuntimeError
+# says: except RuntimeError
 # Rank 1 catches an out-of-memory error of its own and goes on with the next batch.
 import time
 
@@ -12,16 +12,22 @@ rank = dist.get_rank()
 model = DistributedDataParallel(torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
+
+def forward(step):
+    if rank == 1 and step == 2:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    return model(torch.ones(2, 4)).sum()
+
+
 for step in range(5):
     time.sleep(0.5)  # reads a batch
-    optimizer.zero_grad()
     try:
-        if rank == 1 and step == 2:
-            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        model(torch.ones(2, 4)).sum().backward()  # HERE
+        loss = forward(step)
     except RuntimeError as error:
         print("skipping", error)
         continue
+    optimizer.zero_grad()
+    loss.backward()  # HERE
     optimizer.step()
 total = torch.ones(1)
 dist.all_reduce(total)
