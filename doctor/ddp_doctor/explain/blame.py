@@ -12,9 +12,10 @@ from ddp_doctor.explain.messages import BY_NAME, MESSAGES
 from ddp_doctor.explain.waiting import lost_contact, nccl_waits
 
 COLLECTIVES_OF_MESSAGES = {
-    "monitored barrier": "monitored_barrier", "ranks that did not join": "a collective that others wait in",
+    "monitored barrier": "monitored_barrier",
+    "ranks that did not join": "a collective that others wait in",
     "NCCL: no unique id": "the first collective of its group",
-}  # fmt: skip
+}
 NAMED_RANKS = re.compile(
     r"Ranks? ([\d, ]+) failed to pass|\[([\d, ]+)\] finished collective|missing ranks: \{([\d, ]+)\}"
     r"|ncclUniqueId from \[(\d+)\]|mismatch around rank (\d+)"

@@ -31,7 +31,7 @@ PREFIXES = [  # what launchers, schedulers and loggers put before a line; the na
     rf"(?:- )? ?\[?{LEVEL}\]?(?: ?[:|-])? ?(?=Traceback|\w*Error|\[rank)",
     r"[^\n]{1,300}?(?=\[rank\d+\]: ?(?:Traceback|\[[EWF]\d))",  # a progress bar that had no end
     r"(?P<other>[^\n]{1,80}?[\]:|>] ?)(?=\[rank\d+\]:)",
-]  # fmt: skip
+]
 PREFIXES = [re.compile(prefix) for prefix in PREFIXES]
 HOST = re.compile(r"(?P<host>[\w.-]{2,64}): ")
 IDENTITIES = ("task", "role", "local", "actor", "host", "other")
@@ -115,9 +115,15 @@ class Log:
         if rank is None and (in_text := RANK_IN_TEXT.search(text)):
             rank = next(filter(None, in_text.groups()))
         return Line(
-            self, self.numbers[index], text, tuple(stream), self.rank if rank is None else int(rank),
-            None if task is None else int(task), time, warns,
-        )  # fmt: skip
+            self,
+            self.numbers[index],
+            text,
+            tuple(stream),
+            self.rank if rank is None else int(rank),
+            None if task is None else int(task),
+            time,
+            warns,
+        )
 
     def _prefix(self, text: str) -> re.Match | None:
         for prefix in PREFIXES:

@@ -20,9 +20,21 @@ EXCEPTION_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w+(?:: |:?$)")
 LAUNCHER_ERRORS = re.compile(
     r"\S*(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit)\b"
 )
-MARKS = ("Traceback (most recent call last)", "exitcode", "Exited with exit code", "WorkNCCL(", "last enqueued",
-         "closing signal", "forcefully exiting", "Root Cause (", "rank      :", "terminated with", "Killed",
-         "Segmentation fault", "exits with return code")  # fmt: skip
+MARKS = (
+    "Traceback (most recent call last)",
+    "exitcode",
+    "Exited with exit code",
+    "WorkNCCL(",
+    "last enqueued",
+    "closing signal",
+    "forcefully exiting",
+    "Root Cause (",
+    "rank      :",
+    "terminated with",
+    "Killed",
+    "Segmentation fault",
+    "exits with return code",
+)
 CONNECTION_ERRORS = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError")
 EXIT_CODE = re.compile(r"exitcode *: *(-?\d+)\)?(?: local_rank: (\d+))? \(pid: (\d+)\)")
 RANK_ENTRY = re.compile(r"rank +: (\d+) \(local_rank: (\d+)\)")
@@ -30,8 +42,18 @@ SRUN_END = re.compile(
     r"task (\d+): (?:Exited with exit code (\d+)|(Killed|Segmentation fault|Bus error|Aborted|Out Of Memory))"
 )
 SPAWN_END = re.compile(r"process (\d+) terminated with (?:signal (SIG\w+)|exit code (\d+))")
-SIGNALS = {"Killed": -9, "Out Of Memory": -9, "Segmentation fault": -11, "Bus error": -7, "Aborted": -6,
-           "SIGKILL": -9, "SIGSEGV": -11, "SIGBUS": -7, "SIGABRT": -6, "SIGTERM": -15}  # fmt: skip
+SIGNALS = {
+    "Killed": -9,
+    "Out Of Memory": -9,
+    "Segmentation fault": -11,
+    "Bus error": -7,
+    "Aborted": -6,
+    "SIGKILL": -9,
+    "SIGSEGV": -11,
+    "SIGBUS": -7,
+    "SIGABRT": -6,
+    "SIGTERM": -15,
+}
 WORK = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+), NumelOut=\d+)?(?:, Timeout\(ms\)=(\d+)\))?")
 PROGRESS = re.compile(r"last enqueued (?:NCCL )?work: (-?\d+), last completed (?:NCCL )?work: (-?\d+)", re.I)
 GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(\w+)")
@@ -149,9 +171,13 @@ class _Reader:
             number, operation, elements, milliseconds = work.groups()
             group = GROUP.search(line.text)
             self.facts.waits[line.rank] = Wait(
-                line, int(number), operation, int(elements) if elements else None, int(milliseconds or 0) / 1000,
+                line,
+                int(number),
+                operation,
+                int(elements) if elements else None,
+                int(milliseconds or 0) / 1000,
                 group[1] if group else "",
-            )  # fmt: skip
+            )
 
     def _take_traceback(self, index: int, header: Line) -> None:
         """An event of its exception: of a chain the first, where it began, unless a later one says more."""

@@ -9,7 +9,7 @@ NEXT_COMMANDS = {
     "attach": ["python -m ddp_doctor attach PID  # while it hangs, on each machine: where every rank stands"],
     "check": ["python -m ddp_doctor check train.py  # short runs, then what is silently wrong"],
     "meet": ["python -m ddp_doctor meet HOST:PORT  # on each machine: can they reach each other?"],
-}  # fmt: skip
+}
 NEXT_COMMANDS["hang"] = [*NEXT_COMMANDS["attach"], TRACE, *NEXT_COMMANDS["run"]]
 LABELLED = "torchrun --log-dir logs --tee 3 ...  # then: python -m ddp_doctor explain logs"
 MOST_LINES = 8  # of ranks
