@@ -10,7 +10,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from ddp_course.authoring import commands as authoring
-from ddp_course.authoring.notebook_run import WRITE_FOLDERS, cell_label, read_notebook, written_files
+from ddp_course.authoring.notebook_run import WRITE_FOLDERS, cell_label, read_notebook
+from ddp_course.lab.source import written_files
 
 pytestmark = pytest.mark.smoke
 

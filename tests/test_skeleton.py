@@ -16,11 +16,12 @@ from training_runs import ROOT, metrics, train_in_turn
 
 from ddp_course import skeleton_ddp
 from ddp_course.authoring.answers import answer_cells
-from ddp_course.authoring.notebook_run import read_notebook, written_files
+from ddp_course.authoring.notebook_run import read_notebook
 from ddp_course.distributed.process_group import World
 from ddp_course.grader.exercises import load
 from ddp_course.grader.judge import grade
 from ddp_course.lab.probe import printed
+from ddp_course.lab.source import written_files
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.trainers.pretraining import loss_and_target_count
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from textwrap import dedent
 
 from ddp_course.authoring import commands as authoring
-from ddp_course.authoring.notebook_run import read_notebook, written_files
+from ddp_course.authoring.notebook_run import read_notebook
 from ddp_course.base.errors import InputError
 from ddp_course.grader.exercises import load
+from ddp_course.lab.source import written_files
 
 SOLUTION, GIVEN = "solution", "given"
 SOLUTION_MARKS = ("### BEGIN SOLUTION", "### END SOLUTION")

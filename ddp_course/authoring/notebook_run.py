@@ -5,17 +5,17 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 
 from ddp_course.base.errors import InputError
+from ddp_course.lab.source import written_files
 
 INTERRUPT_GRACE_SECONDS = 25  # what a launcher may need to end its ranks: terminate, wait, kill, sweep
 ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-WRITEFILE = re.compile(r"\s*%%writefile\s+(.*)")
 WRITE_FOLDERS = ("scripts", "answers")  # ignored by git; the only places a cell may write a file to
 
 
@@ -59,15 +59,6 @@ def code_hash(nb: NotebookNode) -> str:
 def is_fresh(nb: NotebookNode) -> bool:
     """Whether the outputs were written by the code that now stands in the notebook."""
     return nb.metadata.get("ddp_course", {}).get("code_hash") == code_hash(nb)
-
-
-def written_files(nb: NotebookNode) -> Iterator[tuple[NotebookNode, str, str]]:
-    """Every `%%writefile` cell as (cell, destination as the cell gives it, text below the magic line)."""
-    for cell in nb.cells:
-        magic, _, text = cell.source.partition("\n")
-        match = WRITEFILE.match(magic) if cell.cell_type == "code" else None
-        if match:
-            yield cell, match.group(1).strip().strip("'\""), text
 
 
 def prepare_folder(nb: NotebookNode, name: str, folder: Path) -> None:

@@ -9,10 +9,13 @@ background, so that one output is readable in light and dark themes; without any
 import difflib
 import html
 import inspect
-import json
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
+from nbformat import NotebookNode
 from pygments.lexers import TextLexer, get_lexer_for_filename
 from pygments.token import Comment, Keyword, Name, Number, Operator, String
 from pygments.util import ClassNotFound
@@ -20,6 +23,7 @@ from pygments.util import ClassNotFound
 from ddp_course.base.errors import InputError
 
 CONTEXT = 3  # unchanged lines around a change
+WRITEFILE = re.compile(r"\s*%%writefile\s+(.*)")
 # At least 4.3 to 1 against both white and #111111 (WCAG 2 contrast).
 COLOURS = [
     (Comment, "#737A81"),
@@ -118,13 +122,20 @@ def write_script(notebook: str | Path, script: str) -> None:
 
     Raises InputError if no cell of the notebook begins with %%writefile and this name.
     """
-    magic = f"%%writefile {script}\n"
-    cells = ("".join(cell["source"]) for cell in json.loads(Path(notebook).read_text(encoding="utf-8"))["cells"])
-    text = next((source.removeprefix(magic) for source in cells if source.startswith(magic)), None)
-    if text is None:
-        raise InputError(f"No cell of {notebook} begins with {magic.strip()!r}.")
+    texts = {name: text for _, name, text in written_files(nbformat.read(notebook, as_version=4))}
+    if script not in texts:
+        raise InputError(f"No cell of {notebook} begins with '%%writefile {script}'.")
     Path(script).parent.mkdir(exist_ok=True)
-    Path(script).write_text(text + "\n", encoding="utf-8")
+    Path(script).write_text(texts[script] + "\n", encoding="utf-8")
+
+
+def written_files(nb: NotebookNode) -> Iterator[tuple[NotebookNode, str, str]]:
+    """Every `%%writefile` cell as (cell, destination as the cell gives it, text below the magic line)."""
+    for cell in nb.cells:
+        magic, _, text = cell.source.partition("\n")
+        match = WRITEFILE.match(magic) if cell.cell_type == "code" else None
+        if match:
+            yield cell, match.group(1).strip().strip("'\""), text
 
 
 def _count(lines: int) -> str:
