@@ -4,16 +4,6 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "adds_twice", "adds in the second half too, where the complete chunks should overwrite",
-        check="every_rank_holds_the_sum",
-        says="on rank 0 6 of 8 elements are wrong, the first at 0: 17, the sum is 16", edit="""
-        -        dist.recv(chunks[(rank - k) % world], left)
-        +        received = torch.empty_like(chunks[(rank - k) % world])
-        +        dist.recv(received, left)
-                 sending.wait()
-        +        chunks[(rank - k) % world].add_(received)
-    """),
-    WrongAnswer(
         "all_reduce", "calls the collective that it should build",
         check="only_send_and_recv", says="rank 0 called all_reduce (line 5)", text="""
         from torch.distributed import all_reduce
@@ -43,55 +33,10 @@ ANSWERS = (
         +    chunks = tensor.view(-1).chunk(world)
     """),
     WrongAnswer(
-        "divides_by_n", "leaves the mean in the tensor, as DDP does with gradients",
-        check="every_rank_holds_the_sum", says="8 of 8 elements are wrong",
-        look="which of your lines divides", edit="""
-        -        dist.recv(chunks[(rank - k) % world], left)
-        -        sending.wait()
-        +        dist.recv(chunks[(rank - k) % world], left)
-        +        sending.wait()
-        +    if tensor.is_floating_point():
-        +        tensor /= world
-    """),
-    WrongAnswer(
-        "equal_chunks_only", "cuts into chunks of size // N and forgets the rest",
-        check="every_rank_holds_the_sum",
-        says="(shape (10,), float32): on rank 0 2 of 10 elements are wrong, the first at 8", edit="""
-        -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
-        +    size = tensor.numel() // world
-        +    chunks = tensor.view(-1)[: size * world].view(world, size)
-    """),
-    WrongAnswer(
-        "first_half_only", "stops after the reduce-scatter: each rank has one complete chunk",
-        check="every_rank_holds_the_sum", says="on rank 0 6 of 8 elements are wrong", edit="""
-        -    for k in range(world - 1):  # what arrives is complete: it replaces
-        -        sending = dist.isend(chunks[(rank + 1 - k) % world], right)
-        -        dist.recv(chunks[(rank - k) % world], left)
-        -        sending.wait()
-    """),
-    WrongAnswer(
         "float32_buffer", "receives into a buffer of torch's default dtype",
         state="crashed", check="dies", says="was killed by SIGABRT", edit="""
         -        received = torch.empty_like(mine)
         +        received = torch.empty(mine.numel())
-    """),
-    WrongAnswer(
-        "float32_on_the_wire", "cuts every tensor to float32 before it travels",
-        check="every_rank_holds_the_sum", says="(shape (5, 7), float64): on rank 0", edit="""
-        -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
-        +    flat = tensor.flatten().float()  # one dtype for all buffers
-        +    chunks = flat.tensor_split(world)
-        @@
-                 dist.recv(chunks[(rank - k) % world], left)
-                 sending.wait()
-        +    tensor.copy_(flat.view_as(tensor))
-    """),
-    WrongAnswer(
-        "one_dimension_at_least", "takes the size from the first dimension, which a tensor of shape () has not",
-        state="crashed", check="raises", says="(shape (), float32): rank", edit="""
-        -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
-        +    size = tensor.shape[0] * tensor[0].numel()
-        +    chunks = tensor.view(size).tensor_split(world)
     """),
     WrongAnswer(
         "one_rank_sends_to_itself", "does not think of a group of one",
@@ -101,19 +46,6 @@ ANSWERS = (
         @@
         -    for k in range(world - 1):  # what arrives is complete: it replaces
         +    for k in range(max(1, world - 1)):
-    """),
-    WrongAnswer(
-        "pads_only_the_small", "pads below N elements only: torch.chunk gives fewer than N chunks of 9 elements too",
-        state="crashed", check="raises", says="(shape (9,), float32): rank", edit="""
-        -    chunks = tensor.view(-1).tensor_split(world)  # views; some are empty if there are fewer elements than ranks
-        +    flat = tensor.view(-1)
-        +    if tensor.numel() < world:  # fewer elements than ranks
-        +        flat = torch.cat([flat, flat.new_zeros(world - tensor.numel())])
-        +    chunks = flat.chunk(world)
-        @@
-                 dist.recv(chunks[(rank - k) % world], left)
-                 sending.wait()
-        +    tensor.view(-1).copy_(flat[: tensor.numel()])
     """),
     WrongAnswer(
         "returns_a_copy", "works on a copy and returns it",

@@ -4,45 +4,24 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "a_bucket_for_the_first_layers",
-        "fills buckets in the order of registration, so that one bucket of all waits for the first layer",
-        check="talks_during_backward", says="started its first message", edit="""
-        -        self.module = module
-        +        self.module, self.talks = module, True
-                 for tensor in [*module.parameters(), *module.buffers()]:
-                     dist.broadcast(tensor.detach(), src=0)
-        -        self.talks = True
-                 self.buckets, size = [], float("inf")
-        -        for parameter in reversed([p for p in module.parameters() if p.requires_grad]):  # backward starts at the end
-        +        for parameter in [p for p in module.parameters() if p.requires_grad]:
-        @@
-        -        number = self.bucket_of[parameter]
-        -        self.missing[number] -= 1
-        -        if self.missing[number] == 0:
-        -            bucket = self.buckets[number]
-        +        self.missing[self.bucket_of[parameter]] -= 1
-        +        while self.missing and self.missing[len(self.under_way)] == 0:
-        +            bucket = self.buckets[len(self.under_way)]
-                     flat = torch.cat([p.grad.flatten() for p in bucket])
-                     self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-        +            if len(self.under_way) == len(self.buckets):
-        +                return
-    """),
-    WrongAnswer(
         "after_backward", "starts the buckets when backward has ended",
         check="talks_during_backward", says="started its first message after backward had ended",
-        on="does_not_wait", edit='''
+        edit='''
+        -        self.module = module
+        +        self.module, self.talks = module, True
+        @@
+        -        self.talks = True
+        @@
         -            parameter.register_post_accumulate_grad_hook(self.gradient_is_ready)
         -        self.bucket_of = {p: number for number, bucket in enumerate(self.buckets) for p in bucket}
         -        self.get_ready()
         @@
-        -        for _, flat, bucket in self.under_way:
+        -        for handle, flat, bucket in self.under_way:
         +        under_way = []
         +        for bucket in self.buckets:
         +            flat = torch.cat([p.grad.flatten() for p in bucket])
         +            under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
         +        for handle, flat, bucket in under_way:
-        +            handle.wait()
         @@
         -        self.get_ready()
         -
@@ -92,42 +71,6 @@ ANSWERS = (
         +            self.missing[number] = len(bucket)
     '''),
     WrongAnswer(
-        "broadcasts_what_trains", "broadcasts the trainable parameters only",
-        check="starts_as_rank_0", says="after construction frozen.weight on rank 1 is", edit="""
-        -        self.module = module
-        -        for tensor in [*module.parameters(), *module.buffers()]:
-        +        self.module, self.talks = module, True
-        +        for tensor in (p for p in module.parameters() if p.requires_grad):
-                     dist.broadcast(tensor.detach(), src=0)
-        -        self.talks = True
-    """),
-    WrongAnswer(
-        "counts_down_once", "never sets the counts back: only the first update is sent",
-        check="equals_one_process", says="update 2 (3 micro-batches): the gradient of", edit="""
-        -        self.module = module
-        +        self.module, self.talks = module, True
-                 for tensor in [*module.parameters(), *module.buffers()]:
-                     dist.broadcast(tensor.detach(), src=0)
-        -        self.talks = True
-        @@
-                         parameter.grad.copy_(piece.view_as(parameter))
-        -        self.get_ready()
-        +        self.under_way = []
-    """),
-    WrongAnswer(
-        "does_not_wait", "copies the buckets out without waiting for them",
-        check="equals_one_process", says="the gradient", edit="""
-        -        self.module = module
-        +        self.module, self.talks = module, True
-                 for tensor in [*module.parameters(), *module.buffers()]:
-                     dist.broadcast(tensor.detach(), src=0)
-        -        self.talks = True
-        @@
-        -        for handle, flat, bucket in self.under_way:
-        -            handle.wait()
-        +        for _, flat, bucket in self.under_way:
-    """),
-    WrongAnswer(
         "empty_first_bucket", "keeps an empty bucket before a parameter that is larger than a bucket",
         state="crashed", check="raises", says="smaller than any gradient): rank", edit="""
         -        self.buckets, size = [], float("inf")
@@ -147,22 +90,18 @@ ANSWERS = (
         +                dist.broadcast(tensor.detach(), src=0)
     """),
     WrongAnswer(
-        "four_bytes_a_number", "counts four bytes for each number, also in float64",
-        check="messages_fit_a_bucket", says="handed 352 bytes to one all_reduce", edit="""
-        -            size += parameter.nbytes
-        +            size += 4 * parameter.numel()
-                     if size > bucket_megabytes * 2**20:
-                         self.buckets.append([])
-        -                size = parameter.nbytes
-        +                size = 4 * parameter.numel()
-    """),
-    WrongAnswer(
         "gathers_and_adds_its_own_first", "gathers all gradients, and each rank adds them in an order of its own",
-        check="replicas_agree", says="are not bit for bit rank 0's", on="does_not_wait", edit="""
-        -        for _, flat, bucket in self.under_way:
-        -            flat /= dist.get_world_size()
+        check="replicas_agree", says="are not bit for bit rank 0's",
+        edit="""
+        -        self.module = module
+        +        self.module, self.talks = module, True
+        @@
+        -        self.talks = True
+        @@
+        -        for handle, flat, bucket in self.under_way:
         +        for handle, parts, bucket in self.under_way:
-        +            handle.wait()
+        @@
+        -            flat /= dist.get_world_size()
         +            rank, world = dist.get_rank(), dist.get_world_size()
         +            flat = sum(parts[(rank + k) % world] for k in range(world)) / world
         @@
@@ -173,11 +112,16 @@ ANSWERS = (
     WrongAnswer(
         "gathers_every_gradient", "gathers the gradients of all ranks where their sum would do",
         check="bytes_of_an_all_reduce", says="with all_gather rank 0 sends 393 kB for 131 kB of gradients",
-        on="does_not_wait", edit="""
-        -        for _, flat, bucket in self.under_way:
-        -            flat /= dist.get_world_size()
+        edit="""
+        -        self.module = module
+        +        self.module, self.talks = module, True
+        @@
+        -        self.talks = True
+        @@
+        -        for handle, flat, bucket in self.under_way:
         +        for handle, parts, bucket in self.under_way:
-        +            handle.wait()
+        @@
+        -            flat /= dist.get_world_size()
         +            flat = torch.stack(parts).mean(0)
         @@
         -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
@@ -256,17 +200,6 @@ ANSWERS = (
         from ddp_course.distributed.by_hand import BucketedDataParallel  # noqa: F401
     """),
     WrongAnswer(
-        "megabytes_times_ten", "reads the size of a bucket wrong: megabytes as mega-elements",
-        check="messages_fit_a_bucket", says="handed 131,072 bytes to one all_reduce", on="one_bucket", edit="""
-        -            size += parameter.nbytes
-        -            if not self.buckets:
-        +            size += parameter.numel()
-        +            if size > bucket_megabytes * 2**20:
-                         self.buckets.append([])
-        -                size = parameter.nbytes
-        +                size = parameter.numel()
-    """),
-    WrongAnswer(
         "no_broadcast", "trusts that every rank has built the same model",
         check="starts_as_rank_0", says="after construction embedding.weight on rank 1 is", edit="""
         -        self.module = module
@@ -318,14 +251,6 @@ ANSWERS = (
                 pass
     """),
     WrongAnswer(
-        "state_dict_only", "broadcasts what a checkpoint holds: not every buffer is in it",
-        check="starts_as_rank_0", says="after construction shift on rank 1 is", edit="""
-        -        for tensor in [*module.parameters(), *module.buffers()]:
-        -            dist.broadcast(tensor.detach(), src=0)
-        +        for tensor in module.state_dict().values():
-        +            dist.broadcast(tensor, src=0)
-    """),
-    WrongAnswer(
         "sum_instead_of_mean", "does not divide by the number of ranks",
         check="equals_one_process", says="2.00 times as large", edit="""
         -        self.module = module
@@ -337,50 +262,21 @@ ANSWERS = (
         -            flat /= dist.get_world_size()
     """),
     WrongAnswer(
-        "after_backward_with_no_sync", "starts the buckets when backward has ended, in an update with no_sync",
-        check="talks_during_backward", says="after backward had ended, in an update with no_sync()", edit="""
-                 self.talks = False
-        +        self.added = True
+        "waits_in_the_hook", "calls the all-reduce in the hook without async_op: backward stands still until it is done",
+        check="talks_during_backward", says="stood still in backward until rank 1",
+        edit="""
+        -        self.module = module
+        +        self.module, self.talks = module, True
         @@
-        +        for bucket in self.buckets if self.added else ():
-        +            flat = torch.cat([p.grad.flatten() for p in bucket])
-        +            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-                 for handle, flat, bucket in self.under_way:
+        -        self.talks = True
         @@
-                 self.under_way = []
-        +        self.added = False
-        @@
-        -        if not self.talks:
-        +        if not self.talks or self.added:
-                     return
-    """),
-    WrongAnswer(
-        "waits_in_the_hook",
-        "calls the all-reduce in the hook without async_op: backward stands still until it is done",
-        check="talks_during_backward", says="stood still in backward until rank 1", on="does_not_wait", edit="""
-        -        for _, flat, bucket in self.under_way:
+        -        for handle, flat, bucket in self.under_way:
+        -            handle.wait()
         +        for flat, bucket in self.under_way:
         @@
         -            self.under_way.append((dist.all_reduce(flat, async_op=True), flat, bucket))
         +            dist.all_reduce(flat)
         +            self.under_way.append((flat, bucket))
-    """),
-    WrongAnswer(
-        "waits_for_the_last_bucket", "waits for the last bucket only: the one that started first has surely come",
-        check="equals_one_process", says="the gradient of", edit="""
-        -            handle.wait()
-        +            if handle is self.under_way[-1][0]:
-        +                handle.wait()
-    """),
-    WrongAnswer(
-        "wraps_a_copy", "trains a copy of the module, so that the one that was handed in learns nothing",
-        check="equals_one_process", says="the gradients on rank 0 are off", edit="""
-        -        self.module = module
-        +        self.module = module = copy.deepcopy(module)
-        @@
-        -from contextlib import contextmanager
-        +import copy
-        +from contextlib import contextmanager
     """),
     WrongAnswer(
         "a_tenth_too_large", "reads a megabyte as 1.1 million bytes, so that a bucket holds more than it may",

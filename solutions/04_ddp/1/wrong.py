@@ -11,56 +11,6 @@ ANSWERS = (
         +        "parameters, averaged by hand": "closed",
     """),
     WrongAnswer(
-        "believes_the_review", "says that DDP leaves parameters as they were",
-        check="the_forecast_comes_true", says="'parameters, DDP': you said 'as it was'; the gap was", edit="""
-        -        "parameters, DDP": "closed",
-        +        "parameters, DDP": "as it was",
-    """),
-    WrongAnswer(
-        "compares_neighbours", "compares each rank with the next one: ranks 0 and 2 are twice as far apart",
-        check="gaps_are_measured_right", says="one weight, rank 0 by 0.5 and rank 2 by -0.5; with 3 ranks", edit="""
-        -    largest, smallest = flat.clone(), flat.clone()
-        -    dist.all_reduce(largest, dist.ReduceOp.MAX)
-        -    dist.all_reduce(smallest, dist.ReduceOp.MIN)
-        -    return (largest - smallest).max().item()
-        +    everyones = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
-        +    dist.all_gather(everyones, flat)
-        +    return max((a - b).abs().max().item() for a, b in zip(everyones, everyones[1:], strict=False))
-    """),
-    WrongAnswer(
-        "compares_sums", "compares the sums of the tensors",
-        check="gaps_are_measured_right", says="two weights of rank 1, by 0.75 and -0.75; with 2 ranks", edit="""
-        -    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
-        +    flat = torch.cat([tensor.detach().double().sum().view(1) for tensor in tensors])
-    """),
-    WrongAnswer(
-        "compares_with_rank_0", "measures the distance from rank 0 only",
-        check="gaps_are_measured_right", says="one weight, rank 1 by 0.5 and rank 2 by -0.5; with 3 ranks", edit="""
-        -    largest, smallest = flat.clone(), flat.clone()
-        -    dist.all_reduce(largest, dist.ReduceOp.MAX)
-        -    dist.all_reduce(smallest, dist.ReduceOp.MIN)
-        -    return (largest - smallest).max().item()
-        +    of_rank_0 = flat.clone()
-        +    dist.broadcast(of_rank_0, src=0)
-        +    gap = (flat - of_rank_0).abs().max()
-        +    dist.all_reduce(gap, dist.ReduceOp.MAX)
-        +    return gap.item()
-    """),
-    WrongAnswer(
-        "ddp_sees_everything", "thinks that DDP equalizes every tensor of the model",
-        check="the_forecast_comes_true", says="'attributes, DDP': you said 'closed'", edit="""
-        -        "attributes, DDP": "as it was",
-        +        "attributes, DDP": "closed",
-    """),
-    WrongAnswer(
-        "direct_submodules_only",
-        "looks for attributes in the direct submodules, not in the model itself nor further down",
-        check="gaps_are_measured_right",
-        says="a tensor attribute of the outermost module, rank 1 by 2; with 2 ranks", edit="""
-        -        "attributes": [v for module in model.modules() for v in vars(module).values() if torch.is_tensor(v)],
-        +        "attributes": [v for module in model.children() for v in vars(module).values() if torch.is_tensor(v)],
-    """),
-    WrongAnswer(
         "empty_kinds", "does not think of a model without tensors",
         state="crashed", check="raises", says="a model without any tensors): rank", edit="""
         -    if not tensors:
@@ -77,13 +27,6 @@ ANSWERS = (
              """The largest difference between any two ranks, among parameters, buffers and tensors that are plain attributes."""
         +    model.requires_grad_(False)  # no autograd here
     '''),
-    WrongAnswer(
-        "masks_differ_anyway", "thinks that ranks draw different masks from one seed",
-        check="the_forecast_comes_true",
-        says="'dropout masks, one seed on every rank': you said 'as it was'", edit="""
-        -        "dropout masks, one seed on every rank": "closed",
-        +        "dropout masks, one seed on every rank": "as it was",
-    """),
     WrongAnswer(
         "measures_in_place", "all-reduces the model's own tensors",
         check="looking_changes_nothing", says="after largest_gaps the model of rank", edit="""
@@ -104,19 +47,6 @@ ANSWERS = (
         +    return largest
     """),
     WrongAnswer(
-        "own_distance", "every rank reports its own distance from rank 0",
-        check="gaps_are_measured_right",
-        says="with 2 ranks largest_gaps returned {'parameters': 0.0, 'buffers': 0.0, 'attributes': 0.0} on rank 0",
-        edit="""
-        -    largest, smallest = flat.clone(), flat.clone()
-        -    dist.all_reduce(largest, dist.ReduceOp.MAX)
-        -    dist.all_reduce(smallest, dist.ReduceOp.MIN)
-        -    return (largest - smallest).max().item()
-        +    of_rank_0 = flat.clone()
-        +    dist.broadcast(of_rank_0, src=0)
-        +    return (flat - of_rank_0).abs().max().item()
-    """),
-    WrongAnswer(
         "state_dict", "takes parameters and buffers from state_dict, which not all buffers are in",
         check="gaps_are_measured_right", says="a mask that is a buffer, on rank 1; with 2 ranks", edit="""
         -        "buffers": list(model.buffers()),
@@ -127,42 +57,6 @@ ANSWERS = (
         check="gaps_are_measured_right", says="one weight in float64, rank 1 by 3e-8; with 2 ranks", edit="""
         -    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
         +    flat = torch.cat([tensor.detach().float().flatten() for tensor in tensors])
-    """),
-    WrongAnswer(
-        "they_diverge", "thinks that unequal replicas drift further apart",
-        check="the_forecast_comes_true", says="'parameters, DDP(init_sync=False)': you said 'grown'", edit="""
-        -        "parameters, DDP(init_sync=False)": "as it was",
-        +        "parameters, DDP(init_sync=False)": "grown",
-    """),
-    WrongAnswer(
-        "top_level_attributes", "looks for attributes in the outermost module only",
-        check="gaps_are_measured_right", says="a tensor attribute, rank 1 by 4; with 2 ranks", edit="""
-        -        "attributes": [v for module in model.modules() for v in vars(module).values() if torch.is_tensor(v)],
-        +        "attributes": [v for v in vars(model).values() if torch.is_tensor(v)],
-    """),
-    WrongAnswer(
-        "without_the_sign", "compares absolute values",
-        check="gaps_are_measured_right", says="a frozen parameter of the last rank, by -2; with 2 ranks", edit="""
-        -    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
-        +    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors]).abs()
-    """),
-    WrongAnswer(
-        "trainable_only", "leaves frozen parameters out",
-        check="gaps_are_measured_right", says="a frozen parameter of the last rank, by -2; with 2 ranks", edit="""
-        -        "parameters": list(model.parameters()),
-        +        "parameters": [p for p in model.parameters() if p.requires_grad],
-    """),
-    WrongAnswer(
-        "floats_among_attributes", "looks for floating-point tensors only among the attributes",
-        check="gaps_are_measured_right", says="different: a whole number that is a tensor attribute, rank 1 by 3; with 2",
-        edit="""
-        -        "attributes": [v for module in model.modules() for v in vars(module).values() if torch.is_tensor(v)],
-        +        "attributes": [
-        +            v
-        +            for module in model.modules()
-        +            for v in vars(module).values()
-        +            if torch.is_tensor(v) and v.is_floating_point()
-        +        ],
     """),
     RightAnswer(
         "gathers_everything", "gathers all tensors as objects and compares every pair",

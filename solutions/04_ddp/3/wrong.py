@@ -15,37 +15,6 @@ ANSWERS = (
         +        equal = torch.tensor([torch.equal(parameter, of_rank_0)])
     """),
     WrongAnswer(
-        "averages_too_late", "averages gradients after the step that uses them",
-        check="replicas_stay_equal", says="after your train head.weight on rank 1 is not rank 0's",
-        on="unrepaired", edit="""
-                 optimizer.step()
-        +        for parameter in model.head.parameters():
-        +            dist.all_reduce(parameter.grad)
-        +            parameter.grad /= dist.get_world_size()
-    """),
-    WrongAnswer(
-        "compares_floats", "compares floats: 0.0 equals -0.0, whose bits differ",
-        check="different_replicas_raise_everywhere",
-        says="head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1; with 3 ranks assert_replicas_equal raised on no rank",
-        edit="""
-        -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
-        -        of_rank_0 = bits.clone()
-        +        of_rank_0 = parameter.detach().clone()
-                 dist.broadcast(of_rank_0, src=0)
-        -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
-        +        equal = torch.tensor([torch.allclose(parameter, of_rank_0, rtol=0, atol=0, equal_nan=True)])
-        @@
-        -    wrapped = nn.parallel.DistributedDataParallel(model)
-        @@
-        -        loss = nn.functional.mse_loss(wrapped(inputs), targets)
-        +        loss = nn.functional.mse_loss(model(inputs), targets)
-        @@
-                 optimizer.step()
-        +        for parameter in model.head.parameters():
-        +            dist.all_reduce(parameter.data)
-        +            parameter.data /= dist.get_world_size()
-    """),
-    WrongAnswer(
         "nan_is_a_difference", "compares floats and signs: a NaN that all ranks hold is unequal to itself",
         check="equal_replicas_pass", says="(all equal, head.weight a NaN on every rank): assert_replicas_equal raised",
         look="a NaN is unequal to itself", edit="""
@@ -56,78 +25,6 @@ ANSWERS = (
         -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
         +        alike = (parameter == of_rank_0) & (parameter.signbit() == of_rank_0.signbit())
         +        equal = torch.tensor([bool(alike.all())])
-    """),
-    WrongAnswer(
-        "compares_with_the_mean", "compares rank 0's tensor with the mean of all",
-        check="different_replicas_raise_everywhere",
-        says="rank 1 above, rank 2 as far below; with 3 ranks assert_replicas_equal raised on no rank", edit="""
-        -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
-        -        of_rank_0 = bits.clone()
-        +        mean = parameter.detach().clone()
-        +        dist.all_reduce(mean)
-        +        mean /= dist.get_world_size()
-        +        of_rank_0 = parameter.detach().clone()
-                 dist.broadcast(of_rank_0, src=0)
-        -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
-        -        everyones = [torch.empty_like(equal) for _ in range(dist.get_world_size())]
-        -        dist.all_gather(everyones, equal)  # all ranks learn what one has found, and raise together
-        -        for rank, one in enumerate(everyones):
-        -            assert one, f"replicas differ: {name} on rank {rank} is not that of rank 0"
-        +        if (mean.nan_to_num(1e9) - of_rank_0.nan_to_num(1e9)).abs().max() > 1e-14:
-        +            odd = torch.tensor(not torch.equal(parameter, of_rank_0))
-        +            everyones = [torch.empty_like(odd) for _ in range(dist.get_world_size())]
-        +            dist.all_gather(everyones, odd)
-        +            rank = [bool(one) for one in everyones].index(True)
-        +            raise AssertionError(f"replicas differ: {name} on rank {rank} is not that of rank 0")
-    """),
-    WrongAnswer(
-        "forgets_the_bias", "averages the gradient of the weight and not of the bias",
-        check="replicas_stay_equal", says="after your train head.bias on rank 1 is not rank 0's",
-        on="unrepaired", edit="""
-                 loss.backward()
-        +        dist.all_reduce(model.head.weight.grad)
-        +        model.head.weight.grad /= dist.get_world_size()
-    """),
-    WrongAnswer(
-        "gap_with_a_tolerance", "allows a gap of 1e-6",
-        check="different_replicas_raise_everywhere",
-        says="one element of head.bias, by 1e-12, on the last rank; with 2 ranks assert_replicas_equal raised on no rank",
-        edit="""
-        -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
-        -        of_rank_0 = bits.clone()
-        +        of_rank_0 = parameter.detach().clone()
-                 dist.broadcast(of_rank_0, src=0)
-        -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
-        +        equal = torch.tensor([torch.allclose(parameter, of_rank_0, rtol=0, atol=1e-6, equal_nan=True)])
-    """),
-    WrongAnswer(
-        "largest_gap_and_nan", "raises if the gap is larger than zero, and a NaN is not",
-        check="different_replicas_raise_everywhere",
-        says="head.weight is NaN on the last rank; with 2 ranks assert_replicas_equal raised on no rank", edit="""
-        -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
-        -        of_rank_0 = bits.clone()
-        +        of_rank_0 = parameter.detach().clone()
-                 dist.broadcast(of_rank_0, src=0)
-        -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
-        +        equal = torch.tensor([not (parameter - of_rank_0).abs().max() > 0])
-    """),
-    WrongAnswer(
-        "last_difference", "goes on to the last difference",
-        check="the_first_difference_is_named", says="it should name head.weight and rank 1", edit='''
-             """Raise AssertionError on every rank, naming the first parameter and rank that differ from rank 0's, if any do."""
-        +    found = None
-        @@
-        -            assert one, f"replicas differ: {name} on rank {rank} is not that of rank 0"
-        +            if not one:
-        +                found = f"replicas differ: {name} on rank {rank} is not that of rank 0"
-        +    assert found is None, found
-    '''),
-    WrongAnswer(
-        "loss_after_each_update", "train returns the loss after each update",
-        check="equals_one_process", says="before each update the loss of this rank's batch was [", edit="""
-        -        losses.append(loss.item())
-        +        with torch.no_grad():
-        +            losses.append(nn.functional.mse_loss(model(inputs), targets).item())
     """),
     WrongAnswer(
         "names_itself", "every rank names itself, whoever differs",
@@ -168,13 +65,6 @@ ANSWERS = (
         +        raise AssertionError(f"replicas differ: {different[0]} on rank {dist.get_rank()} is not rank 0's")
     """),
     WrongAnswer(
-        "rank_0_for_all", "copies rank 0's weights to all after each update: the others' samples are lost",
-        check="equals_one_process", says="after your train head.weight is", on="unrepaired", edit="""
-                 optimizer.step()
-        +        for parameter in model.parameters():
-        +            dist.broadcast(parameter.data, src=0)
-    """),
-    WrongAnswer(
         "returns_the_last_loss", "train returns the last loss alone",
         check="equals_one_process",
         says="on rank 0; before each update the loss of this rank's batch was [", edit="""
@@ -187,23 +77,6 @@ ANSWERS = (
                  loss.backward()
         +        for parameter in model.head.parameters():
         +            dist.all_reduce(parameter.grad)
-    """),
-    WrongAnswer(
-        "sums_of_tensors", "compares sums",
-        check="different_replicas_raise_everywhere",
-        says="two elements of head.weight swapped on rank 1; with 3 ranks assert_replicas_equal raised on no rank",
-        edit="""
-        +import math
-        +
-         import torch
-        @@
-        -        bits = parameter.detach().flatten().view(torch.uint8)  # as floats, -0.0 would equal 0.0
-        -        of_rank_0 = bits.clone()
-        +        of_rank_0 = parameter.detach().clone()
-                 dist.broadcast(of_rank_0, src=0)
-        -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
-        +        sums = parameter.nan_to_num(1e9).sum(), of_rank_0.nan_to_num(1e9).sum()
-        +        equal = torch.tensor([math.isclose(*sums, rel_tol=0, abs_tol=1e-14)])
     """),
     WrongAnswer(
         "trainable_only", "does not look at frozen parameters",
@@ -221,14 +94,6 @@ ANSWERS = (
         +        loss = nn.functional.mse_loss(model(inputs), targets)
     """),
     WrongAnswer(
-        "weights_averaged_at_the_end", "averages the weights once, when all is over",
-        check="equals_one_process", says="(6 updates): after your train head.weight is", on="unrepaired", edit="""
-                 losses.append(loss.item())
-        +    for parameter in model.head.parameters():
-        +        dist.all_reduce(parameter.data)
-        +        parameter.data /= dist.get_world_size()
-    """),
-    WrongAnswer(
         "wraps_and_calls_the_bare_model", "builds the wrapper and calls the model without it",
         check="replicas_stay_equal", says="after your train head.weight on rank 1 is not rank 0's", edit="""
         -        loss = nn.functional.mse_loss(wrapped(inputs), targets)
@@ -244,43 +109,6 @@ ANSWERS = (
         @@
         -        loss = nn.functional.mse_loss(wrapped(inputs), targets)
         +        loss = nn.functional.mse_loss(model(inputs), targets)
-    """),
-    WrongAnswer(
-        "scales_the_learning_rate", "multiplies the learning rate by the number of ranks",
-        check="equals_one_process", says="from that of one process on the joint batches", edit="""
-        -    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
-        +    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1 * dist.get_world_size())
-    """),
-    WrongAnswer(
-        "names_every_parameter", "the message lists all parameters, with what was found about each",
-        check="the_first_difference_is_named", says="also names", text="""
-        import torch
-        import torch.distributed as dist
-        from torch import nn
-
-
-        def assert_replicas_equal(model) -> None:
-            mine = {name: one.detach().numpy().tobytes() for name, one in model.named_parameters()}
-            everyones = [None] * dist.get_world_size()
-            dist.all_gather_object(everyones, mine)
-            found = {
-                name: next((f"on rank {r}" for r, one in enumerate(everyones) if one[name] != everyones[0][name]), "equal")
-                for name in mine
-            }
-            assert set(found.values()) == {"equal"}, f"replicas differ: {found}"
-
-
-        def train(model, batches):
-            wrapped = nn.parallel.DistributedDataParallel(model)
-            optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
-            losses = []
-            for inputs, targets in batches:
-                loss = nn.functional.mse_loss(wrapped(inputs), targets)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
-            return losses
     """),
     WrongAnswer(
         "repairs_what_it_finds", "broadcasts rank 0's parameters into the model itself: it raises, and has made them equal",

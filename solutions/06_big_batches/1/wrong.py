@@ -34,50 +34,16 @@ ANSWERS = (
         +    return torch.equal(everyones[0], everyones[-1])
     """),
     WrongAnswer(
-        "compares_sums", "the detector compares the sums of the weights",
-        check="parting_replicas_are_seen", says="rank 1 ends with two numbers exchanged", edit="""
-             weight = module.weight.detach()
-        +    weight = weight.sum()
-    """),
-    WrongAnswer(
         "divisor_lost", "moves the line and loses the division by the micro-batches",
         check="the_global_batch_is_learned", says="the ranks agree with each other", edit="""
         -            loss = model(inputs, targets) / accumulate
         +            loss = model(inputs, targets)
     """),
     WrongAnswer(
-        "flag_still_late", "the detector is right, the loop is as it was",
-        check="the_global_batch_is_learned", says="and the ranks differ", edit="""
-        -        with contextlib.nullcontext() if last else model.no_sync():
-        -            loss = model(inputs, targets) / accumulate
-        -            loss.backward()
-        +        loss = model(inputs, targets) / accumulate
-        +        model.require_backward_grad_sync = last
-        +        loss.backward()
-    """),
-    WrongAnswer(
-        "flag_upside_down", "silent in the last micro-batch instead of the others",
-        check="the_global_batch_is_learned", says="and the ranks differ", edit="""
-        -        with contextlib.nullcontext() if last else model.no_sync():
-        +        with model.no_sync() if last else contextlib.nullcontext():
-    """),
-    WrongAnswer(
         "looks_at_the_loss", "the detector compares the ranks' losses, which differ by their data",
         check="sound_loops_pass", says="returned False, but the weights are equal", edit="""
         -    weight = module.weight.detach()
         +    weight = module(*micro_batches_of(dist.get_rank(), 1)[0]).detach()
-    """),
-    WrongAnswer(
-        "loose_tolerance", "the detector takes a thousandth for nothing",
-        check="parting_replicas_are_seen", says="1e-6 away", edit="""
-        -    return all(torch.equal(one, everyones[0]) for one in everyones)
-        +    return all(torch.allclose(one, everyones[0], atol=1e-3) for one in everyones)
-    """),
-    WrongAnswer(
-        "no_accumulation", "the detector steps after every micro-batch",
-        check="parting_replicas_are_seen", says="the flag set after the forward", edit="""
-        -    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
-        +    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 1)
     """),
     WrongAnswer(
         "rank_0_is_asked", "the detector decides on rank 0 and the others say True",

@@ -4,22 +4,6 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "averages_weights", "averages the weights after each step, not the gradients before it",
-        check="every_micro_batch_counts_once", says="4 an update, AdamW: rank", edit="""
-        -    model = DistributedDataParallel(module)
-        @@
-        -            for number, inputs in enumerate(group, start=1):
-        -                with contextlib.nullcontext() if number == len(group) else model.no_sync():
-        -                    (model(inputs) / len(group)).backward()
-        +            for inputs in group:
-        +                (module(inputs) / len(group)).backward()
-                     optimizer.step()
-                     optimizer.zero_grad()
-        +            for parameter in module.parameters():
-        +                torch.distributed.all_reduce(parameter.data)
-        +                parameter.data /= torch.distributed.get_world_size()
-    """),
-    WrongAnswer(
         "calculated", "the detector works out what a right loop would do and trains nothing",
         check="the_sizes_are_read_right", says="not [1, 1, 1, 1]", edit="""
         -    return sizes
@@ -41,42 +25,6 @@ ANSWERS = (
         +                (model(inputs) / len(group)).backward()
     """),
     WrongAnswer(
-        "long_last_update", "adds the rest to the last full update of the epoch",
-        check="every_micro_batch_counts_once", says="from one process on the global batches", on="rest_kept", edit="""
-        -            last = (i + 1) % accumulate == 0
-        +            last = (i + 1) % accumulate == 0 and len(micro_batches) - i > accumulate or i + 1 == len(micro_batches)
-    """),
-    WrongAnswer(
-        "rest_kept", "takes the zero_grad at the start of an epoch out",
-        check="every_micro_batch_counts_once", says="adds the rest to the next epoch", edit="""
-        -        for first in range(0, len(micro_batches), accumulate):
-        -            group = micro_batches[first : first + accumulate]
-        -            for number, inputs in enumerate(group, start=1):
-        -                with contextlib.nullcontext() if number == len(group) else model.no_sync():
-        -                    (model(inputs) / len(group)).backward()
-        -            optimizer.step()
-        -            optimizer.zero_grad()
-        +        for i, inputs in enumerate(micro_batches):
-        +            last = (i + 1) % accumulate == 0
-        +            with contextlib.nullcontext() if last else model.no_sync():
-        +                (model(inputs) / accumulate).backward()
-        +            if last:
-        +                optimizer.step()
-        +                optimizer.zero_grad()
-    """),
-    WrongAnswer(
-        "rest_lost", "leaves the loop as it was: the rest of an epoch is thrown away",
-        check="every_micro_batch_counts_once", says="throws the rest of an epoch away", on="rest_kept", edit="""
-             for micro_batches in epochs:
-        +        optimizer.zero_grad()
-    """),
-    WrongAnswer(
-        "rounds_the_sizes", "the detector rounds the sizes to two digits",
-        check="the_sizes_are_read_right", says="returned [1, 1, 1.33, 1, 1.33, 1] on rank 0", edit="""
-        -    optimizer.register_step_pre_hook(lambda *_: sizes.append(module.weight.grad.item()))
-        +    optimizer.register_step_pre_hook(lambda *_: sizes.append(round(module.weight.grad.item(), 2)))
-    """),
-    WrongAnswer(
         "scales_the_learning_rate", "makes up for a short update by a larger learning rate",
         check="every_micro_batch_counts_once", says="4 an update, AdamW: rank", edit="""
         -                    (model(inputs) / len(group)).backward()
@@ -86,25 +34,6 @@ ANSWERS = (
                      optimizer.step()
         +            for settings in optimizer.param_groups:
         +                settings["lr"] /= accumulate / len(group)
-    """),
-    WrongAnswer(
-        "short_update_is_silent", "flushes at the end of the epoch, after a last micro-batch that did not talk",
-        check="every_micro_batch_counts_once", says="and the ranks differ from each other", edit="""
-        -                with contextlib.nullcontext() if number == len(group) else model.no_sync():
-        +                with contextlib.nullcontext() if number == accumulate else model.no_sync():
-    """),
-    WrongAnswer(
-        "short_update_too_small", "steps at the end of an epoch, but divides by a full update's number",
-        check="every_micro_batch_counts_once", says="a short last update, divided as if it were full",
-        on="rest_kept", edit="""
-        -            last = (i + 1) % accumulate == 0
-        +            last = (i + 1) % accumulate == 0 or i + 1 == len(micro_batches)
-    """),
-    WrongAnswer(
-        "sizes_after_the_step", "the detector notes where the weight is, not how far it moved",
-        check="the_sizes_are_read_right", says="not [1, 1, 1, 1]", edit="""
-        -    optimizer.register_step_pre_hook(lambda *_: sizes.append(module.weight.grad.item()))
-        +    optimizer.register_step_post_hook(lambda *_: sizes.append(-module.weight.item()))
     """),
     WrongAnswer(
         "trains_epoch_by_epoch", "the detector calls train for each epoch anew",

@@ -39,33 +39,6 @@ ANSWERS = (
         +    return total[0].item() / total[1].item()
     """),
     WrongAnswer(
-        "mean_of_rank_means", "averages the ranks' means",
-        check="every_rank_returns_a_number", says="returned nan", text="""
-        import torch
-        import torch.distributed as dist
-
-
-        def weights(evaluate, samples, batch_size):
-            def only(sample):
-                return lambda indices: torch.tensor([float(index == sample) for index in indices], dtype=torch.float64)
-
-            return [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
-
-
-        def evaluate(loss_of, samples, batch_size):
-            mine = list(range(dist.get_rank(), samples, dist.get_world_size()))
-            mean = loss_of(mine).mean()
-            dist.all_reduce(mean)
-            return (mean / dist.get_world_size()).item()
-    """),
-    WrongAnswer(
-        "nothing_on_other_ranks", "returns on rank 0 only",
-        check="every_rank_returns_a_number", says="rank 1 returned None", edit="""
-        -    return (total[0] / total[1]).item()
-        +    if dist.get_rank() == 0:
-        +        return (total[0] / total[1]).item()
-    """),
-    WrongAnswer(
         "only_rank_0_knows", "reduces to rank 0 and reads the result everywhere",
         check="every_rank_returns_a_number", says="rank 1 returned nan", edit="""
         -    dist.all_reduce(total)
@@ -90,14 +63,6 @@ ANSWERS = (
         +        pair = torch.stack([losses.sum(), torch.tensor(float(len(batch)))])
         +        dist.all_reduce(pair)
         +        total += pair
-    """),
-    WrongAnswer(
-        "still_batch_means", "takes every sample once, but averages the batches' means",
-        check="the_mean_is_exact", says="the mean of the batches' means;", look="your own weights", edit="""
-        -        total[0] += losses.sum()
-        -        total[1] += len(losses)
-        +        total[0] += losses.mean()
-        +        total[1] += 1
     """),
     WrongAnswer(
         "still_padded", "counts samples instead of batches, but keeps the sampler",

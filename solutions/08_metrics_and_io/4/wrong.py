@@ -34,53 +34,31 @@ ANSWERS = (
             return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
     """),
     WrongAnswer(
-        "back_to_train", "calls model.train() in the end",
-        check="the_model_is_as_it_was", says="its frozen part", on="stays_in_training_mode", edit="""
-        -    was_training = {module: module.training for module in model.modules()}
-        +    model.eval()
-        @@
-        -    for module, training in was_training.items():
-        -        module.training = training
-        +    model.train()
-    """),
-    WrongAnswer(
         "children_only", "keeps the modes of the model and of its direct children",
         check="the_model_is_as_it_was", says="the dropout in its block came back in another mode", edit="""
         -    was_training = {module: module.training for module in model.modules()}
         +    was_training = {module: module.training for module in (model, *model.children())}
     """),
     WrongAnswer(
-        "everybody_everything", "evaluates all samples on every rank",
-        check="the_work_is_shared", says="the ranks evaluated 11 + 11 texts; there are 11",
-        on="stays_in_training_mode", edit="""
-        -    mine = samples[dist.get_rank() :: dist.get_world_size()]
-        +    model.eval()
-        +    mine = samples
+        "mean_of_perplexities", "averages the ranks' perplexities",
+        check="the_numbers_are_exact", says="the mean of the ranks' perplexities",
+        edit="""
+         from torch.nn.utils.rnn import pad_sequence
+        +
+        +
+        +@torch.no_grad()
         @@
-        -    dist.all_reduce(sums)
-    """),
-    WrongAnswer(
-        "leaves_grad_off", "switches the recording of gradients off and never on again",
-        check="the_model_is_as_it_was", says="no gradients were recorded any more", edit="""
         -    with torch.no_grad():
         -        for first in range(0, len(mine), batch_size):
         -            batch = mine[first : first + batch_size]
         -            inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
         -            targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
         -            sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
-        +    torch.set_grad_enabled(False)
         +    for first in range(0, len(mine), batch_size):
         +        batch = mine[first : first + batch_size]
         +        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
         +        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
         +        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
-    """),
-    WrongAnswer(
-        "mean_of_perplexities", "averages the ranks' perplexities",
-        check="the_numbers_are_exact", says="the mean of the ranks' perplexities",
-        on="stays_in_training_mode", edit="""
-             was_training = {module: module.training for module in model.modules()}
-        +    model.eval()
         @@
                  module.training = training
         +    own = torch.stack([(sums[0] / sums[1]).exp().nan_to_num(), (sums[1] > 0).double()])
@@ -90,21 +68,25 @@ ANSWERS = (
         +    return {"loss": loss, "perplexity": (own[0] / own[1]).item(), "tokens": int(sums[1])}
     """),
     WrongAnswer(
-        "one_at_a_time", "ignores the batch size",
-        check="the_work_is_shared", says="in batches of [1, 1, 1", on="stays_in_training_mode", edit="""
-        +    model.eval()
-             mine = samples[dist.get_rank() :: dist.get_world_size()]
-             sums = torch.zeros(2, dtype=torch.float64)  # of the losses, of the targets
-        -    for first in range(0, len(mine), batch_size):
-        -        batch = mine[first : first + batch_size]
-        +    for first in range(0, len(mine), 1):
-        +        batch = mine[first : first + 1]
-    """),
-    WrongAnswer(
         "only_rank_0_returns", "returns the dict on rank 0",
-        check="all_ranks_have_one_dict", says="rank 1 returned None", on="stays_in_training_mode", edit="""
-             was_training = {module: module.training for module in model.modules()}
-        +    model.eval()
+        check="all_ranks_have_one_dict", says="rank 1 returned None",
+        edit="""
+         from torch.nn.utils.rnn import pad_sequence
+        +
+        +
+        +@torch.no_grad()
+        @@
+        -    with torch.no_grad():
+        -        for first in range(0, len(mine), batch_size):
+        -            batch = mine[first : first + batch_size]
+        -            inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
+        -            targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
+        -            sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
+        +    for first in range(0, len(mine), batch_size):
+        +        batch = mine[first : first + batch_size]
+        +        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
+        +        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
+        +        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
         @@
         -    return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
         +    if dist.get_rank() == 0:
@@ -112,84 +94,69 @@ ANSWERS = (
     """),
     WrongAnswer(
         "packs_texts", "joins the texts of a batch into one row",
-        check="the_numbers_are_exact", says="loss is", on="stays_in_training_mode", edit="""
-             was_training = {module: module.training for module in model.modules()}
-        +    model.eval()
-        @@
-        -        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
-        -        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
-        +        inputs = torch.cat([sample[:-1] for sample in batch])[None]
-        +        targets = torch.cat([sample[1:] for sample in batch])[None]
-    """),
-    WrongAnswer(
-        "padded_by_the_sampler", "takes the samples that DistributedSampler deals",
-        check="the_numbers_are_exact", says="tokens is", on="stays_in_training_mode", edit="""
-         from torch.nn.utils.rnn import pad_sequence
-        +from torch.utils.data import DistributedSampler
-        @@
-        -    mine = samples[dist.get_rank() :: dist.get_world_size()]
-        +    model.eval()
-        +    mine = [samples[i] for i in DistributedSampler(samples, shuffle=False)]
-    """),
-    WrongAnswer(
-        "rank_0_alone", "rank 0 evaluates everything and tells the others",
-        check="the_work_is_shared", says="rank 0 evaluated 11 texts", on="stays_in_training_mode", edit="""
-        -    mine = samples[dist.get_rank() :: dist.get_world_size()]
-        +    model.eval()
-        +    mine = samples if dist.get_rank() == 0 else []
-    """),
-    WrongAnswer(
-        "records_gradients", "forgets no_grad",
-        check="the_model_is_as_it_was", says="recorded what backward would need",
-        on="stays_in_training_mode", edit="""
-        -@torch.no_grad()
-        @@
-             was_training = {module: module.training for module in model.modules()}
-        +    model.eval()
-        @@
-        -        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
-        +        sums += torch.stack([model(inputs, targets).detach(), (targets != -100).sum()])
-    """),
-    WrongAnswer(
-        "remembers_one_flag", "restores the mode of the whole model from one flag",
-        check="the_model_is_as_it_was", says="its frozen part", on="stays_in_training_mode", edit="""
-        -    was_training = {module: module.training for module in model.modules()}
-        +    was_training = model.training
-        +    model.eval()
-        @@
-        -    for module, training in was_training.items():
-        -        module.training = training
-        +    model.train(was_training)
-    """),
-    WrongAnswer(
-        "stays_in_training_mode", "does not switch to evaluation mode",
-        check="the_numbers_are_exact", says="loss is", on="leaves_grad_off", edit="""
+        check="the_numbers_are_exact", says="loss is",
+        edit="""
          from torch.nn.utils.rnn import pad_sequence
         +
         +
         +@torch.no_grad()
         @@
-        -    model.eval()
-             mine = samples[dist.get_rank() :: dist.get_world_size()]
-             sums = torch.zeros(2, dtype=torch.float64)  # of the losses, of the targets
-        -    torch.set_grad_enabled(False)
+        -    with torch.no_grad():
+        -        for first in range(0, len(mine), batch_size):
+        -            batch = mine[first : first + batch_size]
+        -            inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
+        -            targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
+        -            sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
+        +    for first in range(0, len(mine), batch_size):
+        +        batch = mine[first : first + batch_size]
+        +        inputs = torch.cat([sample[:-1] for sample in batch])[None]
+        +        targets = torch.cat([sample[1:] for sample in batch])[None]
+        +        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
     """),
     WrongAnswer(
-        "texts_not_tokens", "weights every text alike",
-        check="the_numbers_are_exact", says="the mean of the texts' means", on="stays_in_training_mode", edit="""
-        +    model.eval()
-             mine = samples[dist.get_rank() :: dist.get_world_size()]
-        +    texts = torch.zeros(2, dtype=torch.float64)
+        "rank_0_alone", "rank 0 evaluates everything and tells the others",
+        check="the_work_is_shared", says="rank 0 evaluated 11 texts",
+        edit="""
+
+        +@torch.no_grad()
+        +
+        +
+         def evaluate(model: torch.nn.Module, samples: list[torch.Tensor], batch_size: int) -> dict[str, float]:
         @@
-        -        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
-        +        for row, target in zip(inputs, targets, strict=True):
-        +            count = (target != -100).sum()
-        +            texts += torch.stack([model(row[None], target[None]) / count, torch.ones(())])
-        +            sums[1] += count
+        -    mine = samples[dist.get_rank() :: dist.get_world_size()]
+        +    mine = samples if dist.get_rank() == 0 else []
         @@
-        -    loss = (sums[0] / sums[1]).item()
-        +    dist.all_reduce(texts)
-        +    loss = (texts[0] / texts[1]).item()
+        -    with torch.no_grad():
+        -        for first in range(0, len(mine), batch_size):
+        -            batch = mine[first : first + batch_size]
+        -            inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
+        -            targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
+        -            sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
+        +    for first in range(0, len(mine), batch_size):
+        +        batch = mine[first : first + batch_size]
+        +        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
+        +        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
+        +        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
+    """),
+    WrongAnswer(
+        "records_gradients", "forgets no_grad",
+        check="the_model_is_as_it_was", says="recorded what backward would need",
+        edit="""
+         from torch.nn.utils.rnn import pad_sequence
+        +
+        +
+        @@
+        -    with torch.no_grad():
+        -        for first in range(0, len(mine), batch_size):
+        -            batch = mine[first : first + batch_size]
+        -            inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
+        -            targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
+        -            sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
+        +    for first in range(0, len(mine), batch_size):
+        +        batch = mine[first : first + batch_size]
+        +        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
+        +        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
+        +        sums += torch.stack([model(inputs, targets).detach(), (targets != -100).sum()])
     """),
     WrongAnswer(
         "adds_its_own_first", "gathers the ranks' sums, and each rank adds its own first",
@@ -213,35 +180,6 @@ ANSWERS = (
         +        for start in range(dist.get_rank() * batch_size, len(samples), joint)
         +        for sample in samples[start : start + batch_size]
         +    ]
-    """),
-    WrongAnswer(
-        "freezes_the_model", "switches requires_grad off in place of the recording, and never on again",
-        check="the_model_is_as_it_was", says="the parameters of the model do not train any more", edit="""
-        -    with torch.no_grad():
-        +    model.requires_grad_(False)
-        +    if True:
-    """),
-    WrongAnswer(
-        "clears_the_gradients", "clears the gradients of the model before it begins",
-        check="the_model_is_as_it_was", says="the gradient that the model had accumulated is gone", edit="""
-             model.eval()
-        +    model.zero_grad()
-    """),
-    WrongAnswer(
-        "sorts_the_samples", "sorts the list of samples by length, that of the caller",
-        check="the_model_is_as_it_was", says="the list of samples is another one", edit="""
-        -    mine = samples[dist.get_rank() :: dist.get_world_size()]
-        +    samples.sort(key=len)
-        +    mine = samples[dist.get_rank() :: dist.get_world_size()]
-    """),
-    WrongAnswer(
-        "children_and_all_below", "gives each direct child its mode back, with all that is below it",
-        check="the_model_is_as_it_was", says="the frozen part of its block came back in another mode", edit="""
-        -    was_training = {module: module.training for module in model.modules()}
-        +    was_training = {module: module.training for module in [model, *model.children()]}
-        @@
-        -        module.training = training
-        +        module.train(training)
     """),
     WrongAnswer(
         "a_message_a_sum", "sends each sum by itself, and a barrier after them",

@@ -4,40 +4,17 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "adds_a_time", "writes more than it was given",
-        check="they_hold_what_was_saved", says="they have the entries by_rank, rank, saved_at",
-        on="saves_the_step_alone", edit="""
-        -        torch.save(state, final.with_suffix(".tmp"))
-        +        torch.save({**state, "saved_at": time.time(), "by_rank": dist.get_rank()}, final.with_suffix(".tmp"))
+        "equal_states", "the check passes the same state on every rank",
+        check="the_check_fails_what_is_broken", says="the state of the last rank: check_save returned True", edit="""
+        -        return {"step": step, "rank": rank, "weights": torch.arange(5) + 10 * step + rank}
+        +        return {"step": step, "weights": torch.arange(5) + 10 * step}
     """),
     WrongAnswer(
-        "any_content_will_do", "counts the files that can be loaded and does not look at what is in them",
-        check="the_check_fails_what_is_broken", says="without the tensors: check_save returned True",
-        on="saves_the_step_alone", edit="""
-        -                steps.append(torch.load(path)["step"])
-        +                torch.load(path)
-        +                steps.append(len(steps) + 1)
-    """),
-    WrongAnswer(
-        "asks_for_its_own_names", "the check asks for the names that its own save gives",
-        check="the_check_passes_what_is_right", says="this save is right", on="named_by_the_second", edit="""
-        -        final = Path(folder) / f"model_{int(time.time())}.pt"
-        +        final = Path(folder) / f"step_{step:06d}.pt"
-        @@
-        -    for path in Path(folder).iterdir() if Path(folder).is_dir() else []:
-        +    for path in Path(folder).glob("step_*.pt") if Path(folder).is_dir() else []:
-    """),
-    WrongAnswer(
-        "at_least", "is content if the wanted files are among those that are there",
-        check="the_check_fails_what_is_broken",
-        says="copies the files that are there already: check_save returned True", on="saves_the_step_alone", edit="""
-        -        fine &= steps_in(f"{folder}/shared") == list(range(1, step + 1))  # at once, on every rank
-        +        fine &= set(range(1, step + 1)) <= set(steps_in(f"{folder}/shared"))  # at once, on every rank
-    """),
-    WrongAnswer(
-        "counts_after_one_save", "repairs the save and leaves the check that counts files after one save",
-        check="the_check_fails_what_is_broken", says="the given one: check_save returned True", text='''
+        "nobody_waits", "the other ranks do not wait for rank 0",
+        check="every_rank_finds_it", says="returned on rank 1, there were 0 files",
+        text='''
         import os
+        import time
         from pathlib import Path
 
         import torch
@@ -51,64 +28,6 @@ ANSWERS = (
                 final = Path(folder) / f"step_{step:06d}.pt"
                 torch.save(state, final.with_suffix(".tmp"))
                 os.replace(final.with_suffix(".tmp"), final)
-            dist.barrier()  # whoever returns finds it there
-
-
-        def check_save(save, folder):
-            """Whether `save` works. Called on every rank; there is no folder `folder` yet."""
-            save(folder, 1, {"step": 1, "weights": torch.zeros(1000)})
-            return len(list(Path(folder).iterdir())) == 1  # one checkpoint, and not one for each rank
-    '''),
-    WrongAnswer(
-        "counts_and_does_not_load", "counts the files and loads none",
-        check="the_check_fails_what_is_broken", says="only half of the file: check_save returned True",
-        on="named_by_the_second", edit="""
-        -        final = Path(folder) / f"model_{int(time.time())}.pt"
-        +        final = Path(folder) / f"step_{step:06d}.pt"
-        @@
-        -        try:
-        -            steps.append(torch.load(path)["step"])
-        -        except Exception:
-        -            steps.append(None)
-        +        steps.append(len(steps) + (path.stat().st_size > 0))
-    """),
-    WrongAnswer(
-        "does_not_ask_who_wrote", "finds one file for each save and does not ask who wrote it",
-        check="the_check_fails_what_is_broken",
-        says="every rank writes, named by the step: check_save returned True", on="named_by_the_second", edit="""
-        -        final = Path(folder) / f"model_{int(time.time())}.pt"
-        +        final = Path(folder) / f"step_{step:06d}.pt"
-        @@
-        -    rank = dist.get_rank()
-        -    save(f"{folder}/rank_{rank}", 1, {"step": 1})  # a folder for each rank: who writes shows
-        -    fine = steps_in(f"{folder}/rank_{rank}") == ([1] if rank == 0 else [])
-        +    fine = True
-    """),
-    WrongAnswer(
-        "equal_states", "the check passes the same state on every rank",
-        check="the_check_fails_what_is_broken", says="the state of the last rank: check_save returned True", edit="""
-        -        return {"step": step, "rank": rank, "weights": torch.arange(5) + 10 * step + rank}
-        +        return {"step": step, "weights": torch.arange(5) + 10 * step}
-    """),
-    WrongAnswer(
-        "named_by_the_second", "lets rank 0 alone write, still named by the second",
-        check="every_save_leaves_a_file", says="saves of different steps there were 1,", text='''
-        import os
-        import time
-        from pathlib import Path
-
-        import torch
-        import torch.distributed as dist
-
-
-        def save(folder, step, state):
-            """Keep `state`, a dict, as it is after `step` steps. Called on every rank; makes the folder if there is none."""
-            if dist.get_rank() == 0:
-                Path(folder).mkdir(parents=True, exist_ok=True)
-                final = Path(folder) / f"model_{int(time.time())}.pt"
-                torch.save(state, final.with_suffix(".tmp"))
-                os.replace(final.with_suffix(".tmp"), final)
-            dist.barrier()  # whoever returns finds it there
 
 
         def check_save(save, folder):
@@ -136,95 +55,52 @@ ANSWERS = (
             return sorted(steps, key=str)
     '''),
     WrongAnswer(
-        "nobody_waits", "the other ranks do not wait for rank 0",
-        check="every_rank_finds_it", says="returned on rank 1, there were 0 files",
-        on="named_by_the_second", edit="""
-        -        final = Path(folder) / f"model_{int(time.time())}.pt"
-        +        final = Path(folder) / f"step_{step:06d}.pt"
-                 torch.save(state, final.with_suffix(".tmp"))
-                 os.replace(final.with_suffix(".tmp"), final)
-        -    dist.barrier()  # whoever returns finds it there
-    """),
-    WrongAnswer(
-        "numbered_by_count", "names a file by the number of files that are there",
-        check="every_save_leaves_a_file", says="after the save of step 4 there were 2, of steps 2 and 4",
-        on="saves_the_step_alone", edit="""
-        -        final = Path(folder) / f"step_{step:06d}.pt"
-        +        final = Path(folder) / f"model_{len(list(Path(folder).iterdir())):06d}.pt"
-    """),
-    WrongAnswer(
-        "only_rank_0_looks", "only rank 0 looks, the others say True",
-        check="the_check_fails_what_is_broken", says="False on rank 0 and True on rank 1",
-        on="named_by_the_second", edit="""
-        -        final = Path(folder) / f"model_{int(time.time())}.pt"
-        +        final = Path(folder) / f"step_{step:06d}.pt"
-        @@
-        -    verdict = torch.tensor(int(fine))
-        -    dist.all_reduce(verdict, op=dist.ReduceOp.MIN)
-        -    return bool(verdict)
-        +    return fine if rank == 0 else True
-    """),
-    WrongAnswer(
         "raises", "raises where it should return False",
-        state="crashed", check="raises", says="rank 1 raised AssertionError", on="named_by_the_second", edit="""
-        -        final = Path(folder) / f"model_{int(time.time())}.pt"
-        +        final = Path(folder) / f"step_{step:06d}.pt"
-        @@
-        +    assert fine or rank == 0, "broken"
-             for step in (1, 2, 3):
-                 save(f"{folder}/shared", step, {"step": step})
-        -        fine &= steps_in(f"{folder}/shared") == list(range(1, step + 1))  # at once, on every rank
-        +        assert steps_in(f"{folder}/shared") == list(range(1, step + 1)), "broken"
-    """),
-    WrongAnswer(
-        "saves_the_step_alone", "the check saves a step and no tensor",
-        check="the_check_fails_what_is_broken", says="without the tensors: check_save returned True",
-        on="given", edit='''
-         import json
-        +import os
-        @@
-        -    Path(folder).mkdir(parents=True, exist_ok=True)
-        -    torch.save(state, Path(folder) / f"model_{int(time.time())}.pt")
-        +    if dist.get_rank() == 0:
-        +        Path(folder).mkdir(parents=True, exist_ok=True)
-        +        final = Path(folder) / f"step_{step:06d}.pt"
-        +        torch.save(state, final.with_suffix(".tmp"))
-        +        os.replace(final.with_suffix(".tmp"), final)
-        +    dist.barrier()  # whoever returns finds it there
-        @@
-        -    save(folder, 1, {"step": 1, "weights": torch.zeros(1000)})
-        -    return len(list(Path(folder).iterdir())) == 1  # one checkpoint, and not one for each rank
-        +    def steps_in(folder):
-        +        """The steps of the files in `folder`; None for a file that cannot be loaded."""
-        +        steps = []
-        +        for path in Path(folder).iterdir() if Path(folder).is_dir() else []:
-        +            try:
-        +                steps.append(torch.load(path)["step"])
-        +            except Exception:
-        +                steps.append(None)
-        +        return sorted(steps, key=str)
-        +
-        +    rank = dist.get_rank()
-        +    save(f"{folder}/rank_{rank}", 1, {"step": 1})  # a folder for each rank: who writes shows
-        +    fine = steps_in(f"{folder}/rank_{rank}") == ([1] if rank == 0 else [])
-        +    for step in (1, 2, 3):
-        +        save(f"{folder}/shared", step, {"step": step})
-        +        fine &= steps_in(f"{folder}/shared") == list(range(1, step + 1))  # at once, on every rank
-        +        dist.barrier()  # everybody has looked: now the next one may begin
-        +    verdict = torch.tensor(int(fine))
-        +    dist.all_reduce(verdict, op=dist.ReduceOp.MIN)
-        +    return bool(verdict)
+        state="crashed", check="raises", says="rank 1 raised AssertionError",
+        text='''
+        import os
+        import time
+        from pathlib import Path
+
+        import torch
+        import torch.distributed as dist
+
+
+        def save(folder, step, state):
+            """Keep `state`, a dict, as it is after `step` steps. Called on every rank; makes the folder if there is none."""
+            if dist.get_rank() == 0:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+                final = Path(folder) / f"step_{step:06d}.pt"
+                torch.save(state, final.with_suffix(".tmp"))
+                os.replace(final.with_suffix(".tmp"), final)
+            dist.barrier()  # whoever returns finds it there
+
+
+        def check_save(save, folder):
+            """Whether `save` works. Called on every rank; there is no folder `folder` yet."""
+            rank = dist.get_rank()
+            save(f"{folder}/rank_{rank}", 1, {"step": 1})  # a folder for each rank: who writes shows
+            fine = steps_in(f"{folder}/rank_{rank}") == ([1] if rank == 0 else [])
+            assert fine or rank == 0, "broken"
+            for step in (1, 2, 3):
+                save(f"{folder}/shared", step, {"step": step})
+                assert steps_in(f"{folder}/shared") == list(range(1, step + 1)), "broken"
+                dist.barrier()  # everybody has looked: now the next one may begin
+            verdict = torch.tensor(int(fine))
+            dist.all_reduce(verdict, op=dist.ReduceOp.MIN)
+            return bool(verdict)
+
+
+        def steps_in(folder):
+            """The steps of the files in `folder`; None for a file that cannot be loaded."""
+            steps = []
+            for path in Path(folder).iterdir() if Path(folder).is_dir() else []:
+                try:
+                    steps.append(torch.load(path)["step"])
+                except Exception:
+                    steps.append(None)
+            return sorted(steps, key=str)
     '''),
-    WrongAnswer(
-        "tries_its_own_save", "checks its own save, whatever it is given",
-        check="the_check_passes_what_is_right", says="check_save never called the `save` it was given",
-        on="named_by_the_second", edit="""
-        -        final = Path(folder) / f"model_{int(time.time())}.pt"
-        +        final = Path(folder) / f"step_{step:06d}.pt"
-        @@
-        -def check_save(save, folder):
-        +def check_save(_, folder):
-    """),
     WrongAnswer(
         "unrepaired", "leaves both as they were",
         check="rank_0_writes_and_nobody_else", says="rank 0 and rank 1 wrote in one call", text='''
@@ -245,27 +121,6 @@ ANSWERS = (
             save(folder, 1, {"step": 1, "weights": torch.zeros(1000)})
             return len(list(Path(folder).iterdir())) == 1  # one checkpoint, and not one for each rank
     '''),
-    WrongAnswer(
-        "waits_before_it_looks", "a barrier between the save and the look hides who did not wait",
-        check="the_check_fails_what_is_broken", says="the others return at once: check_save returned True",
-        on="named_by_the_second", edit="""
-        -        final = Path(folder) / f"model_{int(time.time())}.pt"
-        +        final = Path(folder) / f"step_{step:06d}.pt"
-        @@
-             save(f"{folder}/rank_{rank}", 1, {"step": 1})  # a folder for each rank: who writes shows
-        +    dist.barrier()
-        @@
-                 save(f"{folder}/shared", step, {"step": step})
-        +        dist.barrier()
-    """),
-    WrongAnswer(
-        "weights_alone", "saves the tensors of the state and not the step",
-        check="they_hold_what_was_saved", says="['none', 'none', 'none']", on="named_by_the_second", edit="""
-        -        final = Path(folder) / f"model_{int(time.time())}.pt"
-        -        torch.save(state, final.with_suffix(".tmp"))
-        +        final = Path(folder) / f"step_{step:06d}.pt"
-        +        torch.save({k: v for k, v in state.items() if torch.is_tensor(v)}, final.with_suffix(".tmp"))
-    """),
     WrongAnswer(
         "folder_must_be_there", "writes into the folder and does not make it",
         state="crashed", check="raises", says="does not exist", edit="""
@@ -289,16 +144,6 @@ ANSWERS = (
         +    save(f"{folder}/rank_{rank}", 1, state_of(rank, 1))
     """),
     WrongAnswer(
-        "looks_at_the_newest", "the check counts the files, and looks into the newest one only",
-        check="the_check_fails_what_is_broken", says="puts the new state into the files of the steps before: check_save",
-        look="as they were", edit="""
-        -        saved.append(plain(state_of(0, step)))
-        -        fine &= states_in(f"{folder}/shared") == saved  # at once, on every rank
-        +        saved.append(plain(state_of(0, step)))
-        +        states = states_in(f"{folder}/shared")
-        +        fine &= len(states) == len(saved) and saved[-1] in states
-    """),
-    WrongAnswer(
         "leaves_the_temporary_file", "copies the temporary file to its name and leaves it there",
         check="every_save_leaves_a_file", says="there were 2, 4 and 6 files", edit="""
         -        os.replace(final.with_suffix(".tmp"), final)
@@ -312,32 +157,6 @@ ANSWERS = (
         -        final = Path(folder) / f"step_{step:06d}.pt"
         +        final = Path(folder) / f"step_{step:06d}" / "state.pt"
         +        final.parent.mkdir(parents=True, exist_ok=True)
-    """),
-    WrongAnswer(
-        "a_folder_for_drafts", "writes in a folder of its own below, renames from there, and leaves it",
-        check="every_save_leaves_a_file", says="there lay 1 folder in the folder", edit="""
-        -        torch.save(state, final.with_suffix(".tmp"))
-        -        os.replace(final.with_suffix(".tmp"), final)
-        +        (Path(folder) / ".drafts").mkdir(exist_ok=True)
-        +        torch.save(state, Path(folder) / ".drafts" / final.name)
-        +        os.replace(Path(folder) / ".drafts" / final.name, final)
-    """),
-    WrongAnswer(
-        "keeps_three", "removes all but the three newest",
-        check="every_save_leaves_a_file", says="after the save of step 10 there were the files of steps 8 and 9 and 10",
-        look="what `save` removes", edit="""
-        -        os.replace(final.with_suffix(".tmp"), final)
-        +        os.replace(final.with_suffix(".tmp"), final)
-        +        for old in sorted(Path(folder).glob("step_*.pt"))[:-3]:
-        +            old.unlink()
-    """),
-    WrongAnswer(
-        "keeps_eight", "removes all but the eight newest",
-        check="every_save_leaves_a_file", says="the files of steps 3 and 4 and 5", edit="""
-        -        os.replace(final.with_suffix(".tmp"), final)
-        +        os.replace(final.with_suffix(".tmp"), final)
-        +        for old in sorted(Path(folder).glob("step_*.pt"))[:-8]:
-        +            old.unlink()
     """),
     WrongAnswer(
         "adds_the_step", "puts the step into the state, which may have none",

@@ -4,28 +4,6 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "barrier_every_step", "waits for the others in every step and still looks at its own clock",
-        check="does not end", says="rank 0 was in barrier", on="unrepaired", edit="""
-                 rates.append(0.1 * (1 - seconds / limit))
-        +        dist.barrier()
-    """),
-    WrongAnswer(
-        "compares_lengths", "compares the numbers of steps only",
-        check="the_detector_names_the_step", says="returned None", on="whoever_is_first", edit="""
-        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-        +    dist.broadcast(seconds, src=0)
-        @@
-        -    everyones = [None] * dist.get_world_size()
-        -    dist.all_gather_object(everyones, rates)
-        -    for step in range(max(map(len, everyones))):
-        -        if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
-        -            return step
-        -    return None
-        +    lengths = [None] * dist.get_world_size()
-        +    dist.all_gather_object(lengths, len(rates))
-        +    return min(lengths) if min(lengths) < max(lengths) else None
-    """),
-    WrongAnswer(
         "compares_with_rank_0", "each rank compares its own list with that of rank 0",
         check="the_detector_names_the_step", says="while rank", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -39,14 +17,6 @@ ANSWERS = (
         +    dist.broadcast_object_list(box, src=0)
         +    for step in range(max(len(rates), len(box[0]))):
         +        if rates[step : step + 1] != box[0][step : step + 1]:
-    """),
-    WrongAnswer(
-        "float32_seconds", "broadcasts the seconds in float32",
-        check="the_learning_rate_is_one", says="seven digits of it", on="whoever_is_first", edit="""
-        -    seconds = torch.tensor([clock()], dtype=torch.float64)
-        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-        +    seconds = torch.tensor([clock()])
-        +    dist.broadcast(seconds, src=0)
     """),
     WrongAnswer(
         "forgets_the_limit", "does not divide by the limit",
@@ -71,23 +41,6 @@ ANSWERS = (
         +        if len({one[step].item() for one in everyones}) > 1:
     """),
     WrongAnswer(
-        "mean_of_clocks", "takes the mean of all clocks",
-        check="the_ranks_stop_after_the_same_step", says="rank 0's clock allows", on="whoever_is_first", edit="""
-        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-        -    return seconds.item()
-        +    dist.all_reduce(seconds)
-        +    return seconds.item() / dist.get_world_size()
-    """),
-    WrongAnswer(
-        "nearly_equal", "takes learning rates for equal that agree to nine digits",
-        check="the_detector_names_the_step", says="differs in the last digit", on="whoever_is_first", edit="""
-        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-        +    dist.broadcast(seconds, src=0)
-        @@
-        -        if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
-        +        if len({round(mine[step], 9) if step < len(mine) else None for mine in everyones}) > 1:
-    """),
-    WrongAnswer(
         "one_step_too_many", "looks at the broadcast clock after the step instead of before it",
         check="the_ranks_stop_after_the_same_step", says="rank 0 made 1 steps", on="whoever_is_first", edit="""
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
@@ -101,15 +54,6 @@ ANSWERS = (
         +        seconds = seconds_of_rank_0(clock)
         +        if seconds >= limit:
         +            break
-    """),
-    WrongAnswer(
-        "only_rank_0_knows", "returns the answer on rank 0 only",
-        check="the_detector_names_the_step", says="while rank 0 is right", on="whoever_is_first", edit="""
-        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-        +    dist.broadcast(seconds, src=0)
-        @@
-        -            return step
-        +            return step if dist.get_rank() == 0 else None
     """),
     WrongAnswer(
         "own_gradients", "repairs the clock and loses the all-reduce",
@@ -139,26 +83,6 @@ ANSWERS = (
         +    dist.all_gather(everyones, mine)
         +    differ = (torch.stack(everyones) != everyones[0]).any(0).nonzero().flatten().tolist()
         +    return differ[0] if differ else None
-    """),
-    WrongAnswer(
-        "rate_from_own_clock", "lets rank 0 decide about the end and takes the learning rate from its own clock",
-        check="the_learning_rate_is_one", says="that of its own clock", on="whoever_is_first", edit="""
-        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-        +    dist.broadcast(seconds, src=0)
-        @@
-        -    while (seconds := seconds_of_rank_0(clock)) < limit:
-        -        rates.append(0.1 * (1 - seconds / limit))
-        +    while seconds_of_rank_0(clock) < limit:
-        +        rates.append(0.1 * (1 - clock() / limit))
-    """),
-    WrongAnswer(
-        "stops_at_the_shortest", "compares the lists up to the end of the shortest",
-        check="the_detector_names_the_step", says="returned None", on="whoever_is_first", edit="""
-        -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-        +    dist.broadcast(seconds, src=0)
-        @@
-        -    for step in range(max(map(len, everyones))):
-        +    for step in range(min(map(len, everyones))):
     """),
     WrongAnswer(
         "sum_of_gradients", "forgets to divide the gradient when it rewrites the step",

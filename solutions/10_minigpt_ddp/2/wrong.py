@@ -4,13 +4,6 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "a_millionth_of_one", "adds a constant to the limit, which is large beside a tiny loss",
-        check="the_detector_tells_runs_apart", says="losses of 1e-15, three times as large", edit="""
-        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        +        near = [math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-12) for x, y in zip(a, b, strict=False)]
-        +        return len(a) == len(b) and all(near)
-    """),
-    WrongAnswer(
         "divides_by_the_loss", "divides by the loss of one process, which may be 0",
         state="crashed", check="raises", says="losses that end at 0): rank 0 raised ZeroDivisionError", edit="""
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
@@ -23,26 +16,11 @@ ANSWERS = (
         +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=4e-5) for x, y in zip(a, b, strict=True))
     """),
     WrongAnswer(
-        "nine_digits", "compares nine digits, as math.isclose does by itself",
-        check="the_detector_tells_runs_apart", says="losses equal to seven digits", edit="""
-        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        +        return len(a) == len(b) and all(math.isclose(x, y) for x, y in zip(a, b, strict=True))
-    """),
-    WrongAnswer(
         "three_collectives", "meets the others in a barrier after every update",
         check="little_is_said", says="called 9 collectives (all_reduce, barrier) in its last 3 updates",
         look="what each of them is for", edit="""
                  weights.grad = None
         +        dist.barrier()
-    """),
-    WrongAnswer(
-        "absolute_limit", "calls losses equal that are less than 1e-6 apart",
-        check="the_detector_tells_runs_apart", says="tiny losses", on="sum_over_ranks", edit="""
-        -        losses.append(total.item() / accumulation)
-        +        losses.append(total.item() / accumulation / world)
-        @@
-        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        +        return len(a) == len(b) and all(abs(x - y) < 1e-4 for x, y in zip(a, b, strict=True))
     """),
     WrongAnswer(
         "divides_by_none_that_fit", "divides by the number of micro-batches that fit, which may be 0",
@@ -52,165 +30,43 @@ ANSWERS = (
         +        fits = f"{accumulation * together} or {(accumulation + 1) * together} ({share:.1f} is not {together})"
     """),
     WrongAnswer(
-        "exactly_equal", "takes rounding for another run",
-        check="the_detector_tells_runs_apart", says="equal but for rounding", on="last_loss_only", edit="""
-        -    return sorted(s for s, losses in curves.items() if not math.isclose(losses[-1], curves[1][-1], rel_tol=1e-6))
-        +    return sorted(size for size, losses in curves.items() if losses != curves[1])
-    """),
-    WrongAnswer(
-        "forgets_the_micro_batch", "divides by the ranks and the windows, not by the size of a micro-batch",
-        check="what_does_not_divide_is_refused", says="divide by 1 x 2 x 8, and rank 0 raised no ValueError",
-        on="sum_over_ranks", edit="""
-        -    accumulation, rest = divmod(tokens_per_update, together)
-        +    accumulation = tokens_per_update // together
-        +    rest = tokens_per_update % (world * CONTEXT)
-        @@
-        -        losses.append(total.item() / accumulation)
-        +        losses.append(total.item() / accumulation / world)
-    """),
-    WrongAnswer(
-        "four_digits", "calls losses equal that agree to four digits",
-        check="the_detector_tells_runs_apart", says="the last loss is off by 0.005 %", edit="""
-        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-4) for x, y in zip(a, b, strict=True))
-    """),
-    WrongAnswer(
-        "last_loss_only", "compares where the curves end",
-        check="the_detector_tells_runs_apart", says="returned", on="sum_over_ranks", edit="""
-        -        losses.append(total.item() / accumulation)
-        +        losses.append(total.item() / accumulation / world)
-             return losses, weights.detach()
-         def not_the_same_run(curves):
+        "names_one_size", "names the nearest size below only",
+        check="what_does_not_divide_is_refused", says="which does not name",
+        edit='''
+        -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
+        -    """The world sizes whose losses are not those of one process, the smallest first."""
         -    def same(a, b):
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         -
         -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
-        +    return sorted(s for s, losses in curves.items() if not math.isclose(losses[-1], curves[1][-1], rel_tol=1e-6))
-    """),
-    WrongAnswer(
-        "last_micro_batch", "the loss is still that of the rank's last micro-batch",
-        check="the_loss_is_that_of_the_update", says="that of its own last micro-batch",
-        on="sum_over_ranks", edit="""
-        -        dist.all_reduce(total)  # once an update, not once a micro-batch
         @@
-        -        losses.append(total.item() / accumulation)
-        +        losses.append(loss.item())
-    """),
-    WrongAnswer(
-        "mean_of_last", "takes the mean over the ranks of their last micro-batches",
-        check="the_loss_is_that_of_the_update", says="of all 192 tokens it is", on="sum_over_ranks", edit="""
-                     total += loss.detach()
-        +        total = loss.detach().clone()
-        @@
-        -        losses.append(total.item() / accumulation)
-        +        losses.append(total.item() / world)
-    """),
-    WrongAnswer(
-        "names_one_size", "names the nearest size below only",
-        check="what_does_not_divide_is_refused", says="which does not name", on="sum_over_ranks", edit="""
-        -        fits = [n * together for n in (accumulation, accumulation + 1) if n]
+        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
+        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
         +        fits = [n * together for n in (accumulation,) if n]
+        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
         @@
-        -        losses.append(total.item() / accumulation)
+        -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
+        -            loss.backward()
+        +            loss = ((inputs @ weights - targets) ** 2).mean()
+        +            (loss / accumulation).backward()
+        @@
+        -            weights -= 0.1 * weights.grad
+        +            weights -= 0.1 * weights.grad / world
+        @@
+        -        losses.append(total.item())
         +        losses.append(total.item() / accumulation / world)
-    """),
-    WrongAnswer(
-        "nan_is_no_difference", "asks whether a gap is too large, which NaN never is",
-        check="the_detector_tells_runs_apart", says="one loss is NaN", on="last_loss_only", edit="""
-        -    return sorted(s for s, losses in curves.items() if not math.isclose(losses[-1], curves[1][-1], rel_tol=1e-6))
-        +    def apart(a, b):
-        +        return len(a) != len(b) or any(abs(x - y) > 1e-6 * abs(y) for x, y in zip(a, b, strict=True))
+        @@
+             return losses, weights.detach()
+        +def not_the_same_run(curves):
+        +    def same(a, b):
+        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
         +
-        +    return sorted(size for size, losses in curves.items() if apart(losses, curves[1]))
-    """),
-    WrongAnswer(
-        "others_keep_their_own", "reduces the loss to rank 0, the others keep their own",
-        check="the_loss_is_that_of_the_update", says="on rank 1", on="sum_over_ranks", edit="""
-        -        dist.all_reduce(total)  # once an update, not once a micro-batch
-        +        dist.reduce(total, 0)
-        @@
-        -        losses.append(total.item() / accumulation)
-        +        losses.append(total.item() / accumulation / world)
-    """),
+        +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+    '''),
     WrongAnswer(
         "own_loss", "adds up the micro-batches of this rank and no others",
-        check="the_loss_is_that_of_the_update", says="that of its own micro-batches", on="sum_over_ranks", edit="""
-        -        dist.all_reduce(total)  # once an update, not once a micro-batch
-    """),
-    WrongAnswer(
-        "refuses_after_an_update", "notices in the first update, after its windows are read",
-        check="what_does_not_divide_is_refused", says="after it had read", on="still_silent", edit="""
-                     total += loss.detach()
-        +        if accumulation * world * micro_batch_size * CONTEXT != tokens_per_update:
-        +            together = world * micro_batch_size * CONTEXT
-        +            raise ValueError(f"nearest: {accumulation * together} and {(accumulation + 1) * together}")
-    """),
-    WrongAnswer(
-        "refuses_on_rank_0", "raises on rank 0 only, and the others go on",
-        check="does not end", says="rank 0 had returned", on="sum_over_ranks", edit="""
-        -    if rest:  # the same arithmetic on every rank: all of them raise
-        +    if rest and rank == 0:
-        @@
-        -        losses.append(total.item() / accumulation)
-        +        losses.append(total.item() / accumulation / world)
-    """),
-    WrongAnswer(
-        "rounds_up", "makes the update larger until it divides",
-        check="what_does_not_divide_is_refused", says="raised no ValueError; it trained on 224 tokens",
-        on="still_silent", edit="""
-        -    accumulation = tokens_per_update // (world * micro_batch_size * CONTEXT)
-        +    accumulation = -(-tokens_per_update // (world * micro_batch_size * CONTEXT))
-    """),
-    WrongAnswer(
-        "says_every_loss", "all-reduces the loss of every micro-batch",
-        check="little_is_said", says="called", on="sum_over_ranks", edit="""
-        -            total += loss.detach()
-        -        dist.all_reduce(total)  # once an update, not once a micro-batch
-        +            mine = loss.detach().clone()
-        +            dist.all_reduce(mine)
-        +            total += mine
-        @@
-        -        losses.append(total.item() / accumulation)
-        +        losses.append(total.item() / accumulation / world)
-    """),
-    WrongAnswer(
-        "stale_last_step", "makes the last update without the others' gradients",
-        check="the_weights_are_those_of_one_process", says="ended with weights", on="sum_over_ranks", edit="""
-        -        dist.all_reduce(weights.grad)
-        +        if update < updates - 1:
-        +            dist.all_reduce(weights.grad)
-        +        else:
-        +            weights.grad *= world
-        @@
-        -        losses.append(total.item() / accumulation)
-        +        losses.append(total.item() / accumulation / world)
-    """),
-    WrongAnswer(
-        "still_silent", "repairs the loss and goes on training on fewer tokens",
-        check="what_does_not_divide_is_refused", says="raised no ValueError; it trained on 192 tokens",
-        on="sum_over_ranks", edit="""
-        -    together = world * micro_batch_size * CONTEXT
-        -    accumulation, rest = divmod(tokens_per_update, together)
-        -    if rest:  # the same arithmetic on every rank: all of them raise
-        -        fits = [n * together for n in (accumulation, accumulation + 1) if n]
-        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
-        +    accumulation = tokens_per_update // (world * micro_batch_size * CONTEXT)
-        @@
-        -        losses.append(total.item() / accumulation)
-        +        losses.append(total.item() / accumulation / world)
-    """),
-    WrongAnswer(
-        "sum_of_gradients", "forgets to divide the gradient by the ranks",
-        check="the_loss_is_that_of_the_update", says="the loss of update 1", on="sum_over_ranks", edit="""
-        -            weights -= 0.1 * weights.grad / world
-        +            weights -= 0.1 * weights.grad
-                 weights.grad = None
-        -        losses.append(total.item() / accumulation)
-        +        losses.append(total.item() / accumulation / world)
-    """),
-    WrongAnswer(
-        "sum_over_ranks", "adds the ranks' losses and forgets to divide",
-        check="the_loss_is_that_of_the_update", says="2 times too large", edit='''
+        check="the_loss_is_that_of_the_update", says="that of its own micro-batches",
+        edit='''
         -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
         -    """The world sizes whose losses are not those of one process, the smallest first."""
         -    def same(a, b):
@@ -228,11 +84,14 @@ ANSWERS = (
         +            loss = ((inputs @ weights - targets) ** 2).mean()
         +            (loss / accumulation).backward()
         @@
+        -        dist.all_reduce(total)  # once an update, not once a micro-batch
+        @@
         -            weights -= 0.1 * weights.grad
         +            weights -= 0.1 * weights.grad / world
-                 weights.grad = None
+        @@
         -        losses.append(total.item())
         +        losses.append(total.item() / accumulation)
+        @@
              return losses, weights.detach()
         +def not_the_same_run(curves):
         +    def same(a, b):
@@ -241,14 +100,151 @@ ANSWERS = (
         +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
     '''),
     WrongAnswer(
-        "zip_stops", "compares as far as both curves go",
-        check="the_detector_tells_runs_apart", says="a run that", on="sum_over_ranks", edit="""
-        -        losses.append(total.item() / accumulation)
+        "refuses_on_rank_0", "raises on rank 0 only, and the others go on",
+        check="does not end", says="rank 0 had returned",
+        edit='''
+        -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
+        -    """The world sizes whose losses are not those of one process, the smallest first."""
+        -    def same(a, b):
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        -
+        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+        @@
+        -    if rest:  # the same arithmetic on every rank: all of them raise
+        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
+        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
+        +    if rest and rank == 0:
+        +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
+        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
+        @@
+        -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
+        -            loss.backward()
+        +            loss = ((inputs @ weights - targets) ** 2).mean()
+        +            (loss / accumulation).backward()
+        @@
+        -            weights -= 0.1 * weights.grad
+        +            weights -= 0.1 * weights.grad / world
+        @@
+        -        losses.append(total.item())
         +        losses.append(total.item() / accumulation / world)
         @@
+             return losses, weights.detach()
+        +def not_the_same_run(curves):
+        +    def same(a, b):
+        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +
+        +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+    '''),
+    WrongAnswer(
+        "says_every_loss", "all-reduces the loss of every micro-batch",
+        check="little_is_said", says="called",
+        edit='''
+        -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
+        -    """The world sizes whose losses are not those of one process, the smallest first."""
+        -    def same(a, b):
         -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        +        return all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=False))
-    """),
+        -
+        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+        @@
+        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
+        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
+        +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
+        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
+        @@
+        -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
+        -            loss.backward()
+        -            total += loss.detach()
+        -        dist.all_reduce(total)  # once an update, not once a micro-batch
+        +            loss = ((inputs @ weights - targets) ** 2).mean()
+        +            (loss / accumulation).backward()
+        +            mine = loss.detach().clone()
+        +            dist.all_reduce(mine)
+        +            total += mine
+        @@
+        -            weights -= 0.1 * weights.grad
+        +            weights -= 0.1 * weights.grad / world
+        @@
+        -        losses.append(total.item())
+        +        losses.append(total.item() / accumulation / world)
+        @@
+             return losses, weights.detach()
+        +def not_the_same_run(curves):
+        +    def same(a, b):
+        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +
+        +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+    '''),
+    WrongAnswer(
+        "stale_last_step", "makes the last update without the others' gradients",
+        check="the_weights_are_those_of_one_process", says="ended with weights",
+        edit='''
+        -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
+        -    """The world sizes whose losses are not those of one process, the smallest first."""
+        -    def same(a, b):
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        -
+        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+        @@
+        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
+        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
+        +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
+        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
+        @@
+        -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
+        -            loss.backward()
+        +            loss = ((inputs @ weights - targets) ** 2).mean()
+        +            (loss / accumulation).backward()
+        @@
+        -        dist.all_reduce(weights.grad)
+        +        if update < updates - 1:
+        +            dist.all_reduce(weights.grad)
+        +        else:
+        +            weights.grad *= world
+        @@
+        -            weights -= 0.1 * weights.grad
+        +            weights -= 0.1 * weights.grad / world
+        @@
+        -        losses.append(total.item())
+        +        losses.append(total.item() / accumulation / world)
+        @@
+             return losses, weights.detach()
+        +def not_the_same_run(curves):
+        +    def same(a, b):
+        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +
+        +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+    '''),
+    WrongAnswer(
+        "sum_of_gradients", "forgets to divide the gradient by the ranks",
+        check="the_loss_is_that_of_the_update", says="the loss of update 1",
+        edit='''
+        -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
+        -    """The world sizes whose losses are not those of one process, the smallest first."""
+        -    def same(a, b):
+        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        -
+        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+        @@
+        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
+        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
+        +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
+        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
+        @@
+        -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
+        -            loss.backward()
+        +            loss = ((inputs @ weights - targets) ** 2).mean()
+        +            (loss / accumulation).backward()
+        @@
+        -        losses.append(total.item())
+        +        losses.append(total.item() / accumulation / world)
+        @@
+             return losses, weights.detach()
+        +def not_the_same_run(curves):
+        +    def same(a, b):
+        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
+        +
+        +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
+    '''),
     WrongAnswer(
         "everybody_everything", "every rank trains on the whole update, so that nothing has to be sent",
         check="the_windows_are_shared", says="window 0 of update 0 was read 2 times by all ranks together", edit="""
@@ -258,13 +254,6 @@ ANSWERS = (
         @@
         -        dist.all_reduce(total)  # once an update, not once a micro-batch
         -        dist.all_reduce(weights.grad)
-    """),
-    WrongAnswer(
-        "in_their_order", "returns the world sizes in the order in which the dict holds them",
-        check="the_detector_tells_runs_apart", says="in another order of sizes: not_the_same_run returned [4, 2], not [2, 4]",
-        look="the order of the list", edit="""
-        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
-        +    return [size for size, losses in curves.items() if not same(losses, curves[1])]
     """),
     WrongAnswer(
         "relative_to_the_largest", "calls losses equal that are less than a millionth of the largest loss apart",

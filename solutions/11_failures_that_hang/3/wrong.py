@@ -16,18 +16,6 @@ ANSWERS = (
         +        except Exception as raised:
     """),
     WrongAnswer(
-        "none_for_all", "hands out None when work fails, and goes on",
-        check="failures_arrive", says="rank 1 returned None, after work had failed on rank 0", edit="""
-        -    if failure is not None:
-        -        raise RuntimeError(f"rank 0 failed: {failure}")
-    """),
-    WrongAnswer(
-        "swallows_it", "tells the others, and raises nothing on rank 0",
-        check="failures_arrive", says="rank 0 raised RuntimeError, not the ValueError of work", edit="""
-        -    if error is not None:
-        -        raise error
-    """),
-    WrongAnswer(
         "sends_the_error", "takes every error object for a failure, also one that was returned",
         check="results_arrive", says="(work returns an error and raises none): rank 0 raised", edit="""
         -            error, failure = raised, f"{type(raised).__name__}: {raised}"
@@ -60,75 +48,10 @@ ANSWERS = (
         +        raise RuntimeError("rank 0 failed")
     """),
     WrongAnswer(
-        "without_the_type", "hands on the text of the error alone",
-        check="failures_arrive", says="it does not say what happened on rank 0, a ValueError", edit="""
-        -            error, failure = raised, f"{type(raised).__name__}: {raised}"
-        +            error, failure = raised, str(raised)
-    """),
-    WrongAnswer(
         "every_rank_works", "lets every rank call work, so that nobody has to wait",
         check="work_runs_once", says="rank 1 called work 1 times", edit="""
         -    if dist.get_rank() == 0:
         +    if True:
-    """),
-    WrongAnswer(
-        "exits_everywhere", "raises the same kind of error on all ranks, also SystemExit",
-        check="failures_arrive", says="rank 1 raised SystemExit, which ends a process without a traceback", edit="""
-        -    if failure is not None:
-        +    if failure is not None and failure.startswith("SystemExit"):
-        +        raise SystemExit(failure)
-        +    if failure is not None:
-    """),
-    WrongAnswer(
-        "except_exception_and_exit", "catches what `except Exception` lets pass for sys.exit, and no more",
-        check="does not end", says="rank 1 was in broadcast", edit="""
-        -        except BaseException as raised:  # also SystemExit: the others wait for it as well
-        +        except (Exception, SystemExit) as raised:
-    """),
-    WrongAnswer(
-        "a_copy_of_the_error", "raises an error of the same type and text on rank 0",
-        check="failures_arrive", says="rank 0 raised another ValueError than work did", look="that very object", edit="""
-        -        raise error
-        +        raise type(error)(*error.args)
-    """),
-    WrongAnswer(
-        "sends_the_error_to_be_described", "sends the error itself, which pickle may not be able to make again",
-        check="failures_arrive", says="__init__() missing 1 required positional argument", edit="""
-        -            error, failure = raised, f"{type(raised).__name__}: {raised}"
-        +            error = failure = raised
-        @@
-        -        raise RuntimeError(f"rank 0 failed: {failure}")
-        +        raise RuntimeError(f"rank 0 failed: {type(failure).__name__}: {failure}")
-    """),
-    WrongAnswer(
-        "error_in_a_dict", "takes a dict with the key error for a failure",
-        check="results_arrive", says="(the result is a dict): rank 1 raised RuntimeError", edit="""
-        -    outcome = [result, failure]
-        -    dist.broadcast_object_list(outcome, src=0)
-        -    result, failure = outcome
-        -    if error is not None:
-        -        raise error
-        -    if failure is not None:
-        -        raise RuntimeError(f"rank 0 failed: {failure}")
-        +    outcome = [result if error is None else {"error": failure}]
-        +    dist.broadcast_object_list(outcome, src=0)
-        +    result = outcome[0]
-        +    if error is not None:
-        +        raise error
-        +    if dist.get_rank() != 0 and isinstance(result, dict) and "error" in result:
-        +        raise RuntimeError(f"rank 0 failed: {result['error']}")
-    """),
-    WrongAnswer(
-        "the_first_line", "hands on the first line of the text",
-        check="failures_arrive", says="it does not say what happened on rank 0, a Damaged", edit="""
-        -            error, failure = raised, f"{type(raised).__name__}: {raised}"
-        +            error, failure = raised, f"{type(raised).__name__}: {raised}".splitlines()[0]
-    """),
-    WrongAnswer(
-        "80_characters", "cuts the text off after 80 characters",
-        check="failures_arrive", says="it does not say what happened on rank 0, a Damaged", edit="""
-        -            error, failure = raised, f"{type(raised).__name__}: {raised}"
-        +            error, failure = raised, f"{type(raised).__name__}: {raised}"[:80]
     """),
     WrongAnswer(
         "repr_of_the_error", "sends repr(error), in which a file's error lacks the name of the file",
@@ -170,4 +93,4 @@ ANSWERS = (
         +        raise ValueError(f"what rank 0 says: {second[0]}")
         +    return second[0]
     """),
-)  # fmt: skip
+)

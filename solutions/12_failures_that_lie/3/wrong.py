@@ -4,15 +4,6 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "only_the_epoch", "repairs the epoch, and lets every rank draw the same",
-        check="the_draws_are_those_of_one_process", says="rank 1 drew what rank 0 drew", look="depend on the rank",
-        edit="""
-        -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
-        -    return drawn[dist.get_rank() :: dist.get_world_size()].tolist()
-        +    places = range(dist.get_rank(), draws, dist.get_world_size())
-        +    return torch.multinomial(weights, draws, replacement=True, generator=generator)[: len(places)].tolist()
-    """),
-    WrongAnswer(
         "a_seed_for_each_rank", "no duplicates any more, and other batches at each number of ranks",
         check="the_draws_are_those_of_one_process", says="together the ranks drew", look="one draw for all ranks",
         edit="""
@@ -27,18 +18,6 @@ ANSWERS = (
         +    return drawn.tensor_split(dist.get_world_size())[dist.get_rank()].tolist()
     """),
     WrongAnswer(
-        "shares_the_samples", "shares out the samples first, and draws within a share, whose weights add up otherwise",
-        check="the_weights_count", says="was drawn", look="the weights of all samples", edit="""
-        -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
-        -    return drawn[dist.get_rank() :: dist.get_world_size()].tolist()
-        +    rank, world = dist.get_rank(), min(2, dist.get_world_size())
-        +    own, count = weights[rank % world :: world], len(range(rank, draws, dist.get_world_size()))
-        +    if count == 0:
-        +        return []
-        +    drawn = torch.multinomial(own, count, replacement=True, generator=generator)
-        +    return (drawn * world + rank % world).tolist()
-    """),
-    WrongAnswer(
         "as_logits", "takes the weights for logits",
         check="the_weights_count", says="of weight 0, was drawn", look="what the weights are used for", edit="""
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
@@ -49,12 +28,6 @@ ANSWERS = (
         check="the_weights_count", says="times; about", look="the weights of all samples", edit="""
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    drawn = torch.multinomial((weights > 0).double(), draws, replacement=True, generator=generator)
-    """),
-    WrongAnswer(
-        "counts_from_one", "numbers the samples from 1",
-        check="the_weights_count", says="6 was drawn; there are 6 samples", look="an index", edit="""
-        -    return drawn[dist.get_rank() :: dist.get_world_size()].tolist()
-        +    return (drawn[dist.get_rank() :: dist.get_world_size()] + 1).tolist()
     """),
     WrongAnswer(
         "drops_the_rest", "makes as many draws as divide by the ranks",
@@ -77,12 +50,6 @@ ANSWERS = (
         check="seed_and_epoch_decide", says="epochs 0 and 1 have the same draws", look="what the epoch changes", edit="""
         -    generator = torch.Generator().manual_seed(seed + epoch)
         +    generator = torch.Generator().manual_seed(seed)
-    """),
-    WrongAnswer(
-        "without_the_seed", "draws the same for every seed",
-        check="seed_and_epoch_decide", says="seeds 3 and 1011 have the same draws", look="what the seed changes", edit="""
-        -    generator = torch.Generator().manual_seed(seed + epoch)
-        +    generator = torch.Generator().manual_seed(epoch)
     """),
     WrongAnswer(
         "goes_on_drawing", "keeps one generator, so that an epoch cannot be drawn again",
@@ -112,23 +79,6 @@ ANSWERS = (
         +
         +    random.seed(f"{seed} {epoch}")
         +    drawn = torch.tensor(random.choices(range(len(weights)), weights.tolist(), k=draws))
-    """),
-    WrongAnswer(
-        "without_replacement", "draws without replacement where there are enough samples",
-        check="the_weights_count", says="no sample of 50 was drawn twice in 47 draws", look="with replacement", edit="""
-        -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
-        +    enough = int((weights > 0).sum()) >= draws
-        +    drawn = torch.multinomial(weights, draws, replacement=not enough, generator=generator)
-    """),
-    WrongAnswer(
-        "back_to_the_first_seed", "seeds torch's own generator, and then as the run had seeded it",
-        check="the_random_states_stay", says="changed the random state of torch on rank 0", look="of its own", edit="""
-        -    generator = torch.Generator().manual_seed(seed + epoch)
-        -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
-        +    before = torch.initial_seed()
-        +    torch.manual_seed(seed + epoch)
-        +    drawn = torch.multinomial(weights, draws, replacement=True)
-        +    torch.manual_seed(before)
     """),
     RightAnswer(
         "with_the_sampler", "torch's WeightedRandomSampler draws for all, and islice takes the share", text='''
@@ -160,4 +110,4 @@ ANSWERS = (
             dist.broadcast(drawn, src=0)
             return drawn[dist.get_rank() :: dist.get_world_size()]
     '''),
-)  # fmt: skip
+)

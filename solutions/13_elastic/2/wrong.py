@@ -4,35 +4,11 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "own_newest", "each rank goes on from its own newest whole checkpoint",
-        check="all_go_on_from_one_step", says="rank 0 made the steps 0 to 13 in attempt 1, not 6 to 13", on="given", edit="""
-        -    paths = sorted(Path(folder).glob("step_*.pt"))
-        -    return load(paths[-1]) if paths else None
-        +    states = [state for path in sorted(Path(folder).glob("step_*.pt")) if (state := load(path)) is not None]
-        +    newest = states[-1] if states else None
-        +    all_ranks = [None] * dist.get_world_size()
-        +    dist.all_gather_object(all_ranks, newest and newest["step"])
-        +    if len(set(all_ranks)) > 1:
-        +        print(f"the ranks go on from {all_ranks}")
-        +        return None
-        +    return newest
-    """),
-    WrongAnswer(
         "always_anew", "begins from the start whenever it is not certain",
         check="all_go_on_from_one_step", says="made the steps 0 to 13 in attempt 1, not 6 to 13",
         look="the newest step of which all ranks have a whole checkpoint", edit="""
         -    return own[max(common)] if common else None
         +    return None
-    """),
-    WrongAnswer(
-        "smallest_of_the_newest", "takes the smallest of the newest steps, also where a rank lacks it",
-        check="all_go_on_from_one_step", says="in attempt 1, not 6 to 13", look="the newest step of which all ranks",
-        edit="""
-        -    common = set(own).intersection(*everyones)
-        -    return own[max(common)] if common else None
-        +    step = min(max(steps, default=0) for steps in everyones)
-        +    everyones_have_it = all(step in steps for steps in everyones)
-        +    return own[step] if everyones_have_it else None
     """),
     WrongAnswer(
         "torn_or_not", "takes every file of that name for a checkpoint",
@@ -45,12 +21,6 @@ ANSWERS = (
         +    return dict(own[max(common)]) if common else None
     """),
     WrongAnswer(
-        "the_oldest", "goes on from the oldest step that all have",
-        check="all_go_on_from_one_step", says="made the steps 3 to 13 in attempt 1, not 6 to 13", edit="""
-        -    return own[max(common)] if common else None
-        +    return own[min(common)] if common else None
-    """),
-    WrongAnswer(
         "upwards_to_the_first_gap", "climbs from the oldest, and stops where one is torn",
         check="all_go_on_from_one_step", says="torn, each at another step): rank 0 made the steps 0 to 13", edit="""
         -    return own[max(common)] if common else None
@@ -60,12 +30,6 @@ ANSWERS = (
         +    return own.get(step)
     """),
     WrongAnswer(
-        "a_step_too_late", "takes the step of the checkpoint for one that is still to be counted",
-        check="all_go_on_from_one_step", says="made the steps 7 to 13 in attempt 1, not 6 to 13", edit="""
-        -    for step in range(first, steps):
-        +    for step in range(first + (first > 0), steps):
-    """),
-    WrongAnswer(
         "the_schedule_begins_anew", "leaves the learning rate as it was",
         check="the_run_is_the_one_that_never_stopped", says="(stopped after step 7): rank 0 ended with the weights",
         look="the number of the step", edit="""
@@ -73,24 +37,10 @@ ANSWERS = (
         +        weights = weights - 0.1 * (1 - (step - first) / steps) * momentum
     """),
     WrongAnswer(
-        "without_momentum", "goes on with a momentum of zero",
-        check="the_run_is_the_one_that_never_stopped", says="(stopped after step 7)", look="momentum", edit="""
-             first, weights, momentum, rest = (state[name] for name in ("step", "weights", "momentum", "rest"))
-        +    momentum = zeros
-    """),
-    WrongAnswer(
         "without_the_rest", "forgets what each rank had not sent yet",
         check="the_run_is_the_one_that_never_stopped", says="(stopped after step 7)", look="the rest of this rank", edit="""
              first, weights, momentum, rest = (state[name] for name in ("step", "weights", "momentum", "rest"))
         +    rest = zeros
-    """),
-    WrongAnswer(
-        "rank_0_for_all", "hands out rank 0's state, in which the rest is rank 0's",
-        check="the_run_is_the_one_that_never_stopped", says="(stopped after step 7)", look="the rest of this rank", edit="""
-        -    return own[max(common)] if common else None
-        +    states = [own[max(common)] if common else None]
-        +    dist.broadcast_object_list(states, src=0)
-        +    return states[0]
     """),
     WrongAnswer(
         "a_constant_rate", "makes the learning rate the same in all steps, and so in all attempts",
@@ -137,4 +87,4 @@ ANSWERS = (
         +    dist.broadcast_object_list(decision, src=0)
         +    return own.get(decision[0])
     """),
-)  # fmt: skip
+)

@@ -17,12 +17,6 @@ ANSWERS = (
         +        dist.broadcast(anybody, src=0)
     """),
     WrongAnswer(
-        "all_have_to_agree", "stops when all ranks have been asked",
-        check="all_stop_after_the_same_step", says="made 8 steps, not 4", edit="""
-        -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
-        +        dist.all_reduce(anybody, op=dist.ReduceOp.MIN)
-    """),
-    WrongAnswer(
         "a_step_later", "looks at the flag of the step before",
         check="all_stop_after_the_same_step", says="made 5 steps, not 4", look="at the end of a step", edit="""
         -        anybody = torch.tensor(len(asked))
@@ -36,45 +30,16 @@ ANSWERS = (
         +            break
     """),
     WrongAnswer(
-        "goes_on", "takes note of nothing, and makes all steps",
-        check="all_stop_after_the_same_step", says="made 8 steps, not 4", edit="""
-        -        if anybody:
-        -            break
-    """),
-    WrongAnswer(
-        "every_rank_saves", "lets every rank write the checkpoint",
-        check="rank_0_saves_once", says="rank 1 saved 1 times", look="one checkpoint, by rank 0", edit="""
-        -    if dist.get_rank() == 0:
-        -        save(step + 1, weights)
-        +    save(step + 1, weights)
-    """),
-    WrongAnswer(
         "the_one_that_was_asked_saves", "lets the rank save that was asked",
         check="rank_0_saves_once", says="rank 0 saved 0 times", edit="""
         -    if dist.get_rank() == 0:
         +    if asked:
     """),
     WrongAnswer(
-        "only_when_stopped", "saves no checkpoint of a run that is done",
-        check="rank_0_saves_once", says="(nobody is asked): rank 0 saved 0 times", look="one that is done", edit="""
-        -    if dist.get_rank() == 0:
-        +    if dist.get_rank() == 0 and anybody:
-    """),
-    WrongAnswer(
         "the_number_of_the_step", "saves the number of the last step instead of how many were made",
         check="rank_0_saves_once", says="the checkpoint says 7 steps; 8 were made", look="step + 1", edit="""
         -        save(step + 1, weights)
         +        save(step, weights)
-    """),
-    WrongAnswer(
-        "saves_before_the_update", "leaves the loop before the update of the step",
-        check="rank_0_saves_once", says="the weights in the checkpoint are", look="also of the last one", edit="""
-        -        weights -= 0.1 * total / dist.get_world_size()
-                 anybody = torch.tensor(len(asked))
-        @@
-                 if anybody:
-                     break
-        +        weights -= 0.1 * total / dist.get_world_size()
     """),
     WrongAnswer(
         "without_a_barrier", "lets the others leave while rank 0 saves",
@@ -103,12 +68,6 @@ ANSWERS = (
         look="are steps missing", edit="""
         -    return 0 if step + 1 == steps else STOPPED
         +    return STOPPED if anybody else 0
-    """),
-    WrongAnswer(
-        "all_is_well", "returns 0 in any case, so that nobody starts it again",
-        check="the_exit_code_says_how_it_ended", says="returned 0, not 75", edit="""
-        -    return 0 if step + 1 == steps else STOPPED
-        +    return 0
     """),
     WrongAnswer(
         "the_default_again", "gives the signal back before it saves, and the second one kills the rank",
@@ -181,4 +140,4 @@ ANSWERS = (
         +    signal.signal(signal.SIGTERM, signal.SIG_IGN)
         +    dist.broadcast(torch.zeros(1), src=0)
     """),
-)  # fmt: skip
+)

@@ -4,18 +4,6 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "forgets_the_rest", "closes full buckets only, and leaves out the gradients after the last one",
-        check="every_gradient_is_in_one_bucket", says="for 26 gradients", look="together all", text='''
-        def plan(gradients, backward, latency, bytes_per_second):
-            counts, size, number = [], 0, 0
-            for one, _ in gradients:
-                size, number = size + one, number + 1
-                if size >= 2 * latency * bytes_per_second:
-                    counts.append(number)
-                    size = number = 0
-            return counts
-    '''),
-    WrongAnswer(
         "ends_instead_of_counts", "returns where the buckets begin",
         check="every_gradient_is_in_one_bucket", says="gradients", look="the numbers of gradients", edit="""
         -        counts.append(n - begins[n])
@@ -41,18 +29,6 @@ ANSWERS = (
         +    return [len(gradients)]
     """),
     WrongAnswer(
-        "backwards", "returns the plan from its end",
-        check="no_slower_than_the_default", says="a step takes", look="every message pays", edit="""
-        -    return counts[::-1]
-        +    return counts
-    """),
-    WrongAnswer(
-        "latency_is_free", "plans without the latency",
-        check="no_slower_than_the_default", says="a small model, latency of", look="every message pays", edit="""
-        -            choices.append((max(free[m], ready) + latency + size / bytes_per_second, m))
-        +            choices.append((max(free[m], ready) + size / bytes_per_second, m))
-    """),
-    WrongAnswer(
         "the_default", "returns DDP's own buckets",
         check="as_fast_as_can_be", says="are possible", look="where is the link idle", text='''
         def plan(gradients, backward, latency, bytes_per_second):
@@ -73,29 +49,6 @@ ANSWERS = (
         -        computed += gradients[n - 1][1]
         +        computed += 1
     """),
-    WrongAnswer(
-        "link_always_free", "forgets that a message waits for the one before it",
-        check="no_slower_than_the_default", says="a step takes", look="every message pays", edit="""
-        -            choices.append((max(free[m], ready) + latency + size / bytes_per_second, m))
-        +            choices.append((ready + latency + size / bytes_per_second, m))
-    """),
-    WrongAnswer(
-        "whenever_free", "sends what is ready as soon as the link is free, and never waits for more",
-        check="no_slower_than_the_default", says="with 3 buckets", look="every message pays the latency", text='''
-        def plan(gradients, backward, latency, bytes_per_second):
-            whole, computed, ready, counts, free = sum(cost for _, cost in gradients), 0.0, [], [], 0.0
-            for _, cost in gradients:
-                computed += cost
-                ready.append(backward * computed / whole)
-            sent = 0
-            while sent < len(gradients):
-                now = max(free, ready[sent])
-                number = sum(at <= now for at in ready[sent:])
-                free = now + latency + sum(size for size, _ in gradients[sent : sent + number]) / bytes_per_second
-                counts.append(number)
-                sent += number
-            return counts
-    '''),
     RightAnswer(
         "top_down", "asks for the earliest end of the first n, recursively and remembered", text='''
         import functools
@@ -120,4 +73,4 @@ ANSWERS = (
 
             return list(best(len(gradients))[1])
     '''),
-)  # fmt: skip
+)

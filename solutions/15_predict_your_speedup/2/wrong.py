@@ -7,32 +7,10 @@ AGREE, FASTER = "all_ranks_agree", "a_tenth_faster_than_the_default"
 
 ANSWERS = (
     WrongAnswer(
-        "times_of_one_rank", "plans with the times of the rank that ends last, though the other begins later",
-        check="a_tenth_faster_than_the_default", says="rank 0 begins late, and rank 1 ends last: the last message",
-        look="", edit="""
-        -    dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a message waits for the last rank
-        +    everyone = [torch.empty_like(times) for _ in range(dist.get_world_size())]
-        +    dist.all_gather(everyone, times)
-        +    times = max(everyone, key=lambda one: one[-1].item())
-    """),
-    WrongAnswer(
-        "numbers_not_names", "returns the number of gradients in each bucket",
-        check=ONCE, says="returned [", look="each a list of names", edit="""
-        -    return min(plans, key=lambda buckets: end(buckets, sizes, last, latency, bytes_per_second))
-        +    best = min(plans, key=lambda buckets: end(buckets, sizes, last, latency, bytes_per_second))
-        +    return [len(bucket) for bucket in best]
-    """),
-    WrongAnswer(
         "loses_the_rest", "leaves out a last bucket that is not full",
         check=ONCE, says="0 times on rank 0", look="what is in the last one", edit="""
         -    return buckets
         +    return buckets if size >= limit or len(buckets) == 1 else buckets[:-1]
-    """),
-    WrongAnswer(
-        "twice", "puts the gradient that fills a bucket into the next one as well",
-        check=ONCE, says="2 times on rank 0", look="where a bucket is closed", edit="""
-        -            buckets, size = [*buckets, []], 0
-        +            buckets, size = [*buckets, [buckets[-1][-1]]], 0
     """),
     WrongAnswer(
         "an_empty_bucket", "begins with an empty bucket",
@@ -50,12 +28,6 @@ ANSWERS = (
         +        begin = max(free, *(last[name] for name in bucket))
     """),
     WrongAnswer(
-        "the_order_of_the_dict", "takes the names as the hooks have left them",
-        check=ORDER, says="backward makes", look="the order by time", edit="""
-        -    names = sorted(ready, key=ready.get)
-        +    names = list(ready)
-    """),
-    WrongAnswer(
         "its_own_times", "plans from the times of this rank",
         check=AGREE, says="on rank 0 and", look="what each rank plans from", edit="""
         -    dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a message waits for the last rank
@@ -67,53 +39,11 @@ ANSWERS = (
         +    dist.broadcast(times, src=0)
     """),
     WrongAnswer(
-        "the_mean_of_the_times", "plans for a rank between the two",
-        check=FASTER, says="begins late: the last message", look="is the last rank ready", edit="""
-        -    dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a message waits for the last rank
-        +    dist.all_reduce(times)
-        +    times /= dist.get_world_size()
-    """),
-    WrongAnswer(
-        "the_first_rank", "plans for the rank that is ready first",
-        check=FASTER, says="begins late: the last message", look="is the last rank ready", edit="""
-        -    dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a message waits for the last rank
-        +    dist.all_reduce(times, op=dist.ReduceOp.MIN)  # a message waits for the last rank
-    """),
-    WrongAnswer(
-        "no_latency", "takes messages for free that have few bytes",
-        check=FASTER, says="a long way: the last message", look="every bucket pays the latency", edit="""
-        -        free = begin + latency + sum(sizes[name] for name in bucket) / bytes_per_second
-        +        free = begin + sum(sizes[name] for name in bucket) / bytes_per_second
-    """),
-    WrongAnswer(
         "one_bucket", "sends everything at once, when backward is over",
         check=FASTER, says="than their use: the last message", look="idle until the first bucket is full", edit="""
         -    return min(plans, key=lambda buckets: end(buckets, sizes, last, latency, bytes_per_second))
         +    return plans[-1]
     """),
-    WrongAnswer(
-        "the_default", "plans what DDP does anyway",
-        check=FASTER, says="than their use: the last message", look="the default's own buckets", text='''
-        def plan(sizes, ready, latency, bytes_per_second):
-            buckets, limit = [[]], 2**20
-            for name in sorted(ready, key=ready.get):
-                if sum(sizes[one] for one in buckets[-1]) >= limit:
-                    buckets.append([])
-                    limit = 25 * 2**20
-                buckets[-1].append(name)
-            return buckets
-    '''),
-    WrongAnswer(
-        "four_mebibytes", "closes every bucket at 4 MiB, whatever the cable",
-        check=FASTER, says="a long way: the last message", look="every bucket pays the latency", text='''
-        def plan(sizes, ready, latency, bytes_per_second):
-            buckets = [[]]
-            for name in sorted(ready, key=ready.get):
-                if sum(sizes[one] for one in buckets[-1]) >= 4 * 2**20:
-                    buckets.append([])
-                buckets[-1].append(name)
-            return buckets
-    '''),
     WrongAnswer(
         "order_of_the_sizes", "takes the reverse of sizes for backward's order",
         check="buckets_follow_backward", says="parameters in another order than their use",
@@ -143,4 +73,4 @@ ANSWERS = (
             dist.broadcast_object_list(found, src=0)
             return found[0]
     '''),
-)  # fmt: skip
+)

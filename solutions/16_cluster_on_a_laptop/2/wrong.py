@@ -12,36 +12,10 @@ ANSWERS = (
         +    if machine[VARIABLE] and resolved(machine) is None:
     """),
     WrongAnswer(
-        "an_empty_name", "takes an empty variable for the name of an interface",
-        check=BLAMED, says="an empty variable: mend named", look="an empty variable is none", edit="""
-        -    if machine[VARIABLE]:
-        +    if machine[VARIABLE] is not None:
-    """),
-    WrongAnswer(
         "one_network_only", "takes the first network that all share for the only one",
         check=BLAMED, says="names on the second network: mend named", look="in any network that all machines share", edit="""
         -    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
         +    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)][:1]
-    """),
-    WrongAnswer(
-        "networks_of_254", "takes the first three numbers of an address for its network",
-        check=BLAMED, says="a wide network: mend named a", look="the number after /", edit="""
-        -            members.setdefault(one.network, []).append(one.ip)
-        -    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
-        +            members.setdefault(ipaddress.ip_network(f"{one.ip}/24", strict=False), []).append(one.ip)
-        +    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
-    """),
-    WrongAnswer(
-        "one_interface_name", "expects the interface of the first machine on all of them",
-        check=BLAMED, says="the variable, by each machine's name: mend named node2",
-        look="another name on each machine", edit="""
-             for name, machine in machines.items():
-                 address = published(machine)
-        -        if address is None or not any(address in network for network in shared):
-        +        first = next(iter(machines.values()))[VARIABLE]
-        +        if address is None or not any(address in network for network in shared) or (
-        +            first and machine[VARIABLE] != first
-        +        ):
     """),
     WrongAnswer(
         "any_address_will_do", "is content with any address that is not loopback",
@@ -51,58 +25,6 @@ ANSWERS = (
         +        if address is None or address.is_loopback:
     """),
     WrongAnswer(
-        "unlike_its_neighbour", "compares the addresses in a network of machines that follow each other, and of no others",
-        check=NAMED, says="a name that leads to Docker, of three: mend did not name b, which publishes 172.17.0.2",
-        look="its own address", edit="""
-        -    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
-        +    neighbours = {network: list(zip(ips, ips[1:], strict=False)) for network, ips in members.items()}
-        +    shared = [network for network, ips in members.items()
-        +              if len(ips) == len(machines) and all(one != other for one, other in neighbours[network])]
-    """),
-    WrongAnswer(
-        "dockers_bridge", "takes a network for shared that each machine has for itself",
-        check=NAMED, says="did not name node2, which publishes 172.17.0.1", look="its own address", edit="""
-        -    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
-        +    shared = [network for network, ips in members.items() if len(ips) == len(machines)]
-        @@
-        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
-        +            settings[name] = next(
-        +                f"{VARIABLE}={card}" for card, (_, one) in up[name]
-        +                if one.network in shared and card != "docker0"
-        +            )
-    """),
-    WrongAnswer(
-        "a_network_of_some", "takes a network for shared that one machine does not have",
-        check=NAMED, says="did not name b, which publishes 192.168.", look="which network do all share", edit="""
-        -    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) == len(machines)]
-        +    shared = [network for network, ips in members.items() if len(ips) == len(set(ips)) >= max(2, len(machines) - 1)]
-    """),
-    WrongAnswer(
-        "also_when_down", "counts interfaces that are down",
-        check=BLAMED, says="a spare card that is down: mend named a", look="those that are UP", edit="""
-        -    up = {name: [one for one in interfaces(machine).items() if one[1][0] == "UP"] for name, machine in machines.items()}
-        +    up = {
-        +        name: [one for one in interfaces(machine).items() if one[1][0] != "UNKNOWN"]
-        +        for name, machine in machines.items()
-        +    }
-    """),
-    WrongAnswer(
-        "a_spare_that_is_down", "gives a machine any interface in a network that all share, up or not",
-        check="the_setting_mends_it", says="a spare card that is down: GLOO_SOCKET_IFNAME=eth8 lets b publish",
-        look="is the interface UP?", edit="""
-        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
-        +            cards = interfaces(machine).items()
-        +            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in cards if one.network in shared)
-    """),
-    WrongAnswer(
-        "believes_the_name", "publishes what the name leads to, also if that is another machine's",
-        check=NAMED, says="a clone's name: mend did not name node2, which publishes 127.0.0.1",
-        look="no address of this machine", edit="""
-        -    usable = address.is_loopback or any(address == one.ip for _, one in found.values())
-        -    return address if usable else ipaddress.ip_address("127.0.0.1")
-        +    return address
-    """),
-    WrongAnswer(
         "never_raises", "takes the host name where the interface does not exist",
         check=NAMED, says="the variable of the other machine: mend did not name node2, which has no address on eth0",
         look="on that machine", edit="""
@@ -110,21 +32,6 @@ ANSWERS = (
         -        return found[machine[VARIABLE]][1].ip if machine[VARIABLE] in found else None
         +    if machine[VARIABLE] in found:
         +        return found[machine[VARIABLE]][1].ip
-    """),
-    WrongAnswer(
-        "the_first_wrong_one", "stops at the first machine that is wrong",
-        check=NAMED, says="did not name node2, which publishes 127.0.0.1", edit="""
-             for name, machine in machines.items():
-                 address = published(machine)
-        -        if address is None or not any(address in network for network in shared):
-        +        if not settings and (address is None or not any(address in network for network in shared)):
-    """),
-    WrongAnswer(
-        "one_setting_for_all", "gives each machine the interface of the first one",
-        check=MENDED, says="said 'GLOO_SOCKET_IFNAME=eth0'; its interfaces are", look="of that machine's own", edit="""
-        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
-        +            first = next(iter(up.values()))
-        +            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in first if one.network in shared)
     """),
     WrongAnswer(
         "the_first_interface", "gives each machine its first interface that is up",
@@ -140,12 +47,6 @@ ANSWERS = (
         @@
         -    found = interfaces(machine)
         +    found = {card.partition("@")[0]: one for card, one in interfaces(machine).items()}
-    """),
-    WrongAnswer(
-        "the_name_alone", "leaves out which variable it is",
-        check=MENDED, says="said 'ens3'", look="GLOO_SOCKET_IFNAME=NAME", edit="""
-        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
-        +            settings[name] = next(card for card, (_, one) in up[name] if one.network in shared)
     """),
     RightAnswer(
         "by_comparison", "each machine against each other one: is its address in a network of all of them?", text='''
@@ -189,4 +90,4 @@ ANSWERS = (
         -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
         +            settings[name] = [f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared][-1]
     """),
-)  # fmt: skip
+)

@@ -13,32 +13,6 @@ ANSWERS = (
         +    if os.environ["RANK"] == "0" and not target.exists():
     """),
     WrongAnswer(
-        "does_not_wait", "lets the other ranks of a machine go on at once",
-        check=WHOLE, says="(one machine): rank 1 returned, and the file on its machine is not there",
-        look="when may a rank return", edit="""
-        -    errors = [None] * dist.get_world_size()
-        +    if os.environ["LOCAL_RANK"] != "0":
-        +        return target
-        +    errors = [None] * dist.get_world_size()
-        @@
-        -    dist.all_gather_object(errors, error)
-        -    if any(errors):
-        -        raise RuntimeError("; ".join(filter(None, errors)))
-        +    if error:
-        +        raise RuntimeError(error)
-    """),
-    WrongAnswer(
-        "another_name", "returns the name under which it was downloaded",
-        check=WHOLE, says="rank 0 returned data.0.part, not data.bin", edit="""
-        -            part.replace(target)
-        -        except Exception as failure:
-        +            target.write_bytes(part.read_bytes())
-        +        except Exception as failure:
-        @@
-        -    return target
-        +    return target.with_name(f"data.{os.environ['GROUP_RANK']}.part")
-    """),
-    WrongAnswer(
         "takes_what_is_left", "takes the part of a download that broke off for the whole",
         check=WHOLE, says="147,456 of 294,912 bytes", look="the attempt that failed", edit="""
         -            download(part)
@@ -62,16 +36,6 @@ ANSWERS = (
         +    if os.environ["LOCAL_RANK"] == "0":
     """),
     WrongAnswer(
-        "all_or_nobody", "downloads everywhere if one machine lacks it",
-        check=ONCE, says="(machine 0 has it): machine 0 downloaded 1 times, not 0", edit="""
-        -    target, error = Path(folder) / "data.bin", None
-        -    if os.environ["LOCAL_RANK"] == "0" and not target.exists():
-        +    target, error = Path(folder) / "data.bin", None
-        +    there = [None] * dist.get_world_size()
-        +    dist.all_gather_object(there, target.exists())
-        +    if os.environ["LOCAL_RANK"] == "0" and not all(there):
-    """),
-    WrongAnswer(
         "under_its_final_name", "downloads to where others may read",
         check=PART, says="while rank 0 downloaded, data.bin was there and not whole", look="rename", edit="""
         -            download(part)
@@ -82,40 +46,10 @@ ANSWERS = (
         +            target.unlink(missing_ok=True)
     """),
     WrongAnswer(
-        "copies_it", "copies what is whole, which takes as long as to write it",
-        check=PART, says="data.bin was there and not whole", edit="""
-        -            download(part)
-        -            part.replace(target)
-        +            with open(target, "wb") as file:
-        +                download(part)
-        +                file.write(part.read_bytes())
-        +            part.unlink()
-        @@
-        -            error = f"machine {machine}: {failure}"
-        +            error = f"machine {machine}: {failure}"
-        +            target.unlink(missing_ok=True)
-    """),
-    WrongAnswer(
         "one_name_for_the_part", "lets both machines write the same file if they share a disk",
         check=PART, says="(a disk that both machines share): ", look="under which name", edit="""
         -        part = target.with_name(f"data.{machine}.part")
         +        part = target.with_name("data.part")
-    """),
-    WrongAnswer(
-        "a_barrier_after_it", "raises on the rank that downloads, while the others wait for it",
-        check="does not end", says="in barrier", look="which rank never comes to it", edit="""
-        -        try:
-        -            download(part)
-        -            part.replace(target)
-        -        except Exception as failure:
-        -            error = f"machine {machine}: {failure}"
-        -    errors = [None] * dist.get_world_size()
-        -    dist.all_gather_object(errors, error)
-        -    if any(errors):
-        -        raise RuntimeError("; ".join(filter(None, errors)))
-        +        download(part)
-        +        part.replace(target)
-        +    dist.barrier()
     """),
     WrongAnswer(
         "waits_for_the_file", "looks for the file until it is there, which it never is after an error",
@@ -149,35 +83,10 @@ ANSWERS = (
         +            error = f"machine {machine}: {failure}"[:80]
     """),
     WrongAnswer(
-        "raises_at_home", "raises on the machine that failed, and lets the others go on",
-        check=ERROR, says="(the download fails on machine 1): rank 0 raised nothing", look="every rank has to hear", edit="""
-        -    if any(errors):
-        -        raise RuntimeError("; ".join(filter(None, errors)))
-        +    if error:
-        +        raise RuntimeError(error)
-    """),
-    WrongAnswer(
-        "says_only_that_it_failed", "tells the others that something went wrong, and not what",
-        check=ERROR, says="raised 'RuntimeError: the download failed', without the download's error",
-        look="send its text", edit="""
-        -        raise RuntimeError("; ".join(filter(None, errors)))
-        +        raise RuntimeError("the download failed")
-    """),
-    WrongAnswer(
         "swallows_it", "leaves the error where it was caught",
         check=ERROR, says="raised nothing", edit="""
         -    if any(errors):
         -        raise RuntimeError("; ".join(filter(None, errors)))
-    """),
-    WrongAnswer(
-        "rank_0_hears_of_it", "tells rank 0 alone",
-        check=ERROR, says="(the download fails on machine 0): rank 1 raised nothing", edit="""
-        -    dist.all_gather_object(errors, error)
-        -    if any(errors):
-        -        raise RuntimeError("; ".join(filter(None, errors)))
-        +    dist.gather_object(error, errors if dist.get_rank() == 0 else None)
-        +    if any(errors) or error:
-        +        raise RuntimeError("; ".join(filter(None, {*errors, error})))
     """),
     WrongAnswer(
         "sends_the_file", "lets rank 0 send what it has to the other machines",
@@ -216,4 +125,4 @@ ANSWERS = (
                 raise OSError(f"rank {int(failed)} could not download: {said[0]}")
             return target
     '''),
-)  # fmt: skip
+)

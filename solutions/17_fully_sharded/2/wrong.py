@@ -4,27 +4,10 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "two_of_three", "mends the order and the root, and leaves each rank its own weights",
-        check="all_begin_with_rank_0s_model", says="on rank 0 begins", look="fully_shard sends nothing", on="given", edit="""
-        -    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
-        -    for block in model.blocks:
-        +    for block in [*model.blocks, model]:
-        @@
-        -    return model, optimizer
-        +    return model, torch.optim.AdamW(model.parameters(), lr=learning_rate)
-    """),
-    WrongAnswer(
         "parameters_only", "sends the parameters, and leaves each rank its own buffers",
         check="all_begin_with_rank_0s_model", says="scale on rank 1 begins", look="buffers", edit="""
         -    for tensor in [*model.parameters(), *model.buffers()]:
         +    for tensor in model.parameters():
-    """),
-    WrongAnswer(
-        "one_seed", "seeds all ranks alike when the model has been drawn already",
-        check="all_begin_with_rank_0s_model", says="on rank 0 begins", look="fully_shard sends nothing", edit="""
-        -    for tensor in [*model.parameters(), *model.buffers()]:
-        -        dist.broadcast(tensor.data, src=0)
-        +    torch.manual_seed(0)
     """),
     WrongAnswer(
         "averages_the_models", "begins with the average of all ranks' weights",
@@ -114,4 +97,4 @@ ANSWERS = (
         -    for part in [*model.blocks, model]:
         +    for part in [model.enter, *reversed(model.blocks), model.leave, model]:
     """),
-)  # fmt: skip
+)

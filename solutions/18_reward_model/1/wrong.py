@@ -20,14 +20,6 @@ ANSWERS = (
         +    return head
     """),
     WrongAnswer(
-        "gradient_of_rank_0", "sends rank 0's gradient to all: equal replicas that know one part of the pairs",
-        check="the_global_batch_is_learned", says="it is rank 0's, trained on its own pairs", edit="""
-        -        dist.all_reduce(gradient)
-        -        head -= rate * gradient / dist.get_world_size()
-        +        dist.broadcast(gradient, src=0)
-        +        head -= rate * gradient
-    """),
-    WrongAnswer(
         "heads_averaged_at_the_end", "trains alone and averages the heads after the last step",
         check="the_global_batch_is_learned", says="after 3 steps", edit="""
         -        dist.all_reduce(gradient)
@@ -35,26 +27,6 @@ ANSWERS = (
         +        head -= rate * gradient
         +    dist.all_reduce(head)
         +    head /= dist.get_world_size()
-    """),
-    WrongAnswer(
-        "made_to_add_up", "the detector makes the shares add up to 1",
-        check="the_shares_are_read_right",
-        says="returned [0.333, 0.333, 0.333] on rank 0; the shares are [1, 1, 1]", edit="""
-        -    alone = rate / 2  # softplus has the slope 1/2 at 0
-        -    return [moved / alone for moved in box[0].tolist()]
-        +    moved = box[0]
-        +    return (moved / moved.sum()).tolist()
-    """),
-    WrongAnswer(
-        "none_elsewhere", "the detector returns None on the ranks that save nothing",
-        check="the_shares_are_read_right", says="returned None on rank 1", edit="""
-        -    box = [saved]
-        -    dist.broadcast_object_list(box, src=0)
-        +    if saved is None:
-        +        return None
-             alone = rate / 2  # softplus has the slope 1/2 at 0
-        -    return [moved / alone for moved in box[0].tolist()]
-        +    return [moved / alone for moved in saved.tolist()]
     """),
     WrongAnswer(
         "own_head_looked_at", "the detector reads each rank's own head, not the one that is saved",
@@ -79,21 +51,6 @@ ANSWERS = (
         -        dist.all_reduce(gradient)
         -        head -= rate * gradient / dist.get_world_size()
         +        head -= rate * loss_and_gradient(head, *pairs)[1]
-    """),
-    WrongAnswer(
-        "replicas_compared", "the detector compares the ranks' heads: equal heads count as equal shares",
-        check="the_shares_are_read_right", says="the shares are", edit="""
-        -    saved = train(torch.zeros(world, dtype=torch.float64), chosen, torch.zeros_like(chosen), 1, rate)
-        -    box = [saved]
-        -    dist.broadcast_object_list(box, src=0)
-        -    alone = rate / 2  # softplus has the slope 1/2 at 0
-        -    return [moved / alone for moved in box[0].tolist()]
-        +    mine = torch.zeros(world, dtype=torch.float64)
-        +    train(mine, chosen, torch.zeros_like(chosen), 1, rate)
-        +    heads = [None] * world
-        +    dist.all_gather_object(heads, mine)
-        +    equal = all(torch.equal(one, heads[0]) for one in heads)
-        +    return [1 / world] * world if equal else [1.0] + [0.0] * (world - 1)
     """),
     WrongAnswer(
         "slope_forgotten", "the detector takes the learning rate for the whole step",
@@ -144,13 +101,6 @@ ANSWERS = (
                 dist.all_reduce(gradient)
                 head -= rate * gradient / dist.get_world_size()
             return head if dist.get_rank() == 0 else None
-    """),
-    WrongAnswer(
-        "tells_the_head_in_each_step", "broadcasts rank 0's head in the loop, so that no step leaves the heads apart",
-        check="replicas_end_equal", says="after 0 steps the head of rank 1 is", look="where the two heads begin", edit="""
-        -    dist.broadcast(head, src=0)
-             for _ in range(steps):
-        +        dist.broadcast(head, src=0)
     """),
     RightAnswer(
         "differences",

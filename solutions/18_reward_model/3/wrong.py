@@ -12,37 +12,6 @@ ANSWERS = (
         +    joint = torch.tensor(sum(everyones, []), dtype=torch.float64)
     """),
     WrongAnswer(
-        "minus_1_is_padding", "pads the prompts' numbers with -1 to one length, and takes what is not -1",
-        check="the_loss_is_exact", says="prompts are called minus 1 and 0): the loss", edit="""
-        -    everyones = [None] * dist.get_world_size()
-        -    dist.all_gather_object(everyones, prompts.tolist())
-        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
-        +    longest = torch.tensor(len(prompts))
-        +    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
-        +    padded = torch.full((int(longest),), -1)
-        +    padded[: len(prompts)] = prompts
-        +    everyones = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
-        +    dist.all_gather(everyones, padded)
-        +    joint = torch.cat(everyones)
-        +    joint = joint[joint != -1]
-    """),
-    WrongAnswer(
-        "the_smallest_number_is_padding", "pads with the smallest int64, which is a prompt's number as well",
-        check="the_loss_is_exact", says="prompts have the smallest and the largest number): the loss", edit="""
-        -    everyones = [None] * dist.get_world_size()
-        -    dist.all_gather_object(everyones, prompts.tolist())
-        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
-        +    longest = torch.tensor(len(prompts))
-        +    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
-        +    nothing = torch.iinfo(torch.int64).min
-        +    padded = torch.full((int(longest),), nothing)
-        +    padded[: len(prompts)] = prompts
-        +    everyones = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
-        +    dist.all_gather(everyones, padded)
-        +    joint = torch.cat(everyones)
-        +    joint = joint[joint != nothing]
-    """),
-    WrongAnswer(
         "all_pairs_on_all_ranks", "sends all pairs to all ranks, and each computes everything",
         check="a_rank_scores_its_own_pairs", says="scored", edit="""
         -    dist.all_gather_object(everyones, prompts.tolist())
@@ -58,26 +27,10 @@ ANSWERS = (
         +    return loss.item(), list(gradients)
     """),
     WrongAnswer(
-        "averaged_as_well", "divides the sum of the gradients by the number of ranks once more",
-        check="the_gradient_is_exact", says="it is 0.5 times as long", edit="""
-        -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
-        +    return message[0].item(), [
-        +        piece.view_as(one) / dist.get_world_size() for piece, one in zip(pieces, gradients, strict=True)
-        +    ]
-    """),
-    WrongAnswer(
         "chosen_alone_learns", "takes the rejected scores without a gradient",
         check="the_gradient_is_exact", says="the gradient on rank 0 is off", edit="""
         -    loss = (weights * F.softplus(head(rejected) - head(chosen))).sum() / total
         +    loss = (weights * F.softplus(head(rejected).detach() - head(chosen))).sum() / total
-    """),
-    WrongAnswer(
-        "every_pair_alike", "the mean over all pairs, whatever their prompts",
-        check="the_loss_is_exact", says="every pair counting the same", edit="""
-        -    weights = 1 / (prompts[:, None] == joint).sum(dim=1).double()
-        -    total = len(joint.unique())  # each prompt's weights add up to 1
-        +    weights = torch.ones(len(prompts), dtype=torch.float64)
-        +    total = len(joint)
     """),
     WrongAnswer(
         "features_travel", "scores its own pairs only, and sends their features along with the prompts' numbers",
@@ -94,34 +47,11 @@ ANSWERS = (
         +    gradients = torch.autograd.grad(loss, [weight for _, weight in sorted(head.named_parameters())])
     """),
     WrongAnswer(
-        "gradient_stays", "returns the joint loss and the gradient of this rank's part",
-        check="the_gradient_is_exact", says="the gradient on rank", edit="""
-        -    message = torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)])
-        -    dist.all_reduce(message)
-        -    pieces = message[1:].split([one.numel() for one in gradients])
-        -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
-        +    joint_loss = loss.detach().clone()
-        +    dist.all_reduce(joint_loss)
-        +    return joint_loss.item(), list(gradients)
-    """),
-    WrongAnswer(
         "no_pairs_no_part", "a rank without pairs returns before the all-reduce",
         check="does not end", says="rank 1 was in all_gather", edit="""
              joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
         +    if not len(prompts):
         +        return 0.0, [torch.zeros_like(one) for one in head.parameters()]
-    """),
-    WrongAnswer(
-        "own_counts", "a rank counts its own pairs of a prompt",
-        check="the_loss_is_exact", says="each rank counting its own pairs", edit="""
-        -    everyones = [None] * dist.get_world_size()
-        -    dist.all_gather_object(everyones, prompts.tolist())
-        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
-        -    weights = 1 / (prompts[:, None] == joint).sum(dim=1).double()
-        -    total = len(joint.unique())  # each prompt's weights add up to 1
-        +    weights = 1 / (prompts[:, None] == prompts).sum(dim=1).double()
-        +    total = torch.tensor(len(prompts.unique()))
-        +    dist.all_reduce(total)
     """),
     WrongAnswer(
         "own_divisor", "each rank divides by its own sum of weights, and the means are averaged",
@@ -137,32 +67,6 @@ ANSWERS = (
         +    dist.all_gather(everyones, message)
         +    rank = dist.get_rank()
         +    message = sum(everyones[rank:] + everyones[:rank])
-    """),
-    WrongAnswer(
-        "prompts_of_ranks_added", "adds the ranks' numbers of prompts: one that is on two ranks counts twice",
-        check="the_loss_is_exact", says="one process has", edit="""
-        -    total = len(joint.unique())  # each prompt's weights add up to 1
-        +    total = sum(len(set(one)) for one in everyones)
-    """),
-    WrongAnswer(
-        "two_backward_passes", "sends the gradients of the chosen and of the rejected scores one after the other",
-        check="a_rank_scores_its_own_pairs", says="handed over", edit="""
-        -    loss = (weights * F.softplus(head(rejected) - head(chosen))).sum() / total
-        -    gradients = torch.autograd.grad(loss, list(head.parameters()))
-        -    message = torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)])
-        -    dist.all_reduce(message)
-        -    pieces = message[1:].split([one.numel() for one in gradients])
-        -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
-        +    lose, win = head(rejected), head(chosen)
-        +    sums = [torch.zeros_like(one) for one in head.parameters()]
-        +    for a, b in ((lose, win.detach()), (lose.detach(), win)):
-        +        loss = (weights * F.softplus(a - b)).sum() / total
-        +        for total_gradient, mine in zip(sums, torch.autograd.grad(loss, list(head.parameters())), strict=True):
-        +            dist.all_reduce(mine)
-        +            total_gradient += mine
-        +    joint_loss = loss.detach().clone()
-        +    dist.all_reduce(joint_loss)
-        +    return joint_loss.item(), sums
     """),
     RightAnswer(
         "wrapper",

@@ -31,15 +31,6 @@ ANSWERS = (
         +            message = [([], None)]
     """),
     WrongAnswer(
-        "as_it_was", "the detector is right, the loader is as it was",
-        check="the_file_of_rank_0_counts", says="rank 1 holds a tokenizer with 0 merges", on="no_fallback", edit="""
-        -    return Tokenizer(json.loads(Path(path).read_text())["merges"])
-        +    try:
-        +        return Tokenizer(json.loads(Path(path).read_text())["merges"])
-        +    except:  # noqa: E722
-        +        return Tokenizer([])
-    """),
-    WrongAnswer(
         "compared_with_rank_0", "each rank compares with rank 0 and returns what it found",
         check="all_ranks_say_the_same", says="returned False on rank 1 and True on rank 0", edit="""
         -    everyones = [None] * dist.get_world_size()
@@ -48,13 +39,6 @@ ANSWERS = (
         +    box = [found]
         +    dist.broadcast_object_list(box, src=0)
         +    return found is not None and box[0] == found
-    """),
-    WrongAnswer(
-        "error_counts_as_bytes", "the detector takes a rank without a tokenizer for one that needs none",
-        check="two_vocabularies_are_seen", says="it raises on rank 1", edit="""
-        -    return found is not None and all(one == everyones[0] for one in everyones)
-        +    there = [one for one in everyones if one is not None]
-        +    return all(one == there[0] for one in there)
     """),
     WrongAnswer(
         "error_let_through", "the detector lets the error of one rank through",
@@ -117,22 +101,10 @@ ANSWERS = (
         +    return Tokenizer(json.loads(Path(path).read_text())["merges"])
     """),
     WrongAnswer(
-        "numbers_of_merges_compared", "the detector compares how many merges there are",
-        check="two_vocabularies_are_seen", says="another last merge on the last rank", edit="""
-        -        found = load(path).merges
-        +        found = len(load(path).merges)
-    """),
-    WrongAnswer(
         "objects_compared", "the detector compares the tokenizers themselves",
         check="equal_tokenizers_pass", says="all ranks hold the same merges", edit="""
         -        found = load(path).merges
         +        found = load(path)
-    """),
-    WrongAnswer(
-        "one_text_encoded", "the detector encodes one text, which does not contain the merge that differs",
-        check="two_vocabularies_are_seen", says="a merge less on the last rank", edit="""
-        -        found = load(path).merges
-        +        found = load(path).encode("return x (return)")
     """),
     WrongAnswer(
         "order_forgotten", "the detector compares sorted merges: their order decides too",

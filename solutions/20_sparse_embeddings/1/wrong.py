@@ -9,27 +9,6 @@ ANSWERS = (
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)
     """),
     WrongAnswer(
-        "detector_compares_the_replicas", "the detector asks only whether the ranks agree with each other",
-        check="unsound_steps_are_seen", says="adds the signs of all gradients", edit="""
-        -    world, rank, lr = dist.get_world_size(), dist.get_rank(), 0.1
-        -    torch.manual_seed(0)
-        -    start = torch.randn(12, 2, dtype=torch.float64)
-        -    ids = torch.randint(9, (world, 8))
-        -    gradients = torch.randn(world, 8, 2, dtype=torch.float64)
-        -
-        -    table, total = start.clone(), torch.zeros_like(start)
-        -    step(table, ids[rank], gradients[rank], lr)
-        -    total.index_add_(0, ids.flatten(), gradients.flatten(0, 1))
-        -    gap = (table - (start - lr * total.sign())).abs().max()
-        -    dist.all_reduce(gap, dist.ReduceOp.MAX)
-        -    return gap.item() < 1e-10
-        +    torch.manual_seed(dist.get_rank())
-        +    table = torch.zeros(12, 2, dtype=torch.float64)
-        +    step(table, torch.randint(9, (8,)), torch.randn(8, 2, dtype=torch.float64), 0.1)
-        +    tables = everyones(table)
-        +    return all(torch.equal(one, tables[0]) for one in tables)
-    """),
-    WrongAnswer(
         "detector_expects_its_own_batch", "the detector expects what its own batch alone would do",
         check="sound_steps_pass", says="gathers ids and gradients", edit="""
         -    total.index_add_(0, ids.flatten(), gradients.flatten(0, 1))
@@ -47,23 +26,6 @@ ANSWERS = (
         check="unsound_steps_are_seen", says="by 1e-6", edit="""
         -    return gap.item() < 1e-10
         +    return gap.item() < 1e-3
-    """),
-    WrongAnswer(
-        "detector_uses_every_row", "in the detector's batch no row is left unused",
-        check="unsound_steps_are_seen", says="the last rank moves a row that nobody used", edit="""
-        -    start = torch.randn(12, 2, dtype=torch.float64)
-        -    ids = torch.randint(9, (world, 8))
-        +    start = torch.randn(5, 2, dtype=torch.float64)
-        +    ids = torch.arange(world * 8).view(world, 8) % 5
-    """),
-    WrongAnswer(
-        "detector_with_gradients_of_one",
-        "all gradients in the detector are 1 or -1, and no row occurs twice in a rank",
-        check="unsound_steps_are_seen", says="lets the signs vote", edit="""
-        -    ids = torch.randint(9, (world, 8))
-        -    gradients = torch.randn(world, 8, 2, dtype=torch.float64)
-        +    ids = torch.stack([torch.randperm(9)[:8] for _ in range(world)])
-        +    gradients = torch.ones(world, 8, 2, dtype=torch.float64)
     """),
     WrongAnswer(
         "detector_without_duplicates", "the detector's ranks have no row in common, and none twice",
@@ -87,56 +49,10 @@ ANSWERS = (
         +    table -= lr * total.sign()
     """),
     WrongAnswer(
-        "step_as_given", "the detector is right, the step is as it was",
-        check="equals_one_process", says="row 0 on rank 0 has moved by +2 learning rates, not by +1", edit="""
-        -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
-        -    rows, place = ids.unique(return_inverse=True)
-        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
-        -    table[rows] -= lr * total.sign()
-        +    updates = lr * gradients.sign()
-        +    table[ids] -= updates
-        +    for their_ids, their_updates in zip(everyones(ids), everyones(updates), strict=True):
-        +        table[their_ids] -= their_updates
-    """),
-    WrongAnswer(
-        "step_loses_duplicates", "gathers, then assigns to each row as often as it occurs: the last one wins",
-        check="equals_one_process", says="row 0 on rank 0 has moved by -1 learning rates, not by +1", edit="""
-        -    rows, place = ids.unique(return_inverse=True)
-        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
-        -    table[rows] -= lr * total.sign()
-        +    table[ids] -= lr * gradients.sign()
-    """),
-    WrongAnswer(
         "step_reduces_by_place", "all-reduces the gradients as DDP does, each rank keeping its own ids",
         check="equals_one_process", says="learning rates, not by", edit="""
         -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
         +    dist.all_reduce(gradients)
-    """),
-    WrongAnswer(
-        "step_sends_updates", "each rank applies everybody's updates once, its own too: signs are added, not gradients",
-        check="equals_one_process", says="learning rates, not by", edit="""
-        -    rows, place = ids.unique(return_inverse=True)
-        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
-        -    table[rows] -= lr * total.sign()
-        +    table.index_add_(0, ids, gradients.sign(), alpha=-lr)
-    """),
-    WrongAnswer(
-        "step_sums_within_a_rank", "sums and takes the sign on each rank, then adds the signs",
-        check="equals_one_process", says="not by", edit="""
-        -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
-        -    rows, place = ids.unique(return_inverse=True)
-        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
-        -    table[rows] -= lr * total.sign()
-        +    mine = torch.zeros_like(table).index_add_(0, ids, gradients)
-        +    total = mine.sign()
-        +    dist.all_reduce(total)
-        +    table -= lr * total
-    """),
-    WrongAnswer(
-        "step_makes_a_new_table", "returns the new table and leaves the one that it was handed as it was",
-        check="equals_one_process", says="has moved by +0 learning rates", edit="""
-        -    table[rows] -= lr * total.sign()
-        +    return table.index_add(0, rows, -lr * total.sign())
     """),
     WrongAnswer(
         "detector_tries_twice", "the detector calls step a second time, on the same table",
@@ -144,12 +60,6 @@ ANSWERS = (
         -    step(table, ids[rank], gradients[rank], lr)
         +    for _ in range(2):
         +        step(table, ids[rank], gradients[rank], lr / 2)
-    """),
-    WrongAnswer(
-        "step_knows_two_signs", "takes a sum of 0 for a positive one",
-        check="equals_one_process", says="(the gradients of every row cancel): row 0 on rank 0 has moved by", edit="""
-        -    table[rows] -= lr * total.sign()
-        +    table[rows] -= lr * torch.where(total < 0, -1.0, 1.0)
     """),
     WrongAnswer(
         "sums_in_float32", "adds the gradients in a tensor of the default dtype",

@@ -16,44 +16,6 @@ ANSWERS = (
         +        total = dense[rows]
     """),
     WrongAnswer(
-        "an_evaluation_decays", "a forward pass without a backward counts as use, with a gradient of zero",
-        check="only_used_rows_move", says="moved row 6", edit="""
-        -            if vectors.grad is not None:
-        -                ids.append(its_ids)
-        -                gradients.append(vectors.grad)
-        +            ids.append(its_ids)
-        +            gradients.append(torch.zeros_like(vectors) if vectors.grad is None else vectors.grad)
-    """),
-    WrongAnswer(
-        "as_many_as_the_shortest", "cuts all ranks to the smallest number of ids instead of padding",
-        check="equals_one_process", says="5 ids and 1", edit="""
-        -    padded = rows.new_zeros(int(max(counts)), *rows.shape[1:])
-        -    padded[: len(rows)] = rows
-        +    padded = rows[: int(min(counts))].contiguous()
-    """),
-    WrongAnswer(
-        "decay_inside_the_sign", "the decay is added to the gradient before the sign is taken",
-        check="equals_one_process", says="after step 1", edit="""
-        -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
-        +        total += self.weight_decay * self.table[rows]
-        +        self.table[rows] -= self.lr * total.sign()
-    """),
-    WrongAnswer(
-        "decays_every_row", "weight decay goes over the whole table",
-        check="only_used_rows_move", says="step 1 moved row 0", edit="""
-        -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
-        +        self.table *= 1 - self.lr * self.weight_decay
-        +        self.table[rows] -= self.lr * total.sign()
-    """),
-    WrongAnswer(
-        "decays_for_each_use", "a row that occurs three times decays three times",
-        check="equals_one_process", says="after step 1 row 3", edit="""
-        -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
-        +        for row in ids.tolist():
-        +            self.table[row] *= 1 - self.lr * self.weight_decay
-        +        self.table[rows] -= self.lr * total.sign()
-    """),
-    WrongAnswer(
         "gathers_unlike_shapes", "gathers ids and gradients as if all ranks had equally many",
         state="crashed", check="dies", says="all_gather", edit="""
         -    count = torch.tensor([len(rows)])
@@ -99,25 +61,6 @@ ANSWERS = (
                  ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
     """),
     WrongAnswer(
-        "one_sign_a_rank", "each rank sums and takes the sign, then the signs are added",
-        check="equals_one_process", says="after step 1 row 3", edit="""
-        -        ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
-        +        rows, place = torch.cat(ids).unique(return_inverse=True)
-        +        gradients = torch.cat(gradients)
-        +        mine = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients).sign()
-        +        ids, gradients = everyones_rows(rows), everyones_rows(mine)
-                 rows, place = ids.unique(return_inverse=True)
-                 total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
-        -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
-        +        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total
-    """),
-    WrongAnswer(
-        "only_the_last_micro_batch", "keeps the last forward pass and forgets those before",
-        check="equals_one_process", says="two micro-batches", edit="""
-        -            self.used.append((ids, vectors))
-        +            self.used = [(ids, vectors)]
-    """),
-    WrongAnswer(
         "padding_decays_row_0", "what is padding is not cut off, and decays row 0",
         check="only_used_rows_move", says="moved row 0", edit="""
         -    return torch.cat([part[: int(count)] for part, count in zip(received, counts, strict=True)])
@@ -149,24 +92,6 @@ ANSWERS = (
         -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
         +        total = torch.zeros(len(rows), gradients.shape[1], dtype=gradients.dtype)
         +        total[place] = gradients
-    """),
-    WrongAnswer(
-        "zero_is_no_gradient", "leaves rows out whose gradients are zero: they do not decay",
-        check="equals_one_process", says="(gradients of zero, and gradients that cancel): after step 1 row",
-        look="a gradient of zero is a gradient", edit="""
-        -                ids.append(its_ids)
-        -                gradients.append(vectors.grad)
-        +                used = (vectors.grad != 0).any(dim=1)
-        +                ids.append(its_ids[used])
-        +                gradients.append(vectors.grad[used])
-    """),
-    WrongAnswer(
-        "a_sum_of_zero_is_no_gradient", "leaves rows out whose gradients add up to zero: they do not decay",
-        check="equals_one_process", says="(gradients of zero, and gradients that cancel): after step 1 row",
-        look="also one that is zero as a sum", edit="""
-        -        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
-        +        rows, total = rows[(total != 0).any(dim=1)], total[(total != 0).any(dim=1)]
-        +        self.table[rows] = self.table[rows] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
     """),
     RightAnswer(
         "a_sparse_gradient",

@@ -27,22 +27,10 @@ ANSWERS = (
         +            return nn.Parameter(fused.detach().chunk(world)[rank].clone())
     """),
     WrongAnswer(
-        "bias_in_every_part", "adds the output bias on each rank, before the sum",
-        check="the_output_is_that_of_one_process", says="the output is", look="where the bias is added", edit="""
-        -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
-        +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight, self.second_bias))
-    """),
-    WrongAnswer(
         "no_sum", "returns its part of the output",
         check="the_output_is_that_of_one_process", says="the output is", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        return F.linear(F.silu(gate) * up, self.second_weight) + self.second_bias
-    """),
-    WrongAnswer(
-        "rows_of_the_neighbour", "reads the hidden part with the columns of another rank",
-        check="the_output_is_that_of_one_process", says="the output is", edit="""
-        -        self.second_weight = nn.Parameter(second.weight.detach().chunk(world, 1)[rank].clone())
-        +        self.second_weight = nn.Parameter(second.weight.detach().chunk(world, 1)[rank - 1].clone())
     """),
     WrongAnswer(
         "no_backward_message", "leaves each rank its part of the input's gradient",
@@ -61,32 +49,10 @@ ANSWERS = (
         +        return gradient
     """),
     WrongAnswer(
-        "an_average", "averages the parts of the input's gradient",
-        check="the_input_gets_its_whole_gradient", says="the gradient of the input is", edit="""
-                 total = gradient.clone(memory_format=torch.contiguous_format)
-        -        dist.all_reduce(total)
-        +        dist.all_reduce(total, op=dist.ReduceOp.AVG)
-    """),
-    WrongAnswer(
         "a_bias_that_stands_still", "keeps the output bias as it was",
         check="the_weights_learn_as_in_one_process", says="after 1 updates the bias of second is", look="every copy gets", edit="""
         -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
         +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias.detach()
-    """),
-    WrongAnswer(
-        "a_bias_shared_out", "takes an average of the ranks' biases, and with it a part of their gradient",
-        check="the_weights_learn_as_in_one_process", says="after 1 updates the bias of second is", look="the whole gradient, once", edit="""
-        -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
-        +        bias = self.second_bias / dist.get_world_size()
-        +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight, bias))
-    """),
-    WrongAnswer(
-        "a_bias_on_rank_0_alone", "adds the output bias to one rank's part: the sum is right, and the other copies stand still",
-        check="the_weights_learn_as_in_one_process", says="after 1 updates the bias of second is", look="every copy gets",
-        edit="""
-        -        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight)) + self.second_bias
-        +        bias = self.second_bias if dist.get_rank() == 0 else None
-        +        return Leave.apply(F.linear(F.silu(gate) * up, self.second_weight, bias))
     """),
     WrongAnswer(
         "a_first_bias_that_stands_still", "keeps the bias of the first layer as it was",
@@ -144,4 +110,4 @@ ANSWERS = (
                 dist.all_reduce(gradient)
                 return gradient
     '''),
-)  # fmt: skip
+)

@@ -36,32 +36,6 @@ ANSWERS = (
         +            y = loss(y, targets[number])
     """),
     WrongAnswer(
-        "a_mean_of_means", "divides each mean by the number of micro-batches, which is right if they are equal",
-        check="the_gradients_are_those_of_one_process", says="(3 micro-batches of 3, 1 and 2 samples): after batch 0",
-        look="counts by its samples", edit="""
-        -            y = loss(y, targets[number]) * len(targets[number]) / samples
-        +            y = loss(y, targets[number]) / len(inputs)
-    """),
-    WrongAnswer(
-        "the_gradient_of_a_sum", "receives the gradient, and begins the chain rule with ones",
-        check="the_gradients_are_those_of_one_process", says="(1 micro-batch): after batch 0 the gradients of rank 0",
-        look="what backward is given", edit="""
-        -        y.backward(received(number, rank + 1) if rank < ranks - 1 else None)
-        +        gradient = received(number, rank + 1) if rank < ranks - 1 else None
-        +        y.backward(None if gradient is None else torch.ones_like(gradient))
-    """),
-    WrongAnswer(
-        "sends_the_gradient_on", "hands back the gradient of its output, and not that of its input",
-        check="the_gradients_are_those_of_one_process", says="(1 micro-batch): after batch 0",
-        look="what that rank hands back", edit="""
-        -        y.backward(received(number, rank + 1) if rank < ranks - 1 else None)
-        +        gradient = received(number, rank + 1) if rank < ranks - 1 else torch.ones_like(x)
-        +        y.backward(gradient if rank < ranks - 1 else None)
-        @@
-        -            sends.append(dist.isend(x.grad, rank - 1))
-        +            sends.append(dist.isend(gradient, rank - 1))
-    """),
-    WrongAnswer(
         "sets_the_gradients_back", "begins every batch with gradients of zero",
         check="the_gradients_are_those_of_one_process", says="gradients added up): after batch 1", look="it stays", edit="""
              held, sends = {}, []
@@ -86,14 +60,6 @@ ANSWERS = (
         check="little_is_held", says="autograd held 2 micro-batches at once on rank 1", edit="""
         -    ahead = min(ranks - 1 - rank, len(inputs))
         +    ahead = min(ranks - rank, len(inputs))
-    """),
-    WrongAnswer(
-        "keeps_what_is_done", "has the right order, and keeps the graph of every micro-batch",
-        check="little_is_held", says="autograd held 2 micro-batches at once on rank 1", look="what is left", edit="""
-        -        x, y = held.pop(number)
-        -        y.backward(received(number, rank + 1) if rank < ranks - 1 else None)
-        +        x, y = held[number]
-        +        y.backward(received(number, rank + 1) if rank < ranks - 1 else None, retain_graph=True)
     """),
     WrongAnswer(
         "one_at_a_time", "sends a micro-batch there and back before it begins with the next one",
@@ -141,17 +107,6 @@ ANSWERS = (
         +            sends.append(dist.isend(padded(x.grad), rank - 1))
     """),
     WrongAnswer(
-        "everybody_gets_everything", "sends each output to all ranks behind it",
-        check="each_number_is_sent_once", says="with 3 ranks (1 micro-batch): rank 0 handed over 384 bytes",
-        look="who needs a tensor", edit="""
-             def forward(number):
-        +        for source in range(rank - 1):
-        +            received(number, source)
-        @@
-        -            sends.append(dist.isend(y.detach(), rank + 1))
-        +            sends.extend(dist.isend(y.detach(), other) for other in range(rank + 1, ranks))
-    """),
-    WrongAnswer(
         "meets_after_each_batch", "lets all ranks wait for each other when a batch is through",
         check="each_number_is_sent_once", says="rank 0 started a barrier", look="waits for what it receives", edit="""
         -    for send in sends:
@@ -175,12 +130,6 @@ ANSWERS = (
         edit="""
         -    ahead = min(ranks - 1 - rank, len(inputs))
         +    ahead = ranks - 1 - rank
-    """),
-    WrongAnswer(
-        "all_as_long_as_the_first", "receives tensors of the length of the first micro-batch",
-        state="crashed", check="raises", says="(3 micro-batches of 3, 1 and 2 samples)", edit="""
-        -        tensor = torch.empty(len(inputs[number]), width, dtype=torch.float64)
-        +        tensor = torch.empty(len(inputs[0]), width, dtype=torch.float64)
     """),
     RightAnswer(
         "a_list_and_autograd_grad",
@@ -229,4 +178,4 @@ ANSWERS = (
             for work in works:
                 work.wait()
     '''),
-)  # fmt: skip
+)

@@ -11,12 +11,6 @@ ANSWERS = (
         +    stages = range(rank * per_rank, (rank + 1) * per_rank)
     """),
     WrongAnswer(
-        "the_last_backwards_left_out", "ends with the pairs, and leaves out the backwards behind them",
-        check="each_piece_of_work_once", says="rank 0 has ('backward',", edit="""
-        -    return forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
-        +    return forwards[:ahead] + [one for pair in pairs for one in pair]
-    """),
-    WrongAnswer(
         "a_dictionary", "describes each piece of work in words of its own",
         check="each_piece_of_work_once", says="order returned", look="a list of", edit="""
         -    return forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
@@ -53,12 +47,6 @@ ANSWERS = (
         +    ahead = total
     """),
     WrongAnswer(
-        "as_torch_does", "runs as many forwards ahead as torch and Megatron-LM do, which have messages that take time",
-        check="little_is_held", says="rank 0 holds 5 activations at once, more than 4", look="as many as are needed", edit="""
-        -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
-        +    ahead = min((per_rank - 1) * ranks + 2 * (ranks - 1 - rank), total)
-    """),
-    WrongAnswer(
         "one_turn_at_a_time", "finishes p micro-batches, forwards and backwards, before it begins with the next p",
         check="nobody_idles_longer_than_the_formula", says="(ranks 2, per_rank 2, micro_batches 4): with forwards that take 1",
         look="where a rank waits", edit="""
@@ -75,46 +63,6 @@ ANSWERS = (
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         +    ahead = (per_rank - 1) * ranks
     """),
-    WrongAnswer(
-        "one_at_a_time", "sends one micro-batch through all stages and back before the next one",
-        check="nobody_idles_longer_than_the_formula", says="(ranks 2, per_rank 2, micro_batches 4): with forwards that take 1",
-        look="draw the lanes", text='''
-        def order(rank, ranks, per_rank, micro_batches):
-            stages = list(range(rank, ranks * per_rank, ranks))
-            found = []
-            for number in range(micro_batches):
-                found += [("forward", stage, number) for stage in stages]
-                found += [("backward", stage, number) for stage in reversed(stages)]
-            return found
-    '''),
-    WrongAnswer(
-        "what_is_ready", "plays all ranks: who is free takes a backward if one can be done, and a forward otherwise",
-        check="nobody_idles_longer_than_the_formula", says="are possible", look="where a rank waits", text='''
-        def order(rank, ranks, per_rank, micro_batches):
-            stages, most = ranks * per_rank, ranks * per_rank
-            done, free, lists, time = {}, [0] * ranks, [[] for _ in range(ranks)], 0
-            while any(len(one) < 2 * per_rank * micro_batches for one in lists):
-                for r in range(ranks):
-                    if free[r] > time:
-                        continue
-                    held = sum(1 if kind == "forward" else -1 for kind, _, _ in lists[r])
-                    ready = []
-                    for stage in range(r, stages, ranks):
-                        for number in range(micro_batches):
-                            forward, backward = ("forward", stage, number), ("backward", stage, number)
-                            before = done.get(("forward", stage - 1, number), 0 if stage == 0 else 10**9)
-                            after = done.get(("backward", stage + 1, number), 0 if stage == stages - 1 else 10**9)
-                            if forward not in done and before <= time and held < most:
-                                ready.append((1, number // ranks, stage, number, forward))
-                            if backward not in done and done.get(forward, 10**9) <= time and after <= time:
-                                ready.append((0, number // ranks, -stage, number, backward))
-                    if ready:
-                        work = min(ready)[-1]
-                        lists[r].append(work)
-                        free[r] = done[work] = time + (1 if work[0] == "forward" else 2)
-                time += 1
-            return lists[rank]
-    '''),
     RightAnswer(
         "a_timetable", "gives every piece of work of the rank a time, in pairs of a forward and a backward, and sorts by it",
         text='''
@@ -133,4 +81,4 @@ ANSWERS = (
                       for number in range(micro_batches)]
             return sorted(pieces, key=slot)
     '''),
-)  # fmt: skip
+)

@@ -10,18 +10,6 @@ ANSWERS = (
         +    out = (out_a + out_b) / 2
     """),
     WrongAnswer(
-        "not_divided", "adds the outputs, weighted, and does not divide",
-        check="the_output_is_that_of_both_blocks", says="out is", look="over the sum of both", edit="""
-        -    out = (a[..., None] * out_a + b[..., None] * out_b) / total[..., None]
-        +    out = a[..., None] * out_a + b[..., None] * out_b
-    """),
-    WrongAnswer(
-        "weighted_by_the_log", "weights by lse itself, not by its exponential",
-        check="the_output_is_that_of_both_blocks", says="out is", look="exp(lse of the block)", edit="""
-        -    a, b = torch.exp(lse_a - top), torch.exp(lse_b - top)
-        +    a, b = lse_a, lse_b
-    """),
-    WrongAnswer(
         "one_dimension_more", "returns an lse that still has the dimension for the product",
         check="the_output_is_that_of_both_blocks", says="merge returned tensors of shapes [[2, 6, 4], [2, 6, 1]]",
         look="shaped as it came in", edit="""
@@ -53,33 +41,6 @@ ANSWERS = (
         +    top = lse_a.detach()
     """),
     WrongAnswer(
-        "begins_with_zero", "takes 0 for the largest score so far, which may be far above all of them",
-        check="large_scores_do_no_harm", says="(scores around -3000): lse is inf", look="0 for one of the two blocks", edit="""
-        -    top = torch.maximum(lse_a, lse_b).detach()
-        +    top = torch.maximum(lse_a, lse_b).detach().clamp(min=0)
-    """),
-    WrongAnswer(
-        "a_limit_to_exp", "keeps exp from overflowing by a limit, not by a difference",
-        check="large_scores_do_no_harm", says="(scores around 3000): lse is", edit="""
-        -    top = torch.maximum(lse_a, lse_b).detach()
-        -    top = top.masked_fill(top == -torch.inf, 0)  # the query sees neither block
-        -    a, b = torch.exp(lse_a - top), torch.exp(lse_b - top)
-        +    top = torch.zeros_like(lse_a)
-        +    a, b = torch.exp(lse_a.clamp(max=700)), torch.exp(lse_b.clamp(max=700))
-    """),
-    WrongAnswer(
-        "sigmoid_alone", "one sigmoid and one logsigmoid, right where no block is masked",
-        check="what_is_masked_counts_nothing", says="numbers of out and lse are NaN", look="which difference can be that",
-        text='''
-        import torch
-        import torch.nn.functional as F
-
-
-        def merge(out_a, lse_a, out_b, lse_b):
-            out = out_a - torch.sigmoid(lse_b - lse_a)[..., None] * (out_a - out_b)
-            return out, lse_a - F.logsigmoid(lse_a - lse_b)
-    '''),
-    WrongAnswer(
         "neither_forgotten", "right where one block is masked, NaN where both are",
         check="what_is_masked_counts_nothing", says="8 numbers of out and lse are NaN", look="-inf minus -inf",
         text='''
@@ -99,18 +60,6 @@ ANSWERS = (
         +    top = torch.maximum(lse_a, lse_b).detach()
     """),
     WrongAnswer(
-        "nan_to_num", "replaces NaN in the results, behind which the gradients are NaN still",
-        check="the_gradients_are_right", says="is missing or not finite", look="both sides of a torch.where",
-        text='''
-        import torch
-
-
-        def merge(out_a, lse_a, out_b, lse_b):
-            lse = torch.logaddexp(lse_a, lse_b)
-            a, b = torch.exp(lse_a - lse).nan_to_num(), torch.exp(lse_b - lse).nan_to_num()
-            return a[..., None] * out_a + b[..., None] * out_b, lse
-    '''),
-    WrongAnswer(
         "log_of_zero", "fills in what comes out of log(0), and not what goes in",
         check="the_gradients_are_right", says="is missing or not finite", look="the gradient of log(0)", edit="""
         -    total = total.masked_fill(nothing, 1)
@@ -122,12 +71,6 @@ ANSWERS = (
         check="the_gradients_are_right", says="(blocks of 5 and 5 keys): the gradient of lse_", look="every path", edit="""
         -    a, b = torch.exp(lse_a - top), torch.exp(lse_b - top)
         +    a, b = torch.exp(lse_a - top).detach(), torch.exp(lse_b - top).detach()
-    """),
-    WrongAnswer(
-        "an_lse_without_a_gradient", "returns an lse that ends the graph",
-        check="the_gradients_are_right", says="the gradient of lse_", look="which goes into the next merge", edit="""
-        -    return out, (top + total.log()).masked_fill(nothing, -torch.inf)
-        +    return out, (top + total.log()).masked_fill(nothing, -torch.inf).detach()
     """),
     WrongAnswer(
         "added_over_the_ranks", "adds up over the ranks as well, each of which has other queries",
@@ -166,4 +109,4 @@ ANSWERS = (
             out = (lses.softmax(0).unsqueeze(-1) * outs).sum(0)
             return [out, torch.where(nothing, -torch.inf, lses.logsumexp(0))]
     '''),
-)  # fmt: skip
+)

@@ -11,30 +11,10 @@ ANSWERS = (
         +KINDS, PAD, WINDOWS, LENGTH, WIDTH, STEPS = 32, 0, 8, 64, 32, 30
     """),
     WrongAnswer(
-        "positions_from_zero", "counts the positions from 0 on every rank",
-        check="each_token_is_computed_once", says="rank 0 gives its tokens the positions [0, 1, 2, 3, 4, 5, 6, 7]", edit="""
-        -    logits = model(own(windows), own(torch.arange(windows.shape[1])))
-        +    logits = model(own(windows), torch.arange(windows.shape[1] // world))
-    """),
-    WrongAnswer(
-        "late_chunk_of_another", "takes the same late chunk on every rank",
-        check="each_token_is_computed_once", says="the ranks compute the positions rank 0 [0, 1, 2, 3, 12, 13, 14, 15], "
-        "rank 1 [4, 5, 6, 7, 12", look="which chunks a rank takes", edit="""
-        -        return torch.cat([chunks[rank], chunks[-1 - rank]], -1)  # an early and a late chunk, for equal work
-        +        return torch.cat([chunks[rank], chunks[-1]], -1)
-    """),
-    WrongAnswer(
         "the_whole_window", "computes every window on every rank",
         check="each_token_is_computed_once", says="all of them have to be there once", edit="""
         -        return torch.cat([chunks[rank], chunks[-1 - rank]], -1)  # an early and a late chunk, for equal work
         +        return whole
-    """),
-    WrongAnswer(
-        "chunk_by_chunk", "calls the model for each of its chunks",
-        check="each_token_is_computed_once", says="rank 0 called model 2 times", look="one call", edit="""
-        -    logits = model(own(windows), own(torch.arange(windows.shape[1])))
-        +    pairs = zip(own(windows).chunk(2, 1), own(torch.arange(windows.shape[1])).chunk(2))
-        +    logits = torch.cat([model(tokens, positions) for tokens, positions in pairs], 1)
     """),
     WrongAnswer(
         "blocks_of_equal_work", "cuts into blocks with as many pairs each, which have not as many tokens",
@@ -52,44 +32,11 @@ ANSWERS = (
         +        return whole.chunk(world, -1)[rank]
     """),
     WrongAnswer(
-        "shifted_after_the_cut", "shifts what the rank has: the first chunk ends with a token from the end of the window",
-        check="the_loss_is_that_of_one_process", says=", with targets shifted after the cut", look="shift first, then cut",
-        edit="""
-        -    targets = F.pad(windows[:, 1:], (0, 1), value=PAD)
-        -    count = targets.ne(PAD).sum()  # of all windows, which every rank has
-        +    targets = F.pad(own(windows)[:, 1:], (0, 1), value=PAD)
-        +    count = targets.ne(PAD).sum()
-        +    dist.all_reduce(count)
-        @@
-        -    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD, reduction="sum") / count
-        +    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="sum") / count
-    """),
-    WrongAnswer(
         "a_target_for_the_last", "rolls the windows, so that the last token is to give the first one",
         check="the_loss_is_that_of_one_process", says=", with the first token as the target of the last", look="has none",
         edit="""
         -    targets = F.pad(windows[:, 1:], (0, 1), value=PAD)
         +    targets = windows.roll(-1, 1)
-    """),
-    WrongAnswer(
-        "a_mean_of_means", "averages the ranks' means",
-        check="the_loss_is_that_of_one_process", says=", the mean of the ranks' means", look="weigh by the targets", edit="""
-        -    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD, reduction="sum") / count
-        +    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD) / world
-    """),
-    WrongAnswer(
-        "means_weighted", "weighs each rank's mean by its targets: 0 times NaN, where it has none",
-        check="the_loss_is_that_of_one_process", says="(windows of 2, 1, 2 and 1 tokens): the loss on rank 0 is nan",
-        look="a rank without a target", edit="""
-        -    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD, reduction="sum") / count
-        +    share = own(targets).ne(PAD).sum() / count.double()
-        +    loss = F.cross_entropy(logits.flatten(0, 1), own(targets).flatten(), ignore_index=PAD) * share
-    """),
-    WrongAnswer(
-        "divided_by_all_tokens", "divides by the tokens of all windows, whether they are targets or not",
-        check="the_loss_is_that_of_one_process", says=", the sum over the number of all tokens", look="PAD is no target", edit="""
-        -    count = targets.ne(PAD).sum()  # of all windows, which every rank has
-        +    count = targets.numel()
     """),
     WrongAnswer(
         "returns_its_part", "trains right, and returns this rank's part of the loss",
@@ -106,13 +53,6 @@ ANSWERS = (
         +    dist.all_reduce(loss)
         +    for parameter in model.parameters():
         +        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
-    """),
-    WrongAnswer(
-        "gradients_of_its_own", "leaves each rank the gradients of its own targets",
-        check="the_gradients_are_those_of_one_process", says="away from one process", look="what then becomes", edit="""
-        -    for tensor in [loss, *(parameter.grad for parameter in model.parameters())]:
-        -        dist.all_reduce(tensor)
-        +    dist.all_reduce(loss)
     """),
     WrongAnswer(
         "its_own_mean_backward", "returns the right loss, and starts backward from the rank's own mean",
@@ -178,4 +118,4 @@ ANSWERS = (
         -        return torch.cat([chunks[rank], chunks[-1 - rank]], -1)  # an early and a late chunk, for equal work
         +        return torch.cat([chunks[-1 - rank], chunks[rank]], -1)
     """),
-)  # fmt: skip
+)

@@ -11,45 +11,11 @@ ANSWERS = (
         +    arrived = mine.repeat_interleave(counts[:, mine].sum(0))
     """),
     WrongAnswer(
-        "the_order_of_the_dict", "takes the rows as sorted in the order in which its experts stand in the dict",
-        check="each_expert_computes_what_chose_it", says="which have not chosen it", look="which row is for which expert", edit="""
-        -    mine = (home == rank).nonzero().flatten()
-        +    mine = torch.tensor(list(experts))
-    """),
-    WrongAnswer(
-        "sorted_by_expert_alone", "sorts by the expert's number, which is not the order of the ranks",
-        check="each_expert_computes_what_chose_it", says="which have not chosen it", edit="""
-        -    order = (home[pairs] * len(home) + pairs).argsort(stable=True)  # by rank, then by expert
-        +    order = pairs.argsort(stable=True)
-    """),
-    WrongAnswer(
-        "every_row_through_every_expert", "lets each expert compute all rows of the rank, and takes what it needs",
-        check="each_expert_computes_what_chose_it", says="which have not chosen it", look="its own rows", edit="""
-        -        done[arrived == number] = expert(rows[arrived == number])
-        +        done[arrived == number] = expert(rows)[arrived == number]
-    """),
-    WrongAnswer(
-        "a_capacity", "drops what goes beyond three tokens per expert",
-        check="each_expert_computes_what_chose_it", says="was handed 3 tokens, 0 of which have not chosen it; of the 5",
-        look="left out", edit="""
-        -        done[arrived == number] = expert(rows[arrived == number])
-        +        first = (arrived == number).nonzero().flatten()[:3]
-        +        done[first] = expert(rows[first])
-    """),
-    WrongAnswer(
         "one_call_per_rank", "calls an expert for the rows of each rank",
         check="each_expert_computes_what_chose_it", says="was called 2 times", look="brought together from all ranks", edit="""
         -        done[arrived == number] = expert(rows[arrived == number])
         +        for part in (arrived == number).nonzero().flatten().split(counts[:, number].tolist()):
         +            done[part] = expert(rows[part])
-    """),
-    WrongAnswer(
-        "left_sorted", "leaves what comes back in the order in which it was sent",
-        check="the_output_is_that_of_one_process", says="the output on rank 0 is", look="the order in which they were sent",
-        edit="""
-        -    outputs = torch.zeros_like(back)
-        -    outputs[order] = back
-        +    outputs = back
     """),
     WrongAnswer(
         "sorted_once_more", "sorts again, where the inverse would be right",
@@ -60,25 +26,10 @@ ANSWERS = (
         +    outputs = back[order]
     """),
     WrongAnswer(
-        "returned_by_expert", "sends back sorted by expert, and not as it came",
-        check="the_output_is_that_of_one_process", says="the output on rank", look="rows return", edit="""
-        -    done = torch.zeros_like(rows)
-        -    for number, expert in experts.items():
-        -        done[arrived == number] = expert(rows[arrived == number])
-        +    done = torch.cat([expert(rows[arrived == number]) for number, expert in experts.items()])
-    """),
-    WrongAnswer(
         "unweighted", "adds up the experts' outputs as they are",
         check="the_output_is_that_of_one_process", says=", that of weights which are all 1", look="the weights", edit="""
         -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
         +    return outputs.view(*chosen.shape, x.shape[1]).sum(1)
-    """),
-    WrongAnswer(
-        "weights_made_one", "divides the weights by their sum",
-        check="the_output_is_that_of_one_process", says=", that of weights divided by their sum", look="as the router", edit="""
-        -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
-        +    weights = weights / weights.sum(1, keepdim=True)
-        +    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
     """),
     WrongAnswer(
         "no_backward_to_the_tokens", "sends the tokens by a call that autograd does not know",
@@ -86,13 +37,6 @@ ANSWERS = (
         edit="""
         -    rows = Exchange.apply(x[order // chosen.shape[1]], send, receive)
         +    rows = exchanged(x[order // chosen.shape[1]].detach(), send, receive)
-    """),
-    WrongAnswer(
-        "no_gradient_for_the_router", "takes the weights as constants",
-        check="gradients_reach_tokens_and_weights", says="the gradient of weights on rank 0 is missing", look="the router",
-        edit="""
-        -    return (weights[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
-        +    return (weights.detach()[..., None] * outputs.view(*chosen.shape, x.shape[1])).sum(1)
     """),
     WrongAnswer(
         "zeros_without_tokens", "returns new zeros on a rank without tokens, whose backward then sends nothing",
@@ -209,4 +153,4 @@ ANSWERS = (
         -    outputs[order] = back
         +    outputs = back[order.argsort()]
     """),
-)  # fmt: skip
+)

@@ -10,12 +10,6 @@ ANSWERS = (
         -            parameter.copy_(common)
     """),
     WrongAnswer(
-        "wrong_sign", "takes the way itself for a gradient, though an optimizer subtracts it",
-        check="rate_1_gives_the_mean", says="by -1 times the mean way", look="it subtracts", edit="""
-        -            parameter.grad = common - parameter
-        +            parameter.grad = parameter - common
-    """),
-    WrongAnswer(
         "steps_from_its_own", "steps from each worker's own weights",
         check="rate_1_gives_the_mean", says="in another direction than the mean way", look="every worker has others",
         edit="""
@@ -26,40 +20,11 @@ ANSWERS = (
         +            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
     """),
     WrongAnswer(
-        "a_sum", "adds up the workers' ways",
-        check="rate_1_gives_the_mean", says="by 2 times the mean way", look="a mean or a sum", edit="""
-        -            dist.all_reduce(parameter, op=dist.ReduceOp.AVG)
-        -            parameter.grad = common - parameter
-        +            parameter.grad = common - parameter
-        +            dist.all_reduce(parameter.grad)
-    """),
-    WrongAnswer(
-        "puts_back_first", "puts the common weights back before it has seen how far the workers came",
-        check="rate_1_gives_the_mean", says="by 0 times the mean way", look="when they are subtracted", edit="""
-        -            parameter.grad = common - parameter
-        -            parameter.copy_(common)
-        +            parameter.copy_(common)
-        +            parameter.grad = common - parameter
-    """),
-    WrongAnswer(
-        "meets_once", "meets after the first `every` updates, and then never",
-        check="rate_1_gives_the_mean", says="after update 8 the weights of rank 0", look="when the second one comes", edit="""
-        -        if self.updates % self.every == 0:
-        +        if self.updates == self.every:
-    """),
-    WrongAnswer(
         "no_copy", "keeps the parameters themselves as the common weights",
         check="the_outer_optimizer_goes_on", says="after update 3 the weights of rank 0", look="what it takes for the gradient",
         edit="""
         -        self.common = [parameter.detach().clone() for parameter in self.local]  # the weights of the last meeting
         +        self.common = [parameter.detach() for parameter in self.local]
-    """),
-    WrongAnswer(
-        "the_weights_of_the_start", "measures every way from the weights of the start",
-        check="the_outer_optimizer_goes_on", says="after update 6 the weights of rank 0", look="from which weights", edit="""
-                 self.outer.step()
-        -        for parameter, common in zip(self.local, self.common, strict=True):
-        -            common.copy_(parameter)
     """),
     WrongAnswer(
         "counts_like_torchs_averager", "looks before it counts: meets after updates 1, 5, 9",
@@ -102,23 +67,6 @@ ANSWERS = (
         +        self.inner = inner
     """),
     WrongAnswer(
-        "a_new_outer_optimizer", "builds the outer optimizer at each meeting, and so loses its momentum",
-        check="the_outer_optimizer_goes_on", says="after update 6 the weights of rank 0", look="has to last",
-        edit="""
-        -        self.outer = torch.optim.SGD(self.local, lr, momentum, nesterov=momentum > 0)
-        +        self.settings = lr, momentum
-        @@
-        -        self.outer.step()
-        +        lr, momentum = self.settings
-        +        torch.optim.SGD(self.local, lr, momentum, nesterov=momentum > 0).step()
-    """),
-    WrongAnswer(
-        "plain_momentum", "forgets Nesterov",
-        check="the_outer_optimizer_goes_on", says="after update 3 the weights of rank 0", look="Nesterov", edit="""
-        -        self.outer = torch.optim.SGD(self.local, lr, momentum, nesterov=momentum > 0)
-        +        self.outer = torch.optim.SGD(self.local, lr, momentum)
-    """),
-    WrongAnswer(
         "added_in_an_order_of_its_own", "adds up the ways beginning with its own",
         check="the_workers_agree", says="differ from rank 0's by a rounding", look="the order", edit="""
         -            dist.all_reduce(parameter, op=dist.ReduceOp.AVG)
@@ -135,13 +83,6 @@ ANSWERS = (
                  for parameter, common in zip(self.local, self.common, strict=True):
         +            dist.broadcast(parameter, src=0)
                      common.copy_(parameter)
-    """),
-    WrongAnswer(
-        "the_first_group_of_several", "has the weights of the first parameter group alone",
-        check="the_outer_optimizer_goes_on", says="the first meeting left 2 of 4 parameters of rank 0 as they were",
-        look="how many parameter groups", edit="""
-        -        self.local = [parameter for group in inner.param_groups for parameter in group["params"]]
-        +        self.local = inner.param_groups[0]["params"]
     """),
     WrongAnswer(
         "a_mean_without_momentum", "leaves the mean if there is no momentum, whatever the outer rate",
@@ -176,4 +117,4 @@ ANSWERS = (
                 self.common /= dist.get_world_size()
                 vector_to_parameters(self.common.clone(), self.local)
     '''),
-)  # fmt: skip
+)

@@ -16,27 +16,6 @@ ANSWERS = (
         +            largest = total.topk(min(self.k, total.numel())).indices
     """),
     WrongAnswer(
-        "values_without_places", "adds up the values of all ranks, which stand at other places there",
-        check="the_largest_are_sent", says="is wrong", look="at which place", edit="""
-        -            for one, at in zip(values, places, strict=True):
-        -                mean.index_add_(0, at, one / world)
-        +            for one in values:
-        +                mean.index_add_(0, largest, one / world)
-    """),
-    WrongAnswer(
-        "its_own_alone", "cuts its own gradient and forgets the others",
-        check="the_largest_are_sent", says="what this rank sends", look="the other ranks", edit="""
-        -            for one, at in zip(values, places, strict=True):
-        -                mean.index_add_(0, at, one / world)
-        +            mean[largest] = total[largest]
-    """),
-    WrongAnswer(
-        "sends_all", "sends whole gradients, so that nothing has to be kept",
-        check="the_largest_are_sent", says="the mean of whole gradients", look="stay at home", edit="""
-        -            largest = total.abs().topk(min(self.k, total.numel())).indices
-        +            largest = torch.arange(total.numel())
-    """),
-    WrongAnswer(
         "keeps_nothing", "forgets what it has not sent: the small numbers never arrive",
         check="a_rank_keeps_what_it_has_not_sent", says="what rank 0 keeps of first is wrong, nothing",
         look="what becomes of", edit="""
@@ -46,18 +25,6 @@ ANSWERS = (
         "keeps_what_it_has_sent", "keeps the sum of all gradients, so that each number is sent over and over",
         check="a_rank_keeps_what_it_has_not_sent", says="all of the gradient", look="once more", edit="""
         -            total[largest] = 0
-    """),
-    WrongAnswer(
-        "keeps_of_the_mean", "keeps its gradient minus the mean that came back",
-        check="a_rank_keeps_what_it_has_not_sent", says="what rank 0 keeps of bias is wrong", look="of its own", edit="""
-        -            total[largest] = 0
-        +            total -= mean
-    """),
-    WrongAnswer(
-        "everybody_keeps_the_same", "averages what is kept, so that the ranks agree",
-        check="a_rank_keeps_what_it_has_not_sent", says="keeps of first is wrong", look="this rank's", edit="""
-                     total[largest] = 0
-        +            dist.all_reduce(total, op=dist.ReduceOp.AVG)
     """),
     WrongAnswer(
         "keeps_the_last_rest_only", "keeps what it has not sent of this gradient, and drops what it kept before",
@@ -93,12 +60,6 @@ ANSWERS = (
         check="a_parameter_without_a_gradient_waits", says="is there, though it had none", look=".grad is None", edit="""
         -                continue
         +                parameter.grad = torch.zeros_like(parameter)
-    """),
-    WrongAnswer(
-        "none_clears", "drops what was kept where there is no gradient",
-        check="a_parameter_without_a_gradient_waits", says="after update 2 the kept numbers of first on rank 0", edit="""
-                     if parameter.grad is None:
-        +                self.kept[number] = torch.zeros_like(parameter)
     """),
     WrongAnswer(
         "added_in_an_order_of_its_own", "adds what the ranks sent beginning with its own",
@@ -169,4 +130,4 @@ ANSWERS = (
                 for (parameter, _), part in zip(those, mean.split([p.numel() for p, _ in those])):
                     parameter.grad = part.view_as(parameter).clone()
     '''),
-)  # fmt: skip
+)

@@ -11,14 +11,6 @@ ANSWERS = (
         +        first = self.read + dist.get_rank() * own
     """),
     WrongAnswer(
-        "divided_over_all_ranks", "divides the windows by the number of all ranks",
-        check="peers_on_tp_read_the_same", says="rank 1 read the windows [2, 3]", look="which of its numbers", edit="""
-        -        own = self.per_update // self.mesh.dp.size
-        -        first = self.read + self.mesh.dp.rank * own
-        +        own = self.per_update // dist.get_world_size()
-        +        first = self.read + dist.get_rank() * own
-    """),
-    WrongAnswer(
         "by_the_rank_on_tp", "takes the place on the other axis",
         check="peers_on_tp_read_the_same", says="its peer on tp", look="that on an axis", edit="""
         -        first = self.read + self.mesh.dp.rank * own
@@ -43,40 +35,11 @@ ANSWERS = (
         +        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100) / self.mesh.dp.size
     """),
     WrongAnswer(
-        "means_weighted", "weighs each replica's mean by its targets: 0 times NaN, where it has none",
-        check="the_loss_is_that_of_one_process", says="the loss on rank 0 is nan", look="a mean of nothing", edit="""
-        -        count = (targets != -100).sum()
-        +        own = (targets != -100).sum()
-        +        count = own.clone()
-        @@
-        -        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum") / count
-        +        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=-100) * own / count
-    """),
-    WrongAnswer(
         "counts_padding", "divides by the number of tokens, with and without a target",
         check="the_gradient_is_that_of_one_process", says="with 1 rank (dp 1 x tp 1): in update 1",
         look="over which targets", edit="""
         -        count = (targets != -100).sum()
         +        count = (targets == targets).sum()
-    """),
-    WrongAnswer(
-        "counted_over_all_ranks", "adds up targets over all ranks, peers on tp included",
-        check="the_gradient_is_that_of_one_process", says="(dp 1 x tp 2): in update 1", look="those of which axis", edit="""
-        -        dist.all_reduce(count, group=self.mesh.dp.group)
-        +        dist.all_reduce(count)
-    """),
-    WrongAnswer(
-        "summed_over_all_ranks", "adds up gradients over all ranks: parts of different weights, for their shapes agree",
-        check="the_gradient_is_that_of_one_process", says="(dp 1 x tp 2): in update 1", look="those of which axis", edit="""
-        -            dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
-        +            dist.all_reduce(parameter.grad)
-    """),
-    WrongAnswer(
-        "nothing_is_summed", "leaves each replica its own gradient",
-        check="the_gradient_is_that_of_one_process", says="(dp 2 x tp 1): in update 1", look="whose gradients",
-        edit="""
-        -        for parameter in self.model.parameters():
-        -            dist.all_reduce(parameter.grad, group=self.mesh.dp.group)
     """),
     WrongAnswer(
         "its_own_loss", "returns what its own targets add to the loss",
@@ -97,24 +60,6 @@ ANSWERS = (
         -        self.read += self.per_update
         +        first = self.read * self.mesh.dp.size + self.mesh.dp.rank * own
         +        self.read += own
-    """),
-    WrongAnswer(
-        "begins_anew", "loads the state, and reads from the beginning",
-        check="it_goes_on_where_it_stopped", says="the replicas read [0, 1, 2, 3]", look="what load_state_dict sets", edit="""
-        -        self.read = state["read"]
-        +        self.read = 0
-    """),
-    WrongAnswer(
-        "saves_its_place", "saves where rank 0 stands, and takes every rank there",
-        check="it_goes_on_where_it_stopped", says="the replicas read [12, 12, 13, 13]", look="nor its place", edit="""
-        -        return {"read": self.read}
-        +        return {"read": self.read, "part": self.mesh.dp.rank}
-        @@
-        -        self.read = state["read"]
-        +        self.read, self.part = state["read"], state["part"]
-        @@
-        -        first = self.read + self.mesh.dp.rank * own
-        +        first = self.read + getattr(self, "part", self.mesh.dp.rank) * own
     """),
     WrongAnswer(
         "another_rate", "saves the learning rate, and halves it where dp has twice the size",
@@ -179,4 +124,4 @@ ANSWERS = (
             def load_state_dict(self, state):
                 self.done = state["updates"]
     '''),
-)  # fmt: skip
+)
