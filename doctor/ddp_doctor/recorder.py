@@ -89,6 +89,7 @@ class Recorder:
         self.call_count = 0
         self.follows_workers = False
         self.group = None  # size and rank of the default process group
+        self.shut_down = None  # id of the default process group that the script has destroyed
         self.groups = {}  # name -> name and ranks; kept when the group is destroyed
         self.stack, self.progress, self.moved = [], {}, 0.0
         self.written, self.settled, self.next_history = {}, True, 0.0
@@ -124,7 +125,9 @@ class Recorder:
             self.follows_workers = True
             _let_workers_leave_a_stack(loaders)
         progress = self.read_progress()
-        if self.group is None and _has_group():
+        if not _has_group():
+            self.shut_down = None
+        if self.group is None and _has_group() and id(_world().default_pg) != self.shut_down:
             self.group = _world().default_pg.size(), _world().default_pg.rank()
             self.event("group", world_size=self.group[0], rank=self.group[1])
         elif self.group and not _has_group():
@@ -184,6 +187,12 @@ class Recorder:
             line = json.dumps(call).encode()
         os.pwrite(self.calls, line.ljust(SLOT), SLOT * (self.call_count % SLOTS))
         self.call_count += 1
+
+    def note_shutdown(self, group):
+        """Two looks can miss a group that is made, used and destroyed between them."""
+        if os.getpid() == self.pid and group is _world().default_pg:
+            self.shut_down = id(group)
+            self.event("group destroyed")
 
     def read_progress(self):
         """{group: [last started, last finished]} of all process groups; {} as long as there is none."""
@@ -296,6 +305,14 @@ def _note_calls(process_group):
 
     for method, name in COLLECTIVES.items():
         setattr(process_group, method, noting(name, getattr(process_group, method)))
+    former_shutdown = process_group.shutdown
+
+    def shutdown(self):
+        with contextlib.suppress(Exception):
+            _recorder.note_shutdown(self)
+        return former_shutdown(self)
+
+    process_group.shutdown = shutdown
 
 
 def _tensors(arguments):
