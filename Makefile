@@ -7,7 +7,6 @@ TORCH_VERSION ?=
 VENV ?= .venv$(addprefix -torch-,$(TORCH_VERSION))
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-BENCH_READY := $(VENV)/.installed-bench
 # What is installed has the version and the hash that stand in requirements/, from whatever index it comes, and none of
 # its own code runs on the way. cpu: PyTorch's small build without CUDA, from its own index; pypi: what PyPI has.
 TORCH ?= $(if $(filter Linux,$(shell uname)),$(if $(shell nvidia-smi -L 2>/dev/null),pypi,cpu),pypi)
@@ -92,13 +91,13 @@ notebooks: $(READY)  ## run the notebooks and store their outputs; one of them: 
 exercises: $(READY)  ## derive exercises/ from solutions/
 	$(BIN)/python -m ddp_course.authoring exercises $(ARGS)
 
-bench: $(BENCH_READY)  ## compare with other trainers
+bench: $(READY)  ## compare with other trainers
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 kill-matrix: $(READY)  ## which check of the grader catches which wrong answer
 	$(BIN)/python -m tests.grader.kill_matrix $(ARGS)
 
-doctor-matrix: $(BENCH_READY)  ## which verdict the doctor gives on which script
+doctor-matrix: $(READY)  ## which verdict the doctor gives on which script
 	$(BIN)/python doctor/tests/cases.py $(ARGS)
 	$(BIN)/python doctor/tests/check_cases.py $(ARGS)
 
@@ -125,9 +124,4 @@ $(READY): pyproject.toml doctor/pyproject.toml $(wildcard requirements/*.txt)
 	@$(PIP) $(if $(TORCH_VERSION),$(CHOSEN_TORCH),$(PINNED_TORCH))
 	@$(PIP) install --no-deps --no-build-isolation -e ./doctor -e .
 	@$(PIP) check
-	@touch $@
-
-$(BENCH_READY): $(READY)
-	@echo "Installing the trainers to compare with."
-	@$(PIP) $(PINNED) -r requirements/bench.txt
 	@touch $@

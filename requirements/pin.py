@@ -5,7 +5,6 @@
 torch-cpu.txt  the build of torch without CUDA, from torch's own index, for Linux
 torch.txt      PyPI's build of torch, with what it needs beside it on Linux: CUDA
 course.txt     everything else that .[dev] needs
-bench.txt      what the benchmarks need in addition
 peers.txt      what they can compare with on a GPU
 wandb.txt      what --wandb needs; nothing installs it by itself
 
@@ -24,11 +23,10 @@ HEADERS = {
     "torch-cpu": f"# PyTorch without CUDA, for Linux, from its own index alone.\n--index-url {WITHOUT_CUDA}\n",
     "torch": "# PyTorch as PyPI has it, and what that needs on Linux, where it comes with CUDA.\n",
     "course": "# Everything else that the course needs, with its tests and its authors' tools.\n",
-    "bench": "# What make bench needs in addition.\n",
     "peers": "# Kernels to compare with on a GPU; nothing installs them by itself.\n",
     "wandb": "# Weights & Biases, for --wandb; nothing installs it by itself.\n",
 }
-EXTRAS = ("bench", "peers", "wandb")  # each file holds what its extra needs beside the course
+EXTRAS = ("peers", "wandb")  # each file holds what its extra needs beside the course
 
 
 def blocks(text: str) -> dict[str, str]:

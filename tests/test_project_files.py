@@ -92,8 +92,8 @@ def test_environment_yml_says_what_pyproject_says():
 
 
 def test_everything_that_make_installs_is_pinned_with_hashes_and_within_the_ranges():
-    pinned = pins("torch", "course", "bench")
-    asked = asked_for("dev", "bench")
+    pinned = pins("torch", "course")
+    asked = asked_for("dev")
     missing = sorted(needed(asked) - set(pinned) - {"ddp-doctor"})  # in this repository
     assert not missing, f"requirements/ lacks {missing}; run: make pins"
     outside = [
@@ -106,7 +106,7 @@ def test_everything_that_make_installs_is_pinned_with_hashes_and_within_the_rang
     assert not outside, outside
 
 
-@pytest.mark.parametrize("extra", ["bench", "peers", "wandb"])
+@pytest.mark.parametrize("extra", ["peers", "wandb"])
 def test_an_extra_is_pinned_beside_the_course(extra):
     """Its file holds what the course does not: pip installs either without asking what it needs."""
     pinned = pins(extra)
@@ -127,7 +127,7 @@ def test_both_builds_of_torch_are_pinned_and_only_one_brings_cuda():
 
 
 def test_what_is_installed_here_is_what_is_pinned():
-    pinned = pins("torch", "torch-cpu", "course", "bench", "peers", "wandb")
+    pinned = pins("torch", "torch-cpu", "course", "peers", "wandb")
     folders = [folder for folder in sys.path if not folder.endswith("_vendor")]  # setuptools adds its own copies
     there = importlib.metadata.distributions(path=folders)
     here = {canonicalize_name(one.metadata["Name"]): one.version for one in there}
