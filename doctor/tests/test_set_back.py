@@ -36,6 +36,15 @@ def end(kept, out, others=()):
     return AuditedRun(audits)
 
 
+def test_what_the_recorder_writes_in_a_call_of_the_script_is_not_the_scripts(run):
+    kept, out = run
+    (out.parent / "audits" / "1.events").write_text("written before")
+    write(kept, out.parent / "audits" / "1.events", "group destroyed")
+    write(kept, out / "model.pt", "first")
+    [written] = end(kept, out).audits[0].of("written")
+    assert written["files"] == [str(out / "model.pt")] and written["older"] == []
+
+
 def test_files_and_folders_are_as_they_were_before_the_next_update(run):
     kept, out = run
     (out / "of_somebody_else").write_text("mine")

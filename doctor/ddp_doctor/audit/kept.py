@@ -19,7 +19,9 @@ class Kept:
         self.updates, self.fresh, self.done = 0, False, False
 
     def writes(self, path, asked=True):
-        """To be told before it happens."""
+        """To be told before it happens. What lies in the doctor's own folder its recorder has written."""
+        if os.path.dirname(path) == os.path.realpath(os.path.dirname(self.log.path)):
+            return
         self.written.setdefault(path, os.path.lexists(path))
         if asked:
             self.asked.add(path)
