@@ -15,7 +15,8 @@ from ddp_doctor.errors import InputError
 from ddp_doctor.history import parse
 from ddp_doctor.seen import Rank
 
-PAGES = ("fr_trace_json", "fr_trace_nccl_json")  # a job may have groups of both backends
+# A job may have groups of several backends. In torch 2.15 "nccl" is nccl2; earlier its page is the first one again.
+PAGES = ("fr_trace_json", "fr_trace_json?backend=nccl2", "fr_trace_nccl_json")
 SECONDS = 60  # torch's own limit for a rank that does not answer
 
 

@@ -16,6 +16,7 @@ import atexit
 import builtins
 import contextlib
 import faulthandler
+import functools
 import importlib
 import json
 import os
@@ -229,13 +230,16 @@ class Recorder:
 def _dumps():
     """torch's functions that dump a flight recorder, once the script has imported torch.distributed; else none.
 
-    gloo's is called _dump_fr_trace. Where torch was built with NCCL, that has a recorder of its own.
+    _dump_fr_trace is gloo's. Where torch was built with NCCL, _dump_nccl_trace is ProcessGroupNCCL's. From 2.15 on the
+    backend "nccl" is another one, unless TORCH_DIST_USE_NCCL2=0, and _dump_fr_trace takes a backend's name.
     """
     if not hasattr(sys.modules.get("torch.distributed.distributed_c10d"), "init_process_group"):
         return []
     bindings = sys.modules.get("torch._C._distributed_c10d")
     names = ("_dump_fr_trace", "_dump_nccl_trace")
-    return [getattr(bindings, name) for name in names if hasattr(bindings, name)]
+    dumps = [getattr(bindings, name) for name in names if hasattr(bindings, name)]
+    per_backend = [dump for dump in dumps if "backend:" in (dump.__doc__ or "")]  # its signature stands there
+    return dumps + [functools.partial(dump, backend=name) for dump in per_backend for name in ("nccl2", "nccl-lazy")]
 
 
 class _Inductor:
