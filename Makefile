@@ -30,7 +30,7 @@ FUZZ_SECONDS ?= 600
 NOW := $(shell date +%Y%m%d-%H%M%S)
 RUN ?= runs/minigpt-$(NOW)
 
-.PHONY: help train skeleton speedrun smoke test test-weekly test-torch fuzz chaos lab notebooks exercises bench lint kill-matrix doctor-matrix pins
+.PHONY: help train skeleton speedrun smoke test test-weekly test-torch fuzz chaos lab notebooks exercises bench gpu gpu-required lint kill-matrix doctor-matrix pins
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -94,6 +94,12 @@ exercises: $(READY)  ## derive exercises/ from solutions/
 bench: $(READY)  ## compare with other trainers
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
+gpu: gpu-required $(READY)  ## on a machine with a GPU: its tests, trainers and figures, as records that the pages show
+	$(BIN)/python benchmarks/gpu.py $(ARGS)
+
+gpu-required:
+	@test "$(GPUS)" != 0 || { echo "make gpu needs an NVIDIA GPU, and nvidia-smi lists none here" >&2; exit 1; }
+
 kill-matrix: $(READY)  ## which check of the grader catches which wrong answer
 	$(BIN)/python -m tests.grader.kill_matrix $(ARGS)
 
@@ -113,7 +119,7 @@ lab: export DDP_COURSE_PROGRESS := $(CURDIR)/progress
 # A solution that does not pass its check fails the run, so its outputs are not stored.
 notebooks: export DDP_COURSE_STRICT := 1
 # What a terminal, a cell and a test see is the same as in an activated environment.
-lab notebooks smoke test test-weekly test-torch fuzz chaos: export PATH := $(abspath $(BIN)):$(PATH)
+lab notebooks smoke test test-weekly test-torch fuzz chaos gpu: export PATH := $(abspath $(BIN)):$(PATH)
 
 $(READY): pyproject.toml doctor/pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -14,16 +14,17 @@ from ddp_course.models.minigpt import MiniGPT
 def main() -> None:
     world = process_group.start()
     process_group.seed_shared(WORKLOAD.seed)
-    replica = DistributedDataParallel(MiniGPT(WORKLOAD.shape()))
+    replica = DistributedDataParallel(MiniGPT(WORKLOAD.shape()).to(world.device))
     adamw = optimizer(replica, fused=True)
     tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
 
     def update(step: int) -> float:
-        total = torch.zeros(())
-        for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(step, world.rank, world.size), start=1):
+        total = torch.zeros((), device=world.device)
+        batches = WORKLOAD.batches(step, world.rank, world.size, world.device)
+        for micro_step, (inputs, targets) in enumerate(batches, start=1):
             last = micro_step == WORKLOAD.accumulation_steps
             with contextlib.nullcontext() if last else replica.no_sync():
-                with torch.autocast("cpu", dtype=torch.bfloat16):
+                with torch.autocast(world.device.type, dtype=torch.bfloat16):
                     loss = replica(inputs, targets)
                 (loss / tokens_of_a_rank).backward()
             total += loss.detach()

@@ -12,7 +12,7 @@ from ddp_course.models.minigpt import MiniGPT
 def main() -> None:
     world = process_group.start()
     process_group.seed_shared(WORKLOAD.seed)
-    model = MiniGPT(WORKLOAD.shape())
+    model = MiniGPT(WORKLOAD.shape()).to(world.device)
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
@@ -20,10 +20,11 @@ def main() -> None:
     tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
 
     def update(step: int) -> float:
-        total = torch.zeros(())
-        for micro_step, (inputs, targets) in enumerate(WORKLOAD.batches(step, world.rank, world.size), start=1):
+        total = torch.zeros((), device=world.device)
+        batches = WORKLOAD.batches(step, world.rank, world.size, world.device)
+        for micro_step, (inputs, targets) in enumerate(batches, start=1):
             model.set_requires_gradient_sync(micro_step == WORKLOAD.accumulation_steps)
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast(world.device.type, dtype=torch.bfloat16):
                 loss = model(inputs, targets)
             (loss / tokens_of_a_rank).backward()
             total += loss.detach()

@@ -21,6 +21,7 @@ from techniques import compare_checkpoints, compare_sharding, compare_wrappers  
 from trainers import WARM_UP, compare_trainers, compare_with_nanogpt, compare_world_sizes  # noqa: E402
 from workload import WORKLOAD  # noqa: E402
 
+from ddp_course.lab.gpu_record import folded, read_record  # noqa: E402
 from ddp_course.lab.machine import describe  # noqa: E402
 from ddp_course.models.minigpt import parameter_count  # noqa: E402
 
@@ -53,7 +54,15 @@ Where nothing else is said, the model has {shape.layers} layers of {shape.width}
 {shape.vocab_size} tokens: {parameter_count(shape):,} parameters. A process takes {WORKLOAD.accumulation_steps} \
 micro-batches of {WORKLOAD.micro_batch_size} windows an
 update, on one thread; the first {WARM_UP} updates of a run are not counted.
+
+{gpu_section()}
 """
+
+
+def gpu_section() -> str:
+    """The record of `make gpu`, folded, or a sentence."""
+    record = read_record("peers")
+    return folded(record) if record else "Run on CPUs so far: `make gpu` measures on a machine that has one."
 
 
 def section(title: str, table: Table, how: argparse.Namespace) -> str:
@@ -86,14 +95,14 @@ def main() -> None:
         print(f"## {title}", flush=True)
         table = Table()
         SECTIONS[title](table, how)
-        write(title, section(title, table, how))
+        write_results({title: section(title, table, how)})
     print(f"\nwritten: {RESULTS}")
 
 
-def write(title: str, text: str) -> None:
-    """Put the section in its place, at once: a run that is stopped keeps what it has measured."""
+def write_results(new: dict[str, str]) -> None:
+    """Put each new section in its place, at once: a run that is stopped keeps what it has measured."""
     old = RESULTS.read_text(encoding="utf-8").split("\n## ")[1:] if RESULTS.exists() else []
-    sections = {section.split("\n", 1)[0]: f"## {section.rstrip()}\n" for section in old} | {title: text}
+    sections = {section.split("\n", 1)[0]: f"## {section.rstrip()}\n" for section in old} | new
     parts = [introduction(), *(sections[name] for name in SECTIONS if name in sections)]
     RESULTS.write_text("\n".join(parts), encoding="utf-8")
 

@@ -13,6 +13,9 @@ from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.data.windows import micro_batches
 from ddp_course.models.minigpt import MiniGPTConfig
 from ddp_course.training.optimization import make_adamw
+from ddp_course.training.throughput import copied_ahead
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,10 @@ class Workload:
         # Validation, checkpoints and text are kept out of the way: none of the others does them.
         return flags + ["--log-every", 1, "--validation-windows", 2, "--validate-every", 0, "--sample-tokens", 0]
 
-    def batches(self, update: int, rank: int, world_size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return micro_batches(
+    def batches(
+        self, update: int, rank: int, world_size: int, device: torch.device = CPU
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        batches = micro_batches(
             open_tokens(os.environ["TOKENS"]).train,
             seed=self.seed,
             update=update,
@@ -54,10 +59,14 @@ class Workload:
             micro_batch_size=self.micro_batch_size,
             accumulation_steps=self.accumulation_steps,
         )
+        return copied_ahead(batches, device)
 
 
-WORKLOAD = Workload()
-AS_NANOGPT = Workload(vocab_size=2048, accumulation_steps=1)  # its batch of 8, our default vocabulary
+if os.environ.get("WORKLOAD") == "gpt2":  # what a GPU is kept busy by: GPT-2's sizes, for both
+    WORKLOAD = AS_NANOGPT = Workload(12, 12, 768, 1024, 50304, micro_batch_size=16, accumulation_steps=1)
+else:
+    WORKLOAD = Workload()
+    AS_NANOGPT = Workload(vocab_size=2048, accumulation_steps=1)  # its batch of 8, our default vocabulary
 
 
 def token_folder() -> str:
@@ -80,4 +89,5 @@ def timed(update: Callable[[int], float]) -> None:
         start = time.perf_counter()
         losses.append(update(step))
         seconds.append(time.perf_counter() - start)
-    print(json.dumps({"seconds": seconds, "losses": losses}), flush=True)
+    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+    print(json.dumps({"seconds": seconds, "losses": losses, "memory": memory}), flush=True)

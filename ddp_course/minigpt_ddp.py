@@ -1,4 +1,4 @@
-"""Pre-train MiniGPT on one process or on many, on CPUs or on GPUs.
+"""Pre-train MiniGPT on one process or on many, on CPUs or on GPUs. Run on CPUs so far.
 
     python ddp_course/minigpt_ddp.py --preset tiny                                          # one process
     torchrun --standalone --nproc-per-node=2 ddp_course/minigpt_ddp.py --preset laptop      # two

@@ -1,9 +1,10 @@
-"""On a machine with a GPU: the trainer under NCCL. Everywhere else these tests skip themselves."""
+"""On a machine with a GPU: the trainer under NCCL, by torchrun. Everywhere else these tests skip themselves."""
 
 import pytest
 import torch
-from training_runs import metrics, train, train_alone
+from training_runs import launch, metrics
 
+from ddp_course.launcher import RunFailed
 from ddp_course.training.throughput import peak_flops
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -12,34 +13,31 @@ GPT2 = ("--preset", "gpt2", "--steps", 6, "--tokens-per-update", 65_536, "--log-
 
 @pytest.mark.parametrize("flags", [(), ("--compile",)], ids=["eager", "compiled"])
 def test_gpt2_trains_on_one_gpu(tmp_path, flags):
-    run = train(tmp_path, *GPT2, *flags, nproc=1, timeout=600)
+    launch(tmp_path, *GPT2, *flags, nproc=1, timeout=600)
     losses = metrics(tmp_path)
-    assert run.exit_code == 0 and losses[6] < losses[1]
-    print({"tokens_per_s": metrics(tmp_path, "tokens_per_s")})
+    assert losses[6] < losses[1]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_two_gpus_equal_one(tmp_path):
-    train(tmp_path / "one", "--steps", 6, "--precision", "float64", nproc=1)
-    train(tmp_path / "two", "--steps", 6, "--precision", "float64", nproc=2)
+    launch(tmp_path / "one", "--steps", 6, "--precision", "float64", nproc=1)
+    launch(tmp_path / "two", "--steps", 6, "--precision", "float64", nproc=2)
     assert metrics(tmp_path / "two") == pytest.approx(metrics(tmp_path / "one"), abs=1e-10)
 
 
 def test_more_processes_than_gpus_is_refused(tmp_path):
-    from ddp_course.launcher import RunFailed
-
     too_many = torch.cuda.device_count() + 1
     with pytest.raises(RunFailed, match=rf"{too_many} processes were started .* has {too_many - 1} GPU"):
-        train(tmp_path, nproc=too_many)
+        launch(tmp_path, nproc=too_many)
 
 
 def test_float16_scales_its_gradients(tmp_path):
-    assert train_alone(tmp_path, "--steps", 6, "--precision", "float16").returncode == 0
+    launch(tmp_path, "--steps", 6, "--precision", "float16", nproc=1)
     assert metrics(tmp_path)[6] < metrics(tmp_path)[1]
 
 
 def test_tf32_trains(tmp_path):
-    assert train_alone(tmp_path, "--steps", 6, "--precision", "tf32").returncode == 0
+    launch(tmp_path, "--steps", 6, "--precision", "tf32", nproc=1)
     assert metrics(tmp_path)[6] < metrics(tmp_path)[1]
 
 
@@ -48,5 +46,5 @@ def test_tf32_trains(tmp_path):
     reason="needs a GPU whose peak is known",
 )
 def test_utilisation_is_a_share(tmp_path):
-    train(tmp_path, *GPT2, nproc=1, timeout=280)
+    launch(tmp_path, *GPT2, nproc=1, timeout=600)
     assert 0 < metrics(tmp_path, "mfu")[6] < 1

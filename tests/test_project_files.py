@@ -21,7 +21,7 @@ pytestmark = pytest.mark.smoke
 ROOT = authoring.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TARGETS = ["train", "test", "lab", "notebooks", "exercises", "bench", "lint", "kill-matrix", "fuzz"]
-TARGETS += ["smoke", "test-weekly"]
+TARGETS += ["smoke", "test-weekly", "gpu"]
 WRITTEN_FOLDERS = [f"{folder}/scripts" for folder in ("notebooks", "exercises", "solutions")]
 WRITTEN_FOLDERS += [f"{folder}/answers" for folder in ("exercises", "solutions")]
 OF_THIS_PLATFORM = re.compile(r"platform_|sys_platform|os_name|python_|implementation_")
@@ -248,6 +248,12 @@ def test_make_installs_the_torch_that_fits_the_machine(commands, tmp_path, gpus,
         file = "torch"  # PyPI's is the only one there
     run = make("--dry-run", "lint", f"VENV={tmp_path}/venv", *chosen, path=commands(gpus, 4))
     assert f"-r requirements/{file}.txt" in run.stdout
+
+
+def test_make_gpu_refuses_a_machine_without_one_before_it_sets_anything_up(commands, tmp_path):
+    run = make("--silent", "gpu", f"VENV={tmp_path}/venv", path=commands(0, 4))
+    assert run.returncode != 0 and run.stderr.startswith("make gpu needs an NVIDIA GPU, and nvidia-smi lists none")
+    assert not (tmp_path / "venv").exists()
 
 
 @pytest.mark.parametrize(("visible", "processes"), [("3", 1), ("0,2,5", 3), ("", 2), ("-1", 2), ("0,1,-1,2", 2)])

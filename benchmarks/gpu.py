@@ -1,0 +1,313 @@
+"""`make gpu`: what a machine with a GPU shows, in at most 20 minutes, as records for README, notebooks and RESULTS.md.
+
+    make gpu                                 # each part that has no record of this commit and this machine
+    make gpu ARGS="--only hang doctor"       # these parts, in any case
+
+Each part writes records/gpu/PART.json: the machine, the commit, the command, and rows of numbers. A part that fails
+writes none, and the next one starts. With two GPUs or more, two are used beside one.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import torch
+from ddp_doctor import history
+from ddp_doctor.diagnosis import diagnose
+from ddp_doctor.watch import run_and_watch
+
+os.environ["WORKLOAD"] = "gpt2"  # for the trainers that are compared; read when `workload` is imported
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "doctor" / "tests")]
+
+import cases  # noqa: E402
+from measure import ROOT, TRAINER, one_thread  # noqa: E402
+from run import write_results  # noqa: E402
+from trainers import PEERS, WARM_UP, our_run  # noqa: E402
+from workload import WORKLOAD  # noqa: E402
+
+from ddp_course.base.atomic_file import replacing  # noqa: E402
+from ddp_course.lab.gpu_record import RECORDS, read_record  # noqa: E402
+from ddp_course.lab.machine import describe  # noqa: E402
+from ddp_course.lab.trace import read_traces  # noqa: E402
+from ddp_course.launcher import RunFailed, torchrun  # noqa: E402
+from ddp_course.models.minigpt import flops_per_token  # noqa: E402
+from ddp_course.training.throughput import peak_flops  # noqa: E402
+
+RANK = HERE / "gpu_rank.py"
+STEPS = 12
+GPT2 = ("--preset", "gpt2", "--tokens-per-update", 65_536, "--steps", STEPS, "--log-every", 1, "--sample-tokens", 0)
+GPT2 += ("--validate-every", 0, "--validation-windows", 16, "--checkpoint-every", 0)
+SICK = ("metric_on_rank_0", "early_stop_on_rank_0", "unused_parameter", "raises", "killed")
+ON_GPU = (  # one line, so that a script's lines keep their numbers
+    "import torch; gpu = int(__import__('os').environ['LOCAL_RANK']) % torch.cuda.device_count(); "
+    "torch.cuda.set_device(gpu); torch.set_default_device(torch.device('cuda', gpu))"
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One record: what the reader sees before it starts, how long it takes, and the function that returns its rows."""
+
+    announcement: str
+    minutes: float
+    measure: Callable[[Path], dict]
+
+
+def worlds() -> list[int]:
+    """The numbers of GPUs to run on."""
+    return [count for count in (1, 2) if count <= torch.cuda.device_count()]
+
+
+def tests(_: Path) -> dict:
+    command = ["pytest", "-v", "--no-header", "-p", "no:cacheprovider", "tests/test_gpu.py"]
+    run = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
+    if run.returncode:
+        raise RuntimeError(run.stdout[-3000:])
+    outcomes = [line.split()[:2] for line in run.stdout.splitlines() if line.startswith("tests/test_gpu.py::")]
+    rows = [{"test": name.partition("::")[2], "outcome": outcome.lower()} for name, outcome in outcomes]
+    return {"command": " ".join(command), "rows": rows}
+
+
+def launchables(_: Path) -> dict:
+    rows, problems = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for nproc in worlds():
+            pretrained = f"{folder}/{nproc}/minigpt"
+            tiny = {name: ("--preset", "tiny") for name in ("minigpt", "diloco", "experts", "puzzles")}
+            flags = tiny | {
+                "parallel": ("--preset", "tiny", "--shard", nproc),
+                "reward": ("--preset", "tiny", "--backbone", f"minigpt:{pretrained}"),
+                "grpo": ("--preset", "tiny", "--pretrained", pretrained),
+            }
+            runs = {name: (*words, "--run-dir", f"{folder}/{nproc}/{name}") for name, words in flags.items()}
+            runs |= {"skeleton": ("--steps", 20), "ladder": ("--rungs", "data parallel")}
+            for name, words in runs.items():
+                run = torchrun(
+                    ROOT / f"ddp_course/{name}_ddp.py", *words, nproc=nproc, timeout=120, quiet=True, check=False
+                )
+                steps = [line for line in run.lines[0] if line.startswith("step ")]
+                last = (steps or [line for line in run.lines[0] if line.strip()] or [""])[-1]
+                row = {"script": f"{name}_ddp.py", "GPUs": nproc, "exit code": run.exit_code}
+                rows.append(row | {"seconds": round(run.seconds), "last line": last})
+                if run.exit_code:
+                    problems.append(f"{run.command}\n{run.failure.text if run.failure else run}")
+    if problems:
+        raise RuntimeError("\n\n".join(problems))
+    return {"command": "torchrun ddp_course/NAME_ddp.py --preset tiny", "rows": rows}
+
+
+def gloo_beside(_: Path) -> dict:
+    rows = []
+    for device, nproc in (("cuda", 1), ("cpu", 2)):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ("--preset", "tiny", "--device", device, "--run-dir", folder)
+            run = torchrun(TRAINER, *flags, nproc=nproc, timeout=120, quiet=True)
+            rows.append({"device": device, "processes": nproc, "loss of step 20": of_steps(folder, "loss")[-1]})
+    return {"command": run.command, "rows": rows}
+
+
+def of_steps(run_dir: str | Path, key: str) -> list[float]:
+    """A number of each logged step of a run."""
+    records = map(json.loads, (Path(run_dir) / "metrics.jsonl").read_text().splitlines())
+    return [record[key] for record in records if key in record]
+
+
+def gpt2(name: str, *flags: object) -> dict:
+    """A row about a short run of the preset gpt2 on one GPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        torchrun(TRAINER, *GPT2, *flags, "--run-dir", folder, nproc=1, timeout=400, quiet=True)
+        seconds, speeds = of_steps(folder, "seconds"), of_steps(folder, "tokens_per_s")
+        shares, losses = of_steps(folder, "mfu"), of_steps(folder, "loss")
+    row = {"": name, "tokens/s": round(statistics.median(speeds[WARM_UP:]))}
+    row["MFU"] = f"{statistics.median(shares[WARM_UP:]):.1%}" if shares else "peak not known"
+    return row | {"first step, s": round(seconds[0], 1), f"loss of step {STEPS}": round(losses[-1], 4)}
+
+
+def precision(_: Path) -> dict:
+    rows = [gpt2(name, "--precision", name) for name in ("float32", "tf32", "bfloat16")]
+    return {"command": f"torchrun ddp_course/minigpt_ddp.py {' '.join(map(str, GPT2))} --precision NAME", "rows": rows}
+
+
+def compiled(_: Path) -> dict:
+    flags = ("--precision", "bfloat16")
+    rows = [gpt2("eager", *flags), gpt2("compiled", *flags, "--compile")]
+    return {"command": f"torchrun ddp_course/minigpt_ddp.py {' '.join(map(str, GPT2))} [--compile]", "rows": rows}
+
+
+def peers(_: Path) -> dict:
+    rows, peak = [], peak_flops(torch.cuda.get_device_name(), "bfloat16")
+    loop = "nanogpt_trainer.py"
+    others = {"a loop as nanoGPT's is": (loop,), "the same, compiled": (loop, "--compile")}
+    others |= {name: (PEERS[name],) for name in ("DDP", "FSDP2")}
+    for nproc in worlds():
+        for name in ("ours", "ours, compiled", *others):
+            if name in others:
+                script, *flags = others[name]
+                flags = ("--steps", STEPS, *flags)
+                run = torchrun(HERE / script, *flags, nproc=nproc, timeout=400, quiet=True, env=one_thread()).results[0]
+                step, loss = statistics.median(run["seconds"][WARM_UP:]), run["losses"][0]
+                speed, memory = WORKLOAD.tokens_per_update(nproc) / step, f"{run['memory'] / 1e9:.1f}"
+            else:
+                flags = ("--precision", "bfloat16", *["--compile"] * ("compiled" in name))
+                with tempfile.TemporaryDirectory() as folder:
+                    speeds, losses = our_run(Path(folder) / "run", nproc, STEPS, *flags, work=WORKLOAD)
+                speed, loss, memory = statistics.median(speeds[WARM_UP:]), losses[0], ""
+            share = speed * flops_per_token(WORKLOAD.shape()) / (peak * nproc) if peak else None
+            row = {"trainer": name, "GPUs": nproc, "tokens/s": round(speed)}
+            row["MFU"] = f"{share:.1%}" if share else "peak not known"
+            rows.append(row | {"peak memory, GB": memory, "loss of step 1": round(loss, 4)})
+    return {"command": "python benchmarks/gpu.py --only peers", "rows": rows}
+
+
+def trace(folder: Path) -> dict:
+    nproc = worlds()[-1]
+    run = torchrun(RANK, "trace", folder, nproc=nproc, timeout=180, quiet=True)
+    rows = []
+    for number, (way, seconds) in enumerate(run.results[0].items()):
+        file = f"trace_{number}_rank0.json.gz"
+        [timeline] = read_traces([folder / file]).values()
+        kernels = [span for span in timeline.spans if span.category == "kernel"]
+        of_nccl = [span for span in kernels if "nccl" in span.name.lower()]
+        row = {"": way, "ms per step": f"{1e3 * seconds:.2f}", "GPUs": nproc}
+        for name, spans in (("kernels", kernels), ("NCCL kernels", of_nccl)):
+            row |= {f"{name}, ms": f"{1e3 * sum(span.end - span.start for span in spans) / 3:.2f}"}
+        rows.append(row)
+    note = "On one GPU NCCL has nothing to send and starts no kernel. " * (nproc == 1)
+    text = f"{note}The trace files open in https://ui.perfetto.dev."
+    files = ["trace_0_rank0.json.gz", "trace_1_rank0.json.gz"]
+    return {"command": run.command, "rows": rows, "text": text, "files": files}
+
+
+def memory(folder: Path) -> dict:
+    run = torchrun(RANK, "memory", folder, nproc=1, timeout=120, quiet=True)
+    rows = [
+        {"activation checkpointing": way} | {moment: f"{size / 1e6:.0f} MB" for moment, size in notes.items()}
+        for way, notes in run.results[0].items()
+    ]
+    text = "Unpacked, the snapshot opens in https://pytorch.org/memory_viz."
+    return {"command": run.command, "rows": rows, "text": text, "files": ["memory_snapshot.pickle.gz"]}
+
+
+def hang(folder: Path) -> dict:
+    """NCCL's log of a start, and the flight recorder of rank 0 after a collective that never ended."""
+    env = {"NCCL_DEBUG": "INFO", "TORCH_NCCL_DUMP_ON_TIMEOUT": 1, "TORCH_NCCL_TRACE_BUFFER_SIZE": 2000}
+    env |= {name: folder / "dump_" for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")}
+    run = torchrun(RANK, "hang", folder, nproc=worlds()[-1], timeout=120, quiet=True, check=False, env=env)
+    if run.exit_code == 0 or run.timed_out:
+        raise RuntimeError(f"the watchdog of NCCL should have ended rank 0: {run}")
+    started = history.read(folder / "dump_0").collectives
+    rows = [
+        {"group": group, "number": each.number, "collective": each.name, "sizes": str(each.sizes)}
+        for group, collectives in started.items()
+        for each in collectives
+    ]
+    lines = [line for line in run.lines[0] if "NCCL INFO" in line][:60]
+    lines += [line for line in run.lines[0] if "atchdog" in line or "FlightRecorder" in line][:10]
+    text = "\n".join(lines).replace(socket.gethostname(), "host")
+    return {"command": run.command, "rows": rows, "text": text, "files": ["dump_0"]}
+
+
+def doctor(folder: Path) -> dict:
+    """Sick scripts with NCCL on two GPUs; on one GPU with gloo and tensors there, and the hang of NCCL."""
+    sentences, backend = [], "nccl" if torch.cuda.device_count() > 1 else "gloo"
+    (folder / "sick").mkdir()
+    for name in SICK:
+        script = folder / "sick" / f"{name}.py"
+        text = (cases.FOLDER / "sick" / script.name).read_text().replace("import torch\n", f"{ON_GPU}\n", 1)
+        script.write_text(text.replace('"gloo"', f'"{backend}"'))
+        case = cases.case(script)
+        _, verdict, _ = cases.examine(case, idle=10)
+        judged = "; ".join(cases.wrong(case, verdict)) or "yes"
+        sentences.append((name, backend, judged, verdict.sentence))
+    job = run_and_watch(RANK, ["hang", str(folder)], worlds()[-1], idle=4, timeout=120, end_after=4)
+    sentences.append(("gpu_rank.py hang", "nccl", "not judged", diagnose(job).sentence))
+    names = ("script", "backend", "right", "the doctor says")
+    rows = [dict(zip(names, [*start, says.replace(f"{folder}/", "")], strict=True)) for *start, says in sentences]
+    return {"command": "python benchmarks/gpu.py --only doctor", "rows": rows}
+
+
+PARTS = {
+    "tests": Part("the tests that need a GPU", 3, tests),
+    "launchables": Part("every *_ddp.py for some steps, with NCCL", 4, launchables),
+    "gloo_beside": Part("two gloo processes on the CPU beside one on the GPU: the same loss", 0.5, gloo_beside),
+    "precision": Part("GPT-2's sizes in float32, TF32 and bfloat16", 3, precision),
+    "compile": Part("GPT-2's sizes with and without torch.compile", 2, compiled),
+    "peers": Part("tokens/s beside nanoGPT's loop, DDP and FSDP2", 4, peers),
+    "trace": Part("a profiler's trace, with and without .item() and pinned memory", 0.5, trace),
+    "memory": Part("the GPU's memory through a step, with torch's snapshot", 0.5, memory),
+    "hang": Part("a hang on purpose: NCCL's log, and the dump of its flight recorder", 0.5, hang),
+    "doctor": Part("the doctor on five sick scripts", 2, doctor),
+}
+
+
+def this_machine() -> dict[str, str]:
+    """What a record is valid for."""
+
+    def printed(*command: str) -> str:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    machine = describe()
+    changes = printed("git", "status", "--porcelain", "--", "ddp_course", "doctor", "benchmarks", "tests")
+    commit = printed("git", "rev-parse", "--short", "HEAD") + " with changes that are not committed" * bool(changes)
+    driver = printed("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0]
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    software = {"driver": driver, "torch": machine.torch, "NCCL": nccl, "Python": machine.python, "commit": commit}
+    return {"GPUs": ", ".join(machine.gpus), "CPU": machine.cpu, "OS": machine.os} | software
+
+
+def is_recorded(part: str, machine: dict[str, str]) -> bool:
+    """Whether this part has run on this machine, at this commit without changes."""
+    record = read_record(part)
+    return record is not None and record["machine"] == machine and " with changes" not in machine["commit"]
+
+
+def write_record(part: str, machine: dict[str, str]) -> None:
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="ddp_course_gpu_") as folder:
+        record = {"part": part, "machine": machine, "date": date.today().isoformat(), "text": "", "files": []}
+        record |= PARTS[part].measure(Path(folder))
+        files = [shutil.copy(Path(folder) / file, RECORDS / f"{part}_{file}") for file in record["files"]]
+    record |= {"files": [file.name for file in files], "seconds": round(time.monotonic() - start)}
+    record["command"] = record["command"].replace(f"{ROOT}/", "").replace(folder, "FOLDER")
+    with replacing(RECORDS / f"{part}.json") as file:
+        file.write(json.dumps(record, indent=1) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=PARTS, nargs="+", help="parts to run, recorded or not")
+    chosen = parser.parse_args().only
+    if not torch.cuda.is_available():
+        print(f"make gpu needs an NVIDIA GPU, and torch {torch.__version__} sees none here", file=sys.stderr)
+        return 1
+    machine, failed = this_machine(), []
+    for name in chosen or PARTS:
+        if not chosen and is_recorded(name, machine):
+            print(f"{name}: recorded at this commit on this machine", flush=True)
+            continue
+        print(f"{name}: {PARTS[name].announcement}, about {PARTS[name].minutes:g} min", flush=True)
+        try:
+            write_record(name, machine)
+        except (RunFailed, RuntimeError, OSError, ValueError, KeyError) as error:
+            failed.append(name)
+            print(f"{name} FAILED: {error}", flush=True)
+    write_results({})
+    print(f"records: {os.path.relpath(RECORDS)}" + f"; failed: {', '.join(failed)}" * bool(failed))
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""What `make gpu` writes is read and shown; where there is no GPU or no record, that is said in one sentence."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from training_runs import ROOT
+
+from ddp_course.base.errors import InputError
+from ddp_course.lab import gpu_record
+
+pytestmark = pytest.mark.smoke
+
+SAY_SO = ["README.md", "docs/trainers.md", "benchmarks/RESULTS.md", "notebooks/04_ddp.ipynb"]
+SAY_SO += ["ddp_course/minigpt_ddp.py"]
+GPU = ROOT / "benchmarks" / "gpu.py"
+MADE = {
+    "made_by_hand": True,
+    "part": "compile",
+    "machine": {"GPUs": "NVIDIA H000", "torch": "2.13.0", "commit": "0000000"},
+    "date": "2026-01-01",
+    "command": "torchrun x.py --preset gpt2 <&>",
+    "rows": [{"": "eager", "tokens/s": 1000}, {"": "compiled", "tokens/s": 1500, "MFU": "40.0%"}],
+    "text": "first line\n\nlast line",
+    "files": ["compile_x.gz"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_record, "RECORDS", tmp_path)
+    monkeypatch.setattr(gpu_record, "display", lambda block: print(block.data))
+    return tmp_path
+
+
+def test_a_record_is_shown_folded_with_machine_command_rows_and_text(folder, capsys):
+    (folder / "compile.json").write_text(json.dumps(MADE))
+    gpu_record.show_gpu_record("compile")
+    block = capsys.readouterr().out
+    assert block.startswith("<details><summary>made by hand, not measured: on a GPU (NVIDIA H000, 2026")
+    for part in ("torch 2.13.0", "commit 0000000", "--preset gpt2 &lt;&amp;&gt;", "compile_x.gz"):
+        assert part in block
+    rows = [re.findall("<t[hd]>(.*?)</t[hd]>", row) for row in re.findall("<tr>(.*?)</tr>", block)]
+    assert rows == [["", "tokens/s", "MFU"], ["eager", "1000", ""], ["compiled", "1500", "40.0%"]]
+    assert "<pre>first line\nlast line</pre>" in block and "" not in block.splitlines()  # Markdown would end the block
+
+
+def test_without_a_record_a_sentence_says_so(folder, capsys):
+    gpu_record.show_gpu_record("compile")
+    assert capsys.readouterr().out == f"{gpu_record.NO_RECORD}\n"
+
+
+@pytest.mark.parametrize("text", ["[]", "{", json.dumps({**MADE, "rows": "none"})])
+def test_a_file_that_is_no_record_is_refused_in_a_sentence(folder, text):
+    (folder / "compile.json").write_text(text)
+    with pytest.raises(InputError, match="compile.json"):
+        gpu_record.show_gpu_record("compile")
+
+
+def parts() -> list[str]:
+    """The keys of PARTS in gpu.py, which changes the environment when it is imported."""
+    nodes = [node for node in ast.parse(GPU.read_text()).body if isinstance(node, ast.Assign)]
+    [table] = [node.value for node in nodes if ast.unparse(node.targets[0]) == "PARTS"]
+    return [key.value for key in table.keys]
+
+
+def test_all_parts_together_take_20_minutes():
+    assert sum(map(float, re.findall(r'Part\(".*", ([\d.]+), \w+\)', GPU.read_text()))) <= 20
+    assert len(parts()) == 10
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: make gpu runs it")
+def test_without_a_gpu_nothing_is_started():
+    run = subprocess.run([sys.executable, GPU], capture_output=True, text=True)
+    assert run.returncode == 1 and run.stdout == ""
+    assert run.stderr == f"make gpu needs an NVIDIA GPU, and torch {torch.__version__} sees none here\n"
+
+
+@pytest.mark.parametrize("name", SAY_SO)
+def test_cpus_so_far_is_said_exactly_while_there_is_no_record(name):
+    record = "peers" if "benchmarks" in name else "launchables"
+    assert ("on CPUs so far" in (ROOT / name).read_text()) == (gpu_record.read_record(record) is None)
