@@ -95,7 +95,7 @@ def launchables(_: Path) -> dict:
             runs |= {"skeleton": ("--steps", 20), "ladder": ("--rungs", "data parallel")}
             for name, words in runs.items():
                 run = torchrun(
-                    ROOT / f"ddp_course/{name}_ddp.py", *words, nproc=nproc, timeout=120, quiet=True, check=False
+                    ROOT / f"ddp_course/{name}_ddp.py", *words, nproc=nproc, timeout=240, quiet=True, check=False
                 )
                 steps = [line for line in run.lines[0] if line.startswith("step ")]
                 last = (steps or [line for line in run.lines[0] if line.strip()] or [""])[-1]
