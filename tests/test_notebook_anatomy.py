@@ -15,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
 from ddp_course.authoring import commands as authoring
 from ddp_course.authoring.notebook_run import code_hash, is_fresh, notebook_text, output_texts, read_notebook
+from ddp_course.authoring.setup_cell import lesson_cells, put_setup_cell
 
 pytestmark = pytest.mark.smoke
 
@@ -78,7 +79,7 @@ def label(nb, cell) -> str:
 
 
 def code_cells(nb) -> list:
-    return [cell for cell in nb.cells if cell.cell_type == "code"]
+    return [cell for cell in lesson_cells(nb) if cell.cell_type == "code"]
 
 
 def outputs_belong_to_code(nb):
@@ -145,7 +146,7 @@ def prints(source: str) -> bool:
 
 def cells_are_short_and_introduced(nb):
     lengths = []
-    for before, cell in zip([None, *nb.cells], nb.cells, strict=False):
+    for before, cell in zip([None, *lesson_cells(nb)], lesson_cells(nb), strict=False):
         if cell.cell_type != "code":
             continue
         if before is None or before.cell_type != "markdown" or not before.source.strip():
@@ -238,9 +239,10 @@ def read_in_one_sitting(nb, path):
         yield "the header box does not say 'Reading time'"
     # The questions are left out: of the folded words a reader opens as many as they like.
     words = sum(len(QUESTION.sub("", cell.source).split()) for cell in nb.cells if cell.cell_type == "markdown")
-    if re.match(r"\d\d_", path.stem) and (len(nb.cells) > MOST_CELLS or words > MOST_WORDS):
+    count = len(lesson_cells(nb))
+    if re.match(r"\d\d_", path.stem) and (count > MOST_CELLS or words > MOST_WORDS):
         yield (
-            f"{len(nb.cells)} cells and {words} words; a notebook of the spine has at most {MOST_CELLS} and "
+            f"{count} cells and {words} words; a notebook of the spine has at most {MOST_CELLS} and "
             f"{MOST_WORDS}: move what a second reading wants to {path.stem[:2]}b"
         )
 
@@ -425,6 +427,7 @@ def good_notebook():
 def problems_after(course, change=lambda nb: None, name="notebooks/04_tiny.ipynb", stamp=True):
     nb = good_notebook()
     change(nb)
+    put_setup_cell(nb, authoring.ROOT)
     if stamp:
         nb.metadata.ddp_course["code_hash"] = code_hash(nb)
     path = course / name
@@ -454,7 +457,7 @@ def show(code):
 
 
 BROKEN = {
-    "no outputs": (set_cell(5, outputs=[]), "cell 6 prints, but has no output"),
+    "no outputs": (set_cell(5, outputs=[]), "cell 7 prints, but has no output"),
     "error output": (set_cell(5, outputs=[new_output("error", ename="E", evalue="", traceback=[])]), "shows an error"),
     "author's path": (set_cell(5, outputs=[new_output("stream", text="in /home/ann/x")]), "shows /home/ann"),
     "stale source": (set_cell(5, outputs=[show("def hook(): pass")]), "shows lines that ddp_course/base/errors.py"),
@@ -462,8 +465,8 @@ BROKEN = {
     "never run": (set_cell(3, execution_count=None), "execution count None, expected 2"),
     "injected cell": (set_cell(5, metadata={"tags": ["injected-parameters"]}), "papermill's injected cell"),
     "careless load": (set_source(5, "s = torch.load(path)"), "without weights_only=True: s = torch.load(path)"),
-    "code after code": (lambda nb: nb.cells.pop(4), "cell 5 has no markdown before it"),
-    "empty cell": (set_source(5, ""), "cell 6 is empty"),
+    "code after code": (lambda nb: nb.cells.pop(4), "cell 6 has no markdown before it"),
+    "empty cell": (set_source(5, ""), "cell 7 is empty"),
     "long cell": (set_source(5, "x = 1\n" * 41), "41 lines of code; the limit is 40"),
     "long script": (set_source(3, "%%writefile scripts/a.py\n" + "x = 1\n" * 81), "81 lines of code; the limit is 80"),
     "long median": (lambda nb: [c.update(source="x = 1\n" * 9) for c in code_cells(nb)], "the median code cell has 9"),

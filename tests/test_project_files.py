@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TARGETS = ["train", "test", "lab", "notebooks", "exercises", "bench", "lint", "kill-matrix", "fuzz"]
 TARGETS += ["smoke", "test-weekly", "gpu"]
 WRITTEN_FOLDERS = [f"{folder}/scripts" for folder in ("notebooks", "exercises", "solutions")]
-WRITTEN_FOLDERS += [f"{folder}/answers" for folder in ("exercises", "solutions")]
+WRITTEN_FOLDERS += [f"{folder}/answers" for folder in ("notebooks", "exercises", "solutions")]
 OF_THIS_PLATFORM = re.compile(r"platform_|sys_platform|os_name|python_|implementation_")
 
 

@@ -1,12 +1,13 @@
-"""Execute the notebooks, stamp them, and derive the exercises: the authors' two commands.
+"""Execute the notebooks, stamp them, and derive the exercises: the authors' commands.
 
     python -m ddp_course.authoring notebooks [--check] [names...]     make notebooks
     python -m ddp_course.authoring exercises [--check] [names...]     make exercises
+    python -m ddp_course.authoring setup [--check] [names...]
 
 `notebooks` runs notebooks/*.ipynb and solutions/*.ipynb with the parameters a reader would use and writes the
 outputs back, with a hash of the code that produced them. `exercises` derives exercises/*.ipynb from
-solutions/*.ipynb. A name such as `04` or `solutions/02` picks the notebooks that start so. `--check` writes
-nothing and names the files that are out of date.
+solutions/*.ipynb. `setup` writes the first code cell of all three (setup_cell.py). A name such as `04` or
+`solutions/02` picks the notebooks that start so. `--check` writes nothing and names the files that are out of date.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from ddp_course.authoring.notebook_run import (
     read_notebook,
     run_notebook,
 )
+from ddp_course.authoring.setup_cell import is_setup, lesson_cells, put_setup_cell
 from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError
 from ddp_course.base.parser import Parser
@@ -75,14 +77,15 @@ def refresh_notebook(path: Path, root: Path = ROOT, on_cell: Callable = lambda n
     name = path.relative_to(root).as_posix()
     nb = read_notebook(path)
     prepare_folder(nb, name, path.parent)
+    lesson = nbformat.from_dict(nb | {"cells": lesson_cells(nb)})
     start = time.monotonic()
-    executed = {cell.id: cell for cell in run_notebook(nb, name, path.parent, on_cell=on_cell).cells}
+    executed = {cell.id: cell for cell in run_notebook(lesson, name, path.parent, on_cell=on_cell).cells}
     seconds = time.monotonic() - start
 
     for cell in nb.cells:
         for volatile in ("papermill", "execution", "collapsed", "scrolled"):
             cell.metadata.pop(volatile, None)
-        if cell.cell_type == "code":
+        if cell.cell_type == "code" and not is_setup(cell):
             cell.outputs = tidy_outputs(executed[cell.id].outputs)
             cell.execution_count = executed[cell.id].execution_count
             refuse_private_paths(nb, cell, name, root)
@@ -246,18 +249,38 @@ def make_exercises(root: Path, names: list[str], check: bool) -> int:
     return 1 if None in stale.values() or (check and stale) else 0
 
 
+def make_setup_cells(root: Path, names: list[str], check: bool) -> int:
+    """Write the first code cell, or with `check` name the notebooks without it."""
+    stale = 0
+    for path in select(root, ("notebooks", "solutions"), names):
+        nb = read_notebook(path)
+        before = notebook_text(nb)
+        put_setup_cell(nb, root)
+        if (text := notebook_text(nb)) != before:
+            stale += 1
+            name = path.relative_to(root).as_posix()
+            if check:
+                print(f"{name}: its setup cell is missing or old; run: python -m ddp_course.authoring setup")
+                continue
+            replace_file(path, text)
+            print(f"{name}  written")
+            if path.parent.name == "solutions":
+                make_exercises(root, [path.stem], check=False)
+    return 1 if check and stale else 0
+
+
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """The command line. Exit code 0: done; 1: failed or out of date; 2: bad input; 130: interrupted."""
     parser = Parser(
         prog="python -m ddp_course.authoring", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["notebooks", "exercises"])
+    parser.add_argument("what", choices=["notebooks", "exercises", "setup"])
     parser.add_argument("names", nargs="*", help="how a notebook's name starts: 04, solutions/02; default: all")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 and name what is out of date")
     try:
         options = parser.parse_intermixed_args(arguments)
-        command = {"notebooks": make_notebooks, "exercises": make_exercises}[options.what]
-        return command(root, options.names, options.check)
+        commands = {"notebooks": make_notebooks, "exercises": make_exercises, "setup": make_setup_cells}
+        return commands[options.what](root, options.names, options.check)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

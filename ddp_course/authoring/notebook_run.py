@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from ddp_course.authoring.setup_cell import lesson_cells
 from ddp_course.base.errors import InputError
 from ddp_course.lab.source import written_files
 
@@ -51,8 +52,11 @@ def notebook_text(nb: NotebookNode) -> str:
 
 
 def code_hash(nb: NotebookNode) -> str:
-    """sha256 (hex) over the sources of the code cells, in order. Prose can be edited without a new run."""
-    sources = [cell.source for cell in nb.cells if cell.cell_type == "code"]
+    """sha256 (hex) over the sources of the code cells, in order. Prose can be edited without a new run.
+
+    The setup cell does not count: it does nothing where outputs are made, and a new address makes none of them stale.
+    """
+    sources = [cell.source for cell in lesson_cells(nb) if cell.cell_type == "code"]
     return hashlib.sha256(json.dumps(sources).encode()).hexdigest()
 
 

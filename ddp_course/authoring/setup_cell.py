@@ -1,0 +1,75 @@
+"""The first code cell of every notebook: on Colab and Kaggle it gets the course; elsewhere it looks for it.
+
+    python -m ddp_course.authoring setup [--check] [names...]
+
+The notebooks carry its text, for there may be nothing yet to import it from. Where the course is installed it does
+nothing: `make notebooks` does not run it, and the outputs do not depend on it.
+"""
+
+import tomllib
+from pathlib import Path
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
+
+TAG = "setup"
+UNKNOWN = "<this repository>"  # as in README.md
+SOURCE = """\
+# @title On Colab and Kaggle: get the course
+def get_the_course():
+    import importlib.util
+    import os
+    import subprocess
+    import sys
+
+    def stop(sentence):
+        error = RuntimeError(sentence)
+        error._render_traceback_ = lambda: [sentence]  # IPython shows this in place of a traceback
+        raise error
+
+    def run(*command):
+        ended = subprocess.run(command, capture_output=True, text=True)
+        if ended.returncode:
+            stop(f"{' '.join(command)} failed: {ended.stderr.strip()}")
+
+    hosted = {"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"} & os.environ.keys()
+    if hosted and not os.path.isdir("../ddp_course"):
+        address = os.environ.get("DDP_COURSE_ADDRESS", "<this repository>")
+        if not os.path.isdir("ddp-course"):
+            run("git", "clone", "--quiet", "--depth=1", address, "ddp-course")
+        run(sys.executable, "ddp-course/requirements/hosted.py")
+        os.chdir("ddp-course/notebooks")
+        sys.path[:0] = [os.path.abspath(".."), os.path.abspath("../doctor")]
+        print("The course is installed; the kernel now works in", os.getcwd())
+    if not os.path.isdir("../ddp_course"):
+        stop(f"Start the kernel in the folder of this notebook; it works in {os.getcwd()}.")
+    if not importlib.util.find_spec("ddp_course"):
+        stop(f"{sys.executable} has no ddp_course: run `make .venv/.installed` in the folder of the course, "
+             "and choose .venv/bin/python there as the kernel.")
+
+
+get_the_course()"""
+
+
+def setup_cell(root: Path) -> NotebookNode:
+    """The cell, with the address of the repository that pyproject.toml in `root` names."""
+    urls = tomllib.loads((root / "pyproject.toml").read_text())["project"].get("urls", {})
+    source = SOURCE.replace(UNKNOWN, urls.get("Repository", UNKNOWN))
+    folded = {"cellView": "form", "jupyter": {"source_hidden": True}}  # in Colab, in JupyterLab
+    return new_code_cell(source, id=TAG, metadata=folded | {"tags": ["hide-input", TAG]})
+
+
+def is_setup(cell: NotebookNode) -> bool:
+    return TAG in cell.metadata.get("tags", [])
+
+
+def lesson_cells(nb: NotebookNode) -> list[NotebookNode]:
+    """Every cell but this one."""
+    return [cell for cell in nb.cells if not is_setup(cell)]
+
+
+def put_setup_cell(nb: NotebookNode, root: Path) -> None:
+    """Put the cell before the first code cell, in the place of an older one."""
+    nb.cells = lesson_cells(nb)
+    first = next(index for index, cell in enumerate(nb.cells) if cell.cell_type == "code")
+    nb.cells.insert(first, setup_cell(root))
