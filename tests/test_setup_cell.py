@@ -103,7 +103,7 @@ def test_outputs_do_not_depend_on_the_cell(tmp_path):
     before = code_hash(nb)
     put_setup_cell(nb, authoring.ROOT)
     put_setup_cell(nb, authoring.ROOT)  # in place of the first
-    assert [cell.id for cell in nb.cells] == ["setup", "c0"] and code_hash(nb) == before
+    assert [cell.id for cell in nb.cells] == ["course-setup", "c0"] and code_hash(nb) == before
     assert before != code_hash(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x = 2")]))
 
 
@@ -119,7 +119,7 @@ def test_the_authors_command_writes_the_cell_into_lessons_solutions_and_exercise
     assert authoring.main(["setup"], tmp_path) == 0 and authoring.main(["setup", "--check"], tmp_path) == 0
     for folder in ("notebooks", "solutions", "exercises"):
         cells = read_notebook(tmp_path / folder / "01_tiny.ipynb").cells
-        assert [cell.id for cell in cells] == ["m", "setup", "c"]
+        assert [cell.id for cell in cells] == ["m", "course-setup", "c"]
         assert '"https://example.org/course"' in cells[1].source
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
-TAG = "setup"
+TAG = "course-setup"
 UNKNOWN = "<this repository>"  # as in README.md
 SOURCE = """\
 # @title On Colab and Kaggle: get the course
