@@ -60,6 +60,12 @@ def test_the_argument_is_one_that_this_ddp_knows_without_a_warning():
             DistributedDataParallel(None, **torch_versions.forward_sync_buffers(False))
 
 
+def test_every_stage_of_a_v_begins_without_the_messages_of_torch_2_11():
+    for file, source in code():
+        if "DualPipeV" in source and "PipelineStage" in source:
+            assert "without_first_messages(" in source, file
+
+
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.test_notebooks" name="test_notebook_runs[notebooks/02_ranks_and_collectives]"/>
 <testcase classname="tests.test_notebooks" name="test_notebook_runs[notebooks/00_your_lab]"><failure/></testcase>

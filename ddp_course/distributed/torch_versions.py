@@ -18,3 +18,13 @@ def forward_sync_buffers(on: bool) -> dict[str, bool]:
     """
     known = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     return {"forward_sync_buffers" if known else "broadcast_buffers": on}
+
+
+def without_first_messages(stage):
+    """The PipelineStage without the messages that the first step begins with; for a rank with neighbouring stages.
+
+    2.11: neighbours exchange a message, and a rank with two stages next to each other, as in a V, sends one to
+    itself, which gloo refuses. 2.13 and later: no such message. torch does not document this method.
+    """
+    stage._get_init_p2p_neighbors_ops = lambda: []
+    return stage

@@ -14,6 +14,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.tensor_parallel import placements_of
+from ddp_course.distributed.torch_versions import without_first_messages
 from ddp_course.ladder.axes import add_gradients, all_ranks, divided, share_along, train_sharded, up_to_multiple
 from ddp_course.ladder.batch_rungs import CLIP
 from ddp_course.ladder.comparison import Comparison, Rung, Weights, batches, mistake, train_reference
@@ -81,7 +82,8 @@ def train(
         index: Stage(model, index, count) for index in indices
     }  # of one model, so that both ends on a rank stay tied
     pipeline_stages = [
-        PipelineStage(stage, index, count, torch.device("cpu"), group=pipe.group) for index, stage in stages.items()
+        without_first_messages(PipelineStage(stage, index, count, torch.device("cpu"), group=pipe.group))
+        for index, stage in stages.items()
     ]
     parameters = list(nn.ModuleList(stages.values()).parameters())
     current_batch = []
@@ -101,7 +103,7 @@ def train(
         current_batch[:] = [batch]
         inputs, targets = share_along(setting, world, batch, data)
         schedule.step(
-            *[inputs for stage in stages.values() if stage.first],
+            *[inputs.contiguous() for stage in stages.values() if stage.first],  # torch 2.11 refuses other strides
             return_outputs=False,
             target=targets if any(stage.last for stage in stages.values()) else None,
         )
