@@ -18,7 +18,8 @@ ANSWERS = (
     """),
     WrongAnswer(
         "raises_a_copy", "makes a new exception of the text of the old one",
-        check="the_crash_comes_out", says="it is not the one that train had raised", edit="""
+        check="the_crash_comes_out", says="it is not the one that train had raised",
+        on="clean_up_in_finally", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
         @@
@@ -36,7 +37,8 @@ ANSWERS = (
     WrongAnswer(
         "the_others_stay_calm", "takes lost contact for the end of the training",
         check="the_others_hear_of_it",
-        says="run returned on rank 0 after 2 of 5 steps as if it had finished", edit="""
+        says="run returned on rank 0 after 2 of 5 steps as if it had finished",
+        on="clean_up_in_finally", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
         @@
@@ -46,7 +48,8 @@ ANSWERS = (
     """),
     WrongAnswer(
         "tries_again", "starts the training a second time after an error",
-        check="a_good_run_ends_well", says="called train with [1, 1]; it should call it once, with 1", edit="""
+        check="a_good_run_ends_well", says="called train with [1, 1]; it should call it once, with 1",
+        on="clean_up_in_finally", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
         @@
@@ -59,7 +62,8 @@ ANSWERS = (
     """),
     WrongAnswer(
         "unrepaired", "has the detector, and the barrier where it was",
-        check="the_crash_comes_out", says="RuntimeError came out of run on rank 1", edit="""
+        check="the_crash_comes_out", says="RuntimeError came out of run on rank 1",
+        on="clean_up_in_finally", edit="""
         -    except BaseException as error:  # whatever it is, it ends here
         +    except Exception as error:
         @@
@@ -86,6 +90,17 @@ ANSWERS = (
         look="how long is too long", edit="""
         -    return not came_out or time.monotonic() - raised_at > timeout_seconds / 2
         +    return not came_out or time.monotonic() - raised_at > timeout_seconds
+    """),
+    RightAnswer(
+        "clean_up_in_finally", "leaves the group in `finally`, which with gloo waits for nobody; a barrier before",
+        edit="""
+        -    train(dist.get_rank())
+        -    dist.destroy_process_group()  # after a crash the process ends, and its connections close
+        +    try:
+        +        train(dist.get_rank())
+        +        dist.barrier()  # only where all went well
+        +    finally:
+        +        dist.destroy_process_group()
     """),
     RightAnswer(
         "a_context_manager", "a context manager that cleans up without a barrier",
