@@ -18,15 +18,12 @@ PARTS = {
 }  # each with the number of its first notebook
 ANSWERS = {
     "00": "How do I run a script on several processes, and what does this machine allow?",
-    "00b": "What does a launch cost, and what does a stopped cell leave behind?",
     "01": "What does a training script do on one process?",
     "01b": "What limits a step on one process: FLOPs, bytes, memory?",
     "02": "What are ranks, process groups and collectives?",
     "02b": "What does each collective send, and how long does a message take?",
-    "03": "How does data parallelism work? Broadcast, shard, all-reduce, by hand",
-    "03b": "Does my own wrapper do what DDP does, bit by bit?",
+    "03": "How does data parallelism work? Broadcast, shard, all-reduce, by hand, and why buckets exist",
     "04": "How do I turn a script into DDP, and what does DDP do?",
-    "04b": "What overlaps in a backward pass, and what does DDP hold in memory?",
     "05": "Which rank reads which sample? `set_epoch`, padding, streams, `Join`",
     "05b": "What do loader workers repeat, and what does skipping cost?",
     "06": "How do I accumulate gradients? `no_sync`, one mean over all tokens",
