@@ -41,7 +41,7 @@ from ddp_course.base.atomic_file import replacing  # noqa: E402
 from ddp_course.lab.gpu_record import RECORDS, read_record  # noqa: E402
 from ddp_course.lab.machine import describe  # noqa: E402
 from ddp_course.lab.trace import read_traces  # noqa: E402
-from ddp_course.launcher import RunFailed, torchrun  # noqa: E402
+from ddp_course.launcher import torchrun  # noqa: E402
 from ddp_course.models.minigpt import flops_per_token  # noqa: E402
 from ddp_course.training.throughput import peak_flops  # noqa: E402
 
@@ -49,6 +49,7 @@ RANK = HERE / "gpu_rank.py"
 STEPS = 12
 GPT2 = ("--preset", "gpt2", "--tokens-per-update", 65_536, "--steps", STEPS, "--log-every", 1, "--sample-tokens", 0)
 GPT2 += ("--validate-every", 0, "--validation-windows", 16, "--checkpoint-every", 0)
+ONE_RUN = f"One run each, median of steps {WARM_UP + 1} to {STEPS}."
 SICK = ("metric_on_rank_0", "early_stop_on_rank_0", "unused_parameter", "raises", "killed")
 ON_GPU = (  # one line, so that a script's lines keep their numbers
     "import torch; gpu = int(__import__('os').environ['LOCAL_RANK']) % torch.cuda.device_count(); "
@@ -135,15 +136,19 @@ def gpt2(name: str, *flags: object) -> dict:
     return row | {"first step, s": round(seconds[0], 1), f"loss of step {STEPS}": round(losses[-1], 4)}
 
 
+def gpt2_command(flags: str) -> dict:
+    return {"command": f"torchrun ddp_course/minigpt_ddp.py {' '.join(map(str, GPT2))} {flags}", "text": ONE_RUN}
+
+
 def precision(_: Path) -> dict:
     rows = [gpt2(name, "--precision", name) for name in ("float32", "tf32", "bfloat16")]
-    return {"command": f"torchrun ddp_course/minigpt_ddp.py {' '.join(map(str, GPT2))} --precision NAME", "rows": rows}
+    return gpt2_command("--precision NAME") | {"rows": rows}
 
 
 def compiled(_: Path) -> dict:
     flags = ("--precision", "bfloat16")
     rows = [gpt2("eager", *flags), gpt2("compiled", *flags, "--compile")]
-    return {"command": f"torchrun ddp_course/minigpt_ddp.py {' '.join(map(str, GPT2))} [--compile]", "rows": rows}
+    return gpt2_command("--precision bfloat16 [--compile]") | {"rows": rows}
 
 
 def peers(_: Path) -> dict:
@@ -168,7 +173,8 @@ def peers(_: Path) -> dict:
             row = {"trainer": name, "GPUs": nproc, "tokens/s": round(speed)}
             row["MFU"] = f"{share:.1%}" if share else "peak not known"
             rows.append(row | {"peak memory, GB": memory, "loss of step 1": round(loss, 4)})
-    return {"command": "python benchmarks/gpu.py --only peers", "rows": rows}
+    text = f"{ONE_RUN} Matrix products in bfloat16, GPT-2's sizes."
+    return {"command": "python benchmarks/gpu.py --only peers", "rows": rows, "text": text}
 
 
 def trace(folder: Path) -> dict:
@@ -184,7 +190,7 @@ def trace(folder: Path) -> dict:
         for name, spans in (("kernels", kernels), ("NCCL kernels", of_nccl)):
             row |= {f"{name}, ms": f"{1e3 * sum(span.end - span.start for span in spans) / 3:.2f}"}
         rows.append(row)
-    note = "On one GPU NCCL has nothing to send and starts no kernel. " * (nproc == 1)
+    note = "" if of_nccl else "NCCL started no kernel. "
     text = f"{note}The trace files open in https://ui.perfetto.dev."
     files = ["trace_0_rank0.json.gz", "trace_1_rank0.json.gz"]
     return {"command": run.command, "rows": rows, "text": text, "files": files}
@@ -301,9 +307,9 @@ def main() -> int:
         print(f"{name}: {PARTS[name].announcement}, about {PARTS[name].minutes:g} min", flush=True)
         try:
             write_record(name, machine)
-        except (RunFailed, RuntimeError, OSError, ValueError, KeyError) as error:
+        except Exception as error:  # whatever it is, the next part may work
             failed.append(name)
-            print(f"{name} FAILED: {error}", flush=True)
+            print(f"{name} FAILED: {type(error).__name__}: {error}", flush=True)
     write_results({})
     print(f"records: {os.path.relpath(RECORDS)}" + f"; failed: {', '.join(failed)}" * bool(failed))
     return int(bool(failed))

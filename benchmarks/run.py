@@ -19,7 +19,7 @@ from sampling_speed import compare_sampling  # noqa: E402
 from sparse_or_dense import compare_sparse  # noqa: E402
 from techniques import compare_checkpoints, compare_sharding, compare_wrappers  # noqa: E402
 from trainers import WARM_UP, compare_trainers, compare_with_nanogpt, compare_world_sizes  # noqa: E402
-from workload import WORKLOAD  # noqa: E402
+from workload import Workload  # noqa: E402
 
 from ddp_course.lab.gpu_record import folded, read_record  # noqa: E402
 from ddp_course.lab.machine import describe  # noqa: E402
@@ -44,15 +44,16 @@ SECTIONS = {
 
 
 def introduction() -> str:
-    shape = WORKLOAD.shape()
+    work = Workload()
+    shape = work.shape()
     return f"""# Benchmark results
 
 Written by `make bench`, never by hand. Every figure is a ratio within one run: the two sides take turns, and the
 tables show the median and the range of the rounds' ratios. Another machine gives other ratios.
 
 Where nothing else is said, the model has {shape.layers} layers of {shape.width} units, context {shape.context} and
-{shape.vocab_size} tokens: {parameter_count(shape):,} parameters. A process takes {WORKLOAD.accumulation_steps} \
-micro-batches of {WORKLOAD.micro_batch_size} windows an
+{shape.vocab_size} tokens: {parameter_count(shape):,} parameters. A process takes {work.accumulation_steps} \
+micro-batches of {work.micro_batch_size} windows an
 update, on one thread; the first {WARM_UP} updates of a run are not counted.
 
 {gpu_section()}
