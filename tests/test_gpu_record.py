@@ -50,7 +50,7 @@ def test_a_record_is_shown_folded_with_machine_command_rows_and_text(folder, cap
 
 
 def test_without_a_record_a_sentence_says_so(folder, capsys):
-    gpu_record.show_gpu_record("compile")
+    gpu_record.show_gpu_record("compile", "hang")
     assert capsys.readouterr().out == f"{gpu_record.NO_RECORD}\n"
 
 

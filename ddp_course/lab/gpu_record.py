@@ -13,13 +13,13 @@ NO_RECORD = "no GPU record yet: run on CPUs so far; make gpu writes one"
 NEEDED = {"part": str, "machine": dict, "date": str, "command": str, "rows": list, "text": str, "files": list}
 
 
-def show_gpu_record(part: str) -> None:
-    """Show the record of this part of `make gpu` in a folded block, or say that there is none."""
-    record = read_record(part)
-    if record is None:
-        print(NO_RECORD)
-    else:
+def show_gpu_record(*parts: str) -> None:
+    """Show the records of these parts of `make gpu`, each in a folded block, or say that there is none."""
+    records = [record for record in map(read_record, parts) if record is not None]
+    for record in records:
         display(HTML(folded(record)))
+    if not records:
+        print(NO_RECORD)
 
 
 def read_record(part: str, folder: Path | None = None) -> dict | None:
