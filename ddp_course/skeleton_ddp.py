@@ -5,7 +5,7 @@
     torchrun --standalone --nproc-per-node=2 skeleton_ddp.py --run-dir runs/a    # again after a stop: it goes on
 
 Replace the two imports of ours by your own tokens and your own model, which returns the loss summed over its targets.
-SIGTERM ends a run with a checkpoint and exit code 75. Notebooks 01 to 09 write this file step by step.
+SIGTERM ends a run with a checkpoint and exit code 75. Notebooks 01 to 09 write this file. Run on CPUs so far.
 """
 
 import argparse
