@@ -10,13 +10,14 @@ import pytest
 import torch
 from training_runs import ROOT
 
+from ddp_course.authoring.notebook_run import read_notebook
 from ddp_course.base.errors import InputError
 from ddp_course.lab import gpu_record
 
 pytestmark = pytest.mark.smoke
 
 SAY_SO = ["README.md", "docs/trainers.md", "benchmarks/RESULTS.md", "notebooks/04_ddp.ipynb"]
-SAY_SO += ["ddp_course/minigpt_ddp.py"]
+SAY_SO += ["ddp_course/minigpt_ddp.py", "ddp_course/skeleton_ddp.py"]
 GPU = ROOT / "benchmarks" / "gpu.py"
 MADE = {
     "made_by_hand": True,
@@ -84,3 +85,13 @@ def test_without_a_gpu_nothing_is_started():
 def test_cpus_so_far_is_said_exactly_while_there_is_no_record(name):
     record = "peers" if "benchmarks" in name else "launchables"
     assert ("on CPUs so far" in (ROOT / name).read_text()) == (gpu_record.read_record(record) is None)
+
+
+def test_notebooks_ask_for_records_that_make_gpu_writes():
+    asked = {}
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        code = "".join(cell.source for cell in read_notebook(path).cells if cell.cell_type == "code")
+        for words in re.findall(r"show_gpu_record\((.*?)\)", code):
+            asked.setdefault(path.stem.partition("_")[0], []).extend(re.findall(r"\w+", words))
+    assert sorted(asked) == ["04", "07", "07b", "10", "11", "14", "16b", "17"]
+    assert {part for ones in asked.values() for part in ones} <= set(parts())
