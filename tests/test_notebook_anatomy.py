@@ -61,7 +61,7 @@ def problems(path: Path) -> list[str]:
     nb = read_notebook(path)
     found = [*outputs_belong_to_code(nb), *shown_source_is_the_packages(nb), *cells_are_short_and_introduced(nb)]
     found += [*parameters_cell(nb), *tone(nb), *links_resolve(nb, path), *title_and_promise(nb)]
-    found += [*loads_run_no_code(nb), *predictions_are_the_readers(nb)]
+    found += [*loads_run_no_code(nb), *predictions_are_the_readers(nb), *gets_the_course_first(nb)]
     if path.parent.name == "notebooks":
         found += [*header_box(nb), *sections(nb, path), *pages_at_the_end(nb)]
         found += [*read_in_one_sitting(nb, path), *leads_on(nb, path), *questions(nb, path)]
@@ -96,6 +96,14 @@ def outputs_belong_to_code(nb):
             yield f"{label(nb, cell)} prints, but has no output"
         for folder in re.findall(r"(?<![\w.-])(?:/home|/Users|/root)/[\w.-]+", "\n".join(output_texts(cell))):
             yield f"{label(nb, cell)} shows {folder}, a path of its author's machine"
+
+
+def gets_the_course_first(nb):
+    """The same cell in every notebook, so that each of them can be opened alone on Colab or Kaggle."""
+    right = nbformat.from_dict(nb)
+    put_setup_cell(right, authoring.ROOT)
+    if notebook_text(right) != notebook_text(nb):
+        yield "its first code cell does not get the course; run: python -m ddp_course.authoring setup"
 
 
 def shown_source_is_the_packages(nb):
@@ -525,6 +533,14 @@ def test_stale_outputs_are_named(course):
     problems_after(course)
     path.write_text(path.read_text().replace("x = 1", "x = 2"))
     assert problems(path) == ["the code has changed since the outputs were written; run: make notebooks"]
+
+
+@pytest.mark.parametrize(("old", "new"), [("git", "svn"), ('"course-setup"', '"hide-output"')])
+def test_a_notebook_that_does_not_get_the_course_is_named(old, new, course):
+    problems_after(course)
+    path = course / "notebooks" / "04_tiny.ipynb"
+    path.write_text(path.read_text().replace(old, new))
+    assert "its first code cell does not get the course; run: python -m ddp_course.authoring setup" in problems(path)
 
 
 @pytest.mark.parametrize("line", ['"id": "c2",', ""])
