@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from ddp_course.data.pairs import TRAIN, VALIDATION, pairs_of_update, read_pairs
 from ddp_course.launcher import RunFailed, torchrun
 from ddp_course.models.reward import RewardHead
 from ddp_course.post_training.backbones import load_backbone
-from ddp_course.post_training.interval import paired_interval, wilson_interval
+from ddp_course.post_training.interval import mean_interval, paired_interval, wilson_interval
 from ddp_course.post_training.reward_model import RewardModel, load_reward_model
 from ddp_course.training import memory
 from ddp_course.training.command_line import parse
@@ -386,6 +387,13 @@ def test_paired_interval_counts_only_trials_on_which_the_two_differ():
     assert paired_interval(12, 2, 50) == pytest.approx((0.0642, 0.3358), abs=1e-4)
     assert paired_interval(7, 7, 100)[0] == -paired_interval(7, 7, 100)[1]
     assert paired_interval(0, 0, 10) == (0, 0)
+
+
+def test_the_interval_of_a_mean_holds_it_in_95_of_100_experiments():
+    draw = random.Random(1)
+    for count in (2, 5, 10):
+        intervals = (mean_interval([draw.gauss(3, 2) for _ in range(count)]) for _ in range(4000))
+        assert sum(low < 3 < high for low, high in intervals) / 4000 == pytest.approx(0.95, abs=0.015)
 
 
 def test_wilson_interval_against_published_values():
