@@ -48,3 +48,12 @@ def test_many_samples_get_no_numbers():
 def test_bad_input_is_named(rows, message):
     with pytest.raises(InputError, match=message):
         who_reads(rows, 4, "No picture")
+
+
+def test_a_rank_that_waits_in_vain_is_hatched_and_reads_nothing_there():
+    rows = {"ends": {0: [0], 1: [1]}, "hangs": {0: [0], 1: [1]}}
+    figure = who_reads(rows, 4, "Rank 0 waits", stuck={"hangs": {0: 2}})
+    hatched = [patch for patch in figure.axes[0].patches if patch.get_hatch()]
+    assert [(int(patch.get_y()), int(patch.get_x())) for patch in hatched] == [(1, 2)]
+    assert colors.to_hex(hatched[0].get_edgecolor()).upper() == rank_colour(0)
+    assert (1, 2) not in readings(figure) and "hatched" in figure.axes[0].get_xlabel()

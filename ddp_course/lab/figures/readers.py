@@ -12,13 +12,14 @@ NUMBERS, TICKS = 50, 34  # samples, up to which a cell has room for the number o
 EDGE = "#B8B8B8"
 
 
-def who_reads(rows: dict, samples: int, title: str, what: str = "sample"):
+def who_reads(rows: dict, samples: int, title: str, what: str = "sample", stuck: dict | None = None):
     """A grid in which cell (row, sample) has the colour and the number of the rank that reads the sample.
 
     rows: name -> {rank: the samples it reads, in its order}. A cell that is read several times is split, one part
         for each reading from bottom to top; a cell that nobody reads is empty.
     samples: how many there are; they are numbered from 0.
     what: what is read, if not samples: the word under the figure.
+    stuck: name -> {rank: the sample at which it waits in vain}, of rows that end in a time-out; the cell is hatched.
     Raises InputError if there are no rows, or if a rank reads a sample that does not exist.
     """
     if not rows:
@@ -33,6 +34,9 @@ def who_reads(rows: dict, samples: int, title: str, what: str = "sample"):
                 readers[sample].append(rank)
         for sample, ranks in enumerate(readers):
             _cell(axes, sample, row, ranks, samples)
+        for rank, sample in (stuck or {}).get(name, {}).items():
+            box = {"facecolor": "none", "edgecolor": rank_colour(rank), "hatch": "////", "linewidth": 1.5}
+            axes.add_patch(Rectangle((sample + 0.03, row + 0.08), 0.94, 0.84, **box))
     axes.set_xlim(0, samples)
     axes.set_ylim(len(rows) - 0.04, -0.04)
     axes.set_yticks([row + 0.5 for row in range(len(rows))], [textwrap.fill(str(name), 26) for name in rows])
@@ -40,6 +44,7 @@ def who_reads(rows: dict, samples: int, title: str, what: str = "sample"):
     axes.set_xticks([sample + 0.5 for sample in range(0, samples, step)], range(0, samples, step))
     reader = "in each cell" if samples <= NUMBERS else "colour"
     meaning = f"{what}    ({reader}: the rank that reads it; split: read more than once; empty: never)"
+    meaning += "\nhatched: the rank waits here until the time-out" if stuck else ""
     axes.set_xlabel(meaning, color=MUTED, fontsize=9)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
