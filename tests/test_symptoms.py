@@ -12,6 +12,7 @@ pytestmark = pytest.mark.smoke
 
 NOTEBOOKS = authoring.ROOT / "notebooks"
 PAGE = (NOTEBOOKS / "symptoms.md").read_text(encoding="utf-8")
+CHEAT_SHEET = (NOTEBOOKS / "cheat_sheet.md").read_text(encoding="utf-8")
 ENTRY = re.compile(r"^### (`+) ?(.+?) ?\1\n\n(.+?)(?=\n#|\n\||\Z)", re.MULTILINE | re.DOTALL)
 LINK = r"\[([^\]]+)\]\((\w+\.ipynb)\)"
 PLACES = re.compile(rf"\b(shown|explained) in ({LINK}(?:(?:, | and ){LINK})*)", re.IGNORECASE)
@@ -80,6 +81,35 @@ def problems(message: str, text: str) -> list[str]:
 @pytest.mark.parametrize("message", ENTRIES)
 def test_an_entry_leads_to_a_section_that_has_it(message):
     assert problems(message, ENTRIES[message]) == []
+
+
+PRACTICES = re.findall(
+    r"^\| (.+?) \| (.+?) \| (.+?) \|$", CHEAT_SHEET.split("## Good practice")[1].split("## ")[0], re.MULTILINE
+)[2:]
+
+
+def problem_of_practice(by: str, proved: str) -> str:
+    """A command is proved where one of its names stands in the section; where it has none, the section exists."""
+    label, notebook = re.fullmatch(LINK, proved).groups()
+    texts = texts_of(label, notebook)
+    generic = {"torchrun", "python", "standalone"}
+    names = {name for code in re.findall(r"`([^`]+)`", by) for name in re.findall(r"[A-Za-z_][\w-]{5,}", code)} - generic
+    if not texts:
+        return f"there is no section {label} in {notebook}"
+    if names and not any(name.lower() in texts[0].lower() for name in names):
+        return f"section {label} of {notebook} has none of {sorted(names)}"
+    return ""
+
+
+@pytest.mark.parametrize(("do", "by", "proved"), PRACTICES)
+def test_a_practice_leads_to_the_section_that_proves_it(do, by, proved):
+    assert problem_of_practice(by, proved) == ""
+
+
+def test_a_practice_without_its_section_is_named():
+    assert len(PRACTICES) >= 12
+    assert "no section 5.9" in problem_of_practice("`SeedSequence`", "[5.9](05_sharding_data.ipynb)")
+    assert "has none of" in problem_of_practice("`no_such_name`", "[5.2](05_sharding_data.ipynb)")
 
 
 def test_there_are_at_least_sixty_messages_and_every_heading_is_read():
