@@ -3,6 +3,7 @@
 import os
 from datetime import timedelta
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # imported later, by an optimizer or DDP, it would keep the group alive past its end
@@ -25,7 +26,8 @@ class Regression(nn.Module):
 
 def micro_batches_of(rank, count):
     """`count` pairs (inputs, targets), other ones on each rank: float64, (4, 2) and (4,)."""
-    numbers = torch.randn(count, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(rank))
+    seed = int(np.random.SeedSequence([1, rank]).generate_state(1)[0])
+    numbers = torch.randn(count, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return [(one[:, :2], one[:, 2]) for one in numbers]
 
 

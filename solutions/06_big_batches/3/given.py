@@ -4,6 +4,7 @@ import contextlib
 import os
 from datetime import timedelta
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # imported later, by an optimizer or DDP, it would keep the group alive past its end
@@ -22,7 +23,7 @@ def make_model():
 
 def micro_batches_of(rank, lengths):
     """One micro-batch a list in `lengths`, with a line of each length in it: pairs (inputs, targets)."""
-    torch.manual_seed(100 + rank)
+    torch.manual_seed(int(np.random.SeedSequence([1, rank]).generate_state(1)[0]))
     batches = []
     for lines in lengths:
         inputs, targets = torch.randint(5, (len(lines), 8)), torch.randint(5, (len(lines), 8))
