@@ -92,8 +92,8 @@ def problem_of_practice(by: str, proved: str) -> str:
     """A command is proved where one of its names stands in the section; where it has none, the section exists."""
     label, notebook = re.fullmatch(LINK, proved).groups()
     texts = texts_of(label, notebook)
-    generic = {"torchrun", "python", "standalone"}
-    names = {name for code in re.findall(r"`([^`]+)`", by) for name in re.findall(r"[A-Za-z_][\w-]{5,}", code)} - generic
+    code = " ".join(re.findall(r"`([^`]+)`", by))
+    names = set(re.findall(r"[A-Za-z_][\w-]{5,}", code)) - {"torchrun", "python", "standalone"}
     if not texts:
         return f"there is no section {label} in {notebook}"
     if names and not any(name.lower() in texts[0].lower() for name in names):
