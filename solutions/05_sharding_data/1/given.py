@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-TOKENS, VOCABULARY, STEPS, BATCH = 20_000, 50, 60, 200
+TOKENS, VOCABULARY, STEPS, BATCH = 20_000, 50, 22, 200
 
 
 def make_data():
