@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from runpy import run_path
 
 import nbformat
 import pytest
@@ -21,6 +22,16 @@ WARM_UP = re.compile(r'^with warm_up\("([\d.]+[a-z])"', re.MULTILINE)
 def test_exercises_are_what_their_solutions_give():
     stale = [f"exercises/{path.name}" for path in authoring.stale_exercises()]
     assert not stale, f"{', '.join(stale)}: edited by hand, out of date or without a solution; run: make exercises"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_no_two_ranks_of_05_1_read_the_same_positions(ranks):
+    given = run_path(str(authoring.ROOT / "solutions" / "05_sharding_data" / "1" / "given.py"))
+    batch, tokens = given["BATCH"], given["TOKENS"] - given["TOKENS"] // 10
+    firsts = [
+        (step * ranks + rank) * batch % (tokens - batch) for step in range(given["STEPS"]) for rank in range(ranks)
+    ]
+    assert len(set(firsts)) == len(firsts), "its text says that every rank reads positions that no other rank reads"
 
 
 def unsolved_then_solved(exercise, solution):
