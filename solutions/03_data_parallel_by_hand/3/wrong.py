@@ -250,16 +250,18 @@ ANSWERS = (
             def finish_gradient_synchronization(self):
                 pass
     """),
-    WrongAnswer(
-        "sum_instead_of_mean", "does not divide by the number of ranks",
-        check="equals_one_process", says="2.00 times as large", edit="""
+    WrongAnswer(  # notebook 03 speaks of it, and leads here
+        "does_not_wait", "copies the buckets out without waiting for them",
+        check="equals_one_process", says="the gradient", edit="""
         -        self.module = module
         +        self.module, self.talks = module, True
                  for tensor in [*module.parameters(), *module.buffers()]:
                      dist.broadcast(tensor.detach(), src=0)
         -        self.talks = True
         @@
-        -            flat /= dist.get_world_size()
+        -        for handle, flat, bucket in self.under_way:
+        -            handle.wait()
+        +        for _, flat, bucket in self.under_way:
     """),
     WrongAnswer(
         "waits_in_the_hook", "calls the all-reduce in the hook without async_op: backward stands still until it is done",
