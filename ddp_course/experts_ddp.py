@@ -133,7 +133,9 @@ def train(config: ExpertsConfig) -> int:
         loss_sum, balance_sum = torch.zeros(2, device=world.device, dtype=torch.float64)
         # MoE 4/7: the balance loss is of the whole step. A single forward pass cannot know its later choices.
         choices = count_choices(model, batches, config, world.device) if accumulation_steps > 1 else None
-        for inputs, targets in batches:
+        for micro_step, (inputs, targets) in enumerate(batches):
+            if micro_step and loop.abandons_step():
+                break
             with autocast(config.precision, world.device):
                 loss = model(inputs, targets)
             if choices is None:
@@ -142,6 +144,8 @@ def train(config: ExpertsConfig) -> int:
             (loss / target_count + config.balance * balance).backward()
             loss_sum += loss.detach()
             balance_sum += balance.detach()
+        if loop.abandoned:
+            continue
         # MoE 5/7: all ranks' gradients of what they share are added. An expert's is complete: every token that chose it
         # came here, with the loss divided by the tokens of all. Only replicas of the expert have the rest.
         add_gradients(replicated, dist.group.WORLD)

@@ -139,6 +139,8 @@ def train(config: TrainConfig) -> int:
         loss_sum = torch.zeros((), device=world.device, dtype=torch.float64)
         target_count = windows.targets(step)  # of all ranks
         for micro_step in range(accumulation_steps):
+            if micro_step and loop.abandons_step():
+                break
             inputs, targets = next(batches)
             # DDP 4/6: only the last micro-batch needs an all-reduce; no_sync has to cover the forward pass as well.
             accumulates = micro_step < accumulation_steps - 1 and world.size > 1
@@ -148,6 +150,8 @@ def train(config: TrainConfig) -> int:
                 # DDP divides the sum of the ranks' gradients by the world size. We want the mean over the tokens.
                 scaler.scale(loss * (world.size / target_count)).backward()
             loss_sum += loss.detach()
+        if loop.abandoned:
+            continue
         scaler.unscale_(optimizer)  # the limit below is meant for true gradients, not for scaled ones
         gradient_norm = clip_grad_norm_(model.parameters(), config.gradient_clip or math.inf)
         scaler.step(optimizer)

@@ -4,14 +4,17 @@ import json
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
+import warm
 from training_runs import arguments, checkpoint, largest_gap, launch, metrics, train, train_here, train_in_turn
 
 from ddp_course import minigpt_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.launcher import RunStopped, torchrun
+from ddp_course.training import loop, stop_request
 
 STEPS = 6
 # Dropout makes the random numbers of every rank part of what must be restored.
@@ -42,6 +45,7 @@ def test_resuming_at_any_step_is_bit_equal(uninterrupted, tmp_path, step):
     run_dir = copy_up_to(uninterrupted[1], step, tmp_path / "run")
     printed = train_here(run_dir, *FLAGS, "--resume", "auto")
     assert f"resuming from {run_dir}/checkpoints/step_{step:06d}" in printed
+    assert f"first loss {metrics(run_dir)[1]:.4f}, last loss {metrics(run_dir)[STEPS]:.4f}" in printed
     same(run_dir, uninterrupted[1])
 
 
@@ -102,6 +106,54 @@ def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
     flags = ("--steps", step + 2, "--dropout", 0.1, "--validate-every", 0, "--checkpoint-every", 0)
     train_here(run_dir, *flags, "--resume", "auto")
     assert sorted(metrics(run_dir)) == list(range(1, step + 3))
+
+
+STOPPED_WITHIN_A_STEP = """
+import os, signal
+from ddp_course import minigpt_ddp
+from ddp_course.training import loop
+
+loop.LONGEST_SILENCE = 0
+asks, calls = loop.TrainingLoop.abandons_step, []
+
+def signalled(self):
+    calls.append(1)
+    if len(calls) == 8 and os.environ["RANK"] == "1":  # the second time in the third step
+        os.kill(os.getpid(), signal.SIGTERM)
+    return asks(self)
+
+loop.TrainingLoop.abandons_step = signalled
+minigpt_ddp.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
+"""
+
+
+def test_sigterm_within_a_long_step_does_not_wait_for_its_end(tmp_path):
+    """The step is given up and done again: the run is the uninterrupted one, dropout masks included."""
+    flags = (*FLAGS, "--micro-batch-size", 1, "--tokens-per-update", 8 * minigpt_ddp.PRESETS["tiny"].context)
+    (tmp_path / "stopped.py").write_text(STOPPED_WITHIN_A_STEP)
+    run = warm.ranks(tmp_path / "stopped.py", *arguments(tmp_path / "run", *flags), nproc=2, exit_code=75)
+    assert any("stopped after step 2: received SIGTERM" in line for line in run.lines[0])
+    assert max(metrics(tmp_path / "run")) == 2
+    train(tmp_path / "run", *flags, "--resume", "auto")
+    train(tmp_path / "whole", *flags)
+    same(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("seconds, asked", [(1.0, 4), (0.1, 1)])
+def test_a_long_step_asks_every_two_seconds_and_a_short_one_once(tmp_path, monkeypatch, seconds, asked):
+    """By a clock that goes on in each forward pass alone, of which a step has eight."""
+    now, requests, forward = [0.0], [], minigpt_ddp.autocast
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def later(*arguments):
+        now[0] += seconds
+        return forward(*arguments)
+
+    monkeypatch.setattr(minigpt_ddp, "autocast", later)
+    flags = ("--micro-batch-size", 1, "--tokens-per-update", 8 * minigpt_ddp.PRESETS["tiny"].context)
+    monkeypatch.setattr(stop_request.StopRequest, "asked", lambda self: bool(requests.append(1)))
+    train_here(tmp_path, *flags, "--steps", 3, "--validate-every", 0, "--checkpoint-every", 0)
+    assert len(requests) == 8 + 2 * asked  # in the first step nobody knows yet how long it takes
 
 
 def test_a_time_budget_stops_all_ranks_at_the_same_step(tmp_path):

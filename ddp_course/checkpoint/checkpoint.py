@@ -189,24 +189,29 @@ def set_aside_later_than(run_dir: Path, step: int) -> None:
                 (run_dir / TENSORS / path.name).rename(run_dir / TENSORS / aside.name)
 
 
-def gather_random_states(world: World) -> list[dict]:
-    """The random-number states of every rank, in order of rank (collective: call it on all ranks)."""
+def random_state(device: torch.device) -> dict:
+    """The states of this process's random-number generators."""
     version, internal, gauss = random.getstate()
     _, words, *numpy = np.random.get_state()
-    own = {
+    state = {
         "torch": torch.get_rng_state(),
         "python": [version, list(internal), gauss],
         "numpy": [torch.from_numpy(words.astype(np.int64)), *numpy],
     }
-    if world.device.type == "cuda":
-        own["cuda"] = torch.cuda.get_rng_state(world.device)
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def gather_random_states(world: World) -> list[dict]:
+    """The random-number states of every rank, in order of rank (collective: call it on all ranks)."""
     states: list[dict] = [{} for _ in range(world.size)]
-    dist.all_gather_object(states, own)
+    dist.all_gather_object(states, random_state(world.device))
     return states
 
 
 def restore_random_state(state: dict, device: torch.device) -> None:
-    """Put this process's random-number generators back to one rank's entry of `gather_random_states`."""
+    """Put this process's random-number generators back to what `random_state` returned."""
     torch.set_rng_state(state["torch"])
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))

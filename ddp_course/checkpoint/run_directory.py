@@ -69,6 +69,13 @@ class RunDirectory:
         finite = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in record.items()}
         self._append(METRICS, json.dumps(finite, allow_nan=False) + "\n")
 
+    def first_record(self) -> dict[str, float]:
+        """What a run that goes on has logged of its first step; {} for a new run, or where the file is not."""
+        if (self.path / METRICS).exists():
+            with open(self.path / METRICS, "rb") as file:
+                return next((record for record in map(parse, file) if record.get("loss") is not None), {})
+        return {}
+
     def add_sample(self, step: int, text: str) -> None:
         """Append a text that the model wrote after `step` updates."""
         self._append(SAMPLES, f"=== after {step} updates ===\n{text}\n")

@@ -4,7 +4,13 @@
     if not loop.begin(checkpoint, settings):
         return 0
     for step in loop.steps(unit="tokens", per_step=config.tokens_per_update):
-        ...                                                # forward, backward, clip, optimizer.step()
+        for micro_step in range(accumulation_steps):
+            if micro_step and loop.abandons_step():
+                break
+            ...                                            # forward, backward
+        if loop.abandoned:
+            continue
+        ...                                                # clip, optimizer.step()
         [total] = loop.sum_over_ranks(loss_sum)
         loop.report(loss_sum, loss=total / target_count)
         loop.save_and_validate(lambda: {"loss": validate(model)})
@@ -14,6 +20,7 @@
 A trainer writes the step itself. Every method is collective: all ranks call it.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,12 +28,15 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ddp_course.checkpoint import checkpoint
 from ddp_course.checkpoint.run_directory import RunDirectory
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import sum_over_ranks
 from ddp_course.training.progress import Progress
 from ddp_course.training.settings import RunSettings
 from ddp_course.training.stop_request import StopRequest
+
+LONGEST_SILENCE = 2.0  # seconds of a step after which the ranks ask each other whether one has to stop
 
 
 class State(Protocol):
@@ -49,6 +59,8 @@ class TrainingLoop:
         self._config, self._state = config, state
         self._settings: dict[str, object] = {}
         self._previous_step, self._stopping = 0, False
+        self.abandoned = False  # the current step, which a stop request has cut off
+        self._micro_steps, self._ask_every = 0, 1
 
     def begin(
         self,
@@ -89,15 +101,34 @@ class TrainingLoop:
         )
         self._stop_request = StopRequest(self._world, self._config)
         while self.step < self._config.steps and not self._stopping:
-            self._previous_step = self.step
+            self._previous_step, self._micro_steps = self.step, 0
+            self._step_began, self._random_state = time.monotonic(), checkpoint.random_state(self._world.device)
             yield self.step
         self.progress.close()
 
     def sum_over_ranks(self, *values: float | Tensor) -> list[float]:
         """The sum of each value, as `sync.sum_over_ranks`; the same all-reduce asks whether a rank has to stop."""
-        *sums, requests = sum_over_ranks(self._world, *values, self._stop_request.asked())
+        seconds = time.monotonic() - self._step_began
+        *sums, requests, seconds = sum_over_ranks(self._world, *values, self._stop_request.asked(), seconds)
         self._stopping = requests > 0
+        # The same sum on all ranks, so that all ask before the same micro-batch.
+        self._ask_every = max(1, int(LONGEST_SILENCE * self._world.size * (self._micro_steps + 1) / seconds))
         return sums
+
+    def abandons_step(self) -> bool:
+        """Whether a rank has to stop before this step is complete. It is then saved as it was before the step.
+
+        Called before each micro-batch but the first; asks the ranks about every LONGEST_SILENCE seconds, and not at
+        all in a shorter step. The random states go back to where the step began: the resumed run does it again.
+        """
+        self._micro_steps += 1
+        if self._micro_steps % self._ask_every == 0:
+            [requests] = sum_over_ranks(self._world, self._stop_request.asked())
+            if requests:
+                self._stopping = self.abandoned = True
+                checkpoint.restore_random_state(self._random_state, self._world.device)
+                self.save()
+        return self.abandoned
 
     def passes(self, every: int, step: int | None = None) -> bool:
         """Whether the current step, or those up to the end of `step`, include a multiple of `every`; 0: never.

@@ -18,7 +18,7 @@ from ddp_course.training.trackers import trackers_of
 class Progress:
     """Logs reduced numbers to the run directory, to the trackers that were asked for, and to the terminal, from rank 0.
 
-    `first`, `last` and `validated` hold the numbers of the first step, of the last one and of the last validation.
+    `first`, `last` and `validated` hold the numbers of the run's first step, its last one and its last validation.
     `shown` names the numbers of a step that the terminal shows. A step takes `per_step` of `unit` (tokens,
     pairs), over all ranks: `per_second` is how many of them a second went through since the last entry.
     `peak`, where it is known, is how many would go through if the GPUs did nothing but matrix products at full speed:
@@ -39,7 +39,7 @@ class Progress:
     ) -> None:
         self._run, self._last_step = run, config.steps
         self._per_step, self._unit, self._log_every, self._shown = per_step, unit, config.log_every, shown
-        self.first: dict[str, float] = {}
+        self.first = run.first_record()
         self.last: dict[str, float] = {}
         self.validated: dict[str, float] = {}
         self.per_second = 0.0

@@ -16,10 +16,10 @@ TIME_IS_UP = "the time budget is spent"
 
 
 class StopRequest:
-    """Turns SIGTERM and SIGINT into a question that the training loop asks once per step.
+    """Turns SIGTERM and SIGINT into a question that the training loop asks in every step, in a long one again.
 
     A handler that saved or exited by itself would leave the other ranks in the middle of a collective. So the
-    handler notes the request; the loop sums `asked()` over the ranks, and all of them leave after the same step.
+    handler notes the request; the loop sums `asked()` over the ranks, and all of them leave at the same place.
     """
 
     def __init__(self, world: World, config: RunSettings) -> None:
