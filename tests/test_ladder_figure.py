@@ -42,15 +42,20 @@ def test_what_is_beyond_its_tolerance_stands_out():
     assert [row for _, row, face in marks(figure) if face == BROKEN] == [1]
     coloured = [label.get_text() for label in figure.axes[0].get_yticklabels() if label.get_color() == BROKEN]
     assert coloured == ["norm"]
-    assert headline(RECORDS) == "2 of 3 rungs are within their tolerance at 1 and 2 processes; norm is not"
+    assert headline(RECORDS) == "2 of 3 rungs are equal at 1 and 2 processes; norm is different"
+
+
+def test_what_is_only_bounded_is_not_counted_as_equal():
+    bounded = record("bf16", 1e-3, tolerance=1e-2) | {"expected": "bounded"}
+    assert headline([*RECORDS, bounded]) == "2 of 4 rungs are equal at 1 and 2 processes, 1 bounded; norm is different"
 
 
 def test_many_mistakes_are_counted_in_the_title():
     """Each is a rung that has to be apart; one that was not expected is named."""
     mistakes = [record(f"mistake {number}", 1e-2) | {"as_expected": True} for number in range(4)]
-    assert headline([*RECORDS[:2], *mistakes]).endswith("at 1 and 2 processes; 4 are not, as expected")
+    assert headline([*RECORDS[:2], *mistakes]).endswith("at 1 and 2 processes; 4 are different, as expected")
     mistakes[2]["as_expected"] = False
-    assert headline([*RECORDS[:2], *mistakes]).endswith("4 are not, not expected: mistake 2")
+    assert headline([*RECORDS[:2], *mistakes]).endswith("4 are different, not expected: mistake 2")
 
 
 @pytest.mark.parametrize("gap", [float("inf"), 1e9])

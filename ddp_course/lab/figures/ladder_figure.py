@@ -38,11 +38,14 @@ def headline(records: list[dict]) -> str:
     apart = sorted({record["rung"] for record in beyond})
     sizes = sorted({record["world_size"] for record in records})
     several = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
-    tail = f"; {' and '.join(apart)} {'is' if len(apart) == 1 else 'are'} not" if apart else ""
+    bounded = {record["rung"] for record in records if record.get("expected") == "bounded"} - set(apart)
+    some = f", {len(bounded)} bounded" if bounded else ""
+    tail = f"; {' and '.join(apart)} {'is' if len(apart) == 1 else 'are'} different" if apart else ""
     if len(apart) > NAMED:
         unasked = sorted({record["rung"] for record in beyond if not record.get("as_expected")})
-        tail = f"; {len(apart)} are not, {'not expected: ' + ', '.join(unasked) if unasked else 'as expected'}"
-    return f"{len(names) - len(apart)} of {len(names)} rungs are within their tolerance at {several} processes{tail}"
+        tail = f"; {len(apart)} are different, {'not expected: ' + ', '.join(unasked) if unasked else 'as expected'}"
+    equal = len(names) - len(apart) - len(bounded)
+    return f"{equal} of {len(names)} rungs are equal at {several} processes{some}{tail}"
 
 
 def ladder(records: list[dict], title: str | None = None):
