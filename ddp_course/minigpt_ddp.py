@@ -52,7 +52,7 @@ from ddp_course.training.throughput import peak_per_second
 
 @dataclass(frozen=True)
 class TrainConfig(PretrainingConfig):
-    """Pre-train MiniGPT. The same flags mean the same training run at any number of processes."""
+    """Pre-train MiniGPT. The same flags mean the same run at any number of processes, if --precision names a format."""
 
     preset: Literal["laptop", "tiny", "gpt2"] = "laptop"
     """A named set of values; every other flag changes it. tiny: seconds. laptop: minutes. gpt2: GPUs."""
@@ -121,9 +121,7 @@ def train(config: TrainConfig) -> int:
     # DDP 2/6: the wrapper copies rank 0's weights to all and averages the gradients in every backward pass.
     window = torch.zeros(config.micro_batch_size, config.context, dtype=torch.int64, device=world.device)
     with autocast(precision, world.device):
-        ddp_model = wrap(world, model, window, window)
-    if config.compile:
-        ddp_model.compile()
+        ddp_model = wrap(world, torch.compile(model) if config.compile else model, window, window)
     world.say(
         f"{parameter_count(model_config):,} parameters; {len(tokens.train):,} training tokens{windows.described}; "
         f"{precision} on {world.device}\n{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x "
