@@ -20,12 +20,13 @@ from pathlib import Path
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
 from ddp_course.base.parser import Parser
+from ddp_course.grader.answer_record import JobRecord
 from ddp_course.grader.exercises import load, names
 from ddp_course.grader.judge import grade
 from ddp_course.grader.progress import note
 from ddp_course.grader.verdict import Hint, NotPassed, Verdict
 
-__all__ = ["check", "given", "hint", "load", "main", "names"]
+__all__ = ["check", "given", "hint", "load", "main", "names", "run_variants"]
 
 STRICT_VARIABLE = "DDP_COURSE_STRICT"
 BAD_COMMAND = 64  # as in sysexits.h; argparse's own 2 means "not attempted" here
@@ -49,6 +50,12 @@ def check(name: str, path: str | Path | None = None, *, strict: bool | None = No
     if strict and not verdict.passed:
         raise NotPassed(verdict)
     return verdict
+
+
+def run_variants(name: str, script: str | Path) -> list[JobRecord]:
+    """Run the variants of the broken script of question `name`; returns what the ranks of each did."""
+    exercise = load(name)
+    return exercise.run(script, exercise.module("checks").BROKEN)
 
 
 def hint(name: str) -> Hint:
