@@ -18,10 +18,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from ddp_course.base.intervals import resampled, wilson_interval
 from ddp_course.checkpoint import best_checkpoint
 from ddp_course.checkpoint.run_directory import open_run
 from ddp_course.checkpoint.training_state import TrainingState
@@ -35,7 +37,6 @@ from ddp_course.distributed.sync import assert_same_value, from_rank_0, sum_over
 from ddp_course.models.minigpt import set_attention
 from ddp_course.models.reward import FrozenBackbone, RewardHead, feature_count
 from ddp_course.post_training.backbones import fingerprint, load_backbone, prepare_backbone
-from ddp_course.post_training.interval import wilson_interval
 from ddp_course.post_training.reward_config import PRESETS, RewardConfig
 from ddp_course.post_training.reward_model import RewardModel
 from ddp_course.training.command_line import run
@@ -92,7 +93,7 @@ def train(config: RewardConfig) -> int:
     settings = asdict(arithmetic) | {"backbone": backbone.name, "pairs_folder": str(folder)}
     if not loop.begin(checkpoint, settings, {"tokenizer_state": backbone.tokenizer_state}):
         return 0
-    best = from_rank_0(world, lambda: best_checkpoint.settle(run_directory.path, "val_accuracy"))
+    best = from_rank_0(world, lambda: best_checkpoint.settle(run_directory.path, "val_loss"))
 
     # REWARD 2/5: DDP around the head, and around nothing else: it refuses a module without anything to train.
     ddp_head = wrap(world, head, torch.zeros(1, head.norm.normalized_shape[0]).to(head.reward.weight))
@@ -105,6 +106,7 @@ def train(config: RewardConfig) -> int:
         f"the end off {cut} of the held-out completions"
     )
     # The backbone is frozen, so this rank's share of the held-out pairs is read once, when it is first needed.
+    sources = source_numbers(held_out)
     held_out_features = functools.cache(lambda: features_of(model, held_out[world.rank :: world.size]))
     for step in loop.steps(unit="pairs", per_step=config.pairs_per_update, shown=("loss", "accuracy")):
         learning_rate = config.learning_rate_at(step)
@@ -142,12 +144,13 @@ def train(config: RewardConfig) -> int:
             learning_rate=learning_rate,
             grad_norm=gradient_norm.item(),
         )
-        validated = loop.save_and_validate(lambda: validate(head, held_out_features(), world))
-        # More steps are not always better: the file `best` names the checkpoint that judged these pairs best.
-        if validated and validated["accuracy"] > best:
-            best = validated["accuracy"]
+        validated = loop.save_and_validate(lambda: validate(head, held_out_features(), sources, world))
+        # More steps are not always better: the file `best` names the checkpoint with the lowest held-out loss. The
+        # accuracy counts each pair as right or wrong, so among few pairs its highest value is mostly chance.
+        if validated and validated["loss"] < best:
+            best = validated["loss"]
             loop.save()
-            from_rank_0(world, lambda: best_checkpoint.settle(run_directory.path, "val_accuracy"))
+            from_rank_0(world, lambda: best_checkpoint.settle(run_directory.path, "val_loss"))
 
     assert_replicas_equal(world, head)
     backbone.model.assert_frozen()
@@ -160,7 +163,7 @@ def train(config: RewardConfig) -> int:
         print(
             f"\npair accuracy on held-out files {validated['accuracy']:.3f} (95 % interval {low:.3f} to {high:.3f}, "
             f"{validated['pairs']:,.0f} pairs), {loop.progress.per_second:,.0f} pairs/s\n"
-            f"the backbone's likelihood alone {validated['baseline']:.3f}; the best checkpoint {best:.3f}",
+            f"the backbone's likelihood alone {validated['baseline']:.3f}; the lowest held-out loss {best:.3f}",
             flush=True,
         )
         for pair in held_out[: config.sample_pairs]:
@@ -219,11 +222,12 @@ def margins_of(head: torch.nn.Module, features: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def validate(head: RewardHead, features: Tensor, world: World) -> dict[str, float]:
+def validate(head: RewardHead, features: Tensor, sources: Tensor, world: World) -> dict[str, float]:
     """Loss, accuracy and margin of held-out pairs, each pair counted once; the same at any world size.
 
     baseline: the share that needs no head, where the backbone finds the chosen text likelier, by the mean over its
-    tokens. gained: the share that the head ranks correctly and the baseline does not; lost: the reverse.
+    tokens. gained: the share that the head ranks correctly and the baseline does not; lost: the reverse. gain_low and
+    gain_high: the interval of gained - lost. sources: of each held-out pair, the number of the file it comes from.
     """
     margins = margins_of(head, features)
     right = margins > 0
@@ -232,7 +236,21 @@ def validate(head: RewardHead, features: Tensor, world: World) -> dict[str, floa
     names = ("loss", "accuracy", "margin", "baseline", "gained", "lost")
     values = (-F.logsigmoid(margins), right, margins, likelier, right & ~likelier, likelier & ~right)
     *sums, count = sum_over_ranks(world, *(value.sum() for value in values), len(margins))
-    return dict(zip(names, (total / count for total in sums), strict=True)) | {"pairs": count}
+    # Pairs of one file are alike, so the interval resamples files: their sums and counts, over all ranks.
+    by_source = torch.zeros(2, int(sources.max()) + 1, dtype=torch.float64, device=margins.device)
+    gains = right.double() - likelier.double()
+    own = sources[world.rank :: world.size].to(margins.device)
+    by_source.index_add_(1, own, torch.stack([gains, torch.ones_like(gains)]))
+    dist.all_reduce(by_source)
+    gain = resampled(*by_source.cpu().numpy(), draws=1000)
+    interval = {"gain_low": gain.low, "gain_high": gain.high}
+    return dict(zip(names, (total / count for total in sums), strict=True)) | interval | {"pairs": count}
+
+
+def source_numbers(pairs: list[Pair]) -> Tensor:
+    """The number of each pair's source, from 0; a pair without one is a source of its own."""
+    numbers: dict[str | int, int] = {}
+    return torch.tensor([numbers.setdefault(pair.source or place, len(numbers)) for place, pair in enumerate(pairs)])
 
 
 def scored(model: RewardModel, pair: Pair) -> str:

@@ -45,7 +45,8 @@ def make_pairs(folder: Path, train: int = 60, held_out: int = 24, learnable: boo
         for n in range(count):
             prompt = text("abcdef(=", 40) + "\n" + ("x = 1\n" if n % 3 else "")  # two of three end in a crowded line
             small, large = ("abcdefgh", "ABCDEFGH") if learnable else ("abcABC+()", "abcABC+()")
-            pairs.append(Pair(prompt, text(small, 20) + "1", text(large, 20) + "2", f"kind {n % 2}"))
+            source = f"file {n % 5}" if n % 2 else ""
+            pairs.append(Pair(prompt, text(small, 20) + "1", text(large, 20) + "2", f"kind {n % 2}", source))
         write_pairs(folder / name, pairs)
     return folder
 

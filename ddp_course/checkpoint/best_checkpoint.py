@@ -14,16 +14,16 @@ from ddp_course.checkpoint.run_folder import CHECKPOINTS, METRICS
 
 
 def settle(run_dir: Path, key: str) -> float:
-    """Let `best` name the checkpoint whose step has the highest `key` in the metrics; of equals, the earliest.
+    """Let `best` name the checkpoint whose step has the lowest `key` in the metrics; of equals, the earliest.
 
-    Call it on one rank, once the run's folder has been begun. Returns that value; -inf if no whole checkpoint has one.
+    Call it on one rank, once the run's folder has been begun. Returns that value; inf if no whole checkpoint has one.
     """
     values = values_of(run_dir, key)
     steps = [path for path in checksums.newest_first(run_dir / CHECKPOINTS) if checksums.step_of(path) in values]
     whole = [path for path in reversed(steps) if checkpoint.problem(path) is None]
     if not whole:
-        return -math.inf
-    best = max(whole, key=lambda path: values[checksums.step_of(path)])
+        return math.inf
+    best = min(whole, key=lambda path: values[checksums.step_of(path)])
     checkpoint.name_as(run_dir, checkpoint.BEST, best)
     return values[checksums.step_of(best)]
 

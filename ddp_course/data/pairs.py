@@ -28,17 +28,21 @@ PAIRS_PER_FILE = 16  # at most, while there are files enough
 HELD_OUT = 20  # every 20th prompt of a single JSONL file is held out for validation
 LONGEST_LINE = 16 << 20  # bytes
 NOTHING: Mapping[str, object] = {}
-VERSION = 3  # of the pairs made from a corpus: raising it makes cached pairs stale
+VERSION = 4  # of the pairs made from a corpus: raising it makes cached pairs stale
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A preference pair. `kind` names the breakage that made the rejected completion; it may be empty."""
+    """A preference pair. `kind` names the breakage that made the rejected completion; it may be empty.
+
+    `source` names the file that it comes from: pairs of one file are alike. It may be empty, too.
+    """
 
     prompt: str
     chosen: str
     rejected: str
     kind: str = ""
+    source: str = ""
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -73,7 +77,7 @@ def make_pairs(documents: Iterable[str], count: int, seed: int, per_file: int = 
             breakage = break_block(block, rng)
             if breakage and made < count:
                 made += 1
-                yield Pair(block.preceding, block.text, breakage[1], breakage[0])
+                yield Pair(block.preceding, block.text, breakage[1], breakage[0], f"document {number}")
         if made == count:
             return
 
@@ -173,7 +177,7 @@ def _pair(line: bytes) -> Pair:
     for name in ("prompt", "chosen", "rejected"):
         if name not in record:
             raise ValueError(f"{name!r} is missing; there is {', '.join(record) or 'nothing'}")
-    pair = Pair(**{name: record.get(name, "") for name in ("prompt", "chosen", "rejected", "kind")})
+    pair = Pair(**{name: record.get(name, "") for name in ("prompt", "chosen", "rejected", "kind", "source")})
     for name, text in asdict(pair).items():
         if not isinstance(text, str):
             raise ValueError(f"{name!r} should be a text, found {type(text).__name__}")

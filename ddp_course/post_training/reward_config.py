@@ -48,15 +48,20 @@ class RewardConfig(RunSettings):
     sample_pairs: NonNegativeInt = 3
     """Held-out pairs to show with their rewards at the end."""
 
-    weight_mode: density.Mode = "mean"
-    """How a pair's weight enters the loss. none: not at all. mean: as a share of the global batch's weight. sum: as it
-    is, so that a heavy batch takes a larger step."""
+    weight_mode: density.Mode = "none"
+    """How a pair's weight enters the loss. none: not at all (notebook 18 found no gain from weights). mean: as a share
+    of the global batch's weight. sum: as it is, so that a heavy batch takes a larger step."""
     weights: str = "computed"
     """computed (1 / how many training prompts end in a line of the same shape), or a JSON file {md5: weight}."""
     weight_cap: Annotated[float, FINITE, Bound("at least 1, the average", lambda value: value >= 1)] | None = 3.0
     """No pair counts more than this many average ones; None: no limit."""
     most_misses: Share = 0.01
     """Share of prompts that may be missing in the file of weights."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights != "computed" and self.weight_mode == "none":
+            raise ValueError(f"--weights {self.weights} has no effect with --weight-mode none; give mean or sum")
 
 
 PRESETS = {
