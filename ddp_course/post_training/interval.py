@@ -1,4 +1,4 @@
-"""The interval of a mean over seeds, as a pair of ends; `ddp_course.base.intervals` has it with its mean and p-value."""
+"""The interval of a mean over seeds as a pair of ends; `base.intervals` also gives its mean and p-value."""
 
 from collections.abc import Sequence
 
