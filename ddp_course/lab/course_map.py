@@ -34,7 +34,7 @@ ANSWERS = {
     "10": "What does the whole trainer look like, and how is it proved equal?",
     "10b": "**How do I convert my own script?**",
     "11": "Why does it hang or crash, and on which rank?",
-    "11b": "Why does it never start, and what do the messages mean?",
+    "11b": "How do I stop one rank in a debugger? And why does a job never start?",
     "12": "The loss falls and the run is wrong: how would I know?",
     "13": "What if a rank is killed, or a node joins or leaves?",
     "14": "Where does the time of a step go? Profiles, overlap, stragglers",
