@@ -30,7 +30,7 @@ FUZZ_SECONDS ?= 600
 NOW := $(shell date +%Y%m%d-%H%M%S)
 RUN ?= runs/minigpt-$(NOW)
 
-.PHONY: help train skeleton speedrun smoke test test-weekly test-torch fuzz chaos lab notebooks exercises bench gpu gpu-required lint kill-matrix doctor-matrix pins
+.PHONY: help train skeleton speedrun smoke test test-weekly test-torch fuzz chaos lab notebooks exercises bench gpu gpu-required lint kill-matrix doctor-matrix site pins
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -106,6 +106,15 @@ kill-matrix: $(READY)  ## which check of the grader catches which wrong answer
 doctor-matrix: $(READY)  ## which verdict the doctor gives on which script
 	$(BIN)/python doctor/tests/cases.py $(ARGS)
 	$(BIN)/python doctor/tests/check_cases.py $(ARGS)
+
+SITE_READY := $(VENV)/.installed-site
+site: $(SITE_READY)  ## the course as a web site in build/site, from what is committed
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -c site . build/site
+	@echo "built build/site/index.html"
+
+$(SITE_READY): $(READY)
+	@$(PIP) $(PINNED) -r requirements/site.txt
+	@touch $@
 
 pins: $(READY)  ## pin anew what is installed, with hashes, in requirements/
 	$(PYTHON) -m venv --clear .venv-pins

@@ -7,6 +7,7 @@ torch.txt      PyPI's build of torch, with what it needs beside it on Linux: CUD
 course.txt     everything else that .[dev] needs
 peers.txt      what they can compare with on a GPU
 wandb.txt      what --wandb needs; nothing installs it by itself
+site.txt       what make site needs
 
 The versions that stand here stay, unless pyproject.toml excludes them; delete a block, or a file, to renew it.
 torch-cpu.txt is kept with the version of torch, so only a new version of torch asks its index.
@@ -25,8 +26,9 @@ HEADERS = {
     "course": "# Everything else that the course needs, with its tests and its authors' tools.\n",
     "peers": "# Kernels to compare with on a GPU; nothing installs them by itself.\n",
     "wandb": "# Weights & Biases, for --wandb; nothing installs it by itself.\n",
+    "site": "# Sphinx and what else make site needs.\n",
 }
-EXTRAS = ("peers", "wandb")  # each file holds what its extra needs beside the course
+EXTRAS = ("peers", "wandb", "site")  # each file holds what its extra needs beside the course
 
 
 def blocks(text: str) -> dict[str, str]:

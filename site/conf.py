@@ -1,0 +1,67 @@
+"""The course as a web site: the committed notebooks with their outputs. Nothing is executed, nothing is fetched.
+
+make site builds it into build/site.
+"""
+
+from docutils.nodes import SkipNode
+from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+
+from ddp_course.lab.course_map import ANSWERS, PARTS, lessons
+
+project = "Multi-process PyTorch training, from one process to a cluster"
+html_title = "DDP, from one process to a cluster"
+extensions = ["myst_nb", "sphinx_copybutton"]
+root_doc = "site/index"
+include_patterns = [
+    "site/*.md", "notebooks/*.ipynb", "notebooks/*.md", "exercises/*.ipynb", "solutions/*.ipynb", "docs/*.md",
+    "ARCHITECTURE.md", "benchmarks/RESULTS.md", "doctor/README.md",
+]  # fmt: skip
+nb_execution_mode = "off"
+nb_merge_streams = True
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4  # for links such as 04_ddp.ipynb#4-6-...
+html_theme = "furo"
+html_copy_source = False
+html_extra_path = ["root"]  # the address without a path leads to the first page
+html_theme_options = {"light_css_variables": {"mystnb-source-bg-color": "#f6f6f6"}}
+nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
+html_show_sphinx = False
+
+
+def contents(app: Sphinx, name: str, source: list[str]) -> None:
+    """Writes the notebooks, with what each answers, into the first page."""
+    if name != root_doc:
+        return
+    rows, trees = ["| | notebook | what it answers |", "|---|---|---|"], {}
+    for number, title, path, exercises in lessons():
+        if number in PARTS:
+            part = trees.setdefault(PARTS[number], [])
+            rows.append(f"| | **{PARTS[number]}** | |")
+        rows.append(f"| {number} | [{title}](../notebooks/{path.name}) | {ANSWERS[number]} |")
+        part.append(f"{number} {title} <../notebooks/{path.stem}>")
+        if exercises:
+            part.append(f"{number} exercises <../exercises/{exercises.stem}>")
+    trees["Solutions"] = [f"{path.stem[:2]} solutions <../solutions/{path.stem}>" for *_, path in lessons() if path]
+    for part, entries in trees.items():
+        rows.append("\n".join(["", "```{toctree}", ":hidden:", f":caption: {part}", "", *entries, "```"]))
+    source[0] = source[0].replace("{{ map }}", "\n".join(rows))
+
+
+def inline_math(self, node) -> None:
+    """As MathML, which browsers draw without JavaScript."""
+    self.body.append(convert(node.astext()))
+    raise SkipNode
+
+
+def block_math(self, node) -> None:
+    self.body.append(f"<div>{convert(node.astext(), display='block')}</div>")
+    raise SkipNode
+
+
+def setup(app: Sphinx) -> None:
+    app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
+    app.connect("source-read", contents)
+
+
+html_math_renderer = "mathml"
