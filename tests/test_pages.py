@@ -64,7 +64,7 @@ def test_a_notebook_has_the_words_and_the_errors_that_lead_to_it(notebook):
 
 def test_ddp_is_seen_training_within_ten_cells_and_500_words():
     cells = read_notebook(ROOT / "notebooks" / "00_your_lab.ipynb").cells
-    cells = [cell for cell in cells if cell.id != "course-setup"]  # it is folded, and does nothing on a reader's machine
+    cells = [cell for cell in cells if cell.id != "course-setup"]  # it is folded on every page
     [number, *_] = [number for number, cell in enumerate(cells) if 'torchrun("scripts/00_ddp.py"' in cell.source]
     before = " ".join(cell.source for cell in cells[:number] if cell.cell_type == "markdown")
     assert number < 10 and len(before.split()) < 500
