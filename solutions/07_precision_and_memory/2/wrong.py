@@ -38,7 +38,7 @@ ANSWERS = (
     WrongAnswer(
         "detector_stops_with_rank_0", "the detector goes through rank 0's history and no further",
         check="the_detector_finds_the_step", says="rank 0 left after two steps): where_replicas_part returned None",
-        on="inf_found_by_hand",
+        on="detector_close_is_equal",
         edit="""
          from torch.nn.functional import linear
         +
@@ -51,17 +51,9 @@ ANSWERS = (
         +            return step
         +    return None
         @@
-        -        weight.grad /= scaler.get_scale()
-        -        if weight.grad.isfinite().all():
-        -            optimizer.step()
-        -        else:
-        -            scaler.update(scaler.get_scale() / 2)
-        +        scaler.step(optimizer)
-        +        scaler.update()
-        @@
         -def where_replicas_part(train, batches, scale):
         -    histories = [None] * dist.get_world_size()
-        -    dist.all_gather_object(histories, [repr(entry) for entry in train(batches, scale)])
+        -    dist.all_gather_object(histories, [f"{w[0]:.6f} {w[1]:.6f} {s}" for w, s in train(batches, scale)])
         -    for step in range(max(map(len, histories))):
         -        if len({history[step] if step < len(history) else None for history in histories}) > 1:
         -            return step
@@ -90,44 +82,32 @@ ANSWERS = (
     """),
     WrongAnswer(
         "replaces_inf", "replaces what is not finite by zero before averaging",
-        check="an_overflow_moves_nobody", says="a step with an overflow is no step", on="inf_found_by_hand",
+        check="an_overflow_moves_nobody", says="a step with an overflow is no step", on="detector_close_is_equal",
         edit="""
                  scaler.scale(loss).backward()
         +        weight.grad.nan_to_num_(0.0, 0.0, 0.0)
         @@
-        -        weight.grad /= scaler.get_scale()
-        -        if weight.grad.isfinite().all():
-        -            optimizer.step()
-        -        else:
-        -            scaler.update(scaler.get_scale() / 2)
-        +        scaler.step(optimizer)
-        +        scaler.update()
+        -    dist.all_gather_object(histories, [f"{w[0]:.6f} {w[1]:.6f} {s}" for w, s in train(batches, scale)])
+        +    dist.all_gather_object(histories, [repr(entry) for entry in train(batches, scale)])
     """),
     WrongAnswer(
         "unrepaired", "each rank looks at its own loss",
         check="the_ranks_stay_equal", says="after step 3 the scale on rank 1: 1024.0, on rank 0: 512.0",
-        on="inf_found_by_hand",
+        on="replaces_inf",
         edit="""
-        -        weight.grad /= scaler.get_scale()
-        -        if weight.grad.isfinite().all():
-        -            optimizer.step()
-        -        else:
-        -            scaler.update(scaler.get_scale() / 2)
+        -        weight.grad.nan_to_num_(0.0, 0.0, 0.0)
+        @@
+        -        scaler.step(optimizer)
+        -        scaler.update()
         +        if torch.isfinite(loss):
         +            scaler.step(optimizer)
         +            scaler.update()
     """),
     WrongAnswer(
         "update_outside", "steps by its own loss, but updates the scaler always",
-        state="crashed", check="raises", says="No inf checks were recorded prior to update", on="inf_found_by_hand",
+        state="crashed", check="raises", says="No inf checks were recorded prior to update", on="unrepaired",
         edit="""
-        -        weight.grad /= scaler.get_scale()
-        -        if weight.grad.isfinite().all():
-        -            optimizer.step()
-        -        else:
-        -            scaler.update(scaler.get_scale() / 2)
-        +        if torch.isfinite(loss):
-        +            scaler.step(optimizer)
+        -            scaler.update()
         +        scaler.update()
     """),
     WrongAnswer(

@@ -69,93 +69,49 @@ ANSWERS = (
     """),
     WrongAnswer(
         "only_rank_0_returns", "returns the dict on rank 0",
-        check="all_ranks_have_one_dict", says="rank 1 returned None",
+        check="all_ranks_have_one_dict", says="rank 1 returned None", on="mean_of_perplexities",
         edit="""
-         from torch.nn.utils.rnn import pad_sequence
-        +
-        +
-        +@torch.no_grad()
+        -    own = torch.stack([(sums[0] / sums[1]).exp().nan_to_num(), (sums[1] > 0).double()])
+        -    dist.all_reduce(own)
         @@
-        -    with torch.no_grad():
-        -        for first in range(0, len(mine), batch_size):
-        -            batch = mine[first : first + batch_size]
-        -            inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
-        -            targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
-        -            sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
-        +    for first in range(0, len(mine), batch_size):
-        +        batch = mine[first : first + batch_size]
-        +        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
-        +        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
-        +        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
-        @@
-        -    return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
+        -    return {"loss": loss, "perplexity": (own[0] / own[1]).item(), "tokens": int(sums[1])}
         +    if dist.get_rank() == 0:
         +        return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
     """),
     WrongAnswer(
         "packs_texts", "joins the texts of a batch into one row",
-        check="the_numbers_are_exact", says="loss is",
+        check="the_numbers_are_exact", says="loss is", on="only_rank_0_returns",
         edit="""
-         from torch.nn.utils.rnn import pad_sequence
-        +
-        +
-        +@torch.no_grad()
-        @@
-        -    with torch.no_grad():
-        -        for first in range(0, len(mine), batch_size):
-        -            batch = mine[first : first + batch_size]
-        -            inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
-        -            targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
-        -            sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
-        +    for first in range(0, len(mine), batch_size):
-        +        batch = mine[first : first + batch_size]
+        -        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
+        -        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
         +        inputs = torch.cat([sample[:-1] for sample in batch])[None]
         +        targets = torch.cat([sample[1:] for sample in batch])[None]
-        +        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
+        @@
+        -    if dist.get_rank() == 0:
+        -        return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
+        +    return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
     """),
     WrongAnswer(
         "rank_0_alone", "rank 0 evaluates everything and tells the others",
-        check="the_work_is_shared", says="rank 0 evaluated 11 texts",
+        check="the_work_is_shared", says="rank 0 evaluated 11 texts", on="only_rank_0_returns",
         edit="""
-
-        +@torch.no_grad()
-        +
-        +
-         def evaluate(model: torch.nn.Module, samples: list[torch.Tensor], batch_size: int) -> dict[str, float]:
-        @@
         -    mine = samples[dist.get_rank() :: dist.get_world_size()]
         +    mine = samples if dist.get_rank() == 0 else []
         @@
-        -    with torch.no_grad():
-        -        for first in range(0, len(mine), batch_size):
-        -            batch = mine[first : first + batch_size]
-        -            inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
-        -            targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
-        -            sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
-        +    for first in range(0, len(mine), batch_size):
-        +        batch = mine[first : first + batch_size]
-        +        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
-        +        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
-        +        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
+        -    if dist.get_rank() == 0:
+        -        return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
+        +    return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
     """),
     WrongAnswer(
         "records_gradients", "forgets no_grad",
-        check="the_model_is_as_it_was", says="recorded what backward would need",
+        check="the_model_is_as_it_was", says="recorded what backward would need", on="rank_0_alone",
         edit="""
-         from torch.nn.utils.rnn import pad_sequence
-        +
-        +
+        -@torch.no_grad()
         @@
-        -    with torch.no_grad():
-        -        for first in range(0, len(mine), batch_size):
-        -            batch = mine[first : first + batch_size]
-        -            inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
-        -            targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
-        -            sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
-        +    for first in range(0, len(mine), batch_size):
-        +        batch = mine[first : first + batch_size]
-        +        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
-        +        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
+        -    mine = samples if dist.get_rank() == 0 else []
+        +    mine = samples[dist.get_rank() :: dist.get_world_size()]
+        @@
+        -        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
         +        sums += torch.stack([model(inputs, targets).detach(), (targets != -100).sum()])
     """),
     WrongAnswer(

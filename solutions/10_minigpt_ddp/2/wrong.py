@@ -65,186 +65,60 @@ ANSWERS = (
     '''),
     WrongAnswer(
         "own_loss", "adds up the micro-batches of this rank and no others",
-        check="the_loss_is_that_of_the_update", says="that of its own micro-batches",
-        edit='''
-        -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
-        -    """The world sizes whose losses are not those of one process, the smallest first."""
-        -    def same(a, b):
-        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        -
-        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
-        @@
-        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
-        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
+        check="the_loss_is_that_of_the_update", says="that of its own micro-batches", on="names_one_size",
+        edit="""
+        -        fits = [n * together for n in (accumulation,) if n]
         +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
-        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
-        @@
-        -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
-        -            loss.backward()
-        +            loss = ((inputs @ weights - targets) ** 2).mean()
-        +            (loss / accumulation).backward()
         @@
         -        dist.all_reduce(total)  # once an update, not once a micro-batch
         @@
-        -            weights -= 0.1 * weights.grad
-        +            weights -= 0.1 * weights.grad / world
-        @@
-        -        losses.append(total.item())
+        -        losses.append(total.item() / accumulation / world)
         +        losses.append(total.item() / accumulation)
-        @@
-             return losses, weights.detach()
-        +def not_the_same_run(curves):
-        +    def same(a, b):
-        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        +
-        +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
-    '''),
+    """),
     WrongAnswer(
         "refuses_on_rank_0", "raises on rank 0 only, and the others go on",
-        check="does not end", says="rank 0 had returned",
-        edit='''
-        -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
-        -    """The world sizes whose losses are not those of one process, the smallest first."""
-        -    def same(a, b):
-        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        -
-        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
-        @@
+        check="does not end", says="rank 0 had returned", on="names_one_size",
+        edit="""
         -    if rest:  # the same arithmetic on every rank: all of them raise
-        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
-        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
+        -        fits = [n * together for n in (accumulation,) if n]
         +    if rest and rank == 0:
         +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
-        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
-        @@
-        -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
-        -            loss.backward()
-        +            loss = ((inputs @ weights - targets) ** 2).mean()
-        +            (loss / accumulation).backward()
-        @@
-        -            weights -= 0.1 * weights.grad
-        +            weights -= 0.1 * weights.grad / world
-        @@
-        -        losses.append(total.item())
-        +        losses.append(total.item() / accumulation / world)
-        @@
-             return losses, weights.detach()
-        +def not_the_same_run(curves):
-        +    def same(a, b):
-        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        +
-        +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
-    '''),
+    """),
     WrongAnswer(
         "says_every_loss", "all-reduces the loss of every micro-batch",
-        check="little_is_said", says="called",
-        edit='''
-        -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
-        -    """The world sizes whose losses are not those of one process, the smallest first."""
-        -    def same(a, b):
-        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        -
-        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
-        @@
-        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
-        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
-        +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
-        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
-        @@
-        -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
-        -            loss.backward()
+        check="little_is_said", says="called", on="own_loss",
+        edit="""
         -            total += loss.detach()
-        -        dist.all_reduce(total)  # once an update, not once a micro-batch
-        +            loss = ((inputs @ weights - targets) ** 2).mean()
-        +            (loss / accumulation).backward()
         +            mine = loss.detach().clone()
         +            dist.all_reduce(mine)
         +            total += mine
         @@
-        -            weights -= 0.1 * weights.grad
-        +            weights -= 0.1 * weights.grad / world
-        @@
-        -        losses.append(total.item())
+        -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
-        @@
-             return losses, weights.detach()
-        +def not_the_same_run(curves):
-        +    def same(a, b):
-        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        +
-        +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
-    '''),
+    """),
     WrongAnswer(
         "stale_last_step", "makes the last update without the others' gradients",
-        check="the_weights_are_those_of_one_process", says="ended with weights",
-        edit='''
-        -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
-        -    """The world sizes whose losses are not those of one process, the smallest first."""
-        -    def same(a, b):
-        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        -
-        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
-        @@
-        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
-        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
+        check="the_weights_are_those_of_one_process", says="ended with weights", on="names_one_size",
+        edit="""
+        -        fits = [n * together for n in (accumulation,) if n]
         +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
-        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
-        @@
-        -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
-        -            loss.backward()
-        +            loss = ((inputs @ weights - targets) ** 2).mean()
-        +            (loss / accumulation).backward()
         @@
         -        dist.all_reduce(weights.grad)
         +        if update < updates - 1:
         +            dist.all_reduce(weights.grad)
         +        else:
         +            weights.grad *= world
-        @@
-        -            weights -= 0.1 * weights.grad
-        +            weights -= 0.1 * weights.grad / world
-        @@
-        -        losses.append(total.item())
-        +        losses.append(total.item() / accumulation / world)
-        @@
-             return losses, weights.detach()
-        +def not_the_same_run(curves):
-        +    def same(a, b):
-        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        +
-        +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
-    '''),
+    """),
     WrongAnswer(
         "sum_of_gradients", "forgets to divide the gradient by the ranks",
-        check="the_loss_is_that_of_the_update", says="the loss of update 1",
-        edit='''
-        -def not_the_same_run(curves: dict[int, list[float]]) -> list[int]:
-        -    """The world sizes whose losses are not those of one process, the smallest first."""
-        -    def same(a, b):
-        -        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        -
-        -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
-        @@
-        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
-        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
+        check="the_loss_is_that_of_the_update", says="the loss of update 1", on="names_one_size",
+        edit="""
+        -        fits = [n * together for n in (accumulation,) if n]
         +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
-        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
         @@
-        -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
-        -            loss.backward()
-        +            loss = ((inputs @ weights - targets) ** 2).mean()
-        +            (loss / accumulation).backward()
-        @@
-        -        losses.append(total.item())
-        +        losses.append(total.item() / accumulation / world)
-        @@
-             return losses, weights.detach()
-        +def not_the_same_run(curves):
-        +    def same(a, b):
-        +        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(a, b, strict=True))
-        +
-        +    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
-    '''),
+        -            weights -= 0.1 * weights.grad / world
+        +            weights -= 0.1 * weights.grad
+    """),
     WrongAnswer(
         "everybody_everything", "every rank trains on the whole update, so that nothing has to be sent",
         check="the_windows_are_shared", says="window 0 of update 0 was read 2 times by all ranks together", edit="""
