@@ -7,7 +7,7 @@ from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 
-from ddp_course.lab.course_map import ANSWERS, PARTS, lessons
+from ddp_course.lab.course_map import PARTS, course_map, lessons
 
 project = "Multi-process PyTorch training, from one process to a cluster"
 html_title = "DDP, from one process to a cluster"
@@ -33,19 +33,19 @@ def contents(app: Sphinx, name: str, source: list[str]) -> None:
     """Writes the notebooks, with what each answers, into the first page."""
     if name != root_doc:
         return
-    rows, trees = ["| | notebook | what it answers |", "|---|---|---|"], {}
+    trees: dict[str, list[str]] = {}
+    solutions = []
     for number, title, path, exercises in lessons():
         if number in PARTS:
             part = trees.setdefault(PARTS[number], [])
-            rows.append(f"| | **{PARTS[number]}** | |")
-        rows.append(f"| {number} | [{title}](../notebooks/{path.name}) | {ANSWERS[number]} |")
         part.append(f"{number} {title} <../notebooks/{path.stem}>")
         if exercises:
             part.append(f"{number} exercises <../exercises/{exercises.stem}>")
-    trees["Solutions"] = [f"{path.stem[:2]} solutions <../solutions/{path.stem}>" for *_, path in lessons() if path]
-    for part, entries in trees.items():
-        rows.append("\n".join(["", "```{toctree}", ":hidden:", f":caption: {part}", "", *entries, "```"]))
-    source[0] = source[0].replace("{{ map }}", "\n".join(rows))
+            solutions.append(f"{number} solutions <../solutions/{exercises.stem}>")
+    text = course_map("../notebooks/").data
+    for caption, entries in (trees | {"Solutions": solutions}).items():
+        text += "\n".join(["", "", "```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```"])
+    source[0] = source[0].replace("{{ map }}", text)
 
 
 def inline_math(self, node) -> None:

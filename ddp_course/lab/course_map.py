@@ -65,12 +65,12 @@ def lessons(root: Path = ROOT) -> Iterator[tuple[str, str, Path, Path | None]]:
         yield number + letter, name.replace("_", " "), path, exercises[0] if exercises else None
 
 
-def course_map() -> Markdown:
-    """A row for each notebook, with links that lead from the folder notebooks/."""
+def course_map(notebooks: str = "") -> Markdown:
+    """A row for each notebook. `notebooks` leads from where the links stand to that folder, such as "../notebooks/"."""
     rows = ["| | notebook | what it answers | |", "|---|---|---|---|"]
     for number, title, path, exercises in lessons():
         if number in PARTS:
             rows.append(f"| | **{PARTS[number]}** | | |")
-        link = f"[exercises](../exercises/{exercises.name})" if exercises else ""
-        rows.append(f"| {number} | [{title}]({path.name}) | {ANSWERS[number]} | {link} |")
+        link = f"[exercises]({notebooks}../exercises/{exercises.name})" if exercises else ""
+        rows.append(f"| {number} | [{title}]({notebooks}{path.name}) | {ANSWERS[number]} | {link} |")
     return Markdown("\n".join(rows))
