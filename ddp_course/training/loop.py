@@ -101,8 +101,10 @@ class TrainingLoop:
         )
         self._stop_request = StopRequest(self._world, self._config)
         while self.step < self._config.steps and not self._stopping:
+            if self._ask_every <= max(1, self._micro_steps):  # the last step was long: this one may be abandoned
+                self._random_state = checkpoint.random_state(self._world.device)
             self._previous_step, self._micro_steps = self.step, 0
-            self._step_began, self._random_state = time.monotonic(), checkpoint.random_state(self._world.device)
+            self._step_began = time.monotonic()
             yield self.step
         self.progress.close()
 
