@@ -167,9 +167,10 @@ def test_bytes_are_those_of_ddp_over_the_updates_between_meetings(ran):
     large = {name: sum(one for one in sent[name] if one > 64) for name in ("DDP", "every update", "every 4")}
     assert large["DDP"] == (STEPS + 1) * size  # its wrapper does a backward pass that counts for nothing
     assert large["every update"] == STEPS * size and large["every 4"] == STEPS // 4 * size
-    # Three numbers of each meeting, two of each validation, and one of each checkpoint: are the weights finite?
-    small = sorted(one for one in sent["every 4"] if one <= 64)
-    assert small == [8] * 2 + [16] * 2 + [24] * (STEPS // 4)
+    # Of each meeting loss, norm, whether to stop and seconds; two of each validation; of each checkpoint whether the
+    # weights are finite.
+    small = sorted(size for size in sent["every 4"] if size <= 64)
+    assert small == [8] * 2 + [16] * 2 + [32] * (STEPS // 4)
 
 
 def played(more, workers):
