@@ -1,9 +1,9 @@
 """The grader is itself on trial: every wrong answer is caught by the check that should, every right one passes.
 
-One wrong answer for each check runs every time, all of them weekly. `make kill-matrix` prints what they become.
-That the course's own solutions pass is shown by the exercises, see test_exercises.py.
-The answers of a notebook are graded with one start of the harness. The name of a test says which check catches which
-answer; authoring/answers.py says how an answer is written down.
+Two wrong answers and a right one of each exercise run every time, all of them weekly. `make kill-matrix` prints what
+they become, and which check catches which. That the course's own solutions pass is shown by the exercises, see
+test_exercises.py. The answers of a notebook are graded with one start of the harness; authoring/answers.py says how an
+answer is written down.
 """
 
 import pytest
@@ -12,37 +12,40 @@ from ddp_course.authoring.answers import answer_cells, right_answers, wrong_answ
 from ddp_course.grader.exercises import load, names
 from ddp_course.grader.verdict import EXIT_CODES
 
-from .kill_matrix import all_verdicts, first_of_each_check, misjudgement
+from .kill_matrix import all_verdicts, misjudgement, sample
 
-IN_EVERY_RUN = {question: [answer.name for answer in first_of_each_check(question)] for question in names()}
-WRONG = [
-    pytest.param(
-        question,
-        answer,
-        id=f"{question}-{answer.check}-{answer.name}",
-        marks=() if answer.name in IN_EVERY_RUN[question] else pytest.mark.weekly,
-    )
-    for question in names()
-    for answer in wrong_answers(question)
-]
-RIGHT = [
-    pytest.param(question, answer, id=f"{question}-{answer.name}")
-    for question in names()
-    for answer in right_answers(question)
-]
+IN_EVERY_RUN = {question: sample(question) for question in names()}
+
+
+def cases(answers_to):
+    """(question, answer) for each answer of each exercise; weekly but for the sample."""
+    return [
+        pytest.param(
+            question,
+            answer,
+            id=f"{question}-{answer.name}",
+            marks=() if answer.name in IN_EVERY_RUN[question] else pytest.mark.weekly,
+        )
+        for question in names()
+        for answer in answers_to(question)
+    ]
+
+
+def verdict_on(question, answer):
+    return all_verdicts(question[:2], every=answer.name not in IN_EVERY_RUN[question])[question][answer.name]
+
+
 LEAST = 5  # wrong answers to a question
 
 
-@pytest.mark.parametrize(("question", "answer"), WRONG)
+@pytest.mark.parametrize(("question", "answer"), cases(wrong_answers))
 def test_a_wrong_answer_is_caught(question, answer):
-    every = answer.name not in IN_EVERY_RUN[question]
-    verdict = all_verdicts(question[:2], every)[question][answer.name]
-    assert not misjudgement(answer, verdict)
+    assert not misjudgement(answer, verdict_on(question, answer))
 
 
-@pytest.mark.parametrize(("question", "answer"), RIGHT)
+@pytest.mark.parametrize(("question", "answer"), cases(right_answers))
 def test_a_right_answer_passes(question, answer):
-    verdict = all_verdicts(question[:2], False)[question][answer.name]
+    verdict = verdict_on(question, answer)
     assert not misjudgement(answer, verdict)
     assert len(verdict.facts) == len(load(question).checks)
 
