@@ -84,10 +84,17 @@ def one_process(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def other_meshes_of_four(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("others")
+    others = [sizes for sizes in factorisations(4) if sizes not in MESHES_OF_FOUR]
+    return folder, outcomes_of(folder, {name(sizes): {"flags": of(*sizes)} for sizes in others}, 4)
+
+
+@pytest.fixture(scope="module")
 def four(tmp_path_factory, one_process):
     """All runs of four ranks, in one launch: the folder, and the outcome of each by name."""
     folder = tmp_path_factory.mktemp("four")
-    jobs = {name(sizes): {"flags": of(*sizes)} for sizes in factorisations(4)}
+    jobs = {name(sizes): {"flags": of(*sizes)} for sizes in MESHES_OF_FOUR}
     jobs |= {f"unlike {name(sizes)}": {"flags": [*of(*sizes), *UNLIKE, *more]} for sizes, more in UNLIKE_ON.items()}
     jobs |= {fault: {"flags": of(*sizes), "fault": fault} for fault, sizes in BROKEN.items()}
     for sizes, (source, step) in RESUMED.items():
@@ -102,6 +109,9 @@ def four(tmp_path_factory, one_process):
     return folder, outcomes_of(folder, jobs, 4)
 
 
+# Each axis alone, and those from whose checkpoints a run goes on; the others weekly.
+MESHES_OF_FOUR = (4, 1, 1, 1, 1), (1, 1, 4, 1, 1), (1, 1, 1, 4, 1), (1, 1, 1, 1, 4)
+MESHES_OF_FOUR += (2, 1, 2, 1, 1), (1, 1, 1, 2, 2), (2, 1, 1, 1, 2)
 UNLIKE_ON = {(2, 1, 1, 2, 1): ("--schedule", "gpipe"), (1, 2, 1, 1, 2): (), (1, 1, 2, 2, 1): ()}
 BROKEN = {
     "tp: gradients of the input are not summed": (1, 2, 1, 1, 2),
@@ -140,9 +150,13 @@ def gap(run_dir, reference):
     return max(distances)
 
 
-@pytest.mark.parametrize("sizes", factorisations(4), ids=name)
-def test_every_factorisation_of_four_ranks_is_minigpt_ddp(four, one_process, sizes):
-    folder, outcomes = four
+def weekly_but(chosen, sizes):
+    return [pytest.param(mesh, marks=() if mesh in chosen else pytest.mark.weekly) for mesh in sizes]
+
+
+@pytest.mark.parametrize("sizes", weekly_but(MESHES_OF_FOUR, factorisations(4)), ids=name)
+def test_every_factorisation_of_four_ranks_is_minigpt_ddp(request, one_process, sizes):
+    folder, outcomes = request.getfixturevalue("four" if sizes in MESHES_OF_FOUR else "other_meshes_of_four")
     assert outcomes[name(sizes)] == "0"
     assert gap(folder / name(sizes), one_process / "plain") < EQUAL
     ours, theirs = checkpoint(folder / name(sizes), STEPS), checkpoint(one_process / "plain", STEPS)
@@ -202,10 +216,7 @@ def test_what_does_not_divide_is_refused(four, refusal):
     assert outcomes[refusal].startswith(f"InputError: {refusal}")
 
 
-IN_EVERY_RUN = (2, 1, 2, 1, 2), (1, 2, 2, 2, 1), (2, 1, 1, 2, 2), (2, 4, 1, 1, 1)
-MESHES_OF_EIGHT = [
-    pytest.param(sizes, marks=() if sizes in IN_EVERY_RUN else pytest.mark.weekly) for sizes in factorisations(8)
-]
+MESHES_OF_EIGHT = (2, 1, 2, 1, 2), (1, 2, 2, 2, 1)  # in every run
 DEEP = ("--layers", 8, "--heads", 8, "--tokens-per-update", 256, "--micro-batch-size", 1, "--steps", 2)
 
 
@@ -216,7 +227,7 @@ def one_deep(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("sizes", MESHES_OF_EIGHT, ids=name)
+@pytest.mark.parametrize("sizes", weekly_but(MESHES_OF_EIGHT, factorisations(8)), ids=name)
 def test_factorisations_of_eight_ranks_are_minigpt_ddp(tmp_path, one_deep, sizes):
     assert outcomes_of(tmp_path, {"run": {"flags": [*of(*sizes), *DEEP]}}, 8) == {"run": "0"}
     for key in ("loss", "grad_norm", "val_loss"):
