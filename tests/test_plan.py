@@ -17,7 +17,7 @@ from ddp_course.plan.flags import plan_parser, read_memory, read_parameters
 from ddp_course.plan.job import Cluster, Job, Model
 from ddp_course.plan.memory import Layout, memory, stage_parameters
 from ddp_course.plan.report import NOTHING, overview
-from ddp_course.plan.search import best_way, cannot, divisors, evaluate, meshes, search
+from ddp_course.plan.search import best_way, cannot, divisors, evaluate, meshes, search, step_interval
 from ddp_course.plan.traffic import bubble, micro_batches, step, traffic
 
 pytestmark = pytest.mark.smoke
@@ -286,6 +286,16 @@ def test_the_command_prints_a_plan(capsys):
     text = capsys.readouterr().out
     for expected in ("--layers", "held on a GPU", "[17]", "Meshes refused", "dp alone (DDP)", "does not know"):
         assert expected in text
+
+
+def test_the_report_marks_what_may_not_fit_and_gives_steps_as_intervals(capsys):
+    assert main(ASKED) == 0
+    rows = {line[:24].strip(): line for line in capsys.readouterr().out.splitlines() if " - " in line}
+    assert "may not" in rows["shard 64"] and " yes " in rows["pp 2 shard 32"]
+    job = flags()
+    for plan in search(job).distinct()[:3]:
+        likely = step_interval(job, plan.layout)
+        assert likely.low < plan.step.total < likely.high
 
 
 def test_what_is_given_is_not_derived():

@@ -40,3 +40,5 @@ ASSUMED = {
 KERNELS = 0.55  # share of the peak while a GPU computes
 LINK_SHARE, BETWEEN_LATENCY = ASSUMED["link_share"].middle, ASSUMED["latency"].middle
 INSIDE_LATENCY = 2e-6  # of a message inside a node
+KERNELS_SPREAD = 0.15  # relative, either way: a mesh changes the shapes of the products
+COUNTED_SHARE = 0.64  # the smallest share that the memory formulas counted of what was measured (26b.5)

@@ -116,11 +116,11 @@ def predict_step(ddp: DDP, draws: int = DRAWS) -> Prediction:
     """Step time, tokens per second, and speed-up over one GPU that does the same work."""
     single, tokens = ddp.on(1), ddp.job.tokens
     steps, rates, gains = [], [], []
-    for known in _draws(ddp.ranges, draws):
+    for known in draw(ddp.ranges, draws):
         steps.append(ddp.seconds(known))
         rates.append(tokens / steps[-1])
         gains.append(rates[-1] * single.seconds(known) / single.job.tokens)
-    return Prediction(ddp.gpus, *map(_interval, (steps, rates, gains, [gain / ddp.gpus for gain in gains])))
+    return Prediction(ddp.gpus, *map(interval, (steps, rates, gains, [gain / ddp.gpus for gain in gains])))
 
 
 def worth_measuring(ddp: DDP, draws: int = DRAWS) -> dict[str, dict[str, float]]:
@@ -143,13 +143,13 @@ def expected_maximum(count: int) -> float:
     return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
-def _draws(ranges: Mapping[str, Range], draws: int):
+def draw(ranges: Mapping[str, Range], draws: int):
     chance = random.Random(0)
     for _ in range(1 if all(range_.known for range_ in ranges.values()) else draws):
         yield {name: range_.at(chance.random()) for name, range_ in ranges.items()}
 
 
-def _interval(values: Sequence[float]) -> Interval:
+def interval(values: Sequence[float]) -> Interval:
     ordered = sorted(values)
     last = len(ordered) - 1
     return Interval(ordered[round(0.05 * last)], statistics.median(ordered), ordered[round(0.95 * last)])

@@ -7,6 +7,7 @@ cuts in 22, micro-batches in flight in 23, tokens per context rank and experts i
 import math
 from dataclasses import dataclass
 
+from ddp_course.plan.assumptions import COUNTED_SHARE
 from ddp_course.plan.job import Model
 
 # bytes per parameter of weights, gradients and optimizer; bf16: its gradients are added up in float32, and the
@@ -19,7 +20,8 @@ AXES = ("pp", "dp", "shard", "cp", "tp", "ep")
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks per axis, as parallel_ddp.py's flags, and how an update runs on them. ep: experts over the data ranks."""
+    """Ranks per axis, and how an update runs on them. ep: experts over the data ranks. parallel_ddp.py has the axes but
+    ep; of the ways it has ZeRO-3 and one chunk, and its tp divides neither norms nor embeddings."""
 
     pp: int = 1
     dp: int = 1
@@ -74,6 +76,11 @@ class Memory:
     @property
     def total(self) -> float:
         return self.weights + self.gradients + self.optimizer + self.gathered + self.activations
+
+    @property
+    def highest(self) -> float:
+        """If a trainer holds as much more than is counted as the one measured that held most."""
+        return self.total / COUNTED_SHARE
 
 
 def memory(model: Model, layout: Layout, micro_batches: int, precision: str = "bf16", state=None) -> Memory:

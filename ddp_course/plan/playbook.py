@@ -7,6 +7,7 @@ wrote the configurations; each gives the number of parameters in the picture, wi
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 from ddp_course.plan.job import Cluster, Job, Model
 from ddp_course.plan.memory import Layout
@@ -82,6 +83,7 @@ def nanotron(layout: Layout) -> bool:
     return layout.cp == 1 and layout.zero < 2 and not layout.recompute and layout.chunks == 1
 
 
+@cache
 def best(size: str, nodes: int) -> SearchResult:
     """The plan's own choice among what was tried."""
     return search(job(size, nodes), nanotron)
@@ -97,3 +99,12 @@ def _read(line: str) -> Measured:
 
 
 RUNS = [_read(line) for line in MEASURED.strip().splitlines()]
+
+
+def winners_among_first(count: int) -> int:
+    """Measured configurations whose (pp, tp) is among the plan's first distinct ones, of those tried there."""
+    first = {(run.size, run.nodes): best(run.size, run.nodes).distinct()[:count] for run in RUNS}
+    return sum(
+        any(plan.layout.pp == run.run.layout.pp and plan.layout.tp == run.run.layout.tp for plan in plans)
+        for run, plans in zip(RUNS, first.values(), strict=True)
+    )

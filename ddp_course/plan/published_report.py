@@ -1,67 +1,51 @@
-"""What `--published` prints: the meshes that others trained on or measured, each beside the plan's best."""
+"""What `--published` prints: the meshes that others trained on, and how far the formulas can be trusted."""
 
-from ddp_course.base.quantity import with_prefix
-from ddp_course.plan import playbook, published
-from ddp_course.plan.report import name
+from ddp_course.plan import null_model, playbook, published
+from ddp_course.plan.assumptions import COUNTED_SHARE
+from ddp_course.plan.report import memory_range, name, verdict
 
-OVER = "Over best: the step over that of the plan's best mesh"
-COMPARISON = f"MFU: by the formulas, and as reported. {OVER}. What differs:"
-DIFFERENCES = f"""Held: by the formulas, and as measured. {OVER} of those that
-were tried there (no cp, ZeRO-2, ZeRO-3 or checkpointing). What differs:
-  held: a trainer holds more than the formulas count; of what, the picture does not say
-  MFU: the formulas have the same kernels on every mesh, and hide messages as far as computation lasts; 64 nodes have
-    two GPUs for every window of an update
-  mesh: on up to eight nodes pp 2 was often measured to be the best, where the formulas prefer shard alone or with tp
-  refused: the plan tries neither tp beyond a node nor fewer micro-batches than stages"""
+FIRST = 3
 
 
 def published_report() -> str:
     runs = published.RUNS
-    lines = ["Training runs", "", *_runs(runs), "", COMPARISON]
+    lines = [*_runs(runs), "", "memory: as counted, to as much more as a trainer held. What differs:"]
     for note in dict.fromkeys(run.note for run in runs if run.note):
-        lines.append(f"  {'; '.join(run.name for run in runs if run.note == note)}: {note}")
-    lines += ["", *sorted({source for run in runs for source in (run.source, run.measured) if source}), ""]
+        lines.append(f"  {_names([run.name for run in runs if run.note == note])}: {note}")
+    lines += ["", "Mean and largest error of MFU, and its correlation with what was reported:"]
+    lines += _errors("these runs", runs)
+    lines += _errors("26 of the Ultra-Scale Playbook", [cell.run for cell in playbook.RUNS])
     lines.append(
-        f"The best of several thousand configurations that were measured: {len(playbook.RUNS)} of the Ultra-Scale "
-        "Playbook"
+        f"Of the Playbook's {len(playbook.RUNS)} measured meshes, {playbook.winners_among_first(FIRST)} are among the "
+        f"plan's first {FIRST} (pp, tp).\nOf their memory the formulas count {COUNTED_SHARE:.0%} or more."
     )
-    sources = (published.PLAYBOOK, playbook.PICTURE, playbook.SCRIPT)
-    return "\n".join([*lines, "", *_measured(), "", DIFFERENCES, "", *sources])
+    sources = {source for run in runs for source in (run.source, run.measured) if source}
+    return "\n".join([*lines, "", *sorted(sources), published.PLAYBOOK, playbook.PICTURE, playbook.SCRIPT])
 
 
 def _runs(runs) -> list[str]:
     lines = [
-        f"{'published':30} {'mesh':22} {'held':>8} {'fits':>5} {'MFU':>5} {'reported':>9} {'over best':>10}  "
-        "the plan's best"
+        f"{'published':29} {'mesh':24} {'memory, GB':>11} {'fits':7} {'MFU':>4} {'reported':>8}  step against the best"
     ]
     for run in runs:
         comparison = published.compared(run)
         plan = comparison["plan"]
         lines.append(
-            f"{run.name:30} {name(plan):22} {_memory(plan, run.job)} {plan.step.mfu:>5.0%} {run.mfu:>9.0%} "
-            f"{comparison['slower']:>10.0%}  {name(comparison['best'])}"
+            f"{run.name:29} {name(plan):24} {memory_range(plan):>11} {verdict(plan, run.job):7} {plan.step.mfu:>4.0%} "
+            f"{run.mfu:>8.0%}  {comparison['slower']:+.0%}: {name(comparison['best'])}"
         )
     return lines
 
 
-def _measured() -> list[str]:
-    lines = [
-        f"{'model on GPUs':18} {'mesh':21} {'held':>8} {'measured':>9} {'fits':>5} {'MFU':>5} {'measured':>9} "
-        f"{'over best':>10}  the plan's best"
+def _names(names: list[str]) -> str:
+    """Of several, their common first word."""
+    return names[0] if len(names) == 1 else f"{names[0].split()[0]} ({len(names)} runs)"
+
+
+def _errors(title: str, runs) -> list[str]:
+    formulas, constant = null_model.of_formulas(runs), null_model.of_constant(runs)
+    best = null_model.best_constant([run.mfu for run in runs])
+    return [
+        f"  {title:30} formulas: {formulas.mean:.0%}, {formulas.largest:.0%}, {formulas.correlation:.1f}; "
+        f"the constant {best:.0%}: {constant.mean:.0%}, {constant.largest:.0%}"
     ]
-    for cell in playbook.RUNS:
-        plan, best = cell.run.plan(), playbook.best(cell.size, cell.nodes).fits[0]
-        over = "refused" if plan.refused else f"{plan.step.total / best.step.total - 1:.0%}"
-        lines.append(
-            f"{cell.run.name:18} {name(plan):21} {_memory(plan, cell.run.job, cell.memory)} {plan.step.mfu:>5.0%} "
-            f"{cell.run.mfu:>9.0%} {over:>10}  {name(best)}"
-        )
-    for size, nodes in playbook.NOT_RUN:
-        fits = "yes" if playbook.best(size, nodes).fits else "no"
-        lines.append(f"{f'{size} on {8 * nodes} H100':18} {'not run':21} {'':>8} {'':>9} {fits:>5}")
-    return lines
-
-
-def _memory(plan, job, measured: float | None = None) -> str:
-    also = f" {with_prefix(measured, 'B'):>9}" if measured else ""
-    return f"{with_prefix(plan.memory.total, 'B'):>8}{also} {'yes' if plan.memory.total <= job.limit else 'no':>5}"

@@ -5,24 +5,26 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ddp_course.base.quantity import format_number, with_prefix
-from ddp_course.plan.assumptions import KERNELS, LINK_SHARE
+from ddp_course.plan.assumptions import ASSUMED, COUNTED_SHARE, KERNELS, KERNELS_SPREAD
 from ddp_course.plan.derived import job_from
 from ddp_course.plan.flags import plan_parser
 from ddp_course.plan.job import USABLE, Job
 from ddp_course.plan.memory import AXES, Layout
-from ddp_course.plan.search import SAME, Plan, SearchResult, best_way, search, simple
+from ddp_course.plan.search import SAME, Plan, SearchResult, best_way, search, simple, step_interval
 
 SHOWN, ONE_GPU, NOTHING = 5, "one GPU", "does not fit"
+_LINKS = ASSUMED["link_share"]
 NOTEBOOKS = {
     **{"weights": "17", "gradients": "17", "optimizer": "17", "gathered": "17.3", "activations": "7b, 22, 23, 24"},
     **{"tp": "22", "cp": "24", "shard": "17", "dp": "04", "pp": "23", "ep": "24"},
 }
-UNKNOWN = f"""What this does not know: how fast your kernels are (--kernels: {KERNELS:g} of the peak assumed, on every
-mesh, though tp and cp make them smaller); how much of a message your trainer hides (assumed: of tp, cp and ep nothing,
-of the others what fits behind the computation); a network that others use ({LINK_SHARE:.0%} of the links assumed); the
-data loader, checkpoints; what your trainer holds besides (measured: in all up to 1.6 times this, --published);
-your MLP, unless you give --mlp and --gated. Measure the first two or three plans: steps within {SAME - 1:.0%} are equal
-here."""
+UNKNOWN = f"""Memory: as counted, to 1/{COUNTED_SHARE:g} of it, as much more as a trainer was measured to hold.
+Step: tp, cp and ep are waited for, the rest as far as it outlasts the computation; in brackets 90 % of draws with
+kernels at {KERNELS:g} of the peak (--kernels) +- {KERNELS_SPREAD:.0%}, none to all messages waited for, and a share of
+the links of {_LINKS.low:.0%} to {_LINKS.high:.0%}.
+What this does not know: the data loader, checkpoints, your MLP without --mlp and --gated, and whether your trainer
+can do this (parallel_ddp.py has ZeRO-3 and one chunk). Measure the first two or three meshes; steps
+within {SAME - 1:.0%} are equal here."""
 
 
 def name(plan: Plan) -> str:
@@ -53,11 +55,16 @@ def report(job: Job, derived: list[str], result: SearchResult) -> str:
     if derived:
         lines.append(f"derived or assumed, give them if yours differ: {' '.join(derived)}")
     if result.fits:
-        lines += ["", f"{len(result.fits)} of {result.tried} meshes fit. The quickest, per GPU and update:", ""]
-        lines += _table(result.fits[:SHOWN])
+        distinct = result.distinct()
+        lines += [
+            "",
+            f"{len(result.fits)} of {result.tried} meshes fit. The quickest of {len(distinct)} pairs of pp and tp:",
+            "",
+            *_table(distinct[:SHOWN], job),
+        ]
         simplest = result.simplest()
         lines += ["", f"Simplest within {SAME - 1:.0%} of the quickest: {name(simplest)} ({way(simplest)})"]
-        lines += ["", *_details(simplest)]
+        lines += _details(simplest)
     else:
         lines += ["", *_nothing(job, result)]
     lines += ["", "Meshes refused, by reason (notebook):"]
@@ -106,15 +113,27 @@ def enough(job: Job) -> str:
     return ""
 
 
-def _table(plans: list[Plan]) -> list[str]:
-    lines = [f"{'mesh':28} {'memory':>8} {'computing':>10} {'bubble':>7} {'waiting':>8} {'step':>8} {'MFU':>5}  how"]
+def _table(plans: list[Plan], job: Job) -> list[str]:
+    lines = [f"{'mesh':24} {'memory, GB':>12}  {'fits':7} {'bubble':>6} {'waiting':>8} {'step':>24} {'MFU':>4}  how"]
     for plan in plans:
-        step, size = plan.step, with_prefix(plan.memory.total, "B")
+        step, likely = plan.step, step_interval(job, plan.layout)
+        seconds = f"{_seconds(step.total)} ({_seconds(likely.low)} - {_seconds(likely.high)})"
         lines.append(
-            f"{name(plan):28} {size:>8} {_seconds(step.computing):>10} {step.idle_share:>7.1%} "
-            f"{_seconds(step.waiting):>8} {_seconds(step.total):>8} {step.mfu:>5.0%}  {way(plan)}"
+            f"{name(plan):24} {memory_range(plan):>12}  {verdict(plan, job):7} {step.idle_share:>6.1%} "
+            f"{_seconds(step.waiting):>8} {seconds:>24} {step.mfu:>4.0%}  {way(plan)}"
         )
     return lines
+
+
+def memory_range(plan: Plan) -> str:
+    """In GB, as counted and as a trainer may hold."""
+    return f"{plan.memory.total / 1e9:.3g} - {plan.memory.highest / 1e9:.3g}"
+
+
+def verdict(plan: Plan, job: Job) -> str:
+    if plan.memory.total > job.limit:
+        return "no"
+    return "may not" if plan.memory.highest > job.limit else "yes"
 
 
 def _details(plan: Plan) -> list[str]:

@@ -3,14 +3,17 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ddp_course.plan.assumptions import ASSUMED, KERNELS_SPREAD, Range
+from ddp_course.plan.ddp_step import Interval, draw, interval
 from ddp_course.plan.job import Job
 from ddp_course.plan.memory import Layout, Memory, layers_here, memory
 from ddp_course.plan.traffic import Step, micro_batches, step
 
 TOO_LARGE = "does not fit into the memory (17, 7b)"
 SAME = 1.05  # steps that differ by less than the model can tell
+STEP_DRAWS = 200
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,35 @@ class SearchResult:
 
     def simplest(self) -> Plan:
         """Of those as quick as the best, that with the fewest axes; without checkpointing or sharding if possible."""
-        close = [plan for plan in self.fits if plan.step.total <= SAME * self.fits[0].step.total]
-        return min(close, key=lambda plan: (plan.axes, plan.layout.recompute, plan.layout.zero, plan.step.total))
+        return simplest(self.fits)
+
+    def distinct(self) -> list[Plan]:
+        """The simplest of each (pp, tp), in the order of the quickest: dp, shard and cp divide what is left."""
+        groups = {}
+        for plan in self.fits:
+            groups.setdefault((plan.layout.pp, plan.layout.tp), []).append(plan)
+        return [simplest(plans) for plans in groups.values()]
+
+
+def simplest(plans: list[Plan]) -> Plan:
+    """plans: the quickest first."""
+    close = [plan for plan in plans if plan.step.total <= SAME * plans[0].step.total]
+    return min(close, key=lambda plan: (plan.axes, plan.layout.recompute, plan.layout.zero, plan.step.total))
+
+
+def step_interval(job: Job, layout: Layout) -> Interval:
+    """Seconds of an update, if kernels, links and the share of messages that is waited for are not known."""
+    kernels = job.cluster.kernels
+    ranges = {
+        "kernels": Range((1 - KERNELS_SPREAD) * kernels, min(1.0, (1 + KERNELS_SPREAD) * kernels)),
+        "link_share": ASSUMED["link_share"],
+        "exposed": Range(0.0, 1.0),
+    }
+    seconds = []
+    for known in draw(ranges, STEP_DRAWS):
+        exposed = known.pop("exposed")
+        seconds.append(step(replace(job, cluster=replace(job.cluster, **known)), layout, exposed).total)
+    return interval(seconds)
 
 
 def evaluate(job: Job, layout: Layout) -> Plan:
