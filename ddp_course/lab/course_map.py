@@ -54,6 +54,7 @@ ANSWERS = {
     "25": "The network is too slow: local SGD, DiLoCo, compressed gradients",
     "26": "How do all of these combine in one script?",
     "26b": "Which mesh for my model and cluster?",
+    "28": "A contrastive loss over all GPUs: which `all_gather` carries a gradient, and the factor N",
 }
 
 
