@@ -1,0 +1,47 @@
+"""Inside a rank, for 28.1: the loss of the learner's function, its gradients, and the largest tensor on the way."""
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+WIDTH = 4
+
+
+class Largest(TorchDispatchMode):
+    """Notes the most elements that a tensor has which an operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        returned = operation(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(returned) if torch.is_tensor(leaf)]
+        self.elements = max(self.elements, *sizes, 0)
+        return returned
+
+
+def inputs(seed, rows, world):
+    """Images and texts of the global batch, each of length 1, and the scale."""
+    numbers = torch.Generator().manual_seed(seed)
+    both = torch.randn(2, rows * world, WIDTH, dtype=torch.float64, generator=numbers)
+    images, texts = both / both.norm(dim=2, keepdim=True)
+    return images, texts, torch.tensor(5.0, dtype=torch.float64)
+
+
+def drive(function, seed, rows):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    *both, scale = inputs(seed, rows, world)
+    leaves = [part[rank * rows : (rank + 1) * rows].clone() for part in both] + [scale]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    with Largest() as largest:
+        loss = function(*leaves)
+        loss.backward()
+    images, texts, scale = (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
+    # As the mean over the ranks brings them into the towers: each rank's part of the sum, divided by their number.
+    return {
+        "loss": loss.item(),
+        "images": images / world,
+        "texts": texts / world,
+        "scale": scale.item(),
+        "largest": largest.elements,
+    }

@@ -1,0 +1,104 @@
+"""28.2: SupCon over all ranks: labels gathered, one divisor, and ranks without a single positive."""
+
+import math
+
+import torch
+
+from ddp_course.grader.vocabulary import Call, Job, Mistake, check, expect, recognised
+
+from .driver import features
+
+FUNCTION = "supervised_contrastive_loss"
+TEMPERATURE, CLOSE = 0.1, 1e-9  # float64
+CODE = 2**60  # labels that are the hashes of names: as floating-point numbers, neighbours are equal
+
+
+def calls(world):
+    """Labels of all ranks, by what is special in them."""
+    numbers = torch.Generator().manual_seed(world)
+    random = torch.randint(3, (world, 6), generator=numbers)
+    apart, lonely = torch.arange(6 * world).view(world, 6), random.clone()
+    lonely[-1] = 10 + torch.arange(6)  # the last rank has no positive, here or elsewhere
+    batches = {
+        "three classes": random,
+        "the classes differ between the ranks": random + 2 * torch.arange(world)[:, None],
+        f"rank {world - 1} has no positive": lonely,
+        "no row has a positive": apart,
+        "labels of 60 bits": CODE + random,
+    }
+    return tuple(Call([(row.clone(),) for row in labels], given) for given, labels in batches.items())
+
+
+JOBS = [Job(world, FUNCTION, calls(world), driver=True) for world in (2, 3, 1)]
+EXACT = ["labels of 60 bits"]
+USUAL = sorted({call.given for job in JOBS for call in job.calls} - set(EXACT))
+
+
+def per_row(rows, labels):
+    """The loss of each row, and whether it has a positive."""
+    itself = torch.eye(len(rows), dtype=torch.bool)
+    positive = (labels[:, None] == labels) & ~itself
+    log_p = (rows @ rows.T / TEMPERATURE).masked_fill(itself, -torch.inf).log_softmax(dim=1)
+    return -log_p.masked_fill(~positive, 0).sum(1) / positive.sum(1).clamp(min=1), positive.any(1)
+
+
+def one_process(case):
+    """The loss over the global batch, and its gradient."""
+    labels = torch.cat([labels for (labels,) in case.args])
+    rows = features(len(case.args[0][0]), case.world).requires_grad_()
+    losses, counted = per_row(rows, labels)
+    loss = losses.sum() / counted.sum().clamp(min=1)
+    return loss.item(), torch.autograd.grad(loss, rows)[0]
+
+
+def expect_the_loss(case, look_at):
+    loss, right = sum(result["loss"] for result in case.results) / case.world, one_process(case)[0]
+    rows, labels = features(len(case.args[0][0]), case.world), [labels for (labels,) in case.args]
+    own = [per_row(part, each) for part, each in zip(rows.chunk(case.world), labels, strict=True)]
+    losses, counted = per_row(rows, torch.cat(labels))
+    means = [
+        (part.sum() / count.sum().clamp(min=1)).item()
+        for part, count in zip(losses.chunk(case.world), counted.chunk(case.world), strict=True)
+    ]
+    of_own = sum((part.sum() / count.sum().clamp(min=1)).item() for part, count in own)
+    mistakes = (
+        Mistake("that of rows compared with their own rank's only", of_own / case.world, "the columns"),
+        Mistake("the mean of the ranks' means", sum(means) / case.world, "what the sum of a rank is divided by"),
+    )
+    words, look_at = recognised(loss, mistakes, look_at)
+    expect(
+        math.isclose(loss, right, rel_tol=CLOSE, abs_tol=CLOSE),
+        f"the mean of the ranks' losses is {loss:.6f}; one process has {right:.6f}{words}",
+        look_at,
+    )
+
+
+@check("each rank has a finite loss, also where no row has a positive")
+def the_loss_is_finite(case, rank, result):
+    finite = math.isfinite(result["loss"]) and bool(result["gradient"].isfinite().all())
+    expect(
+        finite,
+        f"rank {rank} has the loss {result['loss']} and a largest gradient of {result['gradient'].abs().max():.3g}",
+        "the divisions: a row may have no positive, and a batch no such row",
+    )
+
+
+@check("the mean of the ranks' losses is the loss of one process, on 1, 2 and 3 ranks", given=USUAL)
+def the_loss_is_right(case):
+    expect_the_loss(case, "which rows count, which columns they have, and what the sum is divided by")
+
+
+@check("DDP's mean of the gradients is that of one process", given=USUAL)
+def the_gradients_are_right(case, rank, result):
+    right = one_process(case)[1].chunk(case.world)[rank]
+    times = ((result["gradient"] * right).sum() / right.square().sum().clamp(min=1e-30)).item()
+    expect(
+        torch.allclose(result["gradient"], right, rtol=CLOSE, atol=CLOSE),
+        f"the gradient for the features of rank {rank}, divided by N, holds {times:.3f} times that of one process",
+        "what becomes of the gradient for another rank's rows, and which factor DDP's mean leaves",
+    )
+
+
+@check("labels are compared as whole numbers", given=EXACT)
+def labels_are_exact(case):
+    expect_the_loss(case, "the type in which labels travel: as floating-point numbers, 2**60 and 2**60 + 1 are equal")
