@@ -1,0 +1,64 @@
+"""Supervised fine-tuning on prompts and answers, and direct preference optimization (Rafailov et al., 2023).
+
+A batch is {"input_ids", "labels"}, each (rows, length); labels are IGNORED where a token is no part of an answer.
+Models return logits as Hugging Face's do.
+"""
+
+import contextlib
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+IGNORED = -100  # what cross entropy leaves out
+Batch = dict[str, Tensor]
+
+
+def collate(rows: list[dict[str, list[int]]]) -> Batch:
+    """A batch, padded on the right: no earlier token of a causal model sees the padding."""
+    length, fill = max(len(row["labels"]) for row in rows), {"input_ids": 0, "labels": IGNORED}
+    padded = {name: [row[name] + [value] * (length - len(row[name])) for row in rows] for name, value in fill.items()}
+    return {name: torch.tensor(lists) for name, lists in padded.items()}
+
+
+def answer_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed loss of the answer tokens, and their number."""
+    logits, labels = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum"), (labels != IGNORED).sum()
+
+
+def step_loss(model: nn.Module, batches: list[Batch], rank_count: int, mean_over: str = "step") -> float:
+    """Backward of a step's micro-batches on this rank; returns the step's loss over all ranks.
+
+    mean_over: "step", one mean over the answer tokens of the whole step on all ranks; "micro-batch", the mean of the
+    micro-batches' means, in which a token of a short answer weighs more.
+    """
+    step_tokens = torch.stack([(batch["labels"][:, 1:] != IGNORED).sum() for batch in batches]).sum()
+    if rank_count > 1:
+        dist.all_reduce(step_tokens)  # before the first backward
+    total = torch.zeros((), dtype=torch.float64)
+    for batch in batches:
+        sync = rank_count == 1 or batch is batches[-1]
+        with contextlib.nullcontext() if sync else model.no_sync():
+            loss, tokens = answer_loss(model(batch["input_ids"]).logits, batch["labels"])
+            loss = loss / (step_tokens if mean_over == "step" else tokens * len(batches) * rank_count)
+            (loss * rank_count).backward()  # DDP averages the ranks' gradients; this makes it their sum
+        total += loss.detach()
+    if rank_count > 1:
+        dist.all_reduce(total)
+    return total.item()
+
+
+def log_probability(model: nn.Module, batch: Batch) -> Tensor:
+    """The log-probability of each answer as a whole, given its prompt: (rows,)."""
+    logits, labels = model(batch["input_ids"]).logits[:, :-1], batch["labels"][:, 1:]
+    return -F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none").sum(1)
+
+
+def dpo_loss(replica: nn.Module, model: nn.Module, batch: Batch, beta: float = 0.1) -> Tensor:
+    """Mean over pairs. batch: the chosen answers, then the rejected ones. model: peft's model inside `replica`."""
+    with torch.no_grad(), model.disable_adapter():
+        reference = log_probability(model, batch)  # of the frozen model: no second copy
+    chosen, rejected = (log_probability(replica, batch) - reference).chunk(2)
+    return -F.logsigmoid(beta * (chosen - rejected)).mean()
