@@ -15,6 +15,7 @@ PARTS = {
     "14": "Performance and clusters",
     "18": "Post-training",
     "22": "Beyond DDP",
+    "27": "What people do at work",
 }  # each with the number of its first notebook
 ANSWERS = {
     "00": "How do I run a script on several processes, and what does this machine allow?",
@@ -54,6 +55,7 @@ ANSWERS = {
     "25": "The network is too slow: local SGD, DiLoCo, compressed gradients",
     "26": "How do all of these combine in one script?",
     "26b": "Which mesh for my model and cluster?",
+    "27": "How do I fine-tune a checkpoint on several GPUs? LoRA, peft and DPO under DDP and FSDP2",
     "28": "A contrastive loss over all GPUs: which `all_gather` carries a gradient, and the factor N",
 }
 

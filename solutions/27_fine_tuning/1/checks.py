@@ -1,0 +1,66 @@
+"""27.1: factors for a model's own mean losses, so that DDP's gradient is one mean over the step's answer tokens."""
+
+from ddp_course.grader.vocabulary import (
+    Call,
+    Job,
+    Mistake,
+    Wrong,
+    check,
+    expect,
+    expect_few_collectives,
+    numbers,
+    recognised,
+    show,
+)
+
+FUNCTION = "loss_factors"
+STEPS = {  # the answer tokens of each rank's micro-batches
+    "as many everywhere": ([5, 5], [5, 5]),
+    "short and long answers": ([2, 3], [30, 7]),
+    "a micro-batch without an answer": ([4, 0], [6, 9]),
+    "rank 1 has no answer at all": ([3, 8], [0, 0]),
+    "rank 0 has one micro-batch more": ([4, 2, 9], [7, 1]),
+    "three ranks": ([1, 2], [10, 4], [6, 6]),
+}
+JOBS = [
+    Job(world, FUNCTION, tuple(Call([(c,) for c in step], name) for name, step in STEPS.items() if len(step) == world))
+    for world in (2, 3)
+]
+
+
+@check("every rank returns one finite number per micro-batch")
+def one_factor_per_micro_batch(case, rank, result):
+    counts = case.args[rank][0]
+    expect(
+        (factors := numbers(result)) is not None and len(factors) == len(counts),
+        f"{FUNCTION} returned {show(result)} on rank {rank} for {len(counts)} micro-batches",
+        "the return value: a list of numbers, one for each micro-batch of this rank",
+    )
+    expect(
+        all(abs(factor) < 1e9 for factor in factors),
+        f"rank {rank} has the factors {show(factors)}",
+        "what is divided by, where a micro-batch or a rank has no answer",
+    )
+
+
+@check("the average over ranks is one mean over all answer tokens of the step")
+def a_token_weighs_the_same_everywhere(case, rank, result):
+    counts, factors = case.args[rank][0], numbers(result)
+    total, world = sum(sum(step[0]) for step in case.args), case.world
+    for place, (count, factor) in enumerate(zip(counts, factors, strict=True)):
+        right = count * world / total
+        if abs(factor - right) > 1e-6 * max(right, 1):
+            own, batches = sum(counts), sum(len(step[0]) for step in case.args)
+            mistakes = [
+                Mistake("the mean over micro-batches", world / batches, "a short micro-batch's tokens then weigh more"),
+                Mistake("without the world size", count / total, "DDP divides the sum of gradients by the ranks"),
+                Mistake("the mean over this rank's tokens", count / own if own else 0.0, "what the other ranks have"),
+                Mistake("the mean over this rank's tokens", 1 / len(counts), "what the other ranks have"),
+            ]
+            words, look = recognised(factor, mistakes, "a mean loss times its tokens is the sum of their losses")
+            raise Wrong(f"{case.where}micro-batch {place} of rank {rank} has the factor {show(factor)}{words}", look)
+
+
+@check("one number per rank is sent, once")
+def one_collective(case):
+    return expect_few_collectives(case, 1, 64, "what all ranks have to know: one sum")

@@ -1,0 +1,84 @@
+"""27.2: the loss of direct preference optimization, where ranks have different numbers of pairs."""
+
+import torch
+import torch.nn.functional as F
+
+from ddp_course.grader.vocabulary import (
+    Call,
+    Job,
+    Mistake,
+    Wrong,
+    check,
+    expect,
+    expect_few_collectives,
+    number,
+    recognised,
+    show,
+)
+
+FUNCTION = "dpo_loss"
+BETA = 0.5
+PAIRS = {  # of each rank
+    "as many everywhere": (3, 3),
+    "rank 1 has more pairs": (1, 5),
+    "rank 0 has none": (0, 4),
+    "three ranks": (2, 1, 4),
+}
+
+
+def log_probabilities(rank, pairs):
+    """Of the policy and of the reference: the chosen answers, then the rejected ones."""
+    generator = torch.Generator().manual_seed(rank + 7 * pairs)
+    both = -30 * torch.rand(2, 2 * pairs, generator=generator, dtype=torch.float64)
+    return both[0], both[1]
+
+
+def calls(world):
+    shares = ((name, share) for name, share in PAIRS.items() if len(share) == world)
+    return tuple(
+        Call([(*log_probabilities(rank, pairs), BETA) for rank, pairs in enumerate(share)], name)
+        for name, share in shares
+    )
+
+
+JOBS = [Job(world, FUNCTION, calls(world)) for world in (2, 3)]
+
+
+def losses(args, sign=1, with_reference=True):
+    """Of each pair of a rank."""
+    policy, reference, beta = args
+    chosen, rejected = (policy - reference * with_reference).chunk(2)
+    return -F.logsigmoid(sign * beta * (chosen - rejected))
+
+
+@check("every rank returns one finite number")
+def a_number_on_every_rank(case, rank, result):
+    value, pairs = number(result), len(case.args[rank][0]) // 2
+    expect(
+        isinstance(value, float) and abs(value) < 1e9,
+        f"{FUNCTION} returned {show(result)} on rank {rank}, which has {pairs} pairs",
+        "what is divided by: a rank may have no pairs of its own",
+    )
+
+
+@check("the average over ranks is the mean over all pairs")
+def a_pair_weighs_the_same_everywhere(case, rank, result):
+    total = sum(len(args[0]) // 2 for args in case.args)
+    own, value = losses(case.args[rank]), number(result)
+    right = (own.sum() * case.world / total).item()
+    if abs(value - right) > 1e-9 * max(right, 1):
+        without, turned = losses(case.args[rank], with_reference=False), losses(case.args[rank], sign=-1)
+        scale = case.world / total
+        mistakes = [
+            Mistake("the mean over this rank's pairs", own.mean().item(), "how many pairs the other ranks have"),
+            Mistake("without the reference", without.sum().item() * scale, "relative to which model the answer gains"),
+            Mistake("the rejected answer is preferred", turned.sum().item() * scale, "the order: chosen comes first"),
+            Mistake("without the world size", right / case.world, "DDP divides the sum of gradients by the ranks"),
+        ]
+        words, look = recognised(value, mistakes, "the formula: -log sigmoid(beta * (gain of chosen - of rejected))")
+        raise Wrong(f"{case.where}rank {rank} returned {show(value)}, not {show(right)}{words}", look)
+
+
+@check("one number per rank is sent, once")
+def one_collective(case):
+    return expect_few_collectives(case, 1, 64, "what all ranks have to know: one sum")

@@ -1,0 +1,41 @@
+"""Wrong and right answers to question 27.2; ddp_course/authoring/answers.py says how to read them."""
+
+from ddp_course.authoring.answers import RightAnswer, WrongAnswer
+
+ANSWERS = (
+    WrongAnswer(
+        "mean_of_the_own", "takes the mean of the rank's own pairs, which may be none",
+        check="a_number_on_every_rank", says="which has 0 pairs", look="no pairs of its own", edit="""
+        -    return losses.sum() * dist.get_world_size() / pairs
+        +    return losses.mean()
+    """),
+    WrongAnswer(
+        "of_each_pair", "returns the loss of each pair",
+        check="a_number_on_every_rank", says="dpo_loss returned [", look="divided by", edit="""
+        -    return losses.sum() * dist.get_world_size() / pairs
+        +    return losses * dist.get_world_size() / pairs
+    """),
+    WrongAnswer(
+        "mean_unless_empty", "takes the mean of the rank's own pairs, and 0 if there are none",
+        check="a_pair_weighs_the_same_everywhere", says="the mean over this rank's pairs", look="the other ranks", edit="""
+        -    return losses.sum() * dist.get_world_size() / pairs
+        +    return losses.sum() / max(len(losses), 1)
+    """),
+    WrongAnswer(
+        "no_reference", "leaves the reference out",
+        check="a_pair_weighs_the_same_everywhere", says="without the reference", look="relative to which model", edit="""
+        -    chosen, rejected = (policy - reference).chunk(2)
+        +    chosen, rejected = policy.chunk(2)
+    """),
+    WrongAnswer(
+        "sends_losses", "gathers the losses of all pairs first",
+        check="one_collective", says="started 2 operations", look="one sum", edit="""
+             dist.all_reduce(pairs)
+        +    dist.all_reduce(losses.detach().sum())
+    """),
+    RightAnswer(
+        "softplus", "softplus of the negative margin", edit="""
+        -    losses = -F.logsigmoid(beta * (chosen - rejected))
+        +    losses = F.softplus(beta * (rejected - chosen))
+    """),
+)
