@@ -67,6 +67,13 @@ def test_a_note_comes_last(capsys):
     assert revealed(capsys, 1, 8, note="one a bucket").endswith("· one a bucket")
 
 
+def test_what_no_cell_measured_is_not_called_so(capsys):
+    prediction = predict("How many?", default=1)
+    prediction.reveal(8, source="emulated")
+    assert capsys.readouterr().out.endswith("you said 1 · emulated 8 · off by a factor of 8\n")
+    assert scoreboard().rows[1:] == [("How many?", "1", "8, emulated", "off by a factor of 8")]
+
+
 def test_reveal_shows_nothing_more_as_the_last_expression_of_a_cell():
     assert predict("How many?", default=1).reveal(2) is None
 

@@ -16,22 +16,23 @@ class Prediction:
 
     def __init__(self, question: str, predicted, unit: str = ""):
         self.question, self.predicted, self.unit = question, plain(predicted), unit
-        self.measured, self.note, self.revealed = None, "", False
+        self.measured, self.source, self.revealed = None, "measured", False
 
     def answer(self) -> str:
         """The reader's prediction with its unit, as text."""
         return NOT_PREDICTED if self.predicted is None else quantity(self.predicted, self.unit)
 
-    def reveal(self, measured, note: str = "") -> None:
+    def reveal(self, measured, note: str = "", source: str = "measured") -> None:
         """Print the prediction, the measured value, the error of the prediction, and `note`.
 
         measured: a number (also a one-element tensor or array), string or bool. The last call counts.
+        source: where the value comes from if no cell measured it: "emulated", "simulated", "stored".
         """
-        self.measured, self.note, self.revealed = plain(measured), note, True
+        self.measured, self.source, self.revealed = plain(measured), source, True
         measured_text = quantity(self.measured, self.unit)
         note_progress("measured", question=self.question, prediction=self.answer(), measured=measured_text)
         predicted = NOT_PREDICTED if self.predicted is None else f"you said {self.answer()}"
-        parts = [predicted, f"measured {measured_text}", self.gap(), note]
+        parts = [predicted, f"{source} {measured_text}", self.gap(), note]
         print(" · ".join(part for part in parts if part))
 
     def gap(self) -> str:
@@ -72,6 +73,7 @@ class Scoreboard:
         self.rows = [("question", "you said", "measured", "")]
         for prediction in predictions:
             measured = quantity(prediction.measured, prediction.unit) if prediction.revealed else "not yet"
+            measured += f", {prediction.source}" * (prediction.source != "measured")
             self.rows.append(
                 (prediction.question, prediction.answer(), measured, prediction.gap() if prediction.revealed else "")
             )
