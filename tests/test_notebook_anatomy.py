@@ -7,6 +7,7 @@ import ast
 import json
 import re
 import statistics
+import symtable
 from pathlib import Path
 
 import nbformat
@@ -65,7 +66,7 @@ def problems(path: Path) -> list[str]:
     if path.parent.name == "notebooks":
         found += [*header_box(nb), *sections(nb, path), *pages_at_the_end(nb)]
         found += [*read_in_one_sitting(nb, path), *leads_on(nb, path), *questions(nb, path)]
-        found += comparisons_are_asserted(nb)
+        found += [*comparisons_are_asserted(nb), *predictions_can_be_made_again(nb)]
     if path.stat().st_size > LARGEST_BYTES:
         found.append(f"the file has {path.stat().st_size:,} bytes; the limit is {LARGEST_BYTES:,}")
     on_disk = [cell.get("id") for cell in json.loads(path.read_text())["cells"]]
@@ -116,6 +117,33 @@ def shown_source_is_the_packages(nb):
                 there = [line.rstrip() for line in file.read_text().splitlines()] if file.exists() else []
                 if "\n".join(["", *shown, ""]) not in "\n".join(["", *there, ""]):
                     yield f"{label(nb, cell)} shows lines that {name} no longer has; run: make notebooks"
+
+
+def predictions_can_be_made_again(nb):
+    """A reader answers after a full run, and runs on from there: no cell then finds a name that a later cell took."""
+    cells = [cell for cell in code_cells(nb) if not cell.source.startswith("%%")]
+    names = [names_of(cell.source) for cell in cells]
+    for start, predicts in enumerate(cells):
+        for number in range(start, len(cells)) if "= predict(" in predicts.source else ():
+            bound_here, read, _ = names[number]
+            for name in sorted(read - bound_here):
+                before = [other for other in range(number) if name in names[other][0] | names[other][2]]
+                taken_later = any(name in bound for bound, _, _ in names[number + 1 :])
+                if before and before[-1] < start and taken_later:
+                    yield f"{label(nb, cells[number])} finds another {name!r} when it runs again after the last cell"
+
+
+def names_of(source: str) -> tuple[set[str], set[str], set[str]]:
+    """The names that a cell binds, that it reads, and that it imports."""
+    table = symtable.symtable(source, "cell", "exec")
+    imported = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_imported()}
+    bound = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_namespace()} - imported
+    tables, read = [table], set()
+    while tables:
+        scope = tables.pop()
+        tables += scope.get_children()
+        read |= {s.get_name() for s in scope.get_symbols() if s.is_referenced() and (scope is table or s.is_global())}
+    return bound, read, imported
 
 
 def loads_run_no_code(nb):
@@ -513,6 +541,14 @@ BROKEN = {
     "two right choices": (edit(2, "No rank", "Right: no rank"), "2 choices marked 'Right:'"),
     "a choice without a reason": (edit(2, "No rank waits for another.", "No."), "says nothing of what it overlooks"),
     "nothing asserted": (edit(6, "## What", "Here it took 3 times as long.\n\n## What"), "asserted anything"),
+    "a name taken later": (
+        lambda nb: [
+            edit(1, "STEPS = 3", "STEPS = 3\nrun = 1")(nb),
+            set_source(3, "said = predict('?', default=None)\nprint(run)")(nb),
+            set_source(5, "run = 2")(nb),
+        ],
+        "cell 5 finds another 'run' when it runs again",
+    ),
     "the author's number": (set_source(5, "predict('how many?', default=3)"), "the number is the reader's"),
     "no next notebook": (edit(6, "Next: [three](01_tiny.ipynb)", ""), "does not link to the next notebook"),
     "few links": (edit(6, LINKS, ""), "0 outside links"),
