@@ -94,8 +94,7 @@ def fixed_ports(text: str):
 
 def endings(destination: str, text: str):
     """How a script with a group begins and ends, so that no thread of gloo aborts it: the note at the end of 04."""
-    # 10b's script frees what Accelerate has wrapped before it leaves the group
-    for odd in ("os._exit", *(() if "from accelerate" in text else ("gc.collect",))):
+    for odd in ("os._exit", "gc.collect"):
         if odd in text and destination.startswith("scripts/"):
             yield f"{odd}: a script ends with dist.destroy_process_group() and nothing else"
     if "init_process_group(" not in text:
