@@ -103,8 +103,10 @@ RUNS = [_read(line) for line in MEASURED.strip().splitlines()]
 
 def winners_among_first(count: int) -> int:
     """Measured configurations whose (pp, tp) is among the plan's first distinct ones, of those tried there."""
-    first = {(run.size, run.nodes): best(run.size, run.nodes).distinct()[:count] for run in RUNS}
     return sum(
-        any(plan.layout.pp == run.run.layout.pp and plan.layout.tp == run.run.layout.tp for plan in plans)
-        for run, plans in zip(RUNS, first.values(), strict=True)
+        any(
+            (plan.layout.pp, plan.layout.tp) == (run.run.layout.pp, run.run.layout.tp)
+            for plan in best(run.size, run.nodes).distinct()[:count]
+        )
+        for run in RUNS
     )
