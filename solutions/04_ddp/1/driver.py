@@ -34,12 +34,13 @@ class Model(nn.Module):
         return self.inner(inputs)
 
 
-def shift(name, amounts, place=-1):
-    """Adds amounts[rank] to one element of a tensor of the inner layer."""
+def shift(name, amounts, index=-1):
+    """Adds amounts[rank] to one element of a tensor of the inner layer; a rank of -1 is the last one."""
 
     def change(model, rank):
+        amount = amounts.get(rank, amounts.get(rank - dist.get_world_size(), 0))
         tensor = getattr(model.inner, name).data
-        tensor.view(-1)[place] = tensor.view(-1)[place] + amounts.get(rank, 0)
+        tensor.view(-1)[index] = tensor.view(-1)[index] + amount
 
     return change
 
@@ -65,36 +66,45 @@ def flipped_mask(model, rank):
     model.inner.mask ^= rank == 1
 
 
-MADE = {  # given: what is done to the model of each rank
-    "nothing differs": lambda model, rank: None,
-    "one weight of rank 1, by 0.5": shift("weight", {1: 0.5}),
-    "two weights of rank 1, by 0.75 and -0.75": cancelling,
+def nothing(model, rank):
+    pass
+
+
+MODELS = {  # given: what is done to the model of each rank, the kind of tensor, the gap on 2 ranks and that on 3
+    "nothing differs": (nothing, None, 0, 0),
+    "one weight of rank 1, by 0.5": (shift("weight", {1: 0.5}), "parameters", 0.5, 0.5),
+    "two weights of rank 1, by 0.75 and -0.75": (cancelling, "parameters", 0.75, 0.75),
     # From 1 to -1: without the sign nothing differs.
-    "a frozen parameter of the last rank, by -2": lambda m, r: shift("frozen", {dist.get_world_size() - 1: -2.0})(m, r),
-    "one weight, rank 1 by 0.5 and rank 2 by -0.5": shift("weight", {1: 0.5, 2: -0.5}),
-    "one weight, rank 0 by 0.5 and rank 2 by -0.5": shift("weight", {0: 0.5, 2: -0.5}),
-    "one weight in float64, rank 1 by 3e-8": shift("weight", {1: 3e-8}),
-    "a whole number among the buffers, rank 1 by 3": shift("count", {1: 3}),
-    "a mask that is a buffer, on rank 1": flipped_mask,
-    "a running mean, rank 1 by -0.25": shift("mean", {1: -0.25}),
-    "a tensor attribute, rank 1 by 4": shift("table", {1: 4.0}),
-    "a tensor attribute of the outermost module, rank 1 by 2": attribute(lambda model: model),
-    "a tensor attribute of a submodule's submodule, rank 1 by 2": attribute(lambda model: model.inner.part),
-    "a whole number that is a tensor attribute, rank 1 by 3": whole_number,
-    "a model without any tensors": lambda model, rank: None,
+    "a frozen parameter of the last rank, by -2": (shift("frozen", {-1: -2.0}), "parameters", 2, 2),
+    "one weight, rank 1 by 0.5 and rank 2 by -0.5": (shift("weight", {1: 0.5, 2: -0.5}), "parameters", 0.5, 1.0),
+    "one weight, rank 0 by 0.5 and rank 2 by -0.5": (shift("weight", {0: 0.5, 2: -0.5}), "parameters", 0.5, 1.0),
+    "one weight in float64, rank 1 by 3e-8": (shift("weight", {1: 3e-8}), "parameters", 3e-8, 3e-8),
+    "a whole number among the buffers, rank 1 by 3": (shift("count", {1: 3}), "buffers", 3, 3),
+    "a mask that is a buffer, on rank 1": (flipped_mask, "buffers", 1, 1),
+    "a running mean, rank 1 by -0.25": (shift("mean", {1: -0.25}), "buffers", 0.25, 0.25),
+    "a tensor attribute, rank 1 by 4": (shift("table", {1: 4.0}), "attributes", 4, 4),
+    "a tensor attribute of the outermost module, rank 1 by 2": (attribute(lambda model: model), "attributes", 2, 2),
+    "a tensor attribute of a submodule's submodule, rank 1 by 2": (
+        attribute(lambda model: model.inner.part),
+        "attributes",
+        2,
+        2,
+    ),
+    "a whole number that is a tensor attribute, rank 1 by 3": (whole_number, "attributes", 3, 3),
+    "a model without any tensors": (nothing, None, 0, 0),
 }
 
 
 def drive(function, what):
     """`function` is largest_gaps. What it returned, and whether it left the model as it was."""
     model = Model(nn.Identity if what == "a model without any tensors" else Layer)
-    MADE[what](model, dist.get_rank())
-    before = state(model)
-    found = function(model)
-    after = state(model)
-    if isinstance(found, dict):
-        found = {name: float(value) if torch.is_tensor(value) else value for name, value in found.items()}
-    return {"found": found, "changed": next((what for what in before if before[what] != after[what]), None)}
+    MODELS[what][0](model, dist.get_rank())
+    old = state(model)
+    gaps = function(model)
+    new = state(model)
+    if isinstance(gaps, dict):
+        gaps = {name: float(value) if torch.is_tensor(value) else value for name, value in gaps.items()}
+    return {"gaps": gaps, "changed": next((part for part in old if old[part] != new[part]), None)}
 
 
 def state(model):
