@@ -32,7 +32,7 @@ def drive(function, what):
     try:
         if what not in VERSIONS:
             return observe(function, what)
-        version = VERSIONS[what]
+        version, _ = VERSIONS[what]
         return function(version, LONG_TIMEOUT if version is slow_clean_up else DETECTOR_TIMEOUT)
     finally:
         leave()
@@ -48,7 +48,7 @@ def prepare():
         shared.append(dist.distributed_c10d._get_default_store())
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     shared[0].set(f"here {calls} {rank}", "")
-    shared[0].wait([f"here {calls} {one}" for one in range(world)], timedelta(seconds=LONGEST))
+    shared[0].wait([f"here {calls} {other}" for other in range(world)], timedelta(seconds=LONGEST))
     leave()
     if rank == 0:
         shared.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))  # kept, or it would go
@@ -142,14 +142,14 @@ def six_tenths_of_the_timeout(train, timeout_seconds):
         dist.destroy_process_group()
 
 
-VERSIONS = {
-    "a barrier at the end of a good run": barrier_at_the_end_of_a_good_run,
-    "no barrier, and 1 s before training begins": slow_to_begin,
-    "a barrier in `finally`": barrier_in_finally,
-    "the error printed and dropped": error_printed_and_dropped,
-    "another error raised in its place": another_error_in_its_place,
-    "no barrier, a clean-up of 1.2 s and a timeout of 4 s": slow_clean_up,
-    "the error held back for six tenths of the timeout": six_tenths_of_the_timeout,
+VERSIONS = {  # given: the version, whether it hides a crash
+    "a barrier at the end of a good run": (barrier_at_the_end_of_a_good_run, False),
+    "a barrier in `finally`": (barrier_in_finally, True),
+    "no barrier, and 1 s before training begins": (slow_to_begin, False),
+    "the error printed and dropped": (error_printed_and_dropped, True),
+    "another error raised in its place": (another_error_in_its_place, True),
+    "no barrier, a clean-up of 1.2 s and a timeout of 4 s": (slow_clean_up, False),
+    "the error held back for six tenths of the timeout": (six_tenths_of_the_timeout, True),
 }
 
 
@@ -159,17 +159,17 @@ VERSIONS = {
 def observe(run, crashing):
     """Let the rank `crashing` raise while the others are in a collective. What came out of run here, and when."""
     crash = BrokenSample(TEXT) if crashing == 0 else ValueError(TEXT)
-    seen = {"started": [], "steps": 0, "crash": type(crash).__name__}
+    report = {"started": [], "steps": 0, "crash": type(crash).__name__}
 
     def train(rank):
-        seen["started"].append(rank)
-        seen["timeout"] = group_timeout()
+        report["started"].append(rank)
+        report["timeout"] = group_timeout()
         for step in range(5):
             if rank == crashing and step == 2:
                 shared[0].set(f"crashed {calls}", str(time.monotonic()))
                 raise crash
             dist.all_reduce(torch.ones(1))
-            seen["steps"] += 1
+            report["steps"] += 1
 
     raised = None
     try:
@@ -178,10 +178,10 @@ def observe(run, crashing):
         raise  # a stub
     except BaseException as error:
         raised = [type(error).__name__, str(error)[:200]]
-        seen["itself"] = error is crash
+        report["itself"] = error is crash
     ended = time.monotonic()
-    seen |= {"raised": raised, "group_is_left": not dist.is_initialized()}
+    report |= {"raised": raised, "group_is_left": not dist.is_initialized()}
     leave()
     if crashing is not None and shared[0].check([f"crashed {calls}"]):
-        seen["seconds"] = ended - float(shared[0].get(f"crashed {calls}"))
-    return seen
+        report["seconds"] = ended - float(shared[0].get(f"crashed {calls}"))
+    return report
