@@ -1,14 +1,12 @@
 """04.3: the loss falls on every rank, and nobody averages gradients: a detector for replicas that part, and the fix."""
 
 import re
-from dataclasses import replace
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
 
 DETECTOR, REPAIRED = "assert_replicas_equal", "train"
 # given: the first tensor that differs and the first rank that differs from rank 0, if there are as many
-FOUND = {
+FIRST = {
     2: {
         "all equal": None,
         "the head of each rank trained alone": ("head.weight", 1),
@@ -31,141 +29,118 @@ FOUND = {
     },
     1: {"all equal": None},
 }
+EQUAL = ("all equal", "all equal, head.weight a NaN on every rank")
+DIFFERENT = {given for cases in FIRST.values() for given in cases} - set(EQUAL)
 NAMES = ("backbone.weight", "backbone.bias", "head.weight", "head.bias")
-UPDATES = (1, 6)
 SAME = 1e-9  # float64 sums in another order
 
 
 def detection(world):
-    return Job(world, DETECTOR, tuple(Call([(given,)] * world, given) for given in FOUND[world]), driver=True)
+    return Job(world, DETECTOR, tuple(Call([(given,)] * world, given) for given in FIRST[world]), driver=True)
 
 
 def training(world):
-    calls = tuple(Call([(count,)] * world, f"{count} update{'s' * (count > 1)}") for count in UPDATES)
+    calls = (Call([(1,)] * world, "1 update"), Call([(6,)] * world, "6 updates"))
     return Job(world, REPAIRED, calls, driver=True, loads=("torch._dynamo",))  # for DDP and torch.optim
 
 
-DETECTIONS = 3
-JOBS = [detection(2), detection(3), detection(1), training(2), training(3)]
+DETECTIONS = [detection(2), detection(3), detection(1)]
+TRAININGS = [training(2), training(3)]
+JOBS = DETECTIONS + TRAININGS
 
 
-def equal_replicas_pass(records):
-    """assert_replicas_equal raises nothing where all ranks hold the same."""
-    for case, right in detections(records):
-        for rank, raised in enumerate(case.results):
-            if right is None and raised:
-                raise Wrong(
-                    f"{case.where}{DETECTOR} raised on rank {rank}: {raised[0]}: {raised[1][:150]}",
-                    "what your detector takes for a difference"
-                    + (": a NaN is unequal to itself as a number; its bits are equal" if "NaN" in case.given else ""),
-                )
-    return "equal replicas pass, on 1, 2 and 3 ranks"
+@check("equal replicas pass, on 1, 2 and 3 ranks", DETECTIONS, given=EQUAL)
+def equal_replicas_pass(case, rank, result):
+    if result["raised"]:
+        name, text = result["raised"]
+        raise Wrong(
+            f"{DETECTOR} raised on rank {rank}: {name}: {text[:150]}",
+            "what your detector takes for a difference"
+            + (": a NaN is unequal to itself as a number; its bits are equal" if "NaN" in case.given else ""),
+        )
 
 
-def different_replicas_raise_everywhere(records):
-    """assert_replicas_equal raises on every rank as soon as one bit of one parameter differs on one rank."""
-    for case, right in detections(records):
-        quiet = [rank for rank, raised in enumerate(case.results) if not raised]
-        if right and quiet:
-            everybody = len(quiet) == case.world
-            raise Wrong(
-                f"different: {case.given}; with {case.world} ranks {DETECTOR} raised on "
-                f"{'no rank' if everybody else f'{case.world - len(quiet)} of them, not on rank {quiet[0]}'}",
-                missed(case.given)
-                if everybody
-                else "a rank that does not raise goes on, and waits for one that has: how do all learn what one found?",
+@check(
+    lambda cases: f"{len(cases)} kinds of difference raise, on every rank",
+    DETECTIONS,
+    given=DIFFERENT,
+    begin="different: {given}; ",
+)
+def different_replicas_raise_everywhere(case):
+    quiet = [rank for rank, result in enumerate(case.results) if not result["raised"]]
+    if not quiet:
+        return
+    begin = f"with {case.world} ranks {DETECTOR} raised on"
+    expect(len(quiet) < case.world, f"{begin} no rank", missed(case.given))
+    raise Wrong(
+        f"{begin} {case.world - len(quiet)} of them, not on rank {quiet[0]}",
+        "a rank that does not raise goes on, and waits for one that has: how do all learn what one found?",
+    )
+
+
+@check(
+    "the message names the first tensor and the first rank that differ",
+    DETECTIONS,
+    given=DIFFERENT,
+    begin="different: {given}; ",
+)
+def the_first_difference_is_named(case, rank, result):
+    (name, other), (error, text) = FIRST[case.world][case.given], result["raised"]
+    named = [parameter for parameter in NAMES if re.search(rf"\b{parameter}\b", text)]
+    expect(
+        name in named and re.search(rf"\branks?[ =:\[]*{other}\b", text, re.IGNORECASE),
+        f"rank {rank} was told {error}: {text[:150]!r}; it should name {name} and rank {other}",
+        "the order: parameter by parameter as named_parameters gives them, and in each rank by rank",
+    )
+    bystanders = [parameter for parameter in named if parameter not in case.given]
+    if bystanders and "alone" not in case.given:
+        raise Wrong(
+            f"the message on rank {rank} also names {bystanders[0]}, which is equal", "what belongs into the message"
+        )
+
+
+@check("it leaves the replicas as they are", DETECTIONS, begin="different: {given}; ")
+def looking_changes_nothing(case, rank, result):
+    for name in result["changed"]:
+        raise Wrong(
+            f"after {DETECTOR} {name} on rank {rank} is another than before",
+            "what is broadcast or reduced: the model's own tensors, or copies",
+        )
+
+
+@check("after your train all replicas are equal to the last bit", TRAININGS)
+def replicas_stay_equal(case, rank, result):
+    for name, bits in result["bits"].items():
+        expect(
+            bits == case.results[0]["bits"][name],
+            f"after your {REPAIRED} {name} on rank {rank} is not rank 0's",
+            "which line makes a rank hear of another rank's gradient, and is it reached in every update?",
+        )
+
+
+@check(
+    lambda gaps: (
+        f"2 and 3 ranks equal one process on the global batches after 1 and 6 updates, largest gap {max(gaps):.0e}"
+    ),
+    TRAININGS,
+)
+def equals_one_process(case):
+    for rank, result in enumerate(case.results):
+        for name, gap in result["gaps"].items():
+            expect(
+                gap < SAME,
+                f"after your {REPAIRED} {name} is {gap:.2g} from that of one process on the joint batches, on rank "
+                f"{rank}",
+                "replicas can be equal and wrong: does each update hold the mean of all ranks' gradients?",
             )
-    return f"{sum(right is not None for case, right in detections(records))} kinds of difference raise, on every rank"
-
-
-def the_first_difference_is_named(records):
-    """The message names the first parameter that differs and the first rank whose values are not rank 0's."""
-    for case, right in detections(records):
-        for rank, raised in enumerate(case.results):
-            if not right:
-                continue
-            name, other = right
-            named = [one for one in NAMES if re.search(rf"\b{one}\b", raised[1])]
-            if name not in named or not re.search(rf"\branks?[ =:\[]*{other}\b", raised[1], re.IGNORECASE):
-                raise Wrong(
-                    f"different: {case.given}; rank {rank} was told {raised[0]}: {raised[1][:150]!r}; it should name "
-                    f"{name} and rank {other}",
-                    "the order: parameter by parameter as named_parameters gives them, and in each rank by rank",
-                )
-            bystanders = [one for one in named if one not in case.given]
-            if bystanders and "alone" not in case.given:
-                raise Wrong(
-                    f"different: {case.given}; the message on rank {rank} also names {bystanders[0]}, which is equal",
-                    "what belongs into the message",
-                )
-    return "the message names the first tensor and the first rank that differ"
-
-
-def looking_changes_nothing(records):
-    """assert_replicas_equal leaves every parameter as it was, on every rank."""
-    for case in cases(records[:DETECTIONS]):
-        for rank, result in enumerate(case.results):
-            if result["changed"]:
-                raise Wrong(
-                    f"different: {case.given}; after {DETECTOR} {result['changed'][0]} on rank {rank} is another than "
-                    "before",
-                    "what is broadcast or reduced: the model's own tensors, or copies",
-                )
-    return "it leaves the replicas as they are"
-
-
-def replicas_stay_equal(records):
-    """After train all ranks hold the same bits."""
-    for case in cases(records[DETECTIONS:]):
-        for rank, result in enumerate(case.results):
-            for name, bits in result["bits"].items():
-                if bits != case.results[0]["bits"][name]:
-                    raise Wrong(
-                        f"{case.where}after your {REPAIRED} {name} on rank {rank} is not rank 0's",
-                        "which line makes a rank hear of another rank's gradient, and is it reached in every update?",
-                    )
-    return "after your train all replicas are equal to the last bit"
-
-
-def equals_one_process(records):
-    """After train the weights are those of one process on the global batch; it returns the loss before each update."""
-    worst = 0.0
-    for case in cases(records[DETECTIONS:]):
-        for rank, result in enumerate(case.results):
-            for name, gap in result["gaps"].items():
-                if not gap < SAME:
-                    raise Wrong(
-                        f"{case.where}after your {REPAIRED} {name} is {gap:.2g} from that of one process on the joint "
-                        f"batches, on rank {rank}",
-                        "replicas can be equal and wrong: does each update hold the mean of all ranks' gradients?",
-                    )
-                worst = max(worst, gap)
-        for rank, result in enumerate(case.results):
-            if not any(near(result["losses"], right) for right in (result["own"], result["joint"])):
-                raise Wrong(
-                    f"{case.where}your {REPAIRED} returned {rounded(result['losses'])} on rank {rank}; before each "
-                    f"update the loss of this rank's batch was {rounded(result['own'])}",
-                    "the docstring of train: how many losses, and of which moment?",
-                )
-    return f"2 and 3 ranks equal one process on the global batches after 1 and 6 updates, largest gap {worst:.0e}"
-
-
-CHECKS = [
-    equal_replicas_pass,
-    different_replicas_raise_everywhere,
-    the_first_difference_is_named,
-    looking_changes_nothing,
-    replicas_stay_equal,
-    equals_one_process,
-]
-
-
-def detections(records):
-    """(a case whose results are what was raised on each rank, what should be named there) for each detection."""
-    return [
-        (replace(case, results=[result["raised"] for result in case.results]), FOUND[case.world][case.given])
-        for case in cases(records[:DETECTIONS])
-    ]
+    for rank, result in enumerate(case.results):
+        expect(
+            any(near(result["losses"], right) for right in (result["own"], result["joint"])),
+            f"your {REPAIRED} returned {rounded(result['losses'])} on rank {rank}; before each update the loss of this "
+            f"rank's batch was {rounded(result['own'])}",
+            "the docstring of train: how many losses, and of which moment?",
+        )
+    return max(gap for result in case.results for gap in result["gaps"].values())
 
 
 def near(losses, right):

@@ -3,12 +3,13 @@
 import copy
 import gc
 import hashlib
+import math
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from .given import Model
+from .given import Model, batches
 
 LEARNING_RATE = 0.1  # that of the script
 
@@ -21,25 +22,20 @@ def make_model():
     return model
 
 
-def batches(rank, count):
-    values = torch.Generator().manual_seed(rank)
-    inputs = torch.randn(count, 16, 6, dtype=torch.float64, generator=values)
-    return list(zip(inputs, inputs[..., :1].sin() + 0.5, strict=True))
-
-
 def add(name, amounts):
-    """A case: `amounts[rank]` is added to one element of the parameter, on the ranks that are named."""
+    """A case: `amounts[rank]` is added to one element of the parameter, on the ranks that are named; -1 is the last."""
 
     def change(model, rank):
-        dict(model.named_parameters())[name].data.view(-1)[-1] += amounts.get(rank, 0.0)
+        amount = amounts.get(rank, amounts.get(rank - dist.get_world_size(), 0.0))
+        model.get_parameter(name).data.view(-1)[-1] += amount
 
     return change
 
 
 def both(*changes):
     def change(model, rank):
-        for one in changes:
-            one(model, rank)
+        for each in changes:
+            each(model, rank)
 
     return change
 
@@ -65,16 +61,12 @@ def as_the_script_does(model, rank):
 CASES = {  # given: what is done to the model of each rank
     "all equal": lambda model, rank: None,
     "the head of each rank trained alone": as_the_script_does,
-    "one element of head.bias, by 1e-12, on the last rank": lambda model, rank: add(
-        "head.bias", {dist.get_world_size() - 1: 1e-12}
-    )(model, rank),
+    "one element of head.bias, by 1e-12, on the last rank": add("head.bias", {-1: 1e-12}),
     "two elements of head.weight swapped on rank 1": swap,
     "head.weight and head.bias on rank 1": both(add("head.weight", {1: 0.5}), add("head.bias", {1: 0.5})),
     "the frozen backbone.weight on rank 1": add("backbone.weight", {1: 0.5}),
-    "head.weight is NaN on the last rank": lambda model, rank: add(
-        "head.weight", {dist.get_world_size() - 1: float("nan")}
-    )(model, rank),
-    "all equal, head.weight a NaN on every rank": lambda model, rank: model.head.weight.data.fill_(float("nan")),
+    "head.weight is NaN on the last rank": add("head.weight", {-1: math.nan}),
+    "all equal, head.weight a NaN on every rank": lambda model, rank: model.head.weight.data.fill_(math.nan),
     "head.weight: rank 1 above, rank 2 as far below": add("head.weight", {1: 0.25, 2: -0.25}),
     "head.weight of rank 0, the others agree": add("head.weight", {0: 0.5}),
     "head.bias on rank 1, head.weight on rank 2": both(add("head.bias", {1: 0.5}), add("head.weight", {2: 0.5})),
@@ -87,26 +79,28 @@ def drive(function, what):
     rank, world, model = dist.get_rank(), dist.get_world_size(), make_model()
     if isinstance(what, str):
         CASES[what](model, rank)
-        before = bits_of(model)
-        raised, after = raised_by(function, model), bits_of(model)
-        return {"raised": raised, "changed": [name for name in before if after[name] != before[name]]}
-    alone = copy.deepcopy(model)
+        old = bits_of(model)
+        raised, new = raised_by(function, model), bits_of(model)
+        return {"raised": raised, "changed": [name for name in old if new[name] != old[name]]}
+    one_process = copy.deepcopy(model)
     losses = function(model, batches(rank, what))
     gc.collect()  # a DDP wrapper must not outlive the process group
     own, joint = [], []
-    for ranks in zip(*(batches(one, what) for one in range(world)), strict=True):
-        own.append(loss_of(alone, *ranks[rank]).item())
-        joint += own_updates(alone, [[torch.cat(parts) for parts in zip(*ranks, strict=True)]])
-    right = dict(alone.named_parameters())
-    gaps = {name: (one - right[name]).abs().max().item() for name, one in model.named_parameters()}
+    for ranks in zip(*(batches(number, what) for number in range(world)), strict=True):
+        own.append(loss_of(one_process, *ranks[rank]).item())
+        joint += own_updates(one_process, [[torch.cat(parts) for parts in zip(*ranks, strict=True)]])
+    right = dict(one_process.named_parameters())
+    gaps = {name: (parameter - right[name]).abs().max().item() for name, parameter in model.named_parameters()}
     if isinstance(losses, (list, tuple)) or torch.is_tensor(losses) and losses.dim() == 1:
-        losses = [float(one) if torch.is_tensor(one) and one.numel() == 1 else one for one in losses]
+        losses = [float(loss) if torch.is_tensor(loss) and loss.numel() == 1 else loss for loss in losses]
     return {"gaps": gaps, "bits": bits_of(model), "losses": losses, "own": own, "joint": joint}
 
 
 def bits_of(model):
     """{name of a parameter: a hash of its bits}"""
-    return {name: hashlib.sha256(one.detach().numpy().tobytes()).hexdigest() for name, one in model.named_parameters()}
+    return {
+        name: hashlib.sha256(bits.detach().numpy().tobytes()).hexdigest() for name, bits in model.named_parameters()
+    }
 
 
 def raised_by(function, model):
