@@ -24,7 +24,7 @@ from ddp_course.grader.verdict import Wrong
 __all__ = ["Call", "Case", "Check", "Detector", "Job", "JobRecord", "LogsOf", "Mistake", "Wrong", "cases", "check"]
 __all__ += ["expect", "expect_few_collectives", "expect_little_is_sent", "expect_one_verdict", "called_once"]
 __all__ += ["bit_equal_on_all_ranks", "expect_loss", "expect_shapes", "like_neighbours", "number", "numbers"]
-__all__ += ["one_process", "recognised", "show"]
+__all__ += ["one_process", "recognised", "show", "where"]
 
 Text = str | Callable[..., str]
 
