@@ -112,18 +112,18 @@ def with_sets_of_rank(function):
 
 
 @functools.cache
-def the_model():
-    """One for all cases of a job, as a training has one for all steps."""
+def shared_model():
+    """The model of all cases of a job, as a training has one for all steps."""
     return Branches()
 
 
 def drive(function, case):
     """`function` is missing_gradients or synchronize_gradients. What it returns, and what .grad holds afterwards:
     (smallest, largest) value by name, or None."""
-    model, rank, world = the_model(), dist.get_rank(), dist.get_world_size()
+    model, rank, world = shared_model(), dist.get_rank(), dist.get_world_size()
     for number, (name, parameter) in enumerate(model.named_parameters()):
-        has_one = rank in owners(case, world).get(name, [])
-        parameter.grad = torch.full_like(parameter, gradient(case, number, rank)) if has_one else None
+        has_gradient = rank in owners(case, world).get(name, [])
+        parameter.grad = torch.full_like(parameter, gradient(case, number, rank)) if has_gradient else None
     result = with_sets_of_rank(function)(model)
     after = {
         name: None if parameter.grad is None else [parameter.grad.min().item(), parameter.grad.max().item()]
