@@ -3,8 +3,7 @@
 import math
 
 from ddp_course.base.quantity import with_prefix
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect
 
 FUNCTION = "BucketedDataParallel"
 LAYERS, LAYER_BYTES = 8, 64 * 64 * 4  # of the driver's wide model
@@ -26,205 +25,175 @@ def job(world, **given):
     return Job(world, FUNCTION, calls, driver=True)
 
 
-TRAIN = "float64, tied, frozen, buffers; 1, 3, 2 and 1 micro-batches"
+TRAINING = "float64, tied, frozen, buffers; 1, 3, 2 and 1 micro-batches"
 TINY = "the same; buckets of 16 bytes, smaller than any gradient"
-BUDGET = "8 layers of 16 KiB, buckets of 40 KiB"
+WIDE = "8 layers of 16 KiB, buckets of 40 KiB"
 UNEQUAL = "a bucket of 16 MiB leaves, and after it one of 4 bytes"
-JOBS = [
-    job(2, train=TRAIN, train_with_tiny_buckets=TINY),
-    job(3, train=TRAIN),
-    job(1, train=TRAIN),
-    job(4, budget=BUDGET),
-    job(2, overlap=BUDGET, large_and_small=UNEQUAL),
-]
+TRAIN = [job(2, train=TRAINING, train_with_tiny_buckets=TINY), job(3, train=TRAINING), job(1, train=TRAINING)]
+BUDGET = job(4, budget=WIDE)
+OVERLAP = job(2, overlap=WIDE, large_and_small=UNEQUAL)
+JOBS = [*TRAIN, BUDGET, OVERLAP]
 
 
-def built_by_hand(records):
-    """Every message starts in the answer's own lines; torch's DistributedDataParallel is not used."""
-    for case in cases(records):
-        for rank, result in enumerate(case.results):
-            if "ready_made" in result:
-                raise Wrong(
-                    f"rank {rank} built torch's {result['ready_made']}",
-                    "what the wrapper does for you is what this exercise asks for",
-                )
-            for op, size, line in result.get("sent", []):
-                if line is None:
-                    raise Wrong(
-                        f"{case.where}rank {rank} handed {size:,} bytes to {op}, called by no line of your file",
-                        "whose code starts the messages? Here it has to be yours",
-                    )
-    return "every message is started by your own lines"
+@check("every message is started by your own lines", begin="")
+def built_by_hand(case, rank, result):
+    expect(
+        "ready_made" not in result,
+        lambda: f"rank {rank} built torch's {result['ready_made']}",
+        "what the wrapper does for you is what this exercise asks for",
+    )
+    for op, size, line in result.get("sent", []):
+        expect(
+            line is not None,
+            f"{case.where}rank {rank} handed {size:,} bytes to {op}, called by no line of your file",
+            "whose code starts the messages? Here it has to be yours",
+        )
 
 
-def starts_as_rank_0(records):
-    """After construction every rank holds rank 0's parameters and buffers."""
-    for case in trainings(records):
-        for rank, result in enumerate(case.results):
-            for name, gap in result["start"].items():
-                if gap != 0:
-                    raise Wrong(
-                        f"{case.where}after construction {name} on rank {rank} is {gap:.2g} from rank 0's",
-                        f"what is broadcast in __init__, and what {kind(name)}",
-                    )
-    return "construction gives every rank rank 0's parameters, frozen ones too, and buffers"
+@check("construction gives every rank rank 0's parameters, frozen ones too, and buffers", TRAIN)
+def starts_as_rank_0(case, rank, result):
+    for name, gap in result["start"].items():
+        expect(
+            gap == 0,
+            f"after construction {name} on rank {rank} is {gap:.2g} from rank 0's",
+            f"what is broadcast in __init__, and what {kind(name)}",
+        )
 
 
-def equals_one_process(records):
-    """At every update, gradients and weights are those of one process on the global batch."""
-    worst = 0.0
-    for case in trainings(records):
-        for rank, result in enumerate(case.results):
-            for number, update in enumerate(result["updates"], 1):
-                batches = update["micro_batches"]
-                when = f"{case.where}update {number} ({batches} micro-batch{'es' * (batches > 1)}): "
-                for name, found in update["gradients"].items():
-                    if found is None or not found[0] < SAME:
-                        raise Wrong(when + on_gradient(rank, name, found), advice(found, batches, case.world))
-                for name, gap in update["weights"].items():
-                    if not gap < SAME:
-                        raise Wrong(
-                            f"{when}{name} on rank {rank} is {gap:.2g} from that of one process",
-                            "what changes weights or buffers besides the optimizer",
-                        )
-                    worst = max(worst, gap)
-    for case in watched(records, "orders"):
-        for rank, result in enumerate(case.results):
-            if not result["gap"] < NEARLY_SAME:
-                raise Wrong(
-                    f"{case.where}while rank 1 is late, the gradients on rank {rank} are off by "
-                    f"{result['gap']:.0%} when finish_gradient_synchronization() has returned",
-                    "which handles are waited for there",
-                )
-    for case in watched(records, "off"):
-        for rank, result in enumerate(case.results):
-            for name, gap in result["off"].items():
-                if not gap < NEARLY_SAME:
-                    raise Wrong(
-                        f"{case.where}the gradient of {name} on rank {rank} is off by {gap:.0%} when "
-                        "finish_gradient_synchronization() has returned",
-                        "which handles are waited for there",
-                    )
-    return f"1, 2 and 3 ranks equal one process at every update, largest gap {worst:.0e}"
+@check(
+    lambda gaps: f"1, 2 and 3 ranks equal one process at every update, largest gap {max(gaps):.0e}", [*TRAIN, OVERLAP]
+)
+def equals_one_process(case, rank, result):
+    if "updates" in result:
+        return training_gap(case, rank, result)
+    if "off" not in result:
+        expect(
+            result["gap"] < NEARLY_SAME,
+            f"while rank 1 is late, the gradients on rank {rank} are off by {result['gap']:.0%} when "
+            "finish_gradient_synchronization() has returned",
+            "which handles are waited for there",
+        )
+    for name, gap in result.get("off", {}).items():
+        expect(
+            gap < NEARLY_SAME,
+            f"the gradient of {name} on rank {rank} is off by {gap:.0%} when finish_gradient_synchronization() has "
+            "returned",
+            "which handles are waited for there",
+        )
+    return 0.0
 
 
-def replicas_agree(records):
-    """After every update all ranks hold the same bits."""
-    for case in trainings(records):
-        for number, updates in enumerate(zip(*(result["updates"] for result in case.results), strict=True), 1):
-            for rank, update in enumerate(updates):
-                if update["bits"] != updates[0]["bits"]:
-                    raise Wrong(
-                        f"{case.where}after update {number} the weights of rank {rank} are not bit for bit rank 0's",
-                        "the order in which each rank adds: a sum of floats depends on it",
-                    )
-    return "all ranks hold the same bits after every update"
+def training_gap(case, rank, result):
+    """The largest gap of a weight from that of one process."""
+    for number, update in enumerate(result["updates"], 1):
+        batches = update["micro_batches"]
+        when = f"update {number} ({batches} micro-batch{'es' * (batches > 1)}): "
+        for name, gradient in update["gradients"].items():
+            if gradient is None or not gradient[0] < SAME:
+                raise Wrong(when + on_gradient(rank, name, gradient), advice(gradient, batches, case.world))
+        for name, gap in update["weights"].items():
+            expect(
+                gap < SAME,
+                f"{when}{name} on rank {rank} is {gap:.2g} from that of one process",
+                "what changes weights or buffers besides the optimizer",
+            )
+    return max(gap for update in result["updates"] for gap in update["weights"].values())
 
 
-def silent_under_no_sync(records):
-    """Nothing is sent in a backward under no_sync."""
-    for case in trainings(records):
-        for rank, result in enumerate(case.results):
-            if result["in_no_sync"]:
-                raise Wrong(
-                    f"{case.where}rank {rank} started {result['in_no_sync']} messages in 3 backward passes under "
-                    "no_sync()",
-                    "what the hook asks first",
-                )
-    return "nothing is sent under no_sync()"
+@check("all ranks hold the same bits after every update", TRAIN)
+def replicas_agree(case):
+    for number, updates in enumerate(zip(*(result["updates"] for result in case.results), strict=True), 1):
+        for rank, update in enumerate(updates):
+            expect(
+                update["bits"] == updates[0]["bits"],
+                f"after update {number} the weights of rank {rank} are not bit for bit rank 0's",
+                "the order in which each rank adds: a sum of floats depends on it",
+            )
 
 
-def few_messages(records):
-    """An update costs no more messages than the buckets need, and one to spare."""
-    for case in watched(records, "sent"):
-        for rank, result in enumerate(case.results):
-            if len(result["sent"]) > MESSAGES:
-                raise Wrong(
-                    f"{case.where}rank {rank} started {len(result['sent'])} messages in an update; {MESSAGES} are "
-                    "allowed",
-                    "how many gradients travel in one message",
-                )
-    return f"{len(result['sent'])} messages an update for {LAYERS} gradients; {MESSAGES} were allowed"
+@check("nothing is sent under no_sync()", TRAIN)
+def silent_under_no_sync(case, rank, result):
+    expect(
+        not result["in_no_sync"],
+        f"rank {rank} started {result['in_no_sync']} messages in 3 backward passes under no_sync()",
+        "what the hook asks first",
+    )
 
 
+@check(lambda counts: f"{counts[-1]} messages an update for {LAYERS} gradients; {MESSAGES} were allowed", [BUDGET])
+def few_messages(case, rank, result):
+    count = len(result["sent"])
+    expect(
+        count <= MESSAGES,
+        f"rank {rank} started {count} messages in an update; {MESSAGES} are allowed",
+        "how many gradients travel in one message",
+    )
+    return count
+
+
+@check(lambda largest: f"the largest message is {largest[0]:,} bytes; a bucket holds {BUCKET:,.0f}", [*TRAIN, BUDGET])
 def messages_fit_a_bucket(records):
-    """No message is larger than a bucket, or than the one gradient in it."""
-    for case in watched(records, "sent") + trainings(records):
+    *train, budget = records
+    for case in cases([budget, *train]):
         for rank, result in enumerate(case.results):
             messages, bucket = result.get("sent", result.get("messages")), result.get("bucket", BUCKET)
-            op, size, line = max(messages, key=lambda one: one[1], default=("", 0, None))
-            if size > bucket:
-                raise Wrong(
-                    f"{case.where}rank {rank} handed {size:,} bytes to one {op} (line {line}); a bucket holds "
-                    f"{bucket:,.0f}",
-                    "when is a bucket full",
-                )
-    [budget] = watched(records, "sent")
-    largest = max(size for _, size, _ in budget.results[0]["sent"])
-    return f"the largest message is {largest:,} bytes; a bucket holds {BUCKET:,.0f}"
+            op, size, line = max(messages, key=lambda message: message[1], default=("", 0, None))
+            expect(
+                size <= bucket,
+                f"{case.where}rank {rank} handed {size:,} bytes to one {op} (line {line}); a bucket holds "
+                f"{bucket:,.0f}",
+                "when is a bucket full",
+            )
+    return max(size for _, size, _ in budget.ranks[0].results[0]["sent"])
 
 
-def bytes_of_an_all_reduce(records):
-    """A rank sends what an all-reduce of all gradients costs: 2(N-1)/N of them."""
-    for case in watched(records, "sent"):
-        world, size = case.world, LAYERS * LAYER_BYTES
-        limit = NOTES * 2 * (world - 1) / world * size
-        for rank, result in enumerate(case.results):
-            sent = sum(bytes_sent(op, given, world) for op, given, _ in result["sent"])
-            if sent > limit:
-                names = " and ".join(dict.fromkeys(op for op, _, _ in result["sent"]))
-                raise Wrong(
-                    f"{case.where}with {names} rank {rank} sends {with_prefix(sent, 'B')} for "
-                    f"{with_prefix(size, 'B')} of gradients; an all-reduce sends 2(N-1)/N of them, "
-                    f"{with_prefix(limit / NOTES, 'B')}",
-                    "who needs the gradients of the single ranks? The sum is enough, and a ring adds on the way",
-                )
-    return f"a rank sends {with_prefix(sent, 'B')} for {with_prefix(size, 'B')} of gradients, as an all-reduce does"
+@check(
+    lambda sent: (
+        f"a rank sends {with_prefix(sent[-1], 'B')} for {with_prefix(LAYERS * LAYER_BYTES, 'B')} of gradients, as an "
+        "all-reduce does"
+    ),
+    [BUDGET],
+)
+def bytes_of_an_all_reduce(case, rank, result):
+    world, size = case.world, LAYERS * LAYER_BYTES
+    limit = 2 * (world - 1) / world * size
+    sent = sum(bytes_sent(op, handed, world) for op, handed, _ in result["sent"])
+    expect(
+        sent <= NOTES * limit,
+        f"with {' and '.join(dict.fromkeys(op for op, _, _ in result['sent']))} rank {rank} sends "
+        f"{with_prefix(sent, 'B')} for {with_prefix(size, 'B')} of gradients; an all-reduce sends 2(N-1)/N of them, "
+        f"{with_prefix(limit, 'B')}",
+        "who needs the gradients of the single ranks? The sum is enough, and a ring adds on the way",
+    )
+    return sent
 
 
-def talks_during_backward(records):
-    """The first message leaves before the last gradient is made, and backward does not wait for the other ranks."""
-    for case in watched(records, "orders"):
-        for rank, result in enumerate(case.results):
-            for order, behind in zip(result["orders"], (", in an update with no_sync()", ""), strict=True):
-                first = next((place for place, one in enumerate(order) if isinstance(one, str)), len(order))
-                made = [one for one in order[:first] if not isinstance(one, str)]
-                if 0 in made:
-                    raise Wrong(
-                        f"{case.where}rank {rank} started its first message "
-                        f"{'after backward had ended' if -1 in made else 'with the last gradient'}{behind}; "
-                        "nothing travels while it computes",
-                        "which code runs in the middle of backward? A hook on a parameter does",
-                    )
-            if result["gave_up"]:
-                raise Wrong(
-                    f"{case.where}rank 0 started its first message and then stood still in backward until rank {rank} "
-                    "came; computation and communication took turns",
-                    "async_op=True, and where the handle is waited for",
-                )
-    left = LAYERS - len(made)
-    return f"the first message leaves with {left} of {LAYERS} gradients still to be made, and nobody waits for it there"
-
-
-CHECKS = [
-    built_by_hand,
-    starts_as_rank_0,
-    equals_one_process,
-    replicas_agree,
-    silent_under_no_sync,
-    few_messages,
-    messages_fit_a_bucket,
-    bytes_of_an_all_reduce,
-    talks_during_backward,
-]
-
-
-def trainings(records):
-    return watched(records, "updates")
-
-
-def watched(records, key):
-    return [case for case in cases(records) if key in case.results[0]]
+@check(
+    lambda left: (
+        f"the first message leaves with {left[-1]} of {LAYERS} gradients still to be made, and nobody waits for it "
+        "there"
+    ),
+    [OVERLAP],
+    given=[WIDE],
+)
+def talks_during_backward(case, rank, result):
+    for order, behind in zip(result["orders"], (", in an update with no_sync()", ""), strict=True):
+        first = next((index for index, event in enumerate(order) if isinstance(event, str)), len(order))
+        made = [event for event in order[:first] if not isinstance(event, str)]
+        expect(
+            0 not in made,
+            f"rank {rank} started its first message "
+            f"{'after backward had ended' if -1 in made else 'with the last gradient'}{behind}; nothing travels while "
+            "it computes",
+            "which code runs in the middle of backward? A hook on a parameter does",
+        )
+    expect(
+        not result["gave_up"],
+        f"rank 0 started its first message and then stood still in backward until rank {rank} came; computation and "
+        "communication took turns",
+        "async_op=True, and where the handle is waited for",
+    )
+    return LAYERS - len(made)
 
 
 def kind(name):
@@ -233,24 +202,24 @@ def kind(name):
     return "is frozen" if "frozen" in name else "a rank's own seed has made"
 
 
-def on_gradient(rank, name, found):
-    if found is None:
+def on_gradient(rank, name, gradient):
+    if gradient is None:
         return f"the gradient of {name} on rank {rank} is None"
-    gap, times = found
+    gap, times = gradient
     like = f", {times:.2f} times as large" if abs(times - 1) > 0.01 and abs(times - round(times, 2)) < 1e-6 else ""
     return f"the gradient of {name} on rank {rank} is {gap:.2g} from that of one process{like}"
 
 
-def advice(found, batches, world):
-    if found and abs(found[1] - world) < 1e-6:
+def advice(gradient, batches, world):
+    if gradient and abs(gradient[1] - world) < 1e-6:
         return "a sum over the ranks is not yet a mean"
     if batches > 1:
         return "after no_sync .grad holds several micro-batches: does all of it reach the other ranks, once?"
     return "what every rank finds in .grad when finish_gradient_synchronization() has returned"
 
 
-def bytes_sent(op, given, world):
-    """What a rank sends if the collective goes round a ring; `given` bytes were handed to it."""
+def bytes_sent(op, handed, world):
+    """What a rank sends if the collective goes round a ring; `handed` bytes were handed to it."""
     share = (world - 1) / world
     costs = {"all_reduce": 2 * share, "reduce_scatter": share, "all_gather": world - 1, "all_to_all": share, "recv": 0}
-    return given * costs.get(op, 1)
+    return handed * costs.get(op, 1)

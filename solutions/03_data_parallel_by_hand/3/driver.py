@@ -86,18 +86,17 @@ class Small(nn.Module):
 
 
 def train(build, bucket=350):
-    """Four updates beside one process on the global batch; the gaps at the start and after each, and the messages of
-    the last. All
-    gradients together are 352 bytes, so that buckets of 350 bytes are two."""
+    """Four updates, compared with one process on the global batch; the gaps at the start and after each, and the
+    messages of the last. All gradients together are 352 bytes, so that buckets of 350 bytes are two."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    alone, events = Small(seed=0), Events()
+    one_process, events = Small(seed=0), Events()
     in_new_threads(events.append, _answer_file())
     wrapped = build(Small(seed=rank), bucket / 2**20)
-    result = {"start": _gaps(wrapped.module, alone), "updates": [], "in_no_sync": 0}
+    result = {"start": _gaps(wrapped.module, one_process), "updates": [], "in_no_sync": 0}
     data = torch.Generator().manual_seed(7)
     for micro_batches in UPDATES:
-        for one in (wrapped.module, alone):
-            one.zero_grad()
+        for model in (wrapped.module, one_process):
+            model.zero_grad()
         for number in range(micro_batches):
             batch = torch.randint(6, (world, SAMPLES, 2), generator=data)
             last = number == micro_batches - 1
@@ -105,18 +104,18 @@ def train(build, bucket=350):
             with events.recorded(), nullcontext() if last else wrapped.no_sync():
                 (_loss(wrapped, batch[rank]) / micro_batches).backward()
             result["in_no_sync"] += 0 if last else len(_collectives(events))
-            (_loss(alone, batch.flatten(0, 1)) / micro_batches).backward()
+            (_loss(one_process, batch.flatten(0, 1)) / micro_batches).backward()
         with events.recorded():
             wrapped.finish_gradient_synchronization()
         result["messages"] = _messages(events)
-        gradients = _gradient_gaps(wrapped.module, alone)
-        for one in (wrapped.module, alone):
-            _step(one)
+        gradients = _gradient_gaps(wrapped.module, one_process)
+        for model in (wrapped.module, one_process):
+            _step(model)
         with torch.no_grad():
             wrapped(batch[rank][:, 0])  # as an evaluation would
-        update = {"micro_batches": micro_batches, "gradients": gradients, "weights": _gaps(wrapped.module, alone)}
+        update = {"micro_batches": micro_batches, "gradients": gradients, "weights": _gaps(wrapped.module, one_process)}
         result["updates"].append(update | {"bits": _bits(wrapped.module)})
-    largest = max(parameter.nbytes for parameter in alone.parameters() if parameter.requires_grad)
+    largest = max(parameter.nbytes for parameter in one_process.parameters() if parameter.requires_grad)
     return result | {"bucket": max(bucket, largest)}
 
 
@@ -149,17 +148,16 @@ def _tensors(model):
 
 def _gradient_gaps(model, other):
     """By name: (largest difference, how many times the right gradient it is at best), or None for no gradient."""
-    right, found = dict(other.named_parameters()), {}
+    right, gaps = dict(other.named_parameters()), {}
     for name, parameter in model.named_parameters():
+        gradient, expected = parameter.grad, right[name].grad
         if not parameter.requires_grad:
             continue
-        gradient, expected = parameter.grad, right[name].grad
-        if gradient is None:
-            found[name] = None
-            continue
-        times = (gradient * expected).sum() / (expected * expected).sum()
-        found[name] = [(gradient - expected).abs().max().item(), times.item()]
-    return found
+        gaps[name] = None
+        if gradient is not None:
+            times = (gradient * expected).sum() / (expected * expected).sum()
+            gaps[name] = [(gradient - expected).abs().max().item(), times.item()]
+    return gaps
 
 
 def _bits(model):
@@ -257,14 +255,15 @@ def overlap(build):
                 go_on()
             events.append({"layer": -1})
             wrapped.finish_gradient_synchronization()
-        orders.append([one["layer"] if "layer" in one else one["op"] for one in events if one.keys() & {"layer", "op"}])
-    found = {name: parameter.grad.clone() for name, parameter in wrapped.module.named_parameters()}
-    alone = copy.deepcopy(model)
-    alone.zero_grad()
+        marks = [event for event in events if event.keys() & {"layer", "op"}]
+        orders.append([mark["layer"] if "layer" in mark else mark["op"] for mark in marks])
+    gradients = {name: parameter.grad.clone() for name, parameter in wrapped.module.named_parameters()}
+    one_process = copy.deepcopy(model)
+    one_process.zero_grad()
     for other in range(world):
-        (alone(_inputs(other)) / world).backward()
-    right = {name: parameter.grad for name, parameter in alone.named_parameters()}
-    gap = max(((found[name] - right[name]).norm() / right[name].norm()).item() for name in right)
+        (one_process(_inputs(other)) / world).backward()
+    right = {name: parameter.grad for name, parameter in one_process.named_parameters()}
+    gap = max(((gradients[name] - right[name]).norm() / right[name].norm()).item() for name in right)
     return {"orders": orders[1:], "gave_up": gave_up.is_set(), "gap": gap}
 
 
@@ -312,8 +311,8 @@ def _heard(store):
 
 
 def _collectives(events):
-    return [one for one in events if "op" in one]
+    return [event for event in events if "op" in event]
 
 
 def _messages(events):
-    return [[one["op"], one["bytes"], one["line"]] for one in _collectives(events)]
+    return [[message["op"], message["bytes"], message["line"]] for message in _collectives(events)]
