@@ -4,9 +4,7 @@ import re
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.messages import assert_little_is_sent
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect, expect_little_is_sent
 
 from . import given as given_script
 
@@ -19,8 +17,8 @@ BASE = (torch.arange(5000) * 7919) % 50
 
 def changed(*edits):
     data = BASE.clone()
-    for place, value in edits:
-        data[place] = value
+    for index, value in edits:
+        data[index] = value
     return data
 
 
@@ -47,133 +45,114 @@ MADE_UP = [
     ("a token of rank 1 is larger by 256", [BASE, changed((77, BASE[77] + 256)), BASE, BASE]),
     ("a token of rank 2 is larger by 65,536", [BASE, BASE, changed((77, BASE[77] + 2**16)), BASE]),
 ]
-DETECT = Job(4, function=FUNCTION, calls=tuple(Call([(one,) for one in data], given) for given, data in MADE_UP))
+DETECT = [
+    Job(4, function=FUNCTION, calls=tuple(Call([(tokens,) for tokens in data], given) for given, data in MADE_UP)),
+    Job(1, function=FUNCTION, calls=(Call([(BASE,)], "one rank"),)),
+]
 MAKE = Job(3, function="data_and_mask", calls=(Call([()] * 3, "first call"), Call([()] * 3, "second call")))
 RUN = Job(2, seconds=5.0)
 AGAIN = Job(2, "make_data", (Call([()] * 2, "another run"),), driver=True)
-JOBS = [DETECT, Job(1, function=FUNCTION, calls=(Call([(BASE,)], "one rank"),)), MAKE, RUN, AGAIN]
+JOBS = [*DETECT, MAKE, RUN, AGAIN]
 
 
-def the_detector_is_right(records):
-    """odd_ranks names the ranks whose data is not rank 0's, on every rank."""
-    for case in cases(records[:2]):
-        right = odd_ranks([data for (data,) in case.args])
-        for rank, result in enumerate(case.results):
-            if result != right:
-                raise Wrong(
-                    f"{case.where}{FUNCTION} returned {result!r} on rank {rank}, not {right}",
-                    advice(case, result, right),
-                )
-    return f"{FUNCTION} is right about {len(MADE_UP)} sets of data, on every rank; of the broken script: [1, 2, 3]"
+@check(f"{FUNCTION} is right about {len(MADE_UP)} sets of data, on every rank; of the broken script: [1, 2, 3]", DETECT)
+def the_detector_is_right(case, rank, result):
+    right = odd_ranks([data for (data,) in case.args])
+    expect(
+        result == right,
+        f"{FUNCTION} returned {result!r} on rank {rank}, not {right}",
+        lambda: advice(case, result, right),
+    )
 
 
-def little_travels(records):
-    """The detector does not send the data around."""
-    most = assert_little_is_sent(
-        cases(records[:2]),
+@check(lambda sent: f"a rank hands over {max(sent)} bytes at most, to compare {BASE.numel() * 8:,}", DETECT)
+def little_travels(case):
+    return expect_little_is_sent(
+        case,
         SMALL_MESSAGE,
-        lambda case, rank: f"to compare {case.args[rank][0].numel() * 8:,} bytes of data",
+        lambda rank: f"to compare {case.args[rank][0].numel() * 8:,} bytes of data",
         "what is short and differs whenever the data does?",
     )
-    return f"a rank hands over {most} bytes at most, to compare {BASE.numel() * 8:,}"
 
 
-def the_data_is_of_the_same_kind(records):
-    """make_data returns the tokens that the script was written for."""
+@check(f"the data is {given_script.TOKENS:,} tokens of the kind that the script makes", [MAKE], begin="")
+def the_data_is_of_the_same_kind(case, rank, result):
     tokens, vocabulary = given_script.TOKENS, given_script.VOCABULARY
-    for case in cases(records[2:3]):
-        for rank, result in enumerate(case.results):
-            data = result[0] if isinstance(result, list) and len(result) == 2 else None
-            if not torch.is_tensor(data) or data.shape != (tokens,) or data.dtype != torch.int64:
-                found = f"{tuple(data.shape)}, {data.dtype}" if torch.is_tensor(data) else repr(data)[:60]
-                raise Wrong(
-                    f"on rank {rank} make_data returned {found}, not {tokens:,} tokens, int64",
-                    "what make_data returned before",
-                )
-            moved = (data.diff() + 2) % vocabulary
-            if len(data.unique()) != vocabulary or len(moved.unique()) != 6 or moved.max() != 5:
-                raise Wrong(
-                    f"on rank {rank} make_data returned {len(data.unique())} different tokens and "
-                    f"{len(moved.unique())} different steps from one to the next; the script makes {vocabulary} and 6",
-                    "only where the random numbers come from has to change",
-                )
-    return f"the data is {tokens:,} tokens of the kind that the script makes"
+    data = result[0] if isinstance(result, list) and len(result) == 2 else None
+    if not torch.is_tensor(data) or data.shape != (tokens,) or data.dtype != torch.int64:
+        shape = f"{tuple(data.shape)}, {data.dtype}" if torch.is_tensor(data) else repr(data)[:60]
+        raise Wrong(
+            f"on rank {rank} make_data returned {shape}, not {tokens:,} tokens, int64", "what make_data returned before"
+        )
+    moved = (data.diff() + 2) % vocabulary
+    expect(
+        len(data.unique()) == vocabulary and len(moved.unique()) == 6 and moved.max() == 5,
+        f"on rank {rank} make_data returned {len(data.unique())} different tokens and {len(moved.unique())} different "
+        f"steps from one to the next; the script makes {vocabulary} and 6",
+        "only where the random numbers come from has to change",
+    )
 
 
+@check("all ranks hold the same data, the same in every run", [MAKE, AGAIN])
 def all_ranks_hold_the_same_data(records):
-    """make_data returns the same on every rank, and again in the next run."""
-    first, second = [[result[0] for result in case.results] for case in cases(records[2:3])]
-    odd = odd_ranks(first)
-    if odd:
+    *calls, again = cases(records)
+    first, second = [[result[0] for result in case.results] for case in calls]
+    if odd := odd_ranks(first):
         same = (first[0] == first[odd[0]]).float().mean().item()
         raise Wrong(
-            f"with 3 ranks: ranks {odd} hold other data than rank 0; "
-            f"rank {odd[0]} agrees with it in {same:.0%} of the tokens",
+            f"with 3 ranks: ranks {odd} hold other data than rank 0; rank {odd[0]} agrees with it in {same:.0%} of the "
+            "tokens",
             "which generator do the random numbers of make_data come from, and who seeded it?",
         )
-    if not torch.equal(first[0], second[0]):
-        raise Wrong(
-            "make_data returned other tokens when it was called again: every run would have a data set of its own",
-            "all ranks agree within a run; what fixes the data from run to run?",
+    expect(
+        torch.equal(first[0], second[0]),
+        "make_data returned other tokens when it was called again: every run would have a data set of its own",
+        "all ranks agree within a run; what fixes the data from run to run?",
+    )
+    for rank, result in enumerate(again.results):
+        expect(
+            torch.is_tensor(result["made"]) and torch.equal(first[0], result["made"]),
+            f"make_data returned other tokens on rank {rank} of another run, {shown(first[0])} in the first one and "
+            f"{shown(result['made'])} in the second",
+            "what fixes the data from run to run?",
         )
-    [again] = cases(records[4:])
-    for rank, result in enumerate(again.results):
-        if not torch.is_tensor(result["made"]) or not torch.equal(first[0], result["made"]):
-            raise Wrong(
-                f"make_data returned other tokens on rank {rank} of another run, {first[0][:4].tolist()} ... in the "
-                f"first one and {shown(result['made'])} in the second",
-                "what fixes the data from run to run?",
-            )
-    return "all ranks hold the same data, the same in every run"
 
 
-def other_randomness_is_left_alone(records):
-    """Dropout masks still differ from rank to rank, and are those that were drawn without make_data."""
-    for case in cases(records[2:3]):
+@check("the ranks' other random numbers differ as before", [MAKE, AGAIN], begin="")
+def other_randomness_is_left_alone(case):
+    if case.given != "another run":
         masks = [tuple(result[1].tolist()) for result in case.results]
-        if len(set(masks)) < len(masks):
+        expect(
+            len(set(masks)) == len(masks),
+            f"after make_data ({case.given}) {len(masks)} ranks drew {len(set(masks))} different dropout mask(s)",
+            "the generator that everybody uses was seeded alike on all ranks: a generator of its own leaves it be",
+        )
+        return
+    for rank, result in enumerate(case.results):
+        for generator in result["touched"]:
             raise Wrong(
-                f"after make_data ({case.given}) {len(masks)} ranks drew {len(set(masks))} different dropout mask(s)",
-                "the generator that everybody uses was seeded alike on all ranks: a generator of its own leaves it be",
-            )
-    [again] = cases(records[4:])
-    for rank, result in enumerate(again.results):
-        if result["touched"]:
-            raise Wrong(
-                f"after make_data the common generator of {result['touched'][0]} was in another state than before on "
-                f"rank {rank}",
+                f"after make_data the common generator of {generator} was in another state than before on rank {rank}",
                 "which lines of make_data draw from it, or seed it?",
             )
-    return "the ranks' other random numbers differ as before"
 
 
+@check(lambda losses: f"both ranks of the script print the validation loss {losses[0]}", [RUN])
 def the_losses_agree(records):
-    """The script ends, and every rank prints the same validation loss."""
-    printed = [match for one in records[3].ranks for match in PRINTED.findall(one.stdout)]
+    printed = [match for rank in records[0].ranks for match in PRINTED.findall(rank.stdout)]
     losses = {int(rank): loss for rank, loss in printed}
     if sorted(losses) != [0, 1] or len(set(losses.values())) != 1 or not float(losses[0]) < 3.9:
-        shown = ", ".join(f"rank {rank}: {loss}" for rank, loss in printed) or "nothing"
+        lines = ", ".join(f"rank {rank}: {loss}" for rank, loss in printed) or "nothing"
         raise Wrong(
-            f"the script printed as validation losses: {shown}; both ranks should print one and the same, "
-            f"below that of an untrained table",
+            f"the script printed as validation losses: {lines}; both ranks should print one and the same, below that "
+            "of an untrained table",
             "main() stays as it was given",
         )
-    return f"both ranks of the script print the validation loss {losses[0]}"
-
-
-CHECKS = [
-    the_detector_is_right,
-    little_travels,
-    the_data_is_of_the_same_kind,
-    all_ranks_hold_the_same_data,
-    other_randomness_is_left_alone,
-    the_losses_agree,
-]
+    return losses[0]
 
 
 def odd_ranks(data):
     """What the learner's function of this name has to return."""
-    return [rank for rank, one in enumerate(data) if one.shape != data[0].shape or not torch.equal(one, data[0])]
+    return [rank for rank, tokens in enumerate(data) if not torch.equal(tokens, data[0])]
 
 
 def shown(data):

@@ -9,9 +9,9 @@ import torch
 def drive(make_data):
     sys.modules["answer"].hash = hash_of_another_run
     torch.rand(1), random.random(), sys.modules["numpy"].random.rand()  # who seeds them again does not come back here
-    before = states()
+    old = states()
     made = make_data()
-    return {"made": made, "touched": [name for name, state in states().items() if state != before[name]]}
+    return {"made": made, "touched": [name for name, state in states().items() if state != old[name]]}
 
 
 def hash_of_another_run(value):
