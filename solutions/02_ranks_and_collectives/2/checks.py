@@ -5,8 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, LogsOf, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, LogsOf, Wrong, cases, check, expect
 
 from . import given as given_script
 
@@ -47,53 +46,47 @@ DETECT = Job(
 JOBS = [BROKEN, *REPAIRED, DETECT]
 
 
+@check("one rank prints the mean, once", REPAIRED)
 def one_line_is_printed(records):
-    """Exactly one rank prints `mean loss` and a number, once."""
-    for record in records[1:3]:
-        lines = [(rank, line) for rank, one in enumerate(record.ranks) for line in found(one.stdout)]
-        if len(lines) != 1:
-            who = ", ".join(f"rank {rank}: mean loss {number}" for rank, number in lines) or "nobody printed it"
-            raise Wrong(
-                f"with {record.job.world} ranks the mean was printed {len(lines)} times ({who})",
-                "which line of the block concerns rank 0 alone?",
-            )
-    return "one rank prints the mean, once"
+    for record in records:
+        printed = printed_means(record)
+        who = ", ".join(f"rank {rank}: mean loss {number}" for rank, number in printed) or "nobody printed it"
+        expect(
+            len(printed) == 1,
+            f"with {record.job.world} ranks the mean was printed {len(printed)} times ({who})",
+            "which line of the block concerns rank 0 alone?",
+        )
 
 
+@check("the mean is over the samples of all ranks, and every rank ends with exit code 0, on 2 and on 3", REPAIRED)
 def the_mean_is_over_all_samples(records):
-    """What is printed is the mean over the samples of all ranks."""
-    for record in records[1:3]:
+    for record in records:
         world = record.job.world
-        [(rank, text)] = [(rank, line) for rank, one in enumerate(record.ranks) for line in found(one.stdout)]
-        losses = [given_script.losses(r) for r in range(world)]
+        [(rank, text)] = printed_means(record)
+        losses = [given_script.losses(each) for each in range(world)]
         right = torch.cat(losses).mean().item()
         if not shows(text, right):
-            own, of_means = losses[rank].mean().item(), torch.stack([one.mean() for one in losses]).mean().item()
+            own, of_means = losses[rank].mean().item(), torch.stack([each.mean() for each in losses]).mean().item()
             like = ", the mean over its own samples" if shows(text, own) else ""
             like = ", the mean of the ranks' means" if shows(text, of_means) else like
             raise Wrong(
                 f"with {world} ranks rank {rank} printed {text}{like}; the mean over all samples is {right:.6f}",
                 "what reaches rank 0 from the others, sums or means, and how many samples each has",
             )
-    return "the mean is over the samples of all ranks, and every rank ends with exit code 0, on 2 and on 3"
 
 
+@check(lambda parted: f"{FUNCTION} reads logs right; of the broken script: {parted[0]}", [BROKEN, REPAIRED[1], DETECT])
 def the_logs_are_read_right(records):
-    """where_they_part finds the first place where ranks part, in made-up logs and in those of both scripts."""
-    detector = records[3]
-    recorded = [records[0].collectives, records[2].collectives]
-    all_logs = [logs for _, logs in MADE_UP] + recorded
-    for case, logs in zip(cases([detector]), all_logs, strict=True):
+    broken, repaired, detection = records
+    all_logs = [*(logs for _, logs in MADE_UP), broken.collectives, repaired.collectives]
+    for case, logs in zip(cases([detection]), all_logs, strict=True):
         [result], right = case.results, where_they_part(logs)
-        if not same(result, right):
+        if result != (list(right) if right else None):  # a tuple came back as a list
             returned = tuple(result) if isinstance(result, list) else result
             raise Wrong(
                 f"{case.given}: {FUNCTION}({logs}) returned {returned!r}, not {right!r}", look_at(result, right)
             )
-    return f"where_they_part reads logs right; of the broken script: {where_they_part(recorded[0])}"
-
-
-CHECKS = [one_line_is_printed, the_mean_is_over_all_samples, the_logs_are_read_right]
+    return where_they_part(broken.collectives)
 
 
 def where_they_part(logs):
@@ -105,20 +98,20 @@ def where_they_part(logs):
     return None
 
 
-def found(stdout):
-    """The mean of each line that has `mean loss` and then a mean: words, and a count of samples, may be between."""
-    return [means[0] for means in map(MEAN.findall, PRINTED.findall(stdout)) if means]
+def printed_means(record):
+    """(rank, mean) of each line that has `mean loss` and then a mean: words, and a count of samples, may be between."""
+    return [
+        (rank, means[0])
+        for rank, rank_record in enumerate(record.ranks)
+        for means in map(MEAN.findall, PRINTED.findall(rank_record.stdout))
+        if means
+    ]
 
 
 def shows(text, number):
     """Whether `text` is the number, to three decimals or more: print() shows four of a tensor."""
     decimals = len(text.partition(".")[2])
     return 3 <= decimals and abs(float(text) - number) < max(1e-5, 0.51 * 10.0**-decimals)
-
-
-def same(result, right):
-    """Lists pass for tuples: JSON, in which the ranks answer, knows no difference."""
-    return result == (list(right) if right else None)
 
 
 def look_at(result, right):
