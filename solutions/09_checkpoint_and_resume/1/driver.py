@@ -23,25 +23,25 @@ STEPS = range(1, 11)  # that the answer's save is called for, in one folder
 def drive(check_save, name):
     """What the answer's check says about the save called `name`, and whether it tried it; "own" is the answer's."""
     own = sys.modules["answer"].save
-    seen = examine(own) if name == "own" else None
+    report = examine(own) if name == "own" else None
     folder = f"checks/{name}"
     save = Save(name, own, Path(folder).resolve())
     verdict = check_save(save, folder)
-    return {"verdict": verdict, "calls": save.calls, "seen": seen, "folder": folder, "elsewhere": save.elsewhere}
+    return {"verdict": verdict, "calls": save.calls, "own": report, "folder": folder, "elsewhere": save.elsewhere}
 
 
 class Save:
     """The save called `name`, one of the methods below.
 
-    elsewhere   the folders that it was handed which are neither `place` nor below it
+    elsewhere   the folders that it was handed which are neither `root` nor below it
     """
 
-    def __init__(self, name, own, place):
-        self.name, self.answers, self.place, self.calls, self.elsewhere = name, own, place, 0, []
+    def __init__(self, name, own, root):
+        self.name, self.answers, self.root, self.calls, self.elsewhere = name, own, root, 0, []
 
     def __call__(self, folder, step, state):
         self.calls += 1
-        if not Path(folder).resolve().is_relative_to(self.place):
+        if not Path(folder).resolve().is_relative_to(self.root):
             self.elsewhere.append(str(folder))
         getattr(self, self.name)(Path(folder), step, state)
 
@@ -161,12 +161,12 @@ class SlowToWrite:
 
 def examine(save):
     """What the answer's save does, as this rank sees it (collective)."""
-    rank, seen = dist.get_rank(), {}
-    mine = Path(f"examined/rank_{rank}")  # one folder a rank: who writes shows
-    save(str(mine), 1, _state(1, rank))
+    rank, report = dist.get_rank(), {"after": [], "content": []}
+    own = Path(f"examined/rank_{rank}")  # one folder a rank: who writes shows
+    save(str(own), 1, _state(1, rank))
     dist.barrier()
-    seen["wrote"] = bool(_contents(mine))
-    shared, seen["after"], seen["content"] = Path("examined/shared"), [], []
+    report["wrote"] = bool(_contents(own))
+    shared = Path("examined/shared")
     for step in STEPS:
         if step == 4 and rank == 0:  # somebody has cleared up
             for path in shared.iterdir() if shared.is_dir() else []:
@@ -176,14 +176,14 @@ def examine(save):
         save(str(shared), step, _state(step, rank))
         at_once = _contents(shared)  # before anybody is waited for
         dist.barrier()
-        seen["after"].append(sorted(map(_step_of, at_once)))
+        report["after"].append(sorted(map(_step_of, at_once)))
         contents = _contents(shared)
-        seen["content"].append(sorted(map(_step_of, contents)))
+        report["content"].append(sorted(map(_step_of, contents)))
         dist.barrier()
-    seen["folders"] = sum(path.is_dir() for path in shared.iterdir()) if shared.is_dir() else 0
-    seen["given"] = sorted(_state(1, rank))
-    seen["found"] = sorted({name for content in contents for name in _loaded(content)})
-    return seen
+    report["folders"] = sum(path.is_dir() for path in shared.iterdir()) if shared.is_dir() else 0
+    report["given"] = sorted(_state(1, rank))
+    report["entries"] = sorted({name for content in contents for name in _loaded(content)})
+    return report
 
 
 def _state(step, rank):
