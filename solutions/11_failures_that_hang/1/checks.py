@@ -1,7 +1,6 @@
 """11.1: a function that reads from what the ranks of a dead job left which ranks are to blame, and which line."""
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, check, expect
 
 FUNCTION = "blame"
 SYMPTOMS = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Application timeout caused")
@@ -14,7 +13,11 @@ PAIR = "RuntimeError: Application timeout caused pair closure"
 
 def rank(*started, error=None, exit_code=1):
     """started: (name, sizes, line); error: (seconds, line, text)."""
-    return {"started": [list(one) for one in started], "error": error and list(error), "exit_code": exit_code}
+    return {
+        "started": [list(collective) for collective in started],
+        "error": error and list(error),
+        "exit_code": exit_code,
+    }
 
 
 STEP, STEP_4 = ("all_reduce", [4], 12), ("all_reduce", [4], 14)
@@ -94,30 +97,24 @@ MADE_UP = [
         [rank(STEP, HALF, error=(5.0, 12, PAIR)), rank(STEP, STEP_4, exit_code=-15), rank(STEP, exit_code=0)],
     ),
 ]
-JOBS = [Job(1, function=FUNCTION, calls=tuple(Call([(made,)], given) for given, made in MADE_UP))]
+JOBS = [Job(1, function=FUNCTION, calls=tuple(Call([(ranks,)], given) for given, ranks in MADE_UP))]
 
 
-def the_blame_is_right(records):
-    """blame names the kind, the ranks and the line, in made-up jobs of every kind of the notebook."""
-    for case, (given, made) in zip(cases(records), MADE_UP, strict=True):
-        [result], right = case.results, blame(made)
-        if result != right:
-            raise Wrong(f"{given}: {FUNCTION} returned {result!r}, not {right!r}", look_at(result, right))
-    return f"{FUNCTION} is right about {len(MADE_UP)} jobs"
-
-
-CHECKS = [the_blame_is_right]
+@check(f"{FUNCTION} is right about {len(MADE_UP)} jobs", begin="{given}: ")
+def the_blame_is_right(case):
+    [result], right = case.results, blame(case.args[0][0])
+    expect(result == right, f"{FUNCTION} returned {result!r}, not {right!r}", lambda: look_at(result, right))
 
 
 def blame(ranks):
     """What the learner's function of this name has to return."""
-    errors = [(*one["error"], number) for number, one in enumerate(ranks) if one["error"]]
+    errors = [(*rank["error"], number) for number, rank in enumerate(ranks) if rank["error"]]
     causes = [each for each in errors if not any(symptom in each[2] for symptom in SYMPTOMS)]
     if causes:
         _, line, _, number = min(causes)
         return {"what": "error", "ranks": [number], "line": line}
-    for position in range(max(len(one["started"]) for one in ranks)):
-        entries = [one["started"][position] if position < len(one["started"]) else None for one in ranks]
+    for index in range(max(len(rank["started"]) for rank in ranks)):
+        entries = [rank["started"][index] if index < len(rank["started"]) else None for rank in ranks]
         missing = [number for number, entry in enumerate(entries) if entry is None]
         if missing and len(missing) < len(ranks):
             return {"what": "missing", "ranks": missing, "line": next(entry[2] for entry in entries if entry)}
