@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, check, expect
 
 from . import given as given_script
 
@@ -14,7 +13,7 @@ COLLECT = "collect(epoch) stays as it is, and every rank calls it"
 
 
 def call(given, *losses):
-    return Call([(list(one),) for one in losses], given)
+    return Call([(list(own),) for own in losses], given)
 
 
 JOBS = [
@@ -52,60 +51,50 @@ JOBS = [
 ]
 
 
-def all_ranks_save_together(records):
-    """All ranks save after the same epochs."""
-    for case in cases(records):
-        epochs = [sorted(saved) if isinstance(saved, dict) else saved for saved in map(plain, case.results)]
-        if any(one != epochs[0] for one in epochs):
-            who = ", ".join(f"rank {rank} after {one}" for rank, one in enumerate(epochs))
-            raise Wrong(f"{case.where}the ranks do not save together: {who}", "what the decision is made of")
-    return "all ranks save after the same epochs"
+@check("all ranks save after the same epochs")
+def all_ranks_save_together(case):
+    epochs = [sorted(checkpoints(result)) for result in case.results]
+    who = ", ".join(f"rank {rank} after {own}" for rank, own in enumerate(epochs))
+    expect(
+        all(own == epochs[0] for own in epochs),
+        f"the ranks do not save together: {who}",
+        "what the decision is made of",
+    )
 
 
-def the_best_mean_counts(records):
-    """An epoch is saved if the mean loss over the ranks is lower than every mean before; a nan is never."""
-    for case in cases(records):
-        losses = [args[0] for args in case.args]
-        right, found = best_epochs(means(losses)), sorted(plain(case.results[0]))
-        if found != right:
-            nan = any(math.isnan(mean) for mean in means(losses))
-            raise Wrong(
-                f"{case.where}saved after epochs {found}{likeness(losses, found)}; the mean loss was the best so far "
-                f"after {right}",
-                "what a nan on one rank makes of the mean, and what comparisons with it say, in this epoch and later"
-                if nan
-                else "what is compared with what? The mean over the ranks, with the best mean before it",
-            )
-    return "what is saved is best by the mean over the ranks, on 1, 2 and 3 ranks"
+@check("what is saved is best by the mean over the ranks, on 1, 2 and 3 ranks")
+def the_best_mean_counts(case):
+    losses = [args[0] for args in case.args]
+    right, saved = best_epochs(means(losses)), sorted(checkpoints(case.results[0]))
+    expect(
+        saved == right,
+        f"saved after epochs {saved}{likeness(losses, saved)}; the mean loss was the best so far after {right}",
+        "what a nan on one rank makes of the mean, and what comparisons with it say, in this epoch and later"
+        if any(map(math.isnan, means(losses)))
+        else "what is compared with what? The mean over the ranks, with the best mean before it",
+    )
 
 
-def each_part_is_there(records):
-    """Every checkpoint has the part of every rank, from that epoch."""
-    for case in cases(records):
-        for rank, saved in enumerate(map(plain, case.results)):
-            for epoch, parts in saved.items():
-                right = [f"rank {one} after epoch {epoch}" for one in range(case.world)]
-                if parts != right:
-                    raise Wrong(
-                        f"{case.where}on rank {rank} the checkpoint of epoch {epoch} holds {parts!r}, not {right!r}",
-                        COLLECT,
-                    )
-            gathered = sum(one.op == "all_gather" for one in case.operations[rank])
-            if gathered < len(saved):
-                raise Wrong(
-                    f"{case.where}rank {rank} has {len(saved)} checkpoints with the parts of all ranks, and took part "
-                    f"in {gathered} all-gathers: what was handed over?",
-                    COLLECT,
-                )
-    return "each checkpoint has the parts of all ranks"
+@check("each checkpoint has the parts of all ranks")
+def each_part_is_there(case, rank, result):
+    saved = checkpoints(result)
+    for epoch, parts in saved.items():
+        right = [f"rank {number} after epoch {epoch}" for number in range(case.world)]
+        expect(
+            parts == right, f"on rank {rank} the checkpoint of epoch {epoch} holds {parts!r}, not {right!r}", COLLECT
+        )
+    gathered = sum(operation.op == "all_gather" for operation in case.operations[rank])
+    expect(
+        gathered >= len(saved),
+        f"rank {rank} has {len(saved)} checkpoints with the parts of all ranks, and took part in {gathered} "
+        "all-gathers: what was handed over?",
+        COLLECT,
+    )
 
 
-CHECKS = [all_ranks_save_together, the_best_mean_counts, each_part_is_there]
-
-
-def plain(saved):
-    """JSON, in which the ranks answer, has text for keys."""
-    return {int(epoch): parts for epoch, parts in saved.items()} if isinstance(saved, dict) else {}
+def checkpoints(result):
+    """{epoch: parts} of a rank that returned a dict."""
+    return {int(epoch): parts for epoch, parts in result.items()} if isinstance(result, dict) else {}
 
 
 def means(losses):
@@ -113,22 +102,22 @@ def means(losses):
 
 
 def best_epochs(values):
-    best, found = math.inf, []
+    best, epochs = math.inf, []
     for epoch, value in enumerate(values):
         if value < best:
             best = value
-            found.append(epoch)
-    return found
+            epochs.append(epoch)
+    return epochs
 
 
-def likeness(losses, found):
+def likeness(losses, saved):
     if nan := [epoch for epoch, mean in enumerate(means(losses)) if math.isnan(mean)]:
         return f", where the mean of epoch {nan[0]} is nan"
-    if found == best_epochs([torch.tensor(mean).item() for mean in means(losses)]):
+    if saved == best_epochs([torch.tensor(mean).item() for mean in means(losses)]):
         return ", as the means say in float32"
-    if found == best_epochs([min(of_epoch) for of_epoch in zip(*losses, strict=True)]):
+    if saved == best_epochs([min(of_epoch) for of_epoch in zip(*losses, strict=True)]):
         return ", as the lowest loss of any rank says"
     for rank, own in enumerate(losses):
-        if found == best_epochs(own):
+        if saved == best_epochs(own):
             return f", as the losses of rank {rank} alone say"
     return ""
