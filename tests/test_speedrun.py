@@ -50,34 +50,41 @@ def test_the_report_says_what_the_stages_have_written(finished_run):
 
 
 @pytest.mark.parametrize(
-    ("gained", "lost", "said"),
-    [
-        (0.06, 0.02, "+4.0 percentage points (95 % interval +2.3 to +5.7): **better**"),
-        (0.02, 0.06, "-4.0 percentage points (95 % interval -5.7 to -2.3): **worse**"),
-        (0.14, 0.13, "+1.0 percentage points (95 % interval -2.2 to +4.2): **not told apart**"),
-    ],
+    ("gain", "low", "high", "verdict"),
+    [(0.04, 0.023, 0.057, "better"), (-0.04, -0.057, -0.023, "worse"), (0.01, -0.022, 0.042, "not told apart")],
 )
-def test_the_judge_is_compared_with_the_untrained_baseline_at_its_best_step(gained, lost, said):
-    def record(step, accuracy):
-        named = {"accuracy": accuracy, "baseline": 0.7, "gained": gained, "lost": lost, "pairs": 1000.0}
+def test_the_judge_is_compared_with_the_untrained_baseline_at_its_lowest_loss(gain, low, high, verdict):
+    """The accuracy of another step may be higher."""
+
+    def record(step, loss, accuracy):
+        named = {"loss": loss, "accuracy": accuracy, "baseline": 0.7, "gain_low": low, "gain_high": high, "pairs": 1e3}
         return {"step": step, **{f"val_{name}": value for name, value in named.items()}}
 
-    page = of_the_judge([record(8, 0.6), record(16, 0.7 + gained - lost), record(24, 0.5)])
-    assert said in page and "of step 16" in page
+    page = of_the_judge([record(8, 0.6, 0.9), record(16, 0.5, 0.7 + gain), record(24, 0.55, 0.8)])
+    interval = f"{100 * gain:+.1f} percentage points (95 % interval over files {100 * low:+.1f} to {100 * high:+.1f})"
+    assert f"{interval}: **{verdict}**" in page and "of step 16" in page
 
 
 @pytest.mark.parametrize(
-    ("last", "parses", "hacked"), [(11.0, 0.1, True), (11.0, 0.3, False), (11.0, 0.9, False), (1.5, 0.1, False)]
+    ("first", "last", "parses", "verdict"),
+    [
+        (1.0, 11.0, 0.1, "over-optimised**"),  # below real code at first, above it in the end, and less parses
+        (1.0, 11.0, 0.3, "neither"),
+        (1.0, 11.0, 0.9, "neither"),
+        (1.0, 1.5, 0.1, "neither"),
+        (2.5, 11.0, 0.1, "invalid on such texts before the first update**"),  # whatever came of it
+        (2.5, 1.5, 0.9, "invalid on such texts before the first update**"),
+    ],
 )
-def test_a_policy_that_is_paid_more_than_real_code_and_parses_less_has_hacked_the_judge(last, parses, hacked):
+def test_a_judge_is_invalid_from_the_start_over_optimised_or_neither(first, last, parses, verdict):
     same = {"val_real": 2.0, "val_real_parses": 0.8}
     page = of_the_policy(
         [
-            {"step": 0, "val_reward": 1.0, "val_parses": 0.2} | same,
+            {"step": 0, "val_reward": first, "val_parses": 0.2} | same,
             {"step": 6, "val_reward": last, "val_parses": parses} | same,
         ]
     )
-    assert ("**The judge is being hacked**" in page) == hacked and f"to {last:.2f}; real code" in page
+    assert verdict in page and f"to {last:.2f}; real code" in page
 
 
 def test_grpo_goes_on_with_the_judge_that_it_began_with(finished_run, tmp_path):

@@ -1,10 +1,10 @@
 """Draw the metrics of a speedrun's stages, each result with its baseline."""
 
 from ddp_course.base.errors import InputError
+from ddp_course.base.intervals import wilson_interval
 from ddp_course.base.quantity import format_number, is_number
 from ddp_course.lab import figures
 from ddp_course.lab.figures.style import MUTED, RANK_COLOURS, new_figure
-from ddp_course.post_training.interval import wilson_interval
 
 Records = list[dict]
 POLICY, REAL = RANK_COLOURS[0], RANK_COLOURS[2]
@@ -26,11 +26,11 @@ def last_of(records: Records, key: str) -> float:
     return series[max(series)]
 
 
-def best_of(records: Records, key: str) -> int:
-    """The step with the highest value; of equals, the earliest. Raises InputError if there is none."""
-    series = values(records, key)
-    last_of(records, key)
-    return max(sorted(series), key=series.__getitem__)
+def best_of(records: Records) -> int:
+    """The step with the lowest held-out loss; of equals, the earliest. Raises InputError if there is none."""
+    series = values(records, "val_loss")
+    last_of(records, "val_loss")
+    return min(sorted(series), key=series.__getitem__)
 
 
 def first_to_last(name: str, series: dict[int, float]) -> str:
@@ -48,20 +48,22 @@ def draw_pretrain(records: Records):
 
 
 def draw_reward(records: Records):
-    """Accuracy on held-out pairs over the steps, with its intervals, beside that of the backbone without a head."""
-    series, best = values(records, "val_accuracy"), best_of(records, "val_accuracy")
-    baseline, last = last_of(records, "val_baseline"), max(series)
-    then = "its best and last" if best == last else f"its best, {series[last]:.1%} at step {last}"
-    figure, axes = new_figure(
-        f"Reward model: {series[best]:.1%} of the held-out pairs at step {best}, {then}; the backbone's likelihood "
-        f"alone {baseline:.1%}",
+    """Loss and accuracy on held-out pairs over the steps; the accuracy beside that of the backbone without a head."""
+    loss, series, best = values(records, "val_loss"), values(records, "val_accuracy"), best_of(records)
+    baseline = last_of(records, "val_baseline")
+    figure, (left, right) = new_figure(
+        f"Reward model: the lowest held-out loss {loss[best]:.3f} at step {best}, with {series[best]:.1%} of the "
+        f"pairs; the backbone's likelihood alone {baseline:.1%}",
         3.0,
+        ncols=2,
     )
-    draw_shares(axes, series, last_of(records, "val_pairs"), "with the head, 95 % interval")
-    axes.plot(best, series[best], "*", markersize=15, color=RANK_COLOURS[1], zorder=5, label="kept as the best")
-    axes.axhline(baseline, color=MUTED, linestyle="--", label="likelihood alone, no training")
-    axes.set_xlabel("optimizer step"), axes.set_ylabel("held-out pair accuracy"), axes.margins(y=0.2)
-    axes.legend(fontsize=9, loc="upper left", ncols=3)  # in one row above the curve
+    left.plot(list(loss), list(loss.values()), marker="o", color=POLICY)
+    left.plot(best, loss[best], "*", markersize=15, color=RANK_COLOURS[1], zorder=5, label="kept as the best")
+    draw_shares(right, series, last_of(records, "val_pairs"), "with the head, 95 % interval")
+    right.axhline(baseline, color=MUTED, linestyle="--", label="likelihood alone, no training")
+    right.set_ylim(0.5, 1)  # from a coin to a judge that is always right
+    for axes, shown in ((left, "held-out loss"), (right, "held-out pair accuracy")):
+        axes.set_xlabel("optimizer step"), axes.set_ylabel(shown), axes.legend(fontsize=9)
     return figure
 
 

@@ -9,7 +9,6 @@ from ddp_course.base.quantity import quantity
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.lab import figures
 from ddp_course.lab.machine import describe
-from ddp_course.post_training.interval import paired_interval
 from ddp_course.speedrun.curves import (
     Records,
     best_of,
@@ -91,37 +90,44 @@ def stage_table(run_dir: Path, record: dict, metrics: dict[str, Records]) -> str
 
 def of_the_judge(records: Records) -> str:
     """Whether the best head ranks held-out pairs better than the backbone's likelihood does without one."""
-    best = best_of(records, "val_accuracy")
-    accuracy, baseline, gained, lost, pairs = (
-        values(records, f"val_{name}")[best] for name in ("accuracy", "baseline", "gained", "lost", "pairs")
+    best = best_of(records)
+    accuracy, baseline, low, high, pairs = (
+        values(records, f"val_{name}")[best] for name in ("accuracy", "baseline", "gain_low", "gain_high", "pairs")
     )
-    low, high = paired_interval(gained * pairs, lost * pairs, pairs)
     verdict = "better" if low > 0 else "worse" if high < 0 else "not told apart"
     return (
         f"The checkpoint that GRPO was judged by, of step {best}, ranks {accuracy:.1%} of {pairs:,.0f} held-out pairs "
         f"correctly; the backbone's likelihood alone, with nothing trained, {baseline:.1%}. The difference is "
-        f"{100 * (accuracy - baseline):+.1f} percentage points (95 % interval {100 * low:+.1f} to {100 * high:+.1f}): "
-        f"**{verdict}**. The step was chosen on the same pairs, which flatters it a little."
+        f"{100 * (accuracy - baseline):+.1f} percentage points (95 % interval over files "
+        f"{100 * low:+.1f} to {100 * high:+.1f}): **{verdict}**. "
+        f"The step was chosen by the loss on the same pairs, which flatters it a little."
     )
 
 
 def of_the_policy(records: Records) -> str:
-    """Whether the reward has risen above that of real code, while less parses than before and than of real code."""
+    """Whether the judge was valid before the first update, and whether the policy has learnt to please it alone."""
     reward, rate = values(records, "val_reward"), values(records, "val_parses")
     first, last = reward[min(reward)], reward[max(reward)]
     real, real_rate = last_of(records, "val_real"), last_of(records, "val_real_parses")
-    hacked = last > max(real, first) and rate[max(rate)] < min(real_rate, rate[min(rate)])
+    if first >= real and real_rate > rate[min(rate)]:
+        verdict = (
+            "**The judge was invalid on such texts before the first update**: it paid real code no more than what the "
+            "start policy wrote, although more of the real code parses. No reward of it says that a policy is better."
+        )
+    elif last > real and rate[max(rate)] < min(real_rate, rate[min(rate)]):
+        verdict = (
+            "**The judge was over-optimised**: at the start it paid real code more, at the end it pays the policy "
+            "more, and less of what the policy writes parses."
+        )
+    else:
+        verdict = (
+            "That shows neither a judge that was invalid from the start (real code would be paid no more than the "
+            "start) nor an over-optimised one (the reward would pass that of real code, and less would parse)."
+        )
     return (
         f"On held-out prompts the judge's mean reward went from {first:.2f} to {last:.2f}; real code after the same "
         f"prompts gets {real:.2f}. The judge does not see whether a text parses: {rate[min(rate)]:.1%} did before and "
-        f"{rate[max(rate)]:.1%} after, of the real code, cut off as short, {real_rate:.1%}. "
-        + (
-            "**The judge is being hacked**: it pays more for what the policy writes than for real code, and less of it "
-            "parses."
-            if hacked
-            else "That does not show a hacked judge: for that, the reward has to rise above that of "
-            "real code, and less has to parse than before and than of real code."
-        )
+        f"{rate[max(rate)]:.1%} after, of the real code, cut off as short, {real_rate:.1%}. " + verdict
     )
 
 
