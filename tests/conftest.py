@@ -93,6 +93,35 @@ def cache_of_this_session(tmp_path_factory):
     os.environ.setdefault("DDP_COURSE_CACHE", str(folder / "cache_of_this_session"))
 
 
+@pytest.fixture(scope="session")
+def warm_server(tmp_path_factory):
+    """A process from which those of launches can be forked (startup/warm_server.py); None where that is not safe."""
+    if sys.platform != "linux":
+        yield None
+        return
+    address = tmp_path_factory.mktemp("warm") / "server"
+    server = psutil.Popen([sys.executable, os.path.join(STARTUP, "warm_server.py"), address])
+    try:
+        while not address.exists():
+            assert server.poll() is None, "the server of warm launches has ended"
+            time.sleep(0.05)
+        yield server, address
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.fixture
+def warm_launches(warm_server, monkeypatch):
+    """Ranks that this test starts are forked, where that makes no difference; the server from which, or None."""
+    if warm_server is None:
+        return None
+    server, address = warm_server
+    monkeypatch.setenv("WARM_SERVER", str(address))
+    monkeypatch.setenv("WARM_NETWORK", os.readlink("/proc/self/ns/net"))
+    return server
+
+
 @pytest.fixture(autouse=True)
 def no_process_left_behind():
     """Fails a test that leaves a process behind, by name, after having ended it.

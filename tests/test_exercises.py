@@ -59,7 +59,7 @@ def unsolved_then_solved(exercise, solution):
 
 
 @pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)
-def test_exercise_runs_unsolved_and_solved(path, tmp_path):
+def test_exercise_runs_unsolved_and_solved(path, tmp_path, warm_launches):
     solution = read_notebook(authoring.ROOT / "solutions" / path.name)
     nb = unsolved_then_solved(read_notebook(path), solution)
     parameters = dict(solution.metadata.get("ddp_course", {}).get("test_parameters", {}))

@@ -58,6 +58,10 @@ def note_threads_of_gloo():
             file.write(f"{sys.argv[0]}, rank {os.environ.get('RANK')}: {', '.join(left)}\n")
 
 
+if "WARM_SERVER" in os.environ:
+    import warm_client
+
+    warm_client.hand_over(os.environ["WARM_SERVER"])
 sys.meta_path.insert(0, NoCollectionsWhileTorchLoads())
 atexit.register(gc.freeze)  # what is registered first runs last
 if sys.platform == "linux" and "THREADS_AT_EXIT" in os.environ:

@@ -1,0 +1,154 @@
+"""Forks the processes of a test's launches from one in which torch is loaded: python warm_server.py ADDRESS
+
+For each order of warm_client.py: a process that waits, and, forked from it, the one that runs the script.
+"""
+
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import random
+import resource
+import runpy
+import select
+import signal
+import socket
+import sys
+import types
+
+LOADED = (
+    "numpy",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.nn",
+    "torch.distributed.run",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining",
+    "torch.utils.data.distributed",
+    "ddp_course.minigpt_ddp",
+    "ddp_course.grader.harness.rank",
+)
+
+
+def serve(address: str) -> dict:
+    """Returns an order in a process of its own for each client; the server itself stays until its parent is gone."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(address)
+    listening.listen(100)
+    parent = os.getppid()
+    while os.getppid() == parent:
+        while True:
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(-1, os.WNOHANG)[0]:
+                    continue
+            break
+        if not select.select([listening], [], [], 0.5)[0]:
+            continue
+        client = listening.accept()[0]
+        if os.fork() == 0:
+            listening.close()
+            return wait_for_twin(client)
+        client.close()
+    os._exit(0)
+
+
+def wait_for_twin(client: socket.socket) -> dict:
+    """Returns the order in the process that is to carry it out; its parent stays here until that has ended."""
+    length, descriptors, *_ = socket.recv_fds(client, 8, 3)
+    text = b""
+    while len(text) < int.from_bytes(length, "big"):
+        text += client.recv(1 << 16)
+    order = json.loads(text)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        client.close()
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        return order
+    for descriptor in descriptors:
+        os.close(descriptor)
+    ended = os.pidfd_open(child)
+    while ended not in (ready := select.select([ended, client], [], [])[0]):
+        try:
+            numbers = client.recv(100) if client in ready else b""
+        except ConnectionError:
+            numbers = b""
+        for number in numbers or [signal.SIGKILL]:  # the client is gone: it was killed
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, number)
+        if not numbers:
+            break
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(OSError):
+        client.send(status.to_bytes(8, "big", signed=True))
+    os._exit(0)
+
+
+def prepare(order: dict):
+    """Make this process look as one that Python has just started with these words."""
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    os.sched_setaffinity(0, order["cores"])
+    for number in order["ignored"]:
+        signal.signal(number, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.path[:] = order["path"]
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    sys.stdout = sys.__stdout__ = output(1, unbuffered, "strict")
+    sys.stderr = sys.__stderr__ = output(2, True, "backslashreplace")
+    random.seed()
+    sys.modules["numpy"].random.seed()
+    threads = int(os.environ.get("OMP_NUM_THREADS", len(order["cores"])))
+    sys.modules["torch"].set_num_threads(threads)
+
+
+def output(descriptor: int, unbuffered: bool, errors: str) -> io.TextIOWrapper:
+    raw = open(descriptor, "wb", 0 if unbuffered else -1, closefd=False)
+    return io.TextIOWrapper(raw, "utf-8", errors, write_through=unbuffered)
+
+
+def carry_out(order: dict):
+    """Run the module or script, as __main__."""
+    prepare(order)
+    words = order["words"]
+    sys.argv = words[1:] if words[0] == "-m" else words
+    if words[:2] == ["-m", "torch.distributed.run"]:
+        return sys.modules["torch.distributed.run"].main()
+    if words[0] == "-m":
+        return runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    if not order["safe_path"]:
+        sys.path.insert(0, os.path.dirname(os.path.realpath(words[0])))
+    run_file(words[0])
+
+
+def run_file(path: str):
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    main.__builtins__ = __builtins__
+    sys.modules["__main__"] = main
+    try:
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec")
+        exec(code, main.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        error.with_traceback(error.__traceback__.tb_next)  # as if there were no frame of ours
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+for name in LOADED:
+    importlib.import_module(name)
+
+gc.collect()
+gc.freeze()
+carry_out(serve(sys.argv[1]))

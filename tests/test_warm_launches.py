@@ -1,0 +1,83 @@
+"""A launch whose processes are forked (startup/) cannot be told from one whose processes load torch anew."""
+
+import os
+import signal
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+from ddp_course.launcher import torchrun
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forked on Linux only")
+LOOKS = """
+    import os, sys, random
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    total = torch.ones(1) * (dist.get_rank() + 1)
+    dist.all_reduce(total)
+    print("sum", total.item(), "of", dist.get_world_size(), sys.argv[1:], __name__, os.path.basename(__file__))
+    print(os.environ["MINE"], os.getcwd(), torch.get_num_threads(), sys.path[0], len(os.sched_getaffinity(0)))
+    print("no newline", end="", file=sys.stderr)
+    dist.destroy_process_group()
+"""
+RAISES = """
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    def breaks(rank):
+        raise ValueError(f"rank {rank} breaks")
+    if dist.get_rank() == 1:
+        breaks(1)
+    dist.barrier()
+"""
+KILLED = """
+    import os, time
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), 11)
+    time.sleep(600)
+"""
+EXITS = """
+    import os, sys, time
+    if os.environ["RANK"] == "1":
+        sys.exit(7)
+    time.sleep(600)
+"""
+
+
+def launch(path, text, **options):
+    path.write_text(textwrap.dedent(text))
+    return torchrun(path, "--a", "b c", nproc=2, check=False, quiet=True, env={"MINE": "x"}, **options)
+
+
+@pytest.mark.parametrize("text", [LOOKS, RAISES, KILLED, EXITS], ids=["looks", "raises", "killed", "exits"])
+def test_it_says_and_ends_as_a_cold_one(tmp_path, text, monkeypatch, warm_launches):
+    before = sum(warm_launches.cpu_times()[2:4])
+    warm = launch(tmp_path / "script.py", text)
+    assert sum(warm_launches.cpu_times()[2:4]) > before, "nothing was forked"
+    monkeypatch.delenv("WARM_SERVER")
+    cold = launch(tmp_path / "script.py", text)
+    assert warm.exit_code == cold.exit_code
+    assert warm.exit_codes[1] == cold.exit_codes[1]
+    assert warm.lines[1] == cold.lines[1]
+    assert (warm.failure and warm.failure.rank) == (cold.failure and cold.failure.rank)
+
+
+def test_a_forked_rank_ends_with_the_process_that_stands_for_it(tmp_path, warm_launches):
+    (tmp_path / "script.py").write_text(
+        f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    )
+    variables = os.environ | {"TORCHELASTIC_RUN_ID": "test", "LOCAL_RANK": "0"}
+    face = psutil.Popen([sys.executable, tmp_path / "script.py"], env=variables)
+    try:
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert face.poll() is None
+            time.sleep(0.05)
+        pid = int((tmp_path / "pid").read_text())
+        assert pid != face.pid
+    finally:
+        face.send_signal(signal.SIGKILL)
+        face.wait()
+    twin = [psutil.Process(pid)] if psutil.pid_exists(pid) else []
+    assert psutil.wait_procs(twin, timeout=60)[1] == []
