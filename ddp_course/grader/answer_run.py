@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_doctor.launch.supervised import supervised_environment, supervisor, until_the_end
@@ -22,14 +23,16 @@ START = "ddp_course.grader.harness.start"
 LONGEST_RUN, LONGEST_ANSWER = 300.0, 120.0
 
 
-def run_answers(answers: list[tuple[Path, list[Job], str]], lanes: int = 1) -> list[list[JobRecord]]:
+def run_answers(
+    answers: list[tuple[Path, list[Job], str]], lanes: int = 1, sandbox: Sequence[str] = ()
+) -> list[list[JobRecord]]:
     """Run the jobs of each answer, all in one go, and return their records in the same order.
 
     An answer is its file, the jobs and the package of its exercise, in which a job finds its driver.
 
     `lanes` answers run side by side, and one that ends its lane ends those that follow there. A job that does not use
-    the answer (it has a `script`) runs once for all answers of a lane. Ends in time whatever the answers do, and leaves
-    neither process nor file behind.
+    the answer (it has a `script`) runs once for all answers of a lane. `sandbox` is a command that runs another, shut
+    in. Ends in time whatever the answers do, and leaves neither process nor file behind.
     """
     folder = Path(tempfile.mkdtemp(prefix="ddp_course_grade_"))
     tasks: list[Task] = []
@@ -53,7 +56,8 @@ def run_answers(answers: list[tuple[Path, list[Job], str]], lanes: int = 1) -> l
     in_turn = -(-len(answers) // lanes)  # in the fullest lane
     limit = LONGEST_RUN + LONGEST_ANSWER * (in_turn - 1)
     # -P: nothing in this folder shadows a module that the harness imports
-    with supervisor([sys.executable, "-P", "-m", START, str(folder)], environment, folder) as process:
+    command = [*sandbox, sys.executable, "-P", "-m", START, str(folder)]
+    with supervisor(command, environment, folder) as process:
         until_the_end(process, limit)
         records = [read_record(folder / str(number), task.job) for number, task in enumerate(tasks)]
     by_run = {(task.lane, run_of(task.job, task.owner)): record for task, record in zip(tasks, records, strict=True)}

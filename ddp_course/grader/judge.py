@@ -6,6 +6,7 @@ An answer that raises, hangs, dies or is a stub is told so here, with rank, line
 import ast
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_doctor.explain.messages import SYMPTOMS
@@ -21,10 +22,10 @@ QUESTION_OF_SENDS = {
 }
 
 
-def grade(answers: list[tuple[Exercise, Path]], lanes: int = 1) -> list[Verdict]:
+def grade(answers: list[tuple[Exercise, Path]], lanes: int = 1, sandbox: Sequence[str] = ()) -> list[Verdict]:
     """Verdicts on several answers, each in a file, with one start of the harness for all.
 
-    `lanes` of them are graded side by side.
+    `lanes` of them are graded side by side; `sandbox`: see run_answers.
     """
     at_once = [_not_attempted(exercise, path) for exercise, path in answers]
     to_run = [
@@ -32,7 +33,7 @@ def grade(answers: list[tuple[Exercise, Path]], lanes: int = 1) -> list[Verdict]
         for known, (exercise, path) in zip(at_once, answers, strict=True)
         if not known
     ]
-    records = iter(run_answers(to_run, lanes) if to_run else [])
+    records = iter(run_answers(to_run, lanes, sandbox) if to_run else [])
     return [
         known or _verdict(exercise, path, next(records))
         for known, (exercise, path) in zip(at_once, answers, strict=True)

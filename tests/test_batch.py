@@ -1,0 +1,97 @@
+"""The answers of a class: each graded for itself, whatever another one does; three forms of one result."""
+
+import csv
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from test_check import RAISES, RIGHT, WRONG
+
+from ddp_course.grader import batch
+
+# Ends the process that runs the ranks, and asks whether anything outside can be seen or reached.
+HOSTILE = """
+import os
+import signal
+import socket
+
+def global_mean(values):
+    print("interfaces", [name for _, name in socket.if_nameindex()], "processes", len(os.listdir("/proc")) < 100)
+    os.kill(os.getppid(), signal.SIGKILL)
+"""
+
+
+def submit(folder, **answers):
+    for student, text in answers.items():
+        (folder / student).mkdir(parents=True)
+        if text:
+            (folder / student / "02_1.py").write_text(text)
+
+
+def test_one_students_crash_harms_no_other(tmp_path, capsys):
+    answers, results = tmp_path / "answers", tmp_path / "results"
+    submit(answers, ann=RIGHT, ben=HOSTILE, cleo=RAISES + '\nprint("\\x00\\x1b")\n', dora="", ed=RIGHT)
+    arguments = [str(answers), "--out", str(results), "--points", "02.1=2.5"]
+    assert batch.main(arguments) == 0
+
+    table = list(csv.reader((results / "grades.csv").open()))
+    assert table == [
+        ["student", "02.1", "sum"],
+        ["ann", "2.5", "2.5"], ["ben", "0", "0"], ["cleo", "0", "0"], ["dora", "0", "0"], ["ed", "2.5", "2.5"],
+    ]  # fmt: skip
+    suites = ElementTree.parse(results / "junit.xml").getroot()
+    assert [(suite.get("name"), suite.get("failures")) for suite in suites] == [
+        ("ann", "0"), ("ben", "1"), ("cleo", "1"), ("dora", "1"), ("ed", "0"),
+    ]  # fmt: skip
+    assert "IndexError" in suites[2].find("testcase/failure").text
+    scores = {
+        student: json.loads((results / student / "results.json").read_text())["tests"][0] for student in ("ann", "dora")
+    }
+    assert (scores["ann"]["score"], scores["ann"]["max_score"], scores["ann"]["status"]) == (2.5, 2.5, "passed")
+    assert scores["dora"]["score"] == 0 and "there is no file 02_1.py" in scores["dora"]["output"]
+    assert "5 of 5: ed" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not batch.shut_in(), reason="this system creates no network namespace")
+def test_an_answer_sees_no_network_and_no_other_process(tmp_path):
+    submit(tmp_path / "answers", ben=HOSTILE.replace("os.kill", "raise ValueError(os.listdir('/proc')) #"))
+    files = batch.answers_by_student(tmp_path / "answers")["ben"]
+    grades = batch.grade_student(files, ["02.1"], {"02.1": 1.0}, 100, batch.shut_in())
+    printed = grades["02.1"].verdict.printed[0]
+    assert "interfaces ['lo'] processes True" in printed
+
+
+def test_time_that_is_over_is_said(tmp_path):
+    submit(tmp_path, ann=WRONG)
+    grades = batch.grade_student({"02.1": tmp_path / "ann" / "02_1.py"}, ["02.1"], {"02.1": 1.0}, -1, [])
+    assert (grades["02.1"].verdict.state, grades["02.1"].points) == (batch.NOT_GRADED, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (["--out", "{answers}"], "exists; --out names a folder that is not there yet"),
+        (["--points", "02.1"], "--points are given as 02.1=2.5, for a question that is graded; got '02.1'"),
+        (["--points", "03.1=1"], "for a question that is graded; got '03.1=1'"),
+        (["--questions", "99.9"], "there is no question '99.9'"),
+        (["--seconds", "nan"], "--seconds is a time above 0, got nan"),
+    ],
+)
+def test_a_command_that_cannot_be_carried_out_is_refused(tmp_path, capsys, change, sentence):
+    submit(tmp_path / "answers", ann=RIGHT)
+    out = [] if "--out" in change else ["--out", str(tmp_path / "out")]
+    words = [word.format(answers=tmp_path / "answers") for word in change]
+    assert batch.main([str(tmp_path / "answers"), *out, *words]) == 64
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_folder_and_two_answers_to_one_question_are_refused(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert batch.main([str(tmp_path / "empty"), "--out", str(tmp_path / "out")]) == 64
+    assert "no answer in" in capsys.readouterr().err
+    submit(tmp_path / "answers", ann=RIGHT)
+    (tmp_path / "answers/ann/again").mkdir()
+    (tmp_path / "answers/ann/again/02_1.py").write_text(RIGHT)
+    assert batch.main([str(tmp_path / "answers"), "--out", str(tmp_path / "out")]) == 64
+    assert "ann answers 02.1 twice" in capsys.readouterr().err
