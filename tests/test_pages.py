@@ -6,6 +6,7 @@ import pytest
 from training_runs import ROOT
 
 from ddp_course.authoring.notebook_run import output_texts, read_notebook
+from ddp_course.grader.exercises import names
 from ddp_course.launcher import torchrun
 
 NAMES = ("cheat_sheet.md", "glossary.md", "symptoms.md")
@@ -88,3 +89,19 @@ def test_a_training_is_shown_with_its_command_and_every_tenth_step(notebook):
 def test_lessons_need_nothing_of_the_authors():
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         assert "ddp_course.authoring" not in path.read_text(encoding="utf-8"), path.name
+
+
+def test_the_plans_for_a_class_add_up_the_reading_times_of_the_notebooks():
+    text = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
+    times = {}
+    for path in ROOT.glob("notebooks/*.ipynb"):
+        head = "".join(cell.source for cell in read_notebook(path).cells[:3])
+        times[path.name.partition("_")[0]] = int(re.search(r"Reading time\*\* (\d+)", head)[1])
+    weeks = re.findall(r"^\| ([\d to]+) \| ([^|]+) \| (\d+) \| ([^|]+) \|", text, re.MULTILINE)
+    assert len(weeks) == 14
+    total = 0
+    for week, notebooks, minutes, exercises in weeks:
+        expected = total if notebooks == "as above" else sum(times[name] for name in notebooks.split(", "))
+        assert int(minutes) == expected, f"week {week}"
+        total += 0 if notebooks == "as above" else expected
+        assert exercises == "as above" or set(exercises.split(", ")) <= set(names())
