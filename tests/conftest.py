@@ -16,6 +16,7 @@ from ddp_doctor.launch.supervise import environment_of, sweep
 TEST_VARIABLE = "DDP_COURSE_TEST"
 # What a library starts once and keeps as long as this process lives: not the test's doing.
 KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
+KEPT = (*KEPT_BY_LIBRARIES, "warm_server.py")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 STARTUP = str(Path(__file__).with_name("startup"))
@@ -166,7 +167,7 @@ def _left_behind(tag, before):
                 continue
             # What one of them has forked has the same command line, and is not kept.
             direct = process.ppid() == os.getpid()
-            if not (direct and any(name in " ".join(process.cmdline()) for name in KEPT_BY_LIBRARIES)):
+            if not (direct and any(name in " ".join(process.cmdline()) for name in KEPT)):
                 left.append(process)
         except psutil.Error:
             continue  # ended meanwhile, or not ours to look at

@@ -26,11 +26,14 @@ from ddp_course.lab.table import table
 
 NOTEBOOKS = authoring.select(authoring.ROOT, ("notebooks",), [])  # for solutions, see test_exercises.py
 HANG = 1200  # seconds of a cell: nothing that will end takes longer, on however busy a machine
+LOOKED_AT = "10", "11", "11b", "21"  # these look at their ranks from outside, and would see what stands for them
 MOST_CPU_SECONDS = 300  # of a notebook: a busy machine adds to its hours, and hardly to these
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_notebook_runs(path, tmp_path, monkeypatch, warm_launches):
+def test_notebook_runs(path, tmp_path, monkeypatch, request):
+    number = path.stem.partition("_")[0]
+    warm_launches = None if number in LOOKED_AT else request.getfixturevalue("warm_launches")
     threads = tmp_path / "threads_at_exit"
     monkeypatch.setenv("THREADS_AT_EXIT", str(threads))  # see startup/sitecustomize.py
     nb = read_notebook(path)
