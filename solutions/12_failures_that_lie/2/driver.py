@@ -6,6 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+NORM = "running statistics of a BatchNorm, by each rank's own batch"
+WEIGHT_OR_MOMENTUM = "a weight on one rank and the momentum on another"
+
 
 def drive(odd_ranks, what, ranks):
     """Make `what` of the replica on `ranks`, and ask. What odd_ranks returned, and what it touched."""
@@ -15,15 +18,15 @@ def drive(odd_ranks, what, ranks):
     torch.manual_seed(1000 + dist.get_rank())
     for parameter in model.parameters():
         parameter.grad = torch.randn(parameter.shape).to(parameter.dtype)  # of this rank's own batch
-    if what == "running statistics of a BatchNorm, by each rank's own batch":
+    if what == NORM:
         model.norm.running_mean += dist.get_rank()
     if what in CHANGES and here:
         with torch.no_grad():
             CHANGES[what](model, optimizer)
-    before = touchable(model, optimizer)
+    old = touchable(model, optimizer)
     returned = odd_ranks(model, optimizer)
-    after = touchable(model, optimizer)
-    return {"returned": returned, "touched": [name for name in before if before[name] != after[name]]}
+    new = touchable(model, optimizer)
+    return {"returned": returned, "touched": [name for name in old if old[name] != new[name]]}
 
 
 class Model(nn.Module):
@@ -112,10 +115,10 @@ def swapped(model, _):
 
 
 def layers_swapped(model, _):
-    one, other = model.first.weight, model.second.weight
-    kept = one.clone()
-    one.copy_(other)
-    other.copy_(kept)
+    first, second = model.first.weight, model.second.weight
+    kept = first.clone()
+    first.copy_(second)
+    second.copy_(kept)
 
 
 def sum_stays(model, _):
@@ -175,5 +178,5 @@ CHANGES = {
     "the last bit of a learning rate that is a tensor": lambda _, optimizer: lowest_bit(
         optimizer.param_groups[0]["lr"], ()
     ),
-    "a weight on one rank and the momentum on another": weight_or_momentum,
+    WEIGHT_OR_MOMENTUM: weight_or_momentum,
 }
