@@ -11,8 +11,8 @@ def drive(indices, weights, *arguments):
     torch.manual_seed(100 + dist.get_rank())  # for dropout: another one on each rank
     random.seed(200 + dist.get_rank())
     torch.rand(1), random.random()  # who seeds again does not come back here
-    before = torch.get_rng_state(), random.getstate()
+    old = torch.get_rng_state(), random.getstate()
     returned = indices(torch.tensor(weights, dtype=torch.float64), *arguments)
-    after = torch.get_rng_state(), random.getstate()
+    new = torch.get_rng_state(), random.getstate()
     drawn = returned.tolist() if torch.is_tensor(returned) else list(returned)
-    return {"drawn": drawn, "untouched": [torch.equal(before[0], after[0]), before[1] == after[1]]}
+    return {"drawn": drawn, "untouched": [torch.equal(old[0], new[0]), old[1] == new[1]]}
