@@ -1,137 +1,130 @@
 """18.2: modes that are one formula and a cap that does not bound; a detector of broken promises, and the repair."""
 
 import math
+from itertools import starmap
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
 
 from . import driver
 from . import given as given_script
 
 DETECTOR, REPAIRED = "broken_promises", "weighted_loss"
 CLOSE = 1e-9
-TRIALS = [(given, mode, None) for given in driver.WEIGHTS for mode in given_script.MODES]
-CAPPED = [(given, mode, cap) for given, mode, _ in TRIALS[3:] for cap in (0.5, 1.5, 100.0)]
+TRIALS = [(weights, mode, None) for weights in driver.WEIGHTS for mode in given_script.MODES]
+CAPPED = [(weights, mode, cap) for weights, mode, _ in TRIALS[3:] for cap in (0.5, 1.5, 100.0)]
+
+
+def words(weights, mode, cap):
+    return f"{weights}, mode {mode}, cap {cap}"
 
 
 def job(function, *arguments):
-    return Job(1, function, tuple(Call([one], given) for given, one in arguments), seconds=4.0, driver=True)
+    return Job(1, function, tuple(Call([each], given) for given, each in arguments), seconds=4.0, driver=True)
 
 
 DETECT = job(DETECTOR, *((what, (what,)) for what in driver.VERSIONS))
-REPAIR = job(REPAIRED, *((f"{one[0]}, mode {one[1]}, cap {one[2]}", ("own", *one)) for one in TRIALS + CAPPED))
+REPAIR = job(REPAIRED, *((words(*trial), ("own", *trial)) for trial in TRIALS + CAPPED))
 JOBS = [DETECT, REPAIR]
 
 
-def kept_promises_are_believed(records):
-    """broken_promises names no promise that is kept."""
-    for case, found, broken in verdicts(records[0]):
-        wrongly = [one for one in found if one not in broken]
-        if wrongly:
-            raise Wrong(
-                f"{DETECTOR} of the loss {case.given!r} returned {found!r}; it keeps {wrongly[0]!r}",
-                "how each promise is tested: by the other modes, or by what its own line says? And how exactly: "
-                "a right loss may divide in another order",
-            )
-    return "the detector believes every promise that is kept"
+@check("the detector believes every promise that is kept", [DETECT], begin="")
+def kept_promises_are_believed(case):
+    names, broken = returned_names(case), driver.VERSIONS[case.given][1]
+    for promise in names:
+        expect(
+            promise in broken,
+            f"{DETECTOR} of the loss {case.given!r} returned {names!r}; it keeps {promise!r}",
+            "how each promise is tested: by the other modes, or by what its own line says? And how exactly: a right "
+            "loss may divide in another order",
+        )
 
 
-def broken_promises_are_named(records):
-    """broken_promises names every promise that is broken."""
-    for case, found, broken in verdicts(records[0]):
-        missed = [one for one in broken if one not in found]
-        if missed:
-            raise Wrong(
-                f"{DETECTOR} of the loss {case.given!r} returned {found!r}; it breaks {missed[0]!r} as well",
-                blind_spot(missed[0]),
-            )
-    given = driver.VERSIONS["the given one"][1]
-    return f"and names every other one in {len(driver.VERSIONS)} losses; the given loss breaks {', '.join(given)}"
+@check(
+    f"and names every other one in {len(driver.VERSIONS)} losses; the given loss breaks "
+    f"{', '.join(driver.VERSIONS['the given one'][1])}",
+    [DETECT],
+    begin="",
+)
+def broken_promises_are_named(case):
+    names = returned_names(case)
+    for promise in driver.VERSIONS[case.given][1]:
+        expect(
+            promise in names,
+            f"{DETECTOR} of the loss {case.given!r} returned {names!r}; it breaks {promise!r} as well",
+            blind_spot(promise),
+        )
 
 
-def the_modes_differ_as_promised(records):
-    """Without a cap, weighted_loss gives each loss the factor of its mode."""
-    for case, found, right in factors(records[1], capped=False):
-        if not close(found, right):
-            raise Wrong(
-                f"{case.given}: the factors are {shown(found)}, not {shown(right)}",
-                "the line of the docstring for this mode, and what n x weight / sum is another name for",
-            )
-    return "your modes give the factors that they promise"
+@check("your modes give the factors that they promise", [REPAIR], given=list(starmap(words, TRIALS)), begin="{given}: ")
+def the_modes_differ_as_promised(case):
+    factors, right = factors_of(case)
+    expect(
+        close(factors, right),
+        f"the factors are {shown(factors)}, not {shown(right)}",
+        "the line of the docstring for this mode, and what n x weight / sum is another name for",
+    )
 
 
-def the_cap_bounds(records):
-    """With a cap, each factor is the one without it or the cap, whichever is smaller."""
-    for case, found, right in factors(records[1], capped=True):
-        cap = case.args[0][3]
-        if not close(found, right):
-            raise Wrong(
-                f"{case.given}: the factors are {shown(found)}, not {shown(right)}",
-                "which number is cut off, in which modes, and what happens to it after that"
-                if max(found.tolist()) > cap + CLOSE
-                else "a factor below the cap stays as it is, and the cap holds in every mode",
-            )
-    return "and your cap bounds the factors, in every mode, and changes no other"
+@check(
+    "and your cap bounds the factors, in every mode, and changes no other",
+    [REPAIR],
+    given=list(starmap(words, CAPPED)),
+    begin="{given}: ",
+)
+def the_cap_bounds(case):
+    (factors, right), cap = factors_of(case), case.args[0][3]
+    expect(
+        close(factors, right),
+        f"the factors are {shown(factors)}, not {shown(right)}",
+        "which number is cut off, in which modes, and what happens to it after that"
+        if max(factors.tolist()) > cap + CLOSE
+        else "a factor below the cap stays as it is, and the cap holds in every mode",
+    )
 
 
-def the_weights_stay(records):
-    """weighted_loss leaves the weights that it is handed as they were."""
-    for case in cases([records[1]]):
-        [(_, _, after)], before = case.results, driver.WEIGHTS[case.args[0][1]]
-        if after.tolist() != before:
-            raise Wrong(
-                f"{case.given}: the weights were {before}, and are {after.tolist()} when weighted_loss has returned",
-                "which operations write into the tensor that they are given: those whose name ends in _, and *=, /=",
-            )
-    return "the weights stay as they are"
+@check("the weights stay as they are", [REPAIR], begin="{given}: ")
+def the_weights_stay(case):
+    [(_, _, weights)], right = case.results, driver.WEIGHTS[case.args[0][1]]
+    expect(
+        weights.tolist() == right,
+        f"the weights were {right}, and are {weights.tolist()} when weighted_loss has returned",
+        "which operations write into the tensor that they are given: those whose name ends in _, and *=, /=",
+    )
 
 
-CHECKS = [
-    kept_promises_are_believed,
-    broken_promises_are_named,
-    the_modes_differ_as_promised,
-    the_cap_bounds,
-    the_weights_stay,
-]
+def returned_names(case):
+    """What the detector named; raises Wrong if it is no list of promises."""
+    [result] = case.results
+    names = sorted(result, key=str) if isinstance(result, set) else result
+    if not isinstance(names, list) or not set(names) <= set(driver.PROMISES):
+        raise Wrong(
+            f"{DETECTOR} of the loss {case.given!r} returned {str(result)[:80]}",
+            f"the value returned: a list of names out of {', '.join(driver.PROMISES)}",
+        )
+    return names
 
 
-def verdicts(record):
-    """(case, what the detector named, what is broken) of each loss."""
-    for case in cases([record]):
-        [result] = case.results
-        names = sorted(result, key=str) if isinstance(result, set) else result
-        if not isinstance(names, list) or not set(names) <= set(driver.PROMISES):
-            raise Wrong(
-                f"{DETECTOR} of the loss {case.given!r} returned {str(result)[:80]}",
-                f"the value returned: a list of names out of {', '.join(driver.PROMISES)}",
-            )
-        yield case, names, driver.VERSIONS[case.given][1]
+def factors_of(case):
+    """(the factors of the pairs, the right ones); raises Wrong if these are right and the loss is not their mean."""
+    _, weights, mode, cap = case.args[0]
+    [(factors, loss, _)] = case.results
+    right, right_loss = driver.right(weights, mode, cap)
+    expect(
+        not close(factors, right) or math.isclose(loss.item(), right_loss.item(), rel_tol=CLOSE),
+        f"the loss is {loss.item():.8g}, not {right_loss.item():.8g}, though its factors are right",
+        "what is added to the weighted losses",
+    )
+    return factors, right
 
 
-def factors(record, capped):
-    """(case, factors found, right factors) of each trial with or without a cap; raises Wrong if the loss is no mean."""
-    for case in cases([record]):
-        _, given, mode, cap = case.args[0]
-        if (cap is not None) == capped:
-            [(found, loss, _)] = case.results
-            right, right_loss = driver.right(given, mode, cap)
-            if close(found, right) and not math.isclose(loss.item(), right_loss.item(), rel_tol=CLOSE):
-                raise Wrong(
-                    f"{case.given}: the loss is {loss.item():.8g}, not {right_loss.item():.8g}, though its factors "
-                    "are right",
-                    "what is added to the weighted losses",
-                )
-            yield case, found, right
+def close(factors, right):
+    return bool(torch.allclose(factors, right, rtol=CLOSE, atol=CLOSE))
 
 
-def close(found, right):
-    return bool(torch.allclose(found, right, rtol=CLOSE, atol=CLOSE))
-
-
-def shown(found):
-    return f"[{', '.join(f'{one:.6g}' for one in found.tolist())}]"
+def shown(factors):
+    return f"[{', '.join(f'{factor:.6g}' for factor in factors.tolist())}]"
 
 
 def blind_spot(promise):
