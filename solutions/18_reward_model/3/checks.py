@@ -2,9 +2,7 @@
 
 import math
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.gradient_checks import assert_loss_is, assert_shaped_like, the_ranks_agree_to_the_last_bit
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, bit_equal_on_all_ranks, check, expect, expect_loss, expect_shapes
 
 from . import driver
 
@@ -42,52 +40,50 @@ JOBS = [
 ]
 
 
-def the_loss_is_exact(records):
-    """joint_loss_and_gradients returns, on every rank, the mean in which a prompt of the global batch counts once."""
-    for case in cases(records):
-        assert_loss_is(case, driver.alone(case.args[0][0])[0], CLOSE, likeness, advice)
-    return "your loss is that of one process on the global batch, on 1, 2 and 4 ranks, also where a rank has no pairs"
+@check("your loss is that of one process on the global batch, on 1, 2 and 4 ranks, also where a rank has no pairs")
+def the_loss_is_exact(case):
+    right, _ = driver.one_process(case.args[0][0])
+    for rank, (loss, _, _) in enumerate(case.results):
+        expect_loss(
+            rank, loss, right, CLOSE, lambda wrong: likeness(wrong, case), lambda wrong: advice(wrong, right, case)
+        )
 
 
-def the_gradient_is_exact(records):
-    """The returned gradients are those of that loss, on every rank."""
-    for case in cases(records):
-        _, right = driver.alone(case.args[0][0])
-        length = math.sqrt(sum(one.square().sum().item() for one in right))
-        for rank, (_, gradients, _) in enumerate(case.results):
-            assert_shaped_like(case, rank, gradients, right, "pairs")
-            gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True)) / length
-            if not gap < CLOSE:
-                times = math.sqrt(sum(one.square().sum().item() for one in gradients)) / length
-                raise Wrong(
-                    f"{case.where}the gradient on rank {rank} is off by {gap:.1e} of its length; it is {times:.4g} "
-                    "times as long as that of one process",
-                    "what the gradient is divided by, on its way through the ranks as well",
-                )
-    return "and so is its gradient"
+@check("and so is its gradient")
+def the_gradient_is_exact(case):
+    _, right = driver.one_process(case.args[0][0])
+    for rank, (_, gradients, _) in enumerate(case.results):
+        expect_shapes(rank, gradients, right, "pairs")
+        gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True)) / length(right)
+        expect(
+            gap < CLOSE,
+            f"the gradient on rank {rank} is off by {gap:.1e} of its length; it is "
+            f"{length(gradients) / length(right):.4g} times as long as that of one process",
+            "what the gradient is divided by, on its way through the ranks as well",
+        )
 
 
-def a_rank_scores_its_own_pairs(records):
-    """Every rank scores its own pairs, and hands over its gradient once."""
-    for case in cases(records):
-        [prompts] = case.args[0]
-        for rank, ((_, _, rows), mine) in enumerate(zip(case.results, case.operations, strict=True)):
-            sent = sum(one.bytes for one in mine if one.op != "broadcast")
-            if rows > 2 * len(prompts[rank]):
-                raise Wrong(
-                    f"{case.where}the head of rank {rank} scored {rows} completions; this rank's {len(prompts[rank])} "
-                    f"pairs have {2 * len(prompts[rank])}",
-                    "whose pairs a rank has to score, and how often",
-                )
-            if case.world > 1 and sent > SIZE + SMALL + 24 * len(prompts[rank]):
-                raise Wrong(
-                    f"{case.where}rank {rank} handed over {sent:,} bytes; the gradients have {SIZE:,}",
-                    "how often the gradients travel, and what else does",
-                )
-    return "a rank scores its own pairs only, and its gradient travels once"
+the_ranks_agree_to_the_last_bit = bit_equal_on_all_ranks()
 
 
-CHECKS = [the_loss_is_exact, the_gradient_is_exact, the_ranks_agree_to_the_last_bit, a_rank_scores_its_own_pairs]
+@check("a rank scores its own pairs only, and its gradient travels once")
+def a_rank_scores_its_own_pairs(case, rank, result):
+    (_, _, rows), pairs = result, len(case.args[0][0][rank])
+    sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "broadcast")
+    expect(
+        rows <= 2 * pairs,
+        f"the head of rank {rank} scored {rows} completions; this rank's {pairs} pairs have {2 * pairs}",
+        "whose pairs a rank has to score, and how often",
+    )
+    expect(
+        case.world == 1 or sent <= SIZE + SMALL + 24 * pairs,
+        f"rank {rank} handed over {sent:,} bytes; the gradients have {SIZE:,}",
+        "how often the gradients travel, and what else does",
+    )
+
+
+def length(gradients):
+    return math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
 
 
 def likeness(loss, case):

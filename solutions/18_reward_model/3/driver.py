@@ -38,9 +38,14 @@ def drive(function, prompts):
     return [loss, list(gradients), head.rows]
 
 
-def alone(prompts):
-    """What it has to give, from the pairs of all ranks in one process."""
-    chosen, rejected, numbers = (torch.cat(part) for part in zip(*map(data, range(len(prompts)), prompts), strict=True))
+def joint(prompts):
+    """The data of all ranks."""
+    return [torch.cat(part) for part in zip(*map(data, range(len(prompts)), prompts), strict=True)]
+
+
+def one_process(prompts):
+    """(loss, gradients) that it has to give, from the pairs of all ranks in one process."""
+    chosen, rejected, numbers = joint(prompts)
     return weighted(chosen, rejected, 1 / (numbers[:, None] == numbers).sum(1).double())
 
 
@@ -56,25 +61,25 @@ def weighted(chosen, rejected, weights):
 
 def over_pairs(prompts):
     """Every pair counts once."""
-    chosen, rejected, _ = (torch.cat(part) for part in zip(*map(data, range(len(prompts)), prompts), strict=True))
+    chosen, rejected, _ = joint(prompts)
     return weighted(chosen, rejected, torch.ones(len(chosen), dtype=torch.float64))
 
 
 def by_rank(prompts, counted):
     """The mean over the ranks of each rank's weighted mean; `counted`: whose pairs decide about a weight."""
     results = []
-    for rank, mine in enumerate(prompts):
-        chosen, rejected, numbers = data(rank, mine)
-        everyones = torch.tensor(sum(prompts, []) if counted == "all" else mine, dtype=torch.int64)
+    for rank, own in enumerate(prompts):
+        chosen, rejected, numbers = data(rank, own)
+        everyones = torch.tensor(sum(prompts, []) if counted == "all" else own, dtype=torch.int64)
         weights = 1 / (numbers[:, None] == everyones).sum(1).double()
-        results.append(weighted(chosen, rejected, weights) if mine else (0.0, [0.0]))
+        results.append(weighted(chosen, rejected, weights) if own else (0.0, [0.0]))
     return sum(loss for loss, _ in results) / len(results), None
 
 
 def counted_by_rank(prompts):
     """One divisor, but each rank counts its own pairs of a prompt."""
-    shares = [data(rank, mine) for rank, mine in enumerate(prompts)]
-    chosen, rejected, _ = (torch.cat(part) for part in zip(*shares, strict=True))
+    chosen, rejected, _ = joint(prompts)
+    shares = [data(rank, own) for rank, own in enumerate(prompts)]
     weights = [1 / (numbers[:, None] == numbers).sum(1).double() for _, _, numbers in shares]
     return weighted(chosen, rejected, torch.cat(weights))
 
@@ -82,6 +87,6 @@ def counted_by_rank(prompts):
 OTHER_MEANS = {
     "every pair counting the same": over_pairs,
     "each rank dividing by its own weights": lambda prompts: by_rank(prompts, "all"),
-    "each rank counting its own pairs and dividing by its own weights": lambda prompts: by_rank(prompts, "mine"),
+    "each rank counting its own pairs and dividing by its own weights": lambda prompts: by_rank(prompts, "own"),
     "each rank counting its own pairs of a prompt": counted_by_rank,
 }
