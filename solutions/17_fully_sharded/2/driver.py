@@ -1,4 +1,4 @@
-"""Inside a rank, for 17.2: train a model that the answer has sharded, beside one process."""
+"""Inside a rank, for 17.2: train a model that the answer has sharded, and the same in one process."""
 
 import math
 
@@ -35,24 +35,22 @@ class Model(nn.Module):
 def drive(prepare, seeds):
     """seeds: of each rank's model. What the answer's model holds, and its gaps to one process that has rank 0's."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    one, model = new_model(seeds[0]), new_model(seeds[rank])
-    one_optimizer = torch.optim.AdamW(one.parameters(), lr=RATE)
+    one_process, model = new_model(seeds[0]), new_model(seeds[rank])
+    its_optimizer = torch.optim.AdamW(one_process.parameters(), lr=RATE)
     torch.manual_seed(1000 + rank)
     model, optimizer = prepare(model, RATE)
-    beginning, start = gaps(model, one), whole(model)
+    beginning, start = gaps(model, one_process), whole(model)
     held = sum(local(parameter).numel() for parameter in model.parameters())
-    share = sum(math.ceil(len(p) / world) * p.numel() // len(p) for p in one.parameters())
+    share = sum(math.ceil(len(p) / world) * p.numel() // len(p) for p in one_process.parameters())
     others = []
     for block in model.blocks:
         block.linear.register_forward_pre_hook(lambda *_: others.append(whole_blocks(model) - 1))
     after = []
     for step in range(STEPS):
         x = torch.randn(BATCH, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
-        for network, its_optimizer, samples in ((model, optimizer, x[rank::world]), (one, one_optimizer, x)):
-            its_optimizer.zero_grad()
-            (network(samples) - samples[:, :2]).square().mean().backward()
-            its_optimizer.step()
-        after.append(gaps(model, one))
+        update(model, optimizer, x[rank::world])
+        update(one_process, its_optimizer, x)
+        after.append(gaps(model, one_process))
     end = whole(model)
     return {
         "beginning": beginning,
@@ -60,10 +58,16 @@ def drive(prepare, seeds):
         "held": held,
         "share": share,
         "others": max(others),
-        "moved": any(not torch.equal(start[name], end[name]) for name, _ in one.named_parameters()),
+        "moved": any(not torch.equal(start[name], end[name]) for name, _ in one_process.named_parameters()),
         "sharded": sum(local(p) is not p for p in model.parameters()),
-        "parameters": len(list(one.parameters())),
+        "parameters": len(list(one_process.parameters())),
     }
+
+
+def update(model, optimizer, samples):
+    optimizer.zero_grad()
+    (model(samples) - samples[:, :2]).square().mean().backward()
+    optimizer.step()
 
 
 def new_model(seed):
@@ -85,7 +89,7 @@ def whole(model):
     return {name: (t.full_tensor() if hasattr(t, "full_tensor") else t).detach().clone() for name, t in named}
 
 
-def gaps(model, one):
+def gaps(model, one_process):
     """{name: the largest difference to one process}"""
-    right = whole(one)
-    return {name: (mine - right[name]).abs().max().item() for name, mine in whole(model).items()}
+    right = whole(one_process)
+    return {name: (tensor - right[name]).abs().max().item() for name, tensor in whole(model).items()}
