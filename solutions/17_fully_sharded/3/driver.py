@@ -41,30 +41,30 @@ def optimizer_of(model, kind, rate):
 def drive(load, kind):
     """Go on after `load`. How far weights, optimizer and its settings are from the run that never stopped."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    one = new_model(1, kind)
-    one_optimizer = optimizer_of(one, kind, 0.02)
+    one_process = new_model(1, kind)
+    its_optimizer = optimizer_of(one_process, kind, 0.02)
     for step in range(BEFORE):
-        one.leave.requires_grad_(kind != "frozen" or step > 1)  # a layer that joins later has made fewer updates
-        update(one, one_optimizer, batch(step))
-        for group in one_optimizer.param_groups:
+        one_process.leave.requires_grad_(kind != "frozen" or step > 1)  # who joins later has made fewer updates
+        update(one_process, its_optimizer, batch(step))
+        for group in its_optimizer.param_groups:
             group["lr"] *= 0.9  # as a schedule does, which may change others, too
             group.update({"betas": (0.8, 0.99)} if "betas" in group else {"momentum": 0.85, "nesterov": True})
-    checkpoint = copy.deepcopy({"model": one.state_dict(), "optimizer": one_optimizer.state_dict()})
+    checkpoint = copy.deepcopy({"model": one_process.state_dict(), "optimizer": its_optimizer.state_dict()})
     mesh, model = init_device_mesh("cpu", (world,)), new_model(2, kind)
     for part in [*model.blocks, model]:
         fully_shard(part, mesh=mesh)
     optimizer = optimizer_of(model, kind, 0.02)
     load(model, optimizer, checkpoint if rank == 0 else None)
-    found = {
-        "weights": gaps(model, one),
+    report = {
+        "weights": gaps(model, one_process),
         "settings": settings(optimizer),
-        "right settings": settings(one_optimizer),
-        "state": states(model, optimizer, one, one_optimizer),
+        "right settings": settings(its_optimizer),
+        "state": states(model, optimizer, one_process, its_optimizer),
     }
     for step in range(BEFORE, BEFORE + AFTER):
-        update(one, one_optimizer, batch(step))
+        update(one_process, its_optimizer, batch(step))
         update(model, optimizer, batch(step)[rank::world])
-    return found | {"after": gaps(model, one)}
+    return report | {"after": gaps(model, one_process)}
 
 
 def new_model(seed, kind):
@@ -94,24 +94,24 @@ def settings(optimizer):
     return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
 
 
-def gaps(model, one):
+def gaps(model, one_process):
     """{name of a parameter or buffer: the largest difference to one process}. A collective."""
-    right = {**dict(one.named_parameters()), **dict(one.named_buffers())}
+    right = {**dict(one_process.named_parameters()), **dict(one_process.named_buffers())}
     named = [*model.named_parameters(), *model.named_buffers()]
-    return {name: distance(whole(mine), right[name]) for name, mine in named}
+    return {name: distance(whole(tensor), right[name]) for name, tensor in named}
 
 
-def distance(mine, right):
-    return (mine - right.detach()).abs().max().item() if mine.shape == right.shape else float("inf")
+def distance(tensor, right):
+    return (tensor - right.detach()).abs().max().item() if tensor.shape == right.shape else float("inf")
 
 
-def states(model, optimizer, one, one_optimizer):
+def states(model, optimizer, one_process, its_optimizer):
     """[name, entry, gap], and None for the gap of what is missing on this or another rank. A collective."""
-    found, mine = [], dict(model.named_parameters())
-    for name, right in one.named_parameters():
-        for entry, value in one_optimizer.state.get(right, {}).items():
-            own = optimizer.state.get(mine[name], {}).get(entry)
+    entries, parameters = [], dict(model.named_parameters())
+    for name, right in one_process.named_parameters():
+        for entry, value in its_optimizer.state.get(right, {}).items():
+            own = optimizer.state.get(parameters[name], {}).get(entry)
             there = torch.tensor(int(torch.is_tensor(own) and (not value.ndim or hasattr(own, "full_tensor"))))
             dist.all_reduce(there, op=dist.ReduceOp.MIN)
-            found.append([name, entry, distance(whole(own), value) if there else None])
-    return found
+            entries.append([name, entry, distance(whole(own), value) if there else None])
+    return entries
