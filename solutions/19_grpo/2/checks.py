@@ -2,12 +2,11 @@
 
 import math
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.gradient_checks import assert_loss_is, assert_shaped_like, the_ranks_agree_to_the_last_bit
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, bit_equal_on_all_ranks, check, expect, expect_loss, expect_shapes
 
 from . import driver
 
+EQUAL_REWARDS = "rewards equal everywhere"
 FUNCTION = "joint_loss_and_gradients"
 CLOSE = 1e-10  # relative, in float64: the order of the sums shifts the numbers by about 1e-16
 SIZE = sum(parameter.numel() for parameter in driver.Policy().parameters()) * 8  # bytes of all gradients
@@ -49,89 +48,80 @@ JOBS = [
         ("rank 0 has no completions", NONE, LONG),
         ("old is minus infinity behind the end, and nan on rank 1", MIXED, PLAIN),
     ),
-    job(4, ("uneven shares", MIXED, NONE, LONG, SINGLE), ("rewards equal everywhere", ALIKE, NONE, ALIKE, ALIKE)),
+    job(4, ("uneven shares", MIXED, NONE, LONG, SINGLE), (EQUAL_REWARDS, ALIKE, NONE, ALIKE, ALIKE)),
 ]
 
 
-def the_loss_is_exact(records):
-    """joint_loss_and_gradients returns, on every rank, the loss of one process with the completions of all ranks."""
-    for case in cases(records):
-        assert_loss_is(case, expected(case)[0], CLOSE, likeness, advice)
-    return "your loss is that of one process, on 1, 2 and 4 ranks, also where a rank has no completions"
+@check("your loss is that of one process, on 1, 2 and 4 ranks, also where a rank has no completions")
+def the_loss_is_exact(case):
+    right, _ = driver.one_process(*case.args[0])
+    for rank, (loss, _, _) in enumerate(case.results):
+        expect_loss(
+            rank,
+            loss,
+            right,
+            CLOSE,
+            lambda wrong: likeness(wrong, right, case),
+            lambda wrong: advice(wrong, right, case),
+        )
 
 
-def the_gradient_is_exact(records):
-    """The returned gradients are those of that loss, on every rank."""
-    for case in cases(records):
-        _, right = expected(case)
-        length = math.sqrt(sum(one.square().sum().item() for one in right))
-        for rank, (_, gradients, _) in enumerate(case.results):
-            assert_shaped_like(case, rank, gradients, right, "completions")
-            gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True))
-            if not gap < CLOSE * max(length, 1e-2):
-                mine = math.sqrt(sum(one.square().sum().item() for one in gradients))
-                raise Wrong(
-                    f"{case.where}the gradient on rank {rank} is {mine:.4g} long and off by {gap:.1e}; that of one "
-                    f"process is {length:.4g} long",
-                    "0 times inf, or inf minus inf: what is behind the end of a completion when the ratio is taken?"
-                    if math.isnan(mine)
-                    else "what the gradient goes through, and what it is divided by on its way through the ranks",
-                )
-    return "and so is its gradient"
+@check("and so is its gradient")
+def the_gradient_is_exact(case):
+    _, right = driver.one_process(*case.args[0])
+    for rank, (_, gradients, _) in enumerate(case.results):
+        expect_shapes(rank, gradients, right, "completions")
+        gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True))
+        expect(
+            gap < CLOSE * max(length(right), 1e-2),
+            f"the gradient on rank {rank} is {length(gradients):.4g} long and off by {gap:.1e}; that of one process is "
+            f"{length(right):.4g} long",
+            "0 times inf, or inf minus inf: what is behind the end of a completion when the ratio is taken?"
+            if math.isnan(length(gradients))
+            else "what the gradient goes through, and what it is divided by on its way through the ranks",
+        )
 
 
-def equal_rewards_move_nothing(records):
-    """If all rewards of every group are equal, each gradient is exactly 0."""
-    for case in cases(records):
-        if case.given == "rewards equal everywhere":
-            for rank, (_, gradients, _) in enumerate(case.results):
-                largest = max(one.abs().max().item() for one in gradients)
-                if largest != 0:
-                    raise Wrong(
-                        f"{case.where}the largest gradient on rank {rank} is {largest:.2g}; it should be 0, because "
-                        "Adam makes a full step of the smallest gradient",
-                        "rounding: 0.1 minus the mean of three times 0.1. When is an advantage exactly 0?",
-                    )
-    return "of equal rewards it is exactly 0"
+@check("of equal rewards it is exactly 0", given=[EQUAL_REWARDS])
+def equal_rewards_move_nothing(case, rank, result):
+    largest = max(gradient.abs().max().item() for gradient in result[1])
+    expect(
+        largest == 0,
+        f"the largest gradient on rank {rank} is {largest:.2g}; it should be 0, because Adam makes a full step of the "
+        "smallest gradient",
+        "rounding: 0.1 minus the mean of three times 0.1. When is an advantage exactly 0?",
+    )
 
 
-def completions_stay_where_they_are(records):
-    """A rank scores its own completions, and hands over its gradient once."""
-    for case in cases(records):
-        for rank, ((_, _, rows), mine) in enumerate(zip(case.results, case.operations, strict=True)):
-            own, sent = len(case.args[0][0][rank][0]), sum(one.bytes for one in mine if one.op != "broadcast")
-            if rows > own:
-                raise Wrong(
-                    f"{case.where}the policy of rank {rank} scored {rows} completions; this rank has {own}",
-                    "whose completions a rank has to score, and how often",
-                )
-            if case.world > 1 and sent > SIZE + SMALL:
-                raise Wrong(
-                    f"{case.where}rank {rank} handed over {sent:,} bytes; the gradients have {SIZE:,}",
-                    "how often the gradients travel, and what else does",
-                )
-    return "a rank scores its own completions only, and its gradient travels once"
+the_ranks_agree_to_the_last_bit = bit_equal_on_all_ranks()
 
 
-CHECKS = [
-    the_loss_is_exact,
-    the_gradient_is_exact,
-    equal_rewards_move_nothing,
-    the_ranks_agree_to_the_last_bit,
-    completions_stay_where_they_are,
-]
+@check("a rank scores its own completions only, and its gradient travels once")
+def completions_stay_where_they_are(case, rank, result):
+    (_, _, rows), own = result, len(case.args[0][0][rank][0])
+    sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "broadcast")
+    expect(
+        rows <= own,
+        f"the policy of rank {rank} scored {rows} completions; this rank has {own}",
+        "whose completions a rank has to score, and how often",
+    )
+    expect(
+        case.world == 1 or sent <= SIZE + SMALL,
+        f"rank {rank} handed over {sent:,} bytes; the gradients have {SIZE:,}",
+        "how often the gradients travel, and what else does",
+    )
 
 
-def expected(case):
-    return driver.alone(*case.args[0])
+def length(gradients):
+    return math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
 
 
-def likeness(loss, case):
+def likeness(loss, right, case):
     """What a wrong loss looks like, in words that can be put behind it."""
     for what, ways in driver.OTHERS.items():
-        if math.isclose(loss, driver.alone(*case.args[0], **ways)[0], rel_tol=1e-9):
+        if math.isclose(loss, driver.one_process(*case.args[0], **ways)[0], rel_tol=1e-9):
             return f"; it is that with {what}"
-    return "; it is that with the other sign" if math.isclose(loss, -expected(case)[0], rel_tol=1e-9) else ""
+    return "; it is that with the other sign" if math.isclose(loss, -right, rel_tol=1e-9) else ""
 
 
 def advice(loss, right, case):

@@ -51,7 +51,7 @@ def drive(function, shares, beyond):
 # ---- what it has to give, and what a wrong answer may have taken for it -------------------------------------------
 
 
-def alone(shares, beyond="zeros", advantages=None, tokens_of=None, surrogate=None):
+def one_process(shares, beyond="zeros", advantages=None, tokens_of=None, surrogate=None):
     """(loss, gradients) of one process with the completions of all ranks; each way out of the ordinary by name."""
     parts = [data(rank, *share, beyond) for rank, share in enumerate(shares)]
     tokens, mask, old, rewards, prompts = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -68,10 +68,10 @@ def alone(shares, beyond="zeros", advantages=None, tokens_of=None, surrogate=Non
 def by_group(rewards, prompts, correction=1):
     result = torch.zeros_like(rewards)
     for prompt in prompts.unique():
-        mine = prompts == prompt
-        group = rewards[mine]
+        members = prompts == prompt
+        group = rewards[members]
         if group.min() < group.max():
-            result[mine] = (group - group.mean()) / (group.std(correction=correction) + SMALLEST)
+            result[members] = (group - group.mean()) / (group.std(correction=correction) + SMALLEST)
     return result
 
 
