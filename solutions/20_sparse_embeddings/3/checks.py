@@ -3,8 +3,7 @@
 import torch
 
 from ddp_course.base.quantity import with_prefix
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
 
 from . import driver
 from .driver import CANCELS, DECAY, EVALUATES, LARGE, LR, ROUNDS
@@ -22,139 +21,100 @@ def job(world, *whats):
     return Job(world, FUNCTION, tuple(Call([(what,)] * world, what) for what in whats), seconds=2.5, driver=True)
 
 
+STEPS = [*driver.CASES, EVALUATES, CANCELS]  # what is compared with one process
 ON_TWO = tuple(driver.CASES)[:-2]
 JOBS = [job(2, *ON_TWO, EVALUATES, CANCELS, ROUNDS, LARGE), job(3, "three ranks"), job(4, "four ranks", LARGE)]
 
 
-def it_returns_the_rows(records):
-    """Calling the table returns the rows of the ids, in training and under no_grad."""
-    for case in watched(records, "trained"):
-        for rank, result in enumerate(case.results):
-            for name, ids in (("trained", [2, 1, 2]), ("seen", [4, 5, 5])):
-                right = driver.start()[ids]
-                if result[name].shape != right.shape or not torch.equal(result[name], right):
-                    raise Wrong(
-                        f"{case.where}for the ids {ids} rank {rank} got vectors of shape {tuple(result[name].shape)} "
-                        f"that are not the rows of the table, of shape {tuple(right.shape)}",
-                        "what __call__ returns: table[ids], a row for each id, also for one that occurs twice",
-                    )
-    return "the vectors are the rows of the table"
+@check("the vectors are the rows of the table", given=[EVALUATES])
+def it_returns_the_rows(case, rank, result):
+    for name, ids in (("trained", [2, 1, 2]), ("evaluated", [4, 5, 5])):
+        right = driver.start()[ids]
+        expect(
+            torch.equal(result[name], right),
+            f"for the ids {ids} rank {rank} got vectors of shape {tuple(result[name].shape)} that are not the rows of "
+            f"the table, of shape {tuple(right.shape)}",
+            "what __call__ returns: table[ids], a row for each id, also for one that occurs twice",
+        )
 
 
-def only_used_rows_move(records):
-    """A row that no rank has trained on since the last step keeps its bits; weight decay does not touch it."""
-    for case in watched(records, "tables"):
-        for rank, result in enumerate(case.results):
-            before = driver.start()
-            for step, (table, used) in enumerate(zip(result["tables"], used_rows(case), strict=True), 1):
-                moved = (table != before).any(dim=1).nonzero().flatten().tolist()
-                if more := sorted(set(moved) - used):
-                    row = more[0]
-                    raise Wrong(
-                        f"{case.where}step {step} moved row {row} on rank {rank}, by {(table - before)[row, 0]:+.3g}; "
-                        f"{'only the rows ' + ', '.join(map(str, sorted(used))) if used else 'none'} had a gradient",
-                        look_at_row(case, row),
-                    )
-                before = table
-    return "a row moves only in a step that had a gradient for it"
+@check("a row moves only in a step that had a gradient for it", given=[*STEPS, ROUNDS])
+def only_used_rows_move(case, rank, result):
+    old = driver.start()
+    for step, (table, used) in enumerate(zip(result["tables"], used_rows(case), strict=True), 1):
+        moved = (table != old).any(dim=1).nonzero().flatten().tolist()
+        for row in sorted(set(moved) - used):
+            raise Wrong(
+                f"step {step} moved row {row} on rank {rank}, by {(table - old)[row, 0]:+.3g}; "
+                f"{'only the rows ' + ', '.join(map(str, sorted(used))) if used else 'none'} had a gradient",
+                look_at_row(case, row),
+            )
+        old = table
 
 
-def equals_one_process(records):
-    """After every step each rank holds the table of one process that takes the batches of all ranks."""
-    for case in watched(records, "tables"):
-        if case.given == ROUNDS:
-            continue
-        rights = expected(case)
-        for rank, result in enumerate(case.results):
-            for step, (table, right) in enumerate(zip(result["tables"], rights, strict=True), 1):
-                wrong = (~((table - right).abs() < CLOSE)).nonzero().tolist()
-                if wrong:
-                    row = wrong[0][0]
-                    numbers = [f"{one:.4g}" for one in table[row].tolist()]
-                    wanted = [f"{one:.4g}" for one in right[row].tolist()]
-                    raise Wrong(
-                        f"{case.where}after step {step} row {row} on rank {rank} is ({', '.join(numbers)}), not "
-                        f"({', '.join(wanted)})",
-                        look_at_step(case, step, table, right, row),
-                    )
-    return f"every step on 2, 3 and 4 ranks equals that of one process, in {len(driver.CASES) + 2} cases"
-
-
-def replicas_agree(records):
-    """All ranks hold the same bits, also where a sum of floats depends on its order."""
-    for case in watched(records, "tables"):
-        for rank, result in enumerate(case.results):
-            for table, first in zip(result["tables"], case.results[0]["tables"], strict=True):
-                if not torch.equal(table, first):
-                    gap = (table - first).abs().max() / LR
-                    raise Wrong(
-                        f"{case.where}rank {rank} and rank 0 are {gap:.3g} learning rates apart after a step",
-                        "a sum of floats depends on its order: every rank has to add in the same one",
-                    )
-    return "all ranks hold the same bits"
-
-
-def traffic_is_that_of_the_batch(records):
-    """A rank hands over its ids and gradients and a few notes on them, whatever the size of the table."""
-    worst = 0
-    for case in watched(records, "bytes"):
-        for rank, mine in enumerate(case.operations):
-            sent = sum(one.bytes for one in mine)
-            if sent > SENT:
-                most = max(mine, key=lambda one: one.bytes)
+@check(f"every step on 2, 3 and 4 ranks equals that of one process, in {len(STEPS)} cases", given=STEPS)
+def equals_one_process(case):
+    rights = expected_tables(case)
+    for rank, result in enumerate(case.results):
+        for step, (table, right) in enumerate(zip(result["tables"], rights, strict=True), 1):
+            for row in (~((table - right).abs() < CLOSE)).any(dim=1).nonzero().flatten().tolist():
+                values, wanted = (", ".join(f"{value:.4g}" for value in rows[row].tolist()) for rows in (table, right))
                 raise Wrong(
-                    f"{case.where}{LARGE_STEPS}rank {rank} handed over {sent:,} bytes, {most.bytes:,} of them to one "
-                    f"{most.op} (line {most.line})",
-                    "what has to travel: the ids that were used, and their gradients",
+                    f"after step {step} row {row} on rank {rank} is ({values}), not ({wanted})",
+                    look_at_step(case, step, table, right, row),
                 )
-            worst = max(worst, sent)
-    return f"a rank hands over at most {worst:,} bytes in two steps on a table of {with_prefix(TABLE_BYTES, 'B')}"
 
 
-def work_is_that_of_the_batch(records):
-    """Neither a forward, nor a backward, nor a step makes a tensor as large as the table, or with a value a row."""
-    worst = 0
-    for case in watched(records, "bytes"):
-        for rank, result in enumerate(case.results):
-            if result["bytes"] > LARGEST:
-                raise Wrong(
-                    f"{case.where}{LARGE_STEPS}rank {rank} made a tensor of {result['bytes']:,} bytes "
-                    f"({result['made_by']})",
-                    "a sum over duplicates needs a row for each id that was used, not one for each row of the table",
-                )
-            worst = max(worst, result["bytes"])
-    return f"and makes no tensor larger than {worst:,} bytes on the way"
+@check("all ranks hold the same bits", given=[*STEPS, ROUNDS])
+def replicas_agree(case, rank, result):
+    for table, first in zip(result["tables"], case.results[0]["tables"], strict=True):
+        expect(
+            torch.equal(table, first),
+            f"rank {rank} and rank 0 are {(table - first).abs().max() / LR:.3g} learning rates apart after a step",
+            "a sum of floats depends on its order: every rank has to add in the same one",
+        )
 
 
-CHECKS = [
-    it_returns_the_rows,
-    only_used_rows_move,
-    equals_one_process,
-    replicas_agree,
-    traffic_is_that_of_the_batch,
-    work_is_that_of_the_batch,
-]
+@check(
+    lambda sent: (
+        f"a rank hands over at most {max(sent):,} bytes in two steps on a table of {with_prefix(TABLE_BYTES, 'B')}"
+    ),
+    given=[LARGE],
+)
+def traffic_is_that_of_the_batch(case, rank, result):
+    operations = case.operations[rank]
+    sent = sum(operation.bytes for operation in operations)
+    if sent > SENT:
+        largest = max(operations, key=lambda operation: operation.bytes)
+        raise Wrong(
+            f"{LARGE_STEPS}rank {rank} handed over {sent:,} bytes, {largest.bytes:,} of them to one {largest.op} "
+            f"(line {largest.line})",
+            "what has to travel: the ids that were used, and their gradients",
+        )
+    return sent
 
 
-def watched(records, key):
-    return [case for case in cases(records) if key in case.results[0]]
+@check(lambda made: f"and makes no tensor larger than {max(made):,} bytes on the way", given=[LARGE])
+def work_is_that_of_the_batch(case, rank, result):
+    expect(
+        result["bytes"] <= LARGEST,
+        f"{LARGE_STEPS}rank {rank} made a tensor of {result['bytes']:,} bytes ({result['made_by']})",
+        "a sum over duplicates needs a row for each id that was used, not one for each row of the table",
+    )
+    return result["bytes"]
 
 
 def used_rows(case):
     """For each step of the case the rows that a rank has trained on."""
-    if case.given == EVALUATES:
-        return [{1, 2}]
-    if case.given == ROUNDS:
-        return [{3}]
-    if case.given == CANCELS:
-        return [{3, 5}]
-    plan = driver.CASES[case.given]
-    return [{row for ranks in step for ids in ranks for row in ids} for step in plan]
+    other = {EVALUATES: [{1, 2}], ROUNDS: [{3}], CANCELS: [{3, 5}]}
+    if case.given in other:
+        return other[case.given]
+    return [{row for ranks in step for ids in ranks for row in ids} for step in driver.CASES[case.given]]
 
 
-def expected(case):
+def expected_tables(case):
     if case.given not in (EVALUATES, CANCELS):
-        return driver.alone(case.given)
+        return driver.one_process(case.given)
     table = driver.start()
     if case.given == CANCELS:
         table[[3, 5]] *= 1 - LR * DECAY
@@ -172,15 +132,15 @@ def look_at_row(case, row):
 
 
 def look_at_step(case, step, table, right, row):
-    before = (expected(case)[step - 2] if step > 1 else driver.start())[row]
-    kept = right[row] - before * (1 - LR * DECAY)  # -lr * sign
-    if torch.allclose(table[row], before) and case.given == CANCELS:
+    old = (expected_tables(case)[step - 2] if step > 1 else driver.start())[row]
+    move = right[row] - old * (1 - LR * DECAY)  # -lr * sign
+    if torch.allclose(table[row], old) and case.given == CANCELS:
         return "a gradient of zero is a gradient, also one that is zero as a sum: its row decays"
-    if torch.allclose(table[row], before):
+    if torch.allclose(table[row], old):
         return "this row should have moved: are all ids of all ranks still there after gathering?"
-    if torch.allclose(table[row], before + kept):
+    if torch.allclose(table[row], old + move):
         return "the weight decay: row * (1 - lr * weight_decay), in the same step"
-    moved = (table[row] - before * (1 - LR * DECAY)) / LR
-    if (moved.abs() > 1.5).any():
+    moves = (table[row] - old * (1 - LR * DECAY)) / LR
+    if (moves.abs() > 1.5).any():
         return "one update for each row: how often is this one moved, or decayed?"
     return "row * (1 - lr * weight_decay) - lr * sign(sum of its gradients on all ranks, of all micro-batches)"

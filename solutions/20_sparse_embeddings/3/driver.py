@@ -52,7 +52,7 @@ def loss_of(vectors, step, rank, number):
     return (torch.sin(2 * vectors) * factors).sum()
 
 
-def no_rows(ids):
+def ids_of(ids):
     return torch.tensor(ids, dtype=torch.int64)
 
 
@@ -65,13 +65,13 @@ def train(build, what):
     sparse = build(start(), lr=LR, weight_decay=DECAY)
     for step, ranks in enumerate(CASES[what]):
         for number, ids in enumerate(ranks[rank]):
-            loss_of(sparse(no_rows(ids)), step, rank, number).backward()
+            loss_of(sparse(ids_of(ids)), step, rank, number).backward()
         sparse.step()
         tables.append(sparse.table.detach().clone())
     return {"tables": tables}
 
 
-def alone(what):
+def one_process(what):
     """What train has to give: one process that takes the batches of all ranks."""
     table, tables = start(), []
     for step, ranks in enumerate(CASES[what]):
@@ -79,8 +79,8 @@ def alone(what):
         loss, used = torch.zeros((), dtype=torch.float64), torch.zeros(ROWS, dtype=torch.bool)
         for rank, batches in enumerate(ranks):
             for number, ids in enumerate(batches):
-                loss = loss + loss_of(table[no_rows(ids)], step, rank, number)
-                used[no_rows(ids)] = True
+                loss = loss + loss_of(table[ids_of(ids)], step, rank, number)
+                used[ids_of(ids)] = True
         gradient = torch.autograd.grad(loss, table)[0] if loss.requires_grad else torch.zeros_like(table)
         table = table.detach()
         table = torch.where(used[:, None], table * (1 - LR * DECAY) - LR * gradient.sign(), table)
@@ -92,20 +92,20 @@ def evaluates(build):
     """Rows that were read, and never trained on, in the same step as others; and the vectors that came back."""
     sparse = build(start(), lr=LR, weight_decay=DECAY)
     with torch.no_grad():
-        seen = sparse(no_rows([4, 5, 5])).detach().clone()
-    sparse(no_rows([6]))  # a forward pass that no backward follows
-    vectors = sparse(no_rows([2, 1, 2]))
+        evaluated = sparse(ids_of([4, 5, 5])).detach().clone()
+    sparse(ids_of([6]))  # a forward pass that no backward follows
+    vectors = sparse(ids_of([2, 1, 2]))
     trained = vectors.detach().clone()
     vectors.sum().backward()
     sparse.step()
-    return {"seen": seen, "trained": trained, "tables": [sparse.table.detach().clone()]}
+    return {"evaluated": evaluated, "trained": trained, "tables": [sparse.table.detach().clone()]}
 
 
 def rounds(build):
     """1e16 - 1e16 + 1 is 1, but 1 + 1e16 - 1e16 is 0: the order of a sum decides about its sign."""
     sparse, last = build(start(), lr=LR, weight_decay=DECAY), dist.get_rank() == dist.get_world_size() - 1
     factors = [1.0, 0.0] if last else [1e16, -1e16]
-    vectors = sparse(no_rows([3, 3]))
+    vectors = sparse(ids_of([3, 3]))
     (vectors * torch.tensor(factors, dtype=torch.float64)[:, None]).sum().backward()
     sparse.step()
     return {"tables": [sparse.table.detach().clone()]}
@@ -115,7 +115,7 @@ def cancels(build):
     """Rows 3 and 5 have gradients, the sum of which is zero: they decay, and do not move otherwise."""
     sparse = build(start(), lr=LR, weight_decay=DECAY)
     factors = torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64)[:, None]
-    vectors = sparse(no_rows([3, 3, 5]))
+    vectors = sparse(ids_of([3, 3, 5]))
     (vectors * factors[: len(vectors)]).sum().backward()
     sparse.step()
     return {"tables": [sparse.table.detach().clone()]}
@@ -136,16 +136,16 @@ class Largest(TorchDispatchMode):
         return False  # as in record.py
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        known = {storage_of(one) for one in tree_leaves((args, kwargs)) if is_dense(one)}
+        known = {storage_of(leaf) for leaf in tree_leaves((args, kwargs)) if is_dense(leaf)}
         result = func(*args, **(kwargs or {}))
-        for one in tree_leaves(result):
-            if is_dense(one) and storage_of(one) not in known and one.numel() * one.element_size() > self.bytes:
-                self.bytes, self.made_by = one.numel() * one.element_size(), func._schema.name.partition("::")[2]
+        for leaf in tree_leaves(result):
+            if is_dense(leaf) and storage_of(leaf) not in known and leaf.nbytes > self.bytes:
+                self.bytes, self.made_by = leaf.nbytes, func._schema.name.partition("::")[2]
         return result
 
 
-def is_dense(one):
-    return torch.is_tensor(one) and one.layout == torch.strided
+def is_dense(leaf):
+    return torch.is_tensor(leaf) and leaf.layout == torch.strided
 
 
 def storage_of(tensor):
@@ -156,10 +156,10 @@ def large(build):
     """Two steps with 4 ids or fewer on a large table: the largest tensor that each made."""
     rank, world = dist.get_rank(), dist.get_world_size()
     sparse = build(start(LARGE_ROWS, LARGE_WIDTH, torch.float32), lr=LR, weight_decay=DECAY)
-    found = Largest()
-    with found:
+    largest = Largest()
+    with largest:
         for step in range(2):
             ids = (torch.arange(4 - rank) + 7) * 1000 * (step + world) % LARGE_ROWS
             loss_of(sparse(ids), step, rank, 0).backward()
             sparse.step()
-    return {"bytes": found.bytes, "made_by": found.made_by}
+    return {"bytes": largest.bytes, "made_by": largest.made_by}
