@@ -1,7 +1,7 @@
 """Instead of loading torch, a process of a test's launch becomes the face of one that is forked from warm_server.py.
 
 It passes on its output, its signals and, at the end, its exit code. A script that looks at what Python or torch does
-as it starts (see `COLD`), and any process in another namespace, starts as ever.
+as it starts (see `COLD`), what the doctor watches, and any process in another network namespace start as ever.
 """
 
 import json
@@ -42,7 +42,8 @@ def command() -> list[str] | None:
 def hand_over(address: str):
     """Ends this process as its twin ended; returns only if there is nobody to fork one."""
     words = command()
-    if words is None or os.environ.get("WARM_NETWORK") != network():
+    watched = "DDP_DOCTOR_FOLDER" in os.environ or "ddp_doctor_recorder" in sys.modules
+    if words is None or watched or os.environ.get("WARM_NETWORK") != network():
         return
     server = socket.socket(socket.AF_UNIX)
     try:
