@@ -2,8 +2,7 @@
 
 import random
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, check, expect
 
 FUNCTION = "straggler"
 PARTS = {"input": 3.0, "forward": 10.0, "backward": 30.0}  # ms of a rank that is like the others
@@ -17,12 +16,12 @@ def traces(given, world=4, steps=9, more=None, once=None, link=2.0, ahead=None, 
     """
     luck = random.Random(f"14.1 {given}")
     ahead = ahead or {rank: luck.uniform(-400, 400) for rank in range(world)}
-    found = {rank: [{"ph": "M", "name": "process_name", "pid": rank, "ts": 0.0}] for rank in range(world)}
+    events = {rank: [{"ph": "M", "name": "process_name", "pid": rank, "ts": 0.0}] for rank in range(world)}
     begins = [500.0] * world
 
     def note(rank, name, category, start, end, thread=1):
         times = {"ts": round(1e3 * (start + ahead[rank]), 3), "dur": round(1e3 * (end - start), 3)}
-        found[rank].append({"ph": "X", "cat": category, "name": name, "pid": rank, "tid": thread, **times})
+        events[rank].append({"ph": "X", "cat": category, "name": name, "pid": rank, "tid": thread, **times})
 
     for step in range(steps):
         own = [
@@ -32,11 +31,11 @@ def traces(given, world=4, steps=9, more=None, once=None, link=2.0, ahead=None, 
         for rank in range(world):
             own[rank]["input"] += (once or {}).get((rank, step), 0)
         ready = [begins[rank] + sum(own[rank].values()) for rank in range(world)]
-        halfway = [one - mine["backward"] + PARTS["backward"] / 2 for one, mine in zip(ready, own, strict=True)]
+        halfway = [end - parts["backward"] + PARTS["backward"] / 2 for end, parts in zip(ready, own, strict=True)]
         first = max(halfway) + link
         last = max(*ready, first) + link
         for rank in range(world):
-            ends = [one + luck.uniform(0, 0.05) for one in (first, last)]
+            ends = [end + luck.uniform(0, 0.05) for end in (first, last)]
             done = max(ends)
             at = begins[rank]
             for part in ("input", "forward"):
@@ -49,21 +48,21 @@ def traces(given, world=4, steps=9, more=None, once=None, link=2.0, ahead=None, 
             note(rank, "gloo:all_reduce", "user_annotation", halfway[rank], ends[0], 7)
             note(rank, "gloo:all_reduce", "user_annotation", ready[rank], noted, 8)
             begins[rank] = done + 1.3
-    for events in found.values():
-        luck.shuffle(events)
-    return found
+    for own_events in events.values():
+        luck.shuffle(own_events)
+    return events
 
 
 def drawn(given, part, **settings):
     """A straggler that is drawn, slow in `part`, and the right answer.
 
-    also: {part: ms} of it. beside: {part: ms} of the rank after it. noted_late: the steps where its own end is noted
+    also: {part: ms} of it. neighbour: {part: ms} of the rank after it. noted_late: the steps where its own end is noted
     late.
     """
     luck = random.Random(f"rank of {given}")
-    world, beside = settings.get("world", 4), settings.pop("beside", {})
+    world, neighbour = settings.get("world", 4), settings.pop("neighbour", {})
     rank = luck.randrange(world)
-    more = {(rank, part): luck.uniform(8, 20)} | {((rank + 1) % world, part): ms for part, ms in beside.items()}
+    more = {(rank, part): luck.uniform(8, 20)} | {((rank + 1) % world, part): ms for part, ms in neighbour.items()}
     more |= {(rank, other): ms for other, ms in settings.pop("also", {}).items()}
     noted_late = [(rank, step) for step in settings.pop("noted_late", ())]
     return traces(given, more=more, noted_late=noted_late, **settings), {"rank": rank, "part": part}
@@ -105,51 +104,48 @@ SLOW = {
         ("slow backward, two ranks", "backward", {"world": 2, "also": {"input": 4.0}}),
         ("slow forward, and two ends are noted late", "forward", {"noted_late": (0, 3)}),
         ("slow input, eight ranks", "input", {"world": 8, "steps": 5}),
-        ("slow forward, beside a rank with a longer input", "forward", {"beside": {"input": 10.0, "backward": -10.0}}),
+        (
+            "slow forward, beside a rank with a longer input",
+            "forward",
+            {"neighbour": {"input": 10.0, "backward": -10.0}},
+        ),
     )
 }
-RUNS = SOUND | {given: made for given, (made, _) in SLOW.items()}
-JOBS = [Job(1, FUNCTION, tuple(Call([(made,)], given) for given, made in RUNS.items()))]
+RUNS = SOUND | {given: events for given, (events, _) in SLOW.items()}
+JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], given) for given, events in RUNS.items()))]
 
 
-def nobody_is_blamed_without_cause(records):
-    """straggler returns None where no rank is the one that all others wait for."""
-    for case in cases(records):
-        if case.given in SOUND and case.results[0] is not None:
-            look = WHERE.get(case.given, "late is who starts more than 1 ms after all others, in the median")
-            raise Wrong(f"{case.given}: {FUNCTION} returned {case.results[0]!r}, not None", look)
-    return f"in {len(SOUND)} runs without a straggler nobody is named"
+@check(f"in {len(SOUND)} runs without a straggler nobody is named", given=SOUND, begin="{given}: ")
+def nobody_is_blamed_without_cause(case):
+    look_at = WHERE.get(case.given, "late is who starts more than 1 ms after all others, in the median")
+    expect(case.results[0] is None, f"{FUNCTION} returned {case.results[0]!r}, not None", look_at)
 
 
-def the_rank_is_right(records):
-    """The rank is the one that starts the last all-reduce of most steps after all others."""
-    for case, right in answers(records):
-        [result] = case.results
-        if result is None:
-            look = "on one clock, by the ends; its start against the latest start of the others"
-            raise Wrong(f"{case.given}: {FUNCTION} returned None; the others wait for rank {right['rank']}", look)
-        if not isinstance(result, dict) or set(result) != {"rank", "part"}:
-            raise Wrong(f"{case.given}: {FUNCTION} returned {result!r}", "the return value: a dict with rank and part")
-        if result["rank"] != right["rank"]:
-            look = "the straggler does not wait: it starts last, and its own messages are the shortest"
-            raise Wrong(f"{case.given}: {FUNCTION} named rank {result['rank']!r}, not {right['rank']}", look)
-    return f"the straggler is named in {len(SLOW)} runs"
+@check(f"the straggler is named in {len(SLOW)} runs", given=SLOW, begin="{given}: ")
+def the_rank_is_right(case):
+    [result], right = case.results, SLOW[case.given][1]["rank"]
+    expect(
+        result is not None,
+        f"{FUNCTION} returned None; the others wait for rank {right}",
+        "on one clock, by the ends; its start against the latest start of the others",
+    )
+    expect(
+        isinstance(result, dict) and set(result) == {"rank", "part"},
+        f"{FUNCTION} returned {result!r}",
+        "the return value: a dict with rank and part",
+    )
+    expect(
+        result["rank"] == right,
+        f"{FUNCTION} named rank {result['rank']!r}, not {right}",
+        "the straggler does not wait: it starts last, and its own messages are the shortest",
+    )
 
 
-def the_part_is_right(records):
-    """The part is the one in which the straggler works longer than the others do."""
-    for case, right in answers(records):
-        found = case.results[0]["part"]
-        if found != right["part"]:
-            look = "its time against that of the others; waiting for a message is no part of backward"
-            raise Wrong(f"{case.given}: {FUNCTION} named {found!r}, not {right['part']!r}", look)
-    return "the part that makes it late is named"
-
-
-CHECKS = [nobody_is_blamed_without_cause, the_rank_is_right, the_part_is_right]
-
-
-def answers(records):
-    for case in cases(records):
-        if case.given in SLOW:
-            yield case, SLOW[case.given][1]
+@check("the part that makes it late is named", given=SLOW, begin="{given}: ")
+def the_part_is_right(case):
+    part, right = case.results[0]["part"], SLOW[case.given][1]["part"]
+    expect(
+        part == right,
+        f"{FUNCTION} named {part!r}, not {right!r}",
+        "its time against that of the others; waiting for a message is no part of backward",
+    )
