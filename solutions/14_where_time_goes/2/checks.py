@@ -3,8 +3,7 @@
 import math
 import random
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, check, expect
 
 FUNCTION = "exposed"
 
@@ -76,48 +75,49 @@ LOOK = {
 }
 
 
-def communication_counts_once(records):
-    """communication is the time in which at least one message is under way."""
-    for case, sent, _ in steps(records):
-        found = case.results[0]["communication"]
-        if not close(found, sent):
-            look = LOOK.get(case.given, LOOK[GROUPS])
-            raise Wrong(f"{case.given}: {FUNCTION} returned {found!r} s of communication, not {sent:g}", look)
-    return "messages that overlap are counted once"
+@check("messages that overlap are counted once", begin="{given}: ")
+def communication_counts_once(case):
+    seconds, (_, right, _) = returned(case, "communication"), STEPS[case.given]
+    expect(
+        close(seconds, right),
+        f"{FUNCTION} returned {seconds!r} s of communication, not {right:g}",
+        LOOK.get(case.given, LOOK[GROUPS]),
+    )
 
 
-def exposed_is_what_nothing_hides(records):
-    """exposed is the time in which a message is under way and nothing is computed on any stream."""
-    for case, _, waits in steps(records):
-        found = case.results[0]["exposed"]
-        if not close(found, waits):
-            look = LOOK.get(case.given, "all computation, of all streams, as one set of times")
-            raise Wrong(f"{case.given}: {FUNCTION} returned {found!r} s exposed, not {waits:g}", look)
-    return f"exposed communication is right in {len(STEPS)} steps"
+@check(f"exposed communication is right in {len(STEPS)} steps", begin="{given}: ")
+def exposed_is_what_nothing_hides(case):
+    seconds, (_, _, right) = returned(case, "exposed"), STEPS[case.given]
+    expect(
+        close(seconds, right),
+        f"{FUNCTION} returned {seconds!r} s exposed, not {right:g}",
+        LOOK.get(case.given, "all computation, of all streams, as one set of times"),
+    )
 
 
-def the_hidden_share_is_right(records):
-    """hidden is the share of the communication that is not exposed, None without any."""
-    for case, sent, waits in steps(records):
-        found, right = case.results[0]["hidden"], 1 - waits / sent if sent else None
-        if found is not right and (right is None or not close(found, right)):
-            look = "of the communication, not of the step" if right is not None else "there is no share of nothing"
-            shown = right if right is None else f"{right:g}"
-            raise Wrong(f"{case.given}: {FUNCTION} returned {found!r} as hidden, not {shown}", look)
-    return "the hidden share is right, also where nothing was sent"
+@check("the hidden share is right, also where nothing was sent", begin="{given}: ")
+def the_hidden_share_is_right(case):
+    share, (_, communication, exposed) = returned(case, "hidden"), STEPS[case.given]
+    if not communication:
+        expect(share is None, f"{FUNCTION} returned {share!r} as hidden, not None", "there is no share of nothing")
+        return
+    right = 1 - exposed / communication
+    expect(
+        close(share, right),
+        f"{FUNCTION} returned {share!r} as hidden, not {right:g}",
+        "of the communication, not of the step",
+    )
 
 
-CHECKS = [communication_counts_once, exposed_is_what_nothing_hides, the_hidden_share_is_right]
+def returned(case, name):
+    [result] = case.results
+    expect(
+        isinstance(result, dict) and set(result) == {"communication", "exposed", "hidden"},
+        f"{FUNCTION} returned {result!r}",
+        "the return value: a dict with communication, exposed and hidden",
+    )
+    return result[name]
 
 
-def steps(records):
-    for case in cases(records):
-        [result] = case.results
-        if not isinstance(result, dict) or set(result) != {"communication", "exposed", "hidden"}:
-            look = "the return value: a dict with communication, exposed and hidden"
-            raise Wrong(f"{case.given}: {FUNCTION} returned {result!r}", look)
-        yield case, *STEPS[case.given][1:]
-
-
-def close(found, right):
-    return isinstance(found, int | float) and math.isclose(found, right, abs_tol=1e-9)
+def close(value, right):
+    return isinstance(value, int | float) and math.isclose(value, right, abs_tol=1e-9)
