@@ -2,8 +2,7 @@
 
 import random
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, check, expect, show
 from ddp_course.plan.schedule import MIB, Compute, Gradient, simulate
 
 FUNCTION = "plan"
@@ -41,67 +40,61 @@ MODELS |= {f"drawn, {seed}": drawn(seed) for seed in range(1, 6)}
 JOBS = [Job(1, FUNCTION, tuple(Call([arguments], given) for given, arguments in MODELS.items()))]
 
 
-def every_gradient_is_in_one_bucket(records):
-    """The plan is a list of numbers of gradients, from the first that backward makes to the last."""
-    for case in cases(records):
-        [found], number = case.results, len(case.args[0][0])
-        counts = isinstance(found, list) and all(type(one) is int and one > 0 for one in found)
-        if not counts or sum(found) != number:
-            look = "the numbers of gradients of the buckets, in order: each at least 1, together all"
-            raise Wrong(f"{case.given}: {FUNCTION} returned {shown(found)} for {number} gradients", look)
-    return "each gradient is in one bucket, in backward's order"
+@check("each gradient is in one bucket, in backward's order", begin="{given}: ")
+def every_gradient_is_in_one_bucket(case):
+    [counts], number = case.results, len(case.args[0][0])
+    whole = isinstance(counts, list) and all(type(count) is int and count > 0 for count in counts)
+    expect(
+        whole and sum(counts) == number,
+        f"{FUNCTION} returned {show(counts)} for {number} gradients",
+        "the numbers of gradients of the buckets, in order: each at least 1, together all",
+    )
 
 
-def no_slower_than_the_default(records):
-    """A step with the plan is no longer than one with DDP's default buckets."""
-    for case, taken, default, _ in seconds(records):
-        if taken > default * (1 + 1e-9):
-            look = "every message pays the latency; a message that waits for all gradients hides nothing"
-            raise Wrong(
-                f"{case.given}: a step takes {said(taken)} with {len(case.results[0])} buckets, and "
-                f"{said(default)} with the default",
-                look,
-            )
-    return f"no slower than the default for {len(MODELS)} models and cables"
+@check(f"no slower than the default for {len(MODELS)} models and cables", begin="{given}: ")
+def no_slower_than_the_default(case):
+    taken, default = planned_seconds(case), default_seconds(case)
+    expect(
+        taken <= default * (1 + 1e-9),
+        f"a step takes {ms(taken)} with {len(case.results[0])} buckets, and {ms(default)} with the default",
+        "every message pays the latency; a message that waits for all gradients hides nothing",
+    )
 
 
-def as_fast_as_can_be(records):
-    """A step takes at most 0.5 % longer than with the best plan of all."""
-    gained = []
-    for case, taken, default, best in seconds(records):
-        if taken > WITHIN * best:
-            look = "where is the link idle while gradients are ready, and where does it pay latency for nothing?"
-            raise Wrong(
-                f"{case.given}: a step takes {said(taken)} with {len(case.results[0])} buckets; "
-                f"{said(best)} are possible",
-                look,
-            )
-        gained.append(1 - taken / default)
-    return f"up to {max(gained):.0%} shorter steps than with the default, and no plan is faster by 0.5 %"
+@check(
+    lambda gained: f"up to {max(gained):.0%} shorter steps than with the default, and no plan is faster by 0.5 %",
+    begin="{given}: ",
+)
+def as_fast_as_can_be(case):
+    taken, best = planned_seconds(case), best_seconds(*case.args[0])
+    expect(
+        taken <= WITHIN * best,
+        f"a step takes {ms(taken)} with {len(case.results[0])} buckets; {ms(best)} are possible",
+        "where is the link idle while gradients are ready, and where does it pay latency for nothing?",
+    )
+    return 1 - taken / default_seconds(case)
 
 
-CHECKS = [every_gradient_is_in_one_bucket, no_slower_than_the_default, as_fast_as_can_be]
+def planned_seconds(case):
+    """Seconds of a step with the buckets of the answer."""
+    rest = iter(case.args[0][0])
+    buckets = [[next(rest) for _ in range(count)] for count in case.results[0]]
+    merged = [Gradient(*map(sum, zip(*bucket, strict=True))) for bucket in buckets]
+    return seconds(case, merged, bucket_mib=1e-9)  # each of them is above such a limit
 
 
-def seconds(records):
-    """Each case with the seconds of a step as the answer plans it, with DDP's default, and with the best plan."""
-    for case in cases(records):
-        gradients, backward, latency, speed = case.args[0]
-        link = lambda size, latency=latency, speed=speed: latency + size / speed  # noqa: E731
-        compute, alone = Compute(backward / 2, backward), [Gradient(*one) for one in gradients]
-        buckets = merged(gradients, case.results[0])
-        taken = simulate(compute, buckets, link, bucket_mib=1e-9).seconds  # each of them is above such a limit
-        yield case, taken, simulate(compute, alone, link).seconds, backward / 2 + earliest(*case.args[0])
+def default_seconds(case):
+    return seconds(case, [Gradient(*gradient) for gradient in case.args[0][0]])
 
 
-def merged(gradients, counts):
-    rest = iter(gradients)
-    several = [[next(rest) for _ in range(count)] for count in counts]
-    return [Gradient(sum(size for size, _ in one), sum(cost for _, cost in one)) for one in several]
+def seconds(case, gradients, **settings):
+    _, backward, latency, speed = case.args[0]
+    compute = Compute(backward / 2, backward)
+    return simulate(compute, gradients, lambda size: latency + size / speed, **settings).seconds
 
 
-def earliest(gradients, backward, latency, speed):
-    """Seconds from the begin of backward until the last message can be over at the earliest."""
+def best_seconds(gradients, backward, latency, speed):
+    """Seconds of a step that no plan can go below: forward, and until the last message can be over."""
     whole, free, computed, end = sum(cost for _, cost in gradients), [0.0], 0.0, [0.0]
     for size, cost in gradients:
         computed += cost
@@ -109,13 +102,8 @@ def earliest(gradients, backward, latency, speed):
         ready = backward * computed / whole
         last = len(end) - 1
         free.append(min(max(free[m], ready) + latency + (end[last] - end[m]) / speed for m in range(last)))
-    return max(backward, free[-1])
+    return backward / 2 + max(backward, free[-1])
 
 
-def said(taken):
+def ms(taken):
     return f"{1e3 * taken:.1f} ms"
-
-
-def shown(found):
-    text = repr(found)
-    return text if len(text) < 60 else f"{text[:56]} ..."
