@@ -3,8 +3,7 @@
 import math
 import random
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, check, expect
 
 FUNCTION = "account"
 LAG = 0.25  # seconds by which each rank is later than the one below it
@@ -27,7 +26,7 @@ def attempt(number, begin, resume, steps, exits, short=()):
 
 def report(*attempts, reverse=False):
     """All events, and in no order."""
-    events = [event for one in attempts for event in one]
+    events = [event for each in attempts for event in each]
     random.Random(len(events)).shuffle(events)
     return events[::-1] if reverse else events
 
@@ -105,49 +104,42 @@ MADE_UP = {  # what is right: who was first, the steps, the seconds
 JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], given) for given, (events, *_) in MADE_UP.items()))]
 
 
-def the_first_to_die_is_named(records):
-    """first is, for each attempt that failed, the rank whose process ended first."""
-    for case, first, _, _ in accounts(records):
-        found = case.results[0]["first"]
-        if found != first:
-            look = "the attempts that failed, in order: one rank for each, and none for the last, which ended well"
-            if isinstance(found, list) and len(found) == len(first):
-                look = "the time of its exit says who was first; neither the code nor the place in the list does"
-            raise Wrong(f"{case.given}: {FUNCTION} named {found!r} as first, not {first}", look)
-    return "who died first is right, whatever the exit codes say"
+@check("who died first is right, whatever the exit codes say", begin="{given}: ")
+def the_first_to_die_is_named(case):
+    first, (_, right, _, _) = returned(case, "first"), MADE_UP[case.given]
+    look_at = "the attempts that failed, in order: one rank for each, and none for the last, which ended well"
+    if isinstance(first, list) and len(first) == len(right):
+        look_at = "the time of its exit says who was first; neither the code nor the place in the list does"
+    expect(first == right, f"{FUNCTION} named {first!r} as first, not {right}", look_at)
 
 
-def the_lost_steps_are_counted(records):
-    """steps is the number of steps that all ranks had done and that had to be done again."""
-    for case, _, steps, _ in accounts(records):
-        found = case.results[0]["steps"]
-        if found != steps:
-            look = "from the last step that all ranks of the attempt had done, back to where the next one resumed"
-            if not isinstance(found, int):
-                look = "one number: what all restarts lost together"
-            raise Wrong(f"{case.given}: {FUNCTION} counted {found!r} lost steps, not {steps}", look)
-    return "the steps that were lost are counted"
+@check("the steps that were lost are counted", begin="{given}: ")
+def the_lost_steps_are_counted(case):
+    steps, (_, _, right, _) = returned(case, "steps"), MADE_UP[case.given]
+    look_at = "from the last step that all ranks of the attempt had done, back to where the next one resumed"
+    if not isinstance(steps, int):
+        look_at = "one number: what all restarts lost together"
+    expect(steps == right, f"{FUNCTION} counted {steps!r} lost steps, not {right}", look_at)
 
 
-def the_lost_seconds_are_measured(records):
-    """seconds is the time in which the run was behind a point where it had been already."""
-    for case, _, _, seconds in accounts(records):
-        found = case.results[0]["seconds"]
-        if not isinstance(found, int | float) or not math.isclose(found, seconds, abs_tol=1e-6):
-            look = "from when all ranks had first come so far until all were there again, by a step or by a resume"
-            if "before the front" in case.given or "before it had begun" in case.given:
-                look = "an attempt that does not come so far is part of the time that is lost"
-            raise Wrong(f"{case.given}: {FUNCTION} measured {found!r} lost seconds, not {seconds:g}", look)
-    return f"the seconds that were lost are right in {len(MADE_UP)} runs"
+@check(f"the seconds that were lost are right in {len(MADE_UP)} runs", begin="{given}: ")
+def the_lost_seconds_are_measured(case):
+    seconds, (_, _, _, right) = returned(case, "seconds"), MADE_UP[case.given]
+    look_at = "from when all ranks had first come so far until all were there again, by a step or by a resume"
+    if "before the front" in case.given or "before it had begun" in case.given:
+        look_at = "an attempt that does not come so far is part of the time that is lost"
+    expect(
+        isinstance(seconds, int | float) and math.isclose(seconds, right, abs_tol=1e-6),
+        f"{FUNCTION} measured {seconds!r} lost seconds, not {right:g}",
+        look_at,
+    )
 
 
-CHECKS = [the_first_to_die_is_named, the_lost_steps_are_counted, the_lost_seconds_are_measured]
-
-
-def accounts(records):
-    for case in cases(records):
-        [result] = case.results
-        if not isinstance(result, dict) or set(result) != {"first", "steps", "seconds"}:
-            look = "the return value: a dict with first, steps and seconds"
-            raise Wrong(f"{case.given}: {FUNCTION} returned {result!r}", look)
-        yield case, *MADE_UP[case.given][1:]
+def returned(case, name):
+    [result] = case.results
+    expect(
+        isinstance(result, dict) and set(result) == {"first", "steps", "seconds"},
+        f"{FUNCTION} returned {result!r}",
+        "the return value: a dict with first, steps and seconds",
+    )
+    return result[name]
