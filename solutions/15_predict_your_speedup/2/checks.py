@@ -3,8 +3,7 @@
 import random
 from itertools import accumulate
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, show
 from ddp_course.plan.schedule import Compute, Gradient, buckets, simulate
 
 FUNCTION = "plan"
@@ -58,84 +57,69 @@ def shuffled(times, seed):
 
 def on_both(given):
     sizes, ready, latency, speed = CABLES[given]
-    return Call([(sizes, shuffled(one, f"{given} {rank}"), latency, speed) for rank, one in enumerate(ready)], given)
+    return Call([(sizes, shuffled(own, f"{given} {rank}"), latency, speed) for rank, own in enumerate(ready)], given)
 
 
 JOBS = [Job(2, FUNCTION, tuple(map(on_both, CABLES)))]
 
 
-def each_gradient_is_in_one_bucket(records):
-    """plan returns lists of names, none of them empty, in which each name stands once."""
-    for case in cases(records):
-        names = case.args[0][0]
-        for rank, found in enumerate(case.results):
-            if not isinstance(found, list) or not all(isinstance(bucket, list) and bucket for bucket in found):
-                raise Wrong(
-                    f"{case.given}: {FUNCTION} returned {shown(found)} on rank {rank}",
-                    "the return value: a list of buckets, each a list of names",
-                )
-            there = [name for bucket in found for name in bucket]
-            for name in [*names, *there]:
-                if there.count(name) != 1 or name not in names:
-                    raise Wrong(
-                        f"{case.given}: {name!r} stands in the plan {there.count(name)} times on rank {rank}",
-                        "where a bucket is closed, and what is in the last one",
-                    )
-    return "each gradient is in one bucket"
+@check("each gradient is in one bucket", begin="{given}: ")
+def each_gradient_is_in_one_bucket(case, rank, result):
+    names = case.args[0][0]
+    expect(
+        isinstance(result, list) and all(isinstance(bucket, list) and bucket for bucket in result),
+        f"{FUNCTION} returned {show(result)} on rank {rank}",
+        "the return value: a list of buckets, each a list of names",
+    )
+    planned = [name for bucket in result for name in bucket]
+    for name in [*names, *planned]:
+        expect(
+            planned.count(name) == 1 and name in names,
+            f"{name!r} stands in the plan {planned.count(name)} times on rank {rank}",
+            "where a bucket is closed, and what is in the last one",
+        )
 
 
-def buckets_follow_backward(records):
-    """The buckets, and the names in each, are in the order in which backward makes the gradients."""
-    for case in cases(records):
-        for rank, found in enumerate(case.results):
-            ready = case.args[rank][1]
-            there = [name for bucket in found for name in bucket]
-            right = sorted(ready, key=ready.get)
-            if there != right:
-                at = next(n for n, pair in enumerate(zip(there, right, strict=True)) if len(set(pair)) > 1)
-                look = "the order by time: a model may use its parameters in another order than it holds them"
-                if there == list(case.args[rank][0]):
-                    look = "sizes is in the order of forward; backward goes the other way"
-                raise Wrong(
-                    f"{case.given}: gradient {at} of rank {rank}'s plan is {there[at]!r}; backward makes "
-                    f"{right[at]!r} there",
-                    look,
-                )
-    return "the buckets are in backward's order"
+@check("the buckets are in backward's order", begin="{given}: ")
+def buckets_follow_backward(case, rank, result):
+    sizes, ready, *_ = case.args[rank]
+    planned, right = [name for bucket in result for name in bucket], sorted(ready, key=ready.get)
+    for number, (name, wanted) in enumerate(zip(planned, right, strict=True)):
+        expect(
+            name == wanted,
+            f"gradient {number} of rank {rank}'s plan is {name!r}; backward makes {wanted!r} there",
+            "sizes is in the order of forward; backward goes the other way"
+            if planned == list(sizes)
+            else "the order by time: a model may use its parameters in another order than it holds them",
+        )
 
 
-def all_ranks_agree(records):
-    """Every rank returns the same plan."""
-    for case in cases(records):
-        one, other = case.results
-        if one != other:
-            bucket = next(n for n in range(len(one)) if one[n : n + 1] != other[n : n + 1])
-            raise Wrong(
-                f"{case.given}: bucket {bucket} holds {size(one, bucket)} on rank 0 and {size(other, bucket)} "
-                "on rank 1",
-                "what each rank plans from: its own times, or what both know?",
-            )
-    return "both ranks plan the same buckets"
+@check("both ranks plan the same buckets", begin="{given}: ")
+def all_ranks_agree(case):
+    first, second = case.results
+    if first != second:
+        bucket = next(n for n in range(len(first)) if first[n : n + 1] != second[n : n + 1])
+        raise Wrong(
+            f"bucket {bucket} holds {size(first, bucket)} on rank 0 and {size(second, bucket)} on rank 1",
+            "what each rank plans from: its own times, or what both know?",
+        )
 
 
-def a_tenth_faster_than_the_default(records):
-    """From the begin of backward until the last message is over it takes at most 90 % of the default's seconds."""
-    gained = []
-    for case in cases(records):
-        sizes, ready, *cable = CABLES[case.given]
-        last, plan = slowest(ready), case.results[0]
-        taken, usual = seconds(plan, sizes, last, *cable), seconds(default(sizes, last), sizes, last, *cable)
-        if taken > FASTER * usual:
-            raise Wrong(
-                f"{case.given}: the last message is over after {1e3 * taken:.0f} ms with {len(plan)} "
-                f"bucket{'s' * (len(plan) > 1)}, after {1e3 * usual:.0f} ms with the default",
-                advice(plan, sizes, last, *cable),
-            )
-        gained.append(1 - taken / usual)
-    return f"{min(gained):.0%} to {max(gained):.0%} faster than the default on {len(CABLES)} cables"
-
-
-CHECKS = [each_gradient_is_in_one_bucket, buckets_follow_backward, all_ranks_agree, a_tenth_faster_than_the_default]
+@check(
+    lambda gained: f"{min(gained):.0%} to {max(gained):.0%} faster than the default on {len(CABLES)} cables",
+    begin="{given}: ",
+)
+def a_tenth_faster_than_the_default(case):
+    sizes, ready, *cable = CABLES[case.given]
+    last, plan = slowest(ready), case.results[0]
+    taken, usual = seconds(plan, sizes, last, *cable), seconds(default(sizes, last), sizes, last, *cable)
+    expect(
+        taken <= FASTER * usual,
+        f"the last message is over after {1e3 * taken:.0f} ms with {len(plan)} bucket{'s' * (len(plan) > 1)}, after "
+        f"{1e3 * usual:.0f} ms with the default",
+        lambda: advice(plan, sizes, last, *cable),
+    )
+    return 1 - taken / usual
 
 
 def slowest(ready):
@@ -153,14 +137,14 @@ def gradient_buckets(plan, sizes, ready):
 def seconds(plan, sizes, ready, latency, speed):
     """From the begin of backward until the last message is over, by the simulator."""
     several = gradient_buckets(plan, sizes, ready)
-    backward = sum(one.cost for one in several)
+    backward = sum(bucket.cost for bucket in several)
     return simulate(Compute(0.0, backward), several, lambda size: latency + size / speed, bucket_mib=1e-9).seconds
 
 
 def default(sizes, ready):
     """DDP's own plan."""
-    rest = iter(sorted(ready, key=ready.get))
-    counts = [int(one.cost) for one in buckets([Gradient(sizes[name], 1) for name in sorted(ready, key=ready.get)])]
+    order = sorted(ready, key=ready.get)
+    rest, counts = iter(order), [int(bucket.cost) for bucket in buckets([Gradient(sizes[name], 1) for name in order])]
     return [[next(rest) for _ in range(count)] for count in counts]
 
 
@@ -179,8 +163,3 @@ def advice(plan, sizes, ready, latency, speed):
 
 def size(plan, number):
     return f"{len(plan[number])} gradients" if number < len(plan) else "nothing"
-
-
-def shown(found):
-    text = repr(found)
-    return text if len(text) < 60 else f"{text[:56]} ..."
