@@ -5,8 +5,7 @@ import json
 import random
 from pathlib import Path
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
 
 RECORDED = Path(__file__).with_name("recorded.json")  # written by tests/test_interface_facts.py, on real machines
 FUNCTION, VARIABLE = "mend", "GLOO_SOCKET_IFNAME"
@@ -14,10 +13,10 @@ FUNCTION, VARIABLE = "mend", "GLOO_SOCKET_IFNAME"
 
 def published(facts):
     """The IPv4 address at which gloo waits on this machine; None without one."""
-    found = {name: address for name, (_, address) in interfaces(facts).items()}
+    addresses = {name: address for name, (_, address) in interfaces(facts).items()}
     if facts[VARIABLE]:
-        return str(found[facts[VARIABLE]].ip) if facts[VARIABLE] in found else None
-    own = {str(address.ip) for address in found.values()}
+        return str(addresses[facts[VARIABLE]].ip) if facts[VARIABLE] in addresses else None
+    own = {str(address.ip) for address in addresses.values()}
     for line in facts["hosts"].splitlines():
         address, *names = line.split()
         if facts["hostname"] in names and (address in own or address.startswith("127.")):
@@ -34,19 +33,19 @@ def interfaces(facts):
 def shared(machines):
     """The networks in which every machine has an address of its own."""
     by_machine = [
-        {one.network: one.ip for state, one in interfaces(facts).values() if state == "UP"}
+        {address.network: address.ip for state, address in interfaces(facts).values() if state == "UP"}
         for facts in machines.values()
     ]
     common = set.intersection(*map(set, by_machine))
-    return {network for network in common if len({one[network] for one in by_machine}) == len(machines)}
+    return {network for network in common if len({own[network] for own in by_machine}) == len(machines)}
 
 
 def wrong_machines(machines):
     """{machine: the address it publishes, or None} of those that the others cannot reach."""
-    found = {machine: published(facts) for machine, facts in machines.items()}
+    addresses = {machine: published(facts) for machine, facts in machines.items()}
     return {
         machine: address
-        for machine, address in found.items()
+        for machine, address in addresses.items()
         if not address or not any(ipaddress.ip_address(address) in network for network in shared(machines))
     }
 
@@ -94,8 +93,9 @@ def cluster(given, world, special, prefix=24, second="all"):
             del known[names[number]]
         machines[chr(ord("a") + number)] = {
             "hostname": names[0 if wrong == "clone" else number],
-            "hosts": "127.0.0.1 localhost\n" + "".join(f"{ip} {one}.example.org {one}\n" for one, ip in known.items()),
-            "ip": "".join(f"{one:<16} {state:<14} {address}".rstrip() + "\n" for one, state, address in lines),
+            "hosts": "127.0.0.1 localhost\n"
+            + "".join(f"{ip} {host}.example.org {host}\n" for host, ip in known.items()),
+            "ip": "".join(f"{card:<16} {state:<14} {address}".rstrip() + "\n" for card, state, address in lines),
             VARIABLE: {
                 "rescued": cards[number],
                 "card of another": cards[number - 1],
@@ -151,75 +151,71 @@ RUNS |= {given: cluster(given, *how) for given, how in DRAWN.items()}
 JOBS = [Job(1, FUNCTION, tuple(Call([(machines,)], given) for given, machines in RUNS.items()))]
 
 
-def no_machine_is_blamed_without_cause(records):
-    """mend names no machine whose address the others reach."""
-    for case, machines, found in results(records):
-        for machine in found:
-            if machine not in wrong_machines(machines):
-                facts, address = machines.get(machine, {}), published(machines[machine]) if machine in machines else "?"
-                look = "an address in any network that all machines share is right"
-                if facts.get(VARIABLE) and published(facts | {VARIABLE: None}) != address:
-                    look = "the variable comes first: then the host name does not matter"
-                elif facts.get(VARIABLE):
-                    look = "the interface of one network can have another name on each machine"
-                elif facts.get(VARIABLE) == "":
-                    look = "an empty variable is none"
-                elif given_prefix(case.given) != 24:
-                    look = "the number after / says how much of an address is its network"
-                elif any(
-                    state == "DOWN" and one.network in shared(machines)
-                    for facts in machines.values()
-                    for state, one in interfaces(facts).values()
-                ):
-                    look = "which interfaces count: those that are UP"
-                raise Wrong(
-                    f"{case.given}: {FUNCTION} named {machine}, which publishes {address}, and all reach that", look
-                )
-    return f"nobody is blamed in {sum(not wrong_machines(machines) for machines in RUNS.values())} sound clusters"
+@check(
+    f"nobody is blamed in {sum(not wrong_machines(machines) for machines in RUNS.values())} sound clusters",
+    begin="{given}: ",
+)
+def no_machine_is_blamed_without_cause(case):
+    machines = RUNS[case.given]
+    for machine in settings_of(case):
+        if machine not in wrong_machines(machines):
+            facts, address = machines.get(machine, {}), published(machines[machine]) if machine in machines else "?"
+            look_at = "an address in any network that all machines share is right"
+            if facts.get(VARIABLE) and published(facts | {VARIABLE: None}) != address:
+                look_at = "the variable comes first: then the host name does not matter"
+            elif facts.get(VARIABLE):
+                look_at = "the interface of one network can have another name on each machine"
+            elif facts.get(VARIABLE) == "":
+                look_at = "an empty variable is none"
+            elif given_prefix(case.given) != 24:
+                look_at = "the number after / says how much of an address is its network"
+            elif any(
+                state == "DOWN" and address.network in shared(machines)
+                for facts in machines.values()
+                for state, address in interfaces(facts).values()
+            ):
+                look_at = "which interfaces count: those that are UP"
+            raise Wrong(f"{FUNCTION} named {machine}, which publishes {address}, and all reach that", look_at)
 
 
-def every_wrong_machine_is_named(records):
-    """mend names every machine that publishes no address, or one that the others do not reach."""
-    for case, machines, found in results(records):
-        for machine, address in wrong_machines(machines).items():
-            if machine not in found:
-                facts = machines[machine]
-                said = f"publishes {address}" if address else f"has no address on {facts[VARIABLE]}"
-                look = "which network do all share: each machine has its own address in it, on an interface that is up?"
-                if address is None:
-                    look = f"has the interface of {VARIABLE} an address on that machine?"
-                elif address.startswith("127."):
-                    look = "the host name leads to loopback, or to no address of this machine; or the variable says lo"
-                raise Wrong(f"{case.given}: {FUNCTION} did not name {machine}, which {said}", look)
-    return "every machine that the others cannot reach is named"
+@check("every machine that the others cannot reach is named", begin="{given}: ")
+def every_wrong_machine_is_named(case):
+    machines, named = RUNS[case.given], settings_of(case)
+    for machine, address in wrong_machines(machines).items():
+        look_at = "which network do all share: each machine has its own address in it, on an interface that is up?"
+        if address is None:
+            look_at = f"has the interface of {VARIABLE} an address on that machine?"
+        elif address.startswith("127."):
+            look_at = "the host name leads to loopback, or to no address of this machine; or the variable says lo"
+        publishes = f"publishes {address}" if address else f"has no address on {machines[machine][VARIABLE]}"
+        expect(machine in named, f"{FUNCTION} did not name {machine}, which {publishes}", look_at)
 
 
-def the_setting_mends_it(records):
-    """The setting is GLOO_SOCKET_IFNAME with an interface of that machine in a network that all share."""
-    for case, machines, found in results(records):
-        for machine, setting in found.items():
-            variable, _, name = setting.partition("=") if isinstance(setting, str) else ("", "", "")
-            state, address = interfaces(machines[machine]).get(name, (None, None))
-            if variable != VARIABLE or "@" in name or address is None:
-                names = ", ".join(interfaces(machines[machine]))
-                said = f"for {machine} {FUNCTION} said {setting!r}; its interfaces are {names}"
-                look = f"{VARIABLE}=NAME, with a name of that machine's own; what follows @ is not part of it"
-                raise Wrong(f"{case.given}: {said}", look)
-            if address.network not in shared(machines) or state != "UP":
-                look = "an interface of that machine in the network that all machines share"
-                if state != "UP":
-                    look = "is the interface UP? Another one in the same network may be"
-                raise Wrong(f"{case.given}: {setting} lets {machine} publish {address.ip}, which not all reach", look)
-    return "and each gets the interface that mends it"
+@check("and each gets the interface that mends it", begin="{given}: ")
+def the_setting_mends_it(case):
+    machines = RUNS[case.given]
+    for machine, setting in settings_of(case).items():
+        own = interfaces(machines[machine])
+        variable, _, name = setting.partition("=") if isinstance(setting, str) else ("", "", "")
+        state, address = own.get(name, (None, None))
+        expect(
+            variable == VARIABLE and "@" not in name and address is not None,
+            f"for {machine} {FUNCTION} said {setting!r}; its interfaces are {', '.join(own)}",
+            f"{VARIABLE}=NAME, with a name of that machine's own; what follows @ is not part of it",
+        )
+        expect(
+            address.network in shared(machines) and state == "UP",
+            f"{setting} lets {machine} publish {address.ip}, which not all reach",
+            "an interface of that machine in the network that all machines share"
+            if state == "UP"
+            else "is the interface UP? Another one in the same network may be",
+        )
 
 
-CHECKS = [no_machine_is_blamed_without_cause, every_wrong_machine_is_named, the_setting_mends_it]
-
-
-def results(records):
-    for case in cases(records):
-        [found] = case.results
-        if not isinstance(found, dict):
-            look = "what is returned: a dict, empty if all is well"
-            raise Wrong(f"{case.given}: {FUNCTION} returned {found!r}", look)
-        yield case, RUNS[case.given], found
+def settings_of(case):
+    """{machine: setting} as the answer returned it."""
+    [result] = case.results
+    expect(
+        isinstance(result, dict), f"{FUNCTION} returned {result!r}", "what is returned: a dict, empty if all is well"
+    )
+    return result
