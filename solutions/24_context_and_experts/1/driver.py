@@ -16,9 +16,9 @@ def drive(merge, given, first, keys):
     scores = q @ k.transpose(-1, -2) + shift(given, first, keys)
     right = block(scores, v)
     blocks = block(scores[..., :first], v[:, :first]), block(scores[..., first:], v[:, first:])
-    inputs = [tensor.clone().requires_grad_() for one in blocks for tensor in one]
-    found = merge(*inputs)
-    out, lse = found if isinstance(found, (tuple, list)) and len(found) == 2 else (found, None)
+    inputs = [tensor.clone().requires_grad_() for pair in blocks for tensor in pair]
+    returned = merge(*inputs)
+    out, lse = returned if isinstance(returned, (tuple, list)) and len(returned) == 2 else (returned, None)
     result = {"out": gap(out, right[0]), "lse": gap(lse, right[1]), "nan": nans(out, lse), "shapes": shapes(out, lse)}
     if result["out"] < INFINITE and result["lse"] < INFINITE:
         result["gradients"] = gradient_gaps(inputs, (out, lse), right)
@@ -49,26 +49,26 @@ def block(scores, v):
     return weights @ v / total[..., None], (top + total.log()).masked_fill(nothing, -INFINITE)
 
 
-def gradient_gaps(inputs, mine, right):
+def gradient_gaps(inputs, merged, right):
     """Of a loss that reads out and lse: {argument: gap}. Where a block has nothing, it need only be finite."""
-    out_of, lse_of = drawn(4, mine[0].shape), drawn(5, mine[1].shape)
-    seen = right[1] > -INFINITE
-    loss = (mine[0] * out_of).sum() + (mine[1].masked_fill(~seen, 0) * lse_of).sum()
+    out_of, lse_of = drawn(4, merged[0].shape), drawn(5, merged[1].shape)
+    visible = right[1] > -INFINITE
+    loss = (merged[0] * out_of).sum() + (merged[1].masked_fill(~visible, 0) * lse_of).sum()
     if not loss.requires_grad:
         return dict.fromkeys(("out_a", "lse_a", "out_b", "lse_b"), INFINITE)
-    found = torch.autograd.grad(loss, inputs, allow_unused=True)
+    gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
     gaps = {}
-    for name, (out, lse), first, second in (("a", inputs[:2], *found[:2]), ("b", inputs[2:], *found[2:])):
+    for name, (out, lse), first, second in (("a", inputs[:2], *gradients[:2]), ("b", inputs[2:], *gradients[2:])):
         here = lse > -INFINITE
         row = here[..., None]
         share = torch.exp((lse - right[1]).masked_fill(~here, -INFINITE)).detach()
         both = share * ((out_of * (out - right[0])).sum(-1) + lse_of)
-        gaps[f"out_{name}"] = gap(where_seen(first, row), where_seen(share[..., None] * out_of, row))
-        gaps[f"lse_{name}"] = gap(where_seen(second, here), where_seen(both.detach(), here))
+        gaps[f"out_{name}"] = gap(where_visible(first, row), where_visible(share[..., None] * out_of, row))
+        gaps[f"lse_{name}"] = gap(where_visible(second, here), where_visible(both.detach(), here))
     return gaps
 
 
-def where_seen(gradient, here):
+def where_visible(gradient, here):
     """0 in place of what is finite and not `here`."""
     return gradient if gradient is None else gradient.masked_fill(~here & gradient.isfinite(), 0)
 
@@ -97,10 +97,10 @@ def ring(merge, in_zigzag):
         if step < world - 1:
             k, v = Shift.apply(torch.stack([k, v]))
     (out * cotangent[:, own]).sum().backward()
-    found = {"out": gap(out, right[:, own])}
-    for name, mine, one in zip("qkv", parts, whole, strict=True):
-        found[f"the gradient of {name}"] = gap(mine.grad, one.grad[:, own])
-    return found
+    gaps = {"out": gap(out, right[:, own])}
+    for name, part, all_of_it in zip("qkv", parts, whole, strict=True):
+        gaps[f"the gradient of {name}"] = gap(part.grad, all_of_it.grad[:, own])
+    return gaps
 
 
 class Shift(torch.autograd.Function):
@@ -128,12 +128,13 @@ def drawn(seed, shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def gap(mine, right):
+def gap(tensor, right):
     """The largest difference, 0 between equal infinities; infinite if something is NaN, missing or of another shape."""
-    if not torch.is_tensor(mine) or mine.shape != right.shape:
+    if not torch.is_tensor(tensor) or tensor.shape != right.shape:
         return INFINITE
-    mine, right = mine.detach(), right.detach()
-    return (mine - right).abs().masked_fill(mine == right, 0).nan_to_num(nan=INFINITE, posinf=INFINITE).max().item()
+    tensor, right = tensor.detach(), right.detach()
+    gaps = (tensor - right).abs().masked_fill(tensor == right, 0)
+    return gaps.nan_to_num(nan=INFINITE, posinf=INFINITE).max().item()
 
 
 def nans(*tensors):
