@@ -1,4 +1,4 @@
-"""Inside a rank, for 22.1: the answer's layer beside the whole one, forward and backward, and what each rank holds."""
+"""Inside a rank, for 22.1: the answer's layer and the whole one, forward and backward, and what each rank holds."""
 
 import torch
 import torch.distributed as dist
@@ -11,26 +11,27 @@ WIDTH, HIDDEN, TOKENS = 6, 24, 5
 def drive(build, steps):
     """`steps` updates of both by SGD. Before each the gap of the bias of `second`, then those of output and input."""
     torch.manual_seed(1)
-    one = Whole().double()
+    whole = Whole().double()
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
-    layer = build(one.first, one.second)
-    found, counts = [], (sum(p.numel() for p in layer.parameters()), sum(p.numel() for p in one.parameters()))
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (one, layer)]
+    layer = build(whole.first, whole.second)
+    held, all_held = (sum(parameter.numel() for parameter in model.parameters()) for model in (layer, whole))
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (whole, layer)]
+    gaps = []
     for _ in range(steps):
         outputs, inputs = [], []
         biases = [bias.detach().flatten() for bias in layer.parameters() if bias.numel() == WIDTH]  # one is of `second`
-        right = one.second.bias.detach().clone()
+        right = whole.second.bias.detach().clone()
         bias = min(biases, key=lambda bias: (bias - right).abs().max(), default=right)
-        parted = gap(right, bias)
-        for model, optimizer in zip((one, layer), optimizers, strict=True):
+        bias_gap = gap(right, bias)
+        for model, optimizer in zip((whole, layer), optimizers, strict=True):
             own = x.clone().requires_grad_()
             y = model(torch.tanh(own))
             optimizer.zero_grad()
             y.square().sum().backward()
             optimizer.step()
             outputs.append(y.detach()), inputs.append(own.grad)
-        found.append({"bias": parted, "output": gap(*outputs), "input": gap(*inputs)})
-    return {"steps": found, "held": counts[0], "whole": counts[1]}
+        gaps.append({"bias": bias_gap, "output": gap(*outputs), "input": gap(*inputs)})
+    return {"steps": gaps, "held": held, "whole": all_held}
 
 
 class Whole(nn.Module):
@@ -45,9 +46,9 @@ class Whole(nn.Module):
         return self.second(F.silu(gate) * up)
 
 
-def gap(right, mine):
+def gap(right, own):
     """Largest over all ranks; infinite if something is missing or has another shape."""
-    distance = float("inf") if mine is None or mine.shape != right.shape else (mine - right).abs().max().item()
+    distance = float("inf") if own is None or own.shape != right.shape else (own - right).abs().max().item()
     largest = torch.tensor(distance, dtype=torch.float64)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return largest.item()
