@@ -2,14 +2,13 @@
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, check, expect
 
-FUNCTION, STEPS = "train", 14
+FUNCTION, STEPS, NEVER_STOPPED = "train", 14, "never stopped"
 TORN_9, LOST_9 = [(9, "torn")], [(9, "lost")]
 ALL_TORN = [(3, "torn"), (6, "torn"), (9, "torn")]
 RUNS = {  # the steps at which the attempts end; after each, what happened to which rank's disk; the first step again
-    "never stopped": ([], [], [0]),
+    NEVER_STOPPED: ([], [], [0]),
     "stopped before the first checkpoint": ([2], [{}], [0, 0]),
     "stopped after step 7": ([7], [{}], [0, 6]),
     "stopped right after a checkpoint": ([6], [{}], [0, 6]),
@@ -35,7 +34,7 @@ def job(world):
     calls = [
         Call([(f"run_{number}", STEPS, kills, damage)] * world, given)
         for number, (given, (kills, damage, _)) in enumerate(RUNS.items())
-        if world > 1 or not any(1 in one for one in damage)
+        if world > 1 or not any(1 in disks for disks in damage)
     ]
     return Job(world, FUNCTION, tuple(calls), driver=True)
 
@@ -43,60 +42,46 @@ def job(world):
 JOBS = [job(world) for world in (2, 3, 1)]
 
 
-def all_go_on_from_one_step(records):
-    """Each attempt begins, on every rank, after the newest checkpoint that all ranks have whole."""
-    for case in cases(records):
-        kills, _, firsts = RUNS[case.given]
+@check(f"after {len(RUNS) - 1} kinds of stop, all ranks go on from the newest step that all have whole")
+def all_go_on_from_one_step(case, rank, result):
+    kills, _, firsts = RUNS[case.given]
+    right = [list(range(first, end)) for first, end in zip(firsts, [*kills, STEPS], strict=True)]
+    for attempt, (steps, wanted) in enumerate(zip(result["made"], right, strict=True)):
+        expect(
+            steps == wanted,
+            f"rank {rank} made the steps {shown(steps)} in attempt {attempt}, not {shown(wanted)}",
+            "the newest step of which all ranks have a whole checkpoint; if there is none, the beginning"
+            if attempt
+            else "the first attempt makes all steps",
+        )
+
+
+@check("the arithmetic is that of the given script", given=[NEVER_STOPPED])
+def the_training_is_the_given_one(case):
+    weights, right = case.results[0]["weights"], one_process_weights(case.world)
+    expect(
+        torch.allclose(weights, right, rtol=1e-12, atol=1e-12),
+        f"the weights are {plain(weights)}, not {plain(right)}",
+        "the arithmetic of a step and the learning rate of a run that is not stopped stay as they are",
+    )
+
+
+@check("and the weights are those of the run that never stopped, to the last bit")
+def the_run_is_the_one_that_never_stopped(cases):
+    never_stopped = cases[0].results[0]["weights"]
+    for case in cases:
         for rank, result in enumerate(case.results):
-            right = [list(range(first, end)) for first, end in zip(firsts, [*kills, STEPS], strict=True)]
-            for attempt, (found, wanted) in enumerate(zip(result["made"], right, strict=True)):
-                if found != wanted:
-                    look = "the newest step of which all ranks have a whole checkpoint; if there is none, the beginning"
-                    if attempt == 0:
-                        look = "the first attempt makes all steps"
-                    raise Wrong(
-                        f"{case.where}rank {rank} made the steps {shown(found)} in attempt {attempt}, not "
-                        f"{shown(wanted)}",
-                        look,
-                    )
-    return f"after {len(RUNS) - 1} kinds of stop, all ranks go on from the newest step that all have whole"
+            weights = result["weights"]
+            expect(
+                torch.is_tensor(weights) and torch.equal(weights, never_stopped),
+                f"{case.where}rank {rank} ended with the weights {plain(weights)}; the run that never stopped has "
+                f"{plain(never_stopped)}",
+                "what a step depends on: weights, momentum, the rest of this rank, and the number of the step",
+            )
 
 
-def the_run_is_the_one_that_never_stopped(records):
-    """The weights are those of the run that never stopped, bit for bit, on every rank."""
-    for record in records:
-        straight = None
-        for case in cases([record]):
-            straight = case.results[0]["weights"] if straight is None else straight
-            for rank, result in enumerate(case.results):
-                weights = result["weights"]
-                if not torch.is_tensor(weights) or not torch.equal(weights, straight):
-                    raise Wrong(
-                        f"{case.where}rank {rank} ended with the weights {plain(weights)}; the run that never stopped "
-                        f"has {plain(straight)}",
-                        "what a step depends on: weights, momentum, the rest of this rank, and the number of the step",
-                    )
-    return "and the weights are those of the run that never stopped, to the last bit"
-
-
-def the_training_is_the_given_one(records):
-    """A run that is never stopped ends with the weights of the given script."""
-    for case in cases(records):
-        if case.given == "never stopped":
-            right = reference(case.world)
-            if not torch.allclose(case.results[0]["weights"], right, rtol=1e-12, atol=1e-12):
-                raise Wrong(
-                    f"{case.where}the weights are {plain(case.results[0]['weights'])}, not {plain(right)}",
-                    "the arithmetic of a step and the learning rate of a run that is not stopped stay as they are",
-                )
-    return "the arithmetic is that of the given script"
-
-
-CHECKS = [all_go_on_from_one_step, the_training_is_the_given_one, the_run_is_the_one_that_never_stopped]
-
-
-def reference(world):
-    """What one process computes that plays all ranks."""
+def one_process_weights(world):
+    """The weights of one process that plays all ranks."""
     weights = momentum = torch.zeros(4, dtype=torch.float64)
     rests = [torch.zeros(4, dtype=torch.float64)] * world
     for step in range(STEPS):
@@ -117,4 +102,4 @@ def shown(steps):
 
 
 def plain(weights):
-    return [round(one, 6) for one in weights.tolist()] if torch.is_tensor(weights) else repr(weights)[:80]
+    return [round(weight, 6) for weight in weights.tolist()] if torch.is_tensor(weights) else repr(weights)[:80]
