@@ -8,7 +8,7 @@ import sys
 import pytest
 from training_runs import ROOT
 
-TRAINERS = "minigpt", "reward", "grpo", "puzzles", "parallel", "diloco", "experts", "ladder"
+TRAINERS = "minigpt", "reward", "grpo", "puzzles", "parallel", "diloco", "experts", "finetune", "ladder"
 COMMANDS = {name: [str(ROOT / f"ddp_course/{name}_ddp.py")] for name in TRAINERS} | {
     "speedrun": ["-m", "ddp_course.speedrun"],
     "grader": ["-m", "ddp_course.grader.check", "02.1"],

@@ -18,11 +18,22 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import pytest
 import torch
 import warm
+from finetune_files import make_examples, make_opt
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from training_runs import CODE, ROOT, merged
 
-from ddp_course import diloco_ddp, experts_ddp, grpo_ddp, ladder_ddp, minigpt_ddp, parallel_ddp, puzzles_ddp, reward_ddp
+from ddp_course import (
+    diloco_ddp,
+    experts_ddp,
+    finetune_ddp,
+    grpo_ddp,
+    ladder_ddp,
+    minigpt_ddp,
+    parallel_ddp,
+    puzzles_ddp,
+    reward_ddp,
+)
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint
 from ddp_course.training.command_line import parse
@@ -52,10 +63,11 @@ SMALL = {
     "parallel": f"--preset tiny --data code.py {SIZES} --steps 2 --validation-windows 2",
     "diloco": f"--preset tiny --data code.py {SIZES} --steps 2 --sync-every 1 --validation-windows 2",
     "experts": f"--preset tiny --data code.py {SIZES} --steps 2 --experts 2 --validation-windows 2",
+    "finetune": "--preset tiny --model opt --data sft.jsonl --steps 2 --examples-per-update 2 --lora-layers q_proj",
     "ladder": "--rungs plain --steps 1",
     "speedrun": "--preset tiny --data code.py --nproc 1 --run-dir speedrun",  # finished: it launches none
 }
-RUNS = ("minigpt", "reward", "grpo", "puzzles", "puzzles-tensors", "parallel", "diloco", "experts")
+RUNS = ("minigpt", "reward", "grpo", "puzzles", "puzzles-tensors", "parallel", "diloco", "experts", "finetune")
 FLAGS = {
     "minigpt": minigpt_ddp.TrainConfig,
     "reward": reward_ddp.RewardConfig,
@@ -64,6 +76,7 @@ FLAGS = {
     "parallel": parallel_ddp.ParallelConfig,
     "diloco": diloco_ddp.DiLoCoConfig,
     "experts": experts_ddp.ExpertsConfig,
+    "finetune": finetune_ddp.FinetuneConfig,
     "ladder": ladder_ddp.LadderConfig,
     "speedrun": make_dataclass("Flags", [("data", str), ("seed", int), ("preset", str)]),
 }
@@ -81,6 +94,7 @@ WORK = {
     "held_out",
     "boards_per_puzzle",
     "group_size",
+    "examples_per_update",
 }
 SLOW = {"compile", "wandb", "tensorboard"}
 NAMES = [
@@ -107,6 +121,8 @@ NAMES = [
     "hf:notes",
     "nanochat:notes",
     "shards",
+    "opt",
+    "dpo.jsonl",
     *(
         f"{name}{rest}"
         for name in (*RUNS, "speedrun")
@@ -229,6 +245,8 @@ def home(tmp_path_factory):
     (home / "notes" / "readme").write_text("mine\n")
     (home / "shards" / "train.bin").write_bytes(bytes(2000))
     (home / "loop").symlink_to("loop")
+    make_opt(home / "opt")
+    make_examples(home)
     for script in RUNS:
         [done] = run(home, Case(script, 1, [*SMALL[script].split(), "--run-dir", script], {}, b"", None))
         assert done.returncode == 0, done.stderr

@@ -25,7 +25,7 @@ import warm
 from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
 from training_runs import ROOT, one_process_group
 
-from ddp_course import diloco_ddp, experts_ddp, minigpt_ddp, parallel_ddp
+from ddp_course import diloco_ddp, experts_ddp, finetune_ddp, minigpt_ddp, parallel_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.distributed import parameter_shards, tensor_parallel
 from ddp_course.distributed.mesh import Mesh
@@ -35,7 +35,13 @@ from ddp_course.trainers import minigpt_stage
 from ddp_course.training.command_line import parse
 from ddp_course.training.diloco import DiLoCo
 
-TRAINERS = {"minigpt": minigpt_ddp, "diloco": diloco_ddp, "experts": experts_ddp, "parallel": parallel_ddp}
+TRAINERS = {
+    "minigpt": minigpt_ddp,
+    "diloco": diloco_ddp,
+    "experts": experts_ddp,
+    "parallel": parallel_ddp,
+    "finetune": finetune_ddp,
+}
 SIZES = {"Float": 4, "Double": 8}
 
 
@@ -95,6 +101,11 @@ def averaged(parameters, group, add=experts_ddp.add_gradients):
         parameter.grad /= dist.get_world_size() if parameter.dim() == 3 else 1
 
 
+def own_answer_tokens(examples, numbers, world, count=finetune_ddp.count_targets):
+    """The mistake: each rank takes the mean over its own tokens, and DDP the mean of these."""
+    return world.size * count(examples, numbers[world.rank :: world.size], world)
+
+
 def silent(module):
     """Its all-reduces do nothing."""
     names = {name: getattr(dist, name) for name in ("group", "all_gather", "all_gather_object")}
@@ -134,6 +145,8 @@ FAULTS = {
     "dp: windows by rank, not by place": lambda: mock.patch.object(
         Mesh, "replica", property(lambda mesh: mesh.world.rank % mesh.replicas)
     ),
+    "stopped fine-tuning": lambda: stopped_in_the_second_update(finetune_ddp),
+    "own answer tokens": lambda: mock.patch.object(finetune_ddp, "count_targets", own_answer_tokens),
     "stopped mesh": lambda: stopped_in_the_second_update(parallel_ddp, "clip_gradients"),
 }
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from ddp_course.launcher import Run, forked
 from ddp_course.launcher.fair_clock import FairClock
 
-SCRIPTS = "minigpt", "reward", "grpo", "puzzles", "parallel", "diloco", "experts", "ladder"
+SCRIPTS = "minigpt", "reward", "grpo", "puzzles", "parallel", "diloco", "experts", "finetune", "ladder"
 LAUNCHABLES = [f"ddp_course.{name}_ddp" for name in SCRIPTS]
 HOW = forked.context("forkserver")
 if forked.FORKS:

@@ -1,4 +1,4 @@
-"""Preference pairs: a prompt, a chosen completion and a rejected completion.
+"""Preference pairs: a prompt, a chosen completion and a rejected completion. And prompts with one answer each.
 
 They come from a JSONL file, or are made from a corpus of Python code: chosen is the original code, rejected the same
 code broken in a known way. Whole files are held out for validation. The format is one object per line:
@@ -11,8 +11,9 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError
@@ -45,21 +46,32 @@ class Pair:
     source: str = ""
 
 
-def read_pairs(path: Path) -> list[Pair]:
-    """Read a JSONL file. Raises InputError, with the line number, for the first line that is not a pair."""
+@dataclass(frozen=True)
+class Answer:
+    """A prompt and its answer, for supervised fine-tuning."""
+
+    prompt: str
+    answer: str
+
+
+Kind = TypeVar("Kind", Pair, Answer)
+
+
+def read_pairs(path: Path, kind: type[Kind] = Pair) -> list[Kind]:
+    """Read a JSONL file. Raises InputError, with the line number, for the first line that is not of this kind."""
     pairs = []
     with input_errors(path), open(path, "rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
             try:
-                pairs.append(_pair(line))
+                pairs.append(_pair(line, kind))
             except ValueError as error:
                 raise InputError(f"{path}, line {number}: {error}") from None
     if not pairs:
-        raise InputError(f"{path} is empty: expected one JSON object per line, with prompt, chosen and rejected")
+        raise InputError(f"{path} is empty: expected one JSON object per line, with {_listed(_required(kind))}")
     return pairs
 
 
-def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
+def write_pairs(path: Path, pairs: Iterable[Pair | Answer]) -> None:
     """Write a JSONL file, whole or not at all. Raises InputError if that is not possible."""
     try:
         with replacing(path) as file:
@@ -106,17 +118,8 @@ def prepare_pairs(
         if _files_of(resumed_folder) == {TRAIN, VALIDATION}:
             return resumed_folder
         say(f"the pairs that this run began with are gone from {resumed_folder}: reading {data} anew")
-    source = Path(os.path.expanduser(data))
-    present = _files_of(source)
-    if present == {TRAIN, VALIDATION}:
-        return source
-    if present:
-        [missing] = {TRAIN, VALIDATION} - present
-        raise InputError(
-            f"{source} holds {min(present)} but no {missing}; pairs in a folder need both, or give the file"
-        )
-    if source.suffix == ".jsonl" or (os.path.isfile(source) and _looks_like_json(source)):
-        return _split(source)
+    if folder := find_pairs(data):
+        return folder
     corpus = load(data)
     if data != STDLIB:
         corpus = replace(corpus, files=tuple(file for file in corpus.files if is_code(file.path)))
@@ -138,6 +141,22 @@ def prepare_pairs(
                 raise InputError(f"no pairs can be made from {data}: it holds too little {code} for {name}")
             write_pairs(folder / name, pairs)
     return folder
+
+
+def find_pairs(data: str, kind: type[Kind] = Pair) -> Path | None:
+    """The folder of train.jsonl and validation.jsonl for a folder or a JSONL file, as in `prepare_pairs`; or None."""
+    source = Path(os.path.expanduser(data))
+    present = _files_of(source)
+    if present == {TRAIN, VALIDATION}:
+        return source
+    if present:
+        [missing] = {TRAIN, VALIDATION} - present
+        raise InputError(
+            f"{source} holds {min(present)} but no {missing}; pairs in a folder need both, or give the file"
+        )
+    if source.suffix == ".jsonl" or (os.path.isfile(source) and _looks_like_json(source)):
+        return _split(source, kind)
+    return None
 
 
 def fingerprint(folder: Path) -> str:
@@ -167,26 +186,34 @@ def _looks_like_json(path: Path) -> bool:
         return file.read(1 << 16).lstrip()[:1] in (b"{", b"[") and not is_code(path)
 
 
-def _pair(line: bytes) -> Pair:
+def _required(kind: type) -> list[str]:
+    return [field.name for field in fields(kind) if field.default is MISSING]
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _pair(line: bytes, kind: type[Kind]) -> Kind:
     """Parse one line of a JSONL file. Raises ValueError that says what is wrong."""
     if len(line) > LONGEST_LINE:
         raise ValueError(f"it has more than {LONGEST_LINE >> 20} MB, expected one pair")
-    record = parse(line)
+    record, required = parse(line), _required(kind)
     if not isinstance(record, dict):
-        raise ValueError(f"expected a JSON object with prompt, chosen and rejected, found {type(record).__name__}")
-    for name in ("prompt", "chosen", "rejected"):
+        raise ValueError(f"expected a JSON object with {_listed(required)}, found {type(record).__name__}")
+    for name in required:
         if name not in record:
             raise ValueError(f"{name!r} is missing; there is {', '.join(record) or 'nothing'}")
-    pair = Pair(**{name: record.get(name, "") for name in ("prompt", "chosen", "rejected", "kind", "source")})
+    pair = kind(**{field.name: record.get(field.name, "") for field in fields(kind)})
     for name, text in asdict(pair).items():
         if not isinstance(text, str):
             raise ValueError(f"{name!r} should be a text, found {type(text).__name__}")
         if "\0" in text or any(0xD800 <= ord(letter) < 0xE000 for letter in text):
             raise ValueError(f"{name!r} holds a NUL or half a surrogate pair, which no text may hold")
-    for name in ("chosen", "rejected"):
+    for name in required[1:]:
         if not getattr(pair, name):
             raise ValueError(f"{name!r} is empty; expected the text of a completion")
-    if pair.chosen == pair.rejected:
+    if isinstance(pair, Pair) and pair.chosen == pair.rejected:
         raise ValueError("chosen and rejected are the same; there is nothing to prefer")
     return pair
 
@@ -214,9 +241,9 @@ def _spread(corpus: Corpus, split: str, count: int, seed: int, without: Iterable
     return [pair for pair in drawn + spare if (pair.prompt, pair.chosen) not in excluded][:count]
 
 
-def _split(path: Path) -> Path:
+def _split(path: Path, kind: type[Kind]) -> Path:
     """Split a JSONL file into training and validation pairs, in a folder of the cache."""
-    pairs = read_pairs(path)
+    pairs = read_pairs(path, kind)
     held_out = [int(hashlib.md5(pair.prompt.encode()).hexdigest(), 16) % HELD_OUT == 0 for pair in pairs]
     if all(held_out) or not any(held_out):
         raise InputError(

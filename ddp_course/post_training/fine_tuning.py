@@ -52,8 +52,8 @@ def step_loss(model: nn.Module, batches: list[Batch], rank_count: int, mean_over
 
 def log_probability(model: nn.Module, batch: Batch) -> Tensor:
     """The log-probability of each answer as a whole, given its prompt: (rows,)."""
-    logits, labels = model(batch["input_ids"]).logits[:, :-1], batch["labels"][:, 1:]
-    return -F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none").sum(1)
+    logits = model(batch["input_ids"]).logits
+    return answer_log_probability(logits, batch["labels"])
 
 
 def dpo_loss(replica: nn.Module, model: nn.Module, batch: Batch, beta: float = 0.1) -> Tensor:
@@ -62,3 +62,9 @@ def dpo_loss(replica: nn.Module, model: nn.Module, batch: Batch, beta: float = 0
         reference = log_probability(model, batch)  # of the frozen model: no second copy
     chosen, rejected = (log_probability(replica, batch) - reference).chunk(2)
     return -F.logsigmoid(beta * (chosen - rejected)).mean()
+
+
+def answer_log_probability(logits: Tensor, labels: Tensor) -> Tensor:
+    """The summed log-probability of each row's answer tokens: (rows,)."""
+    logits, labels = logits[:, :-1].transpose(1, 2), labels[:, 1:]
+    return -F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none").sum(1)

@@ -5,9 +5,10 @@ hf:FOLDER or hf:OWNER/NAME       Hugging Face transformers; at its end the run w
 nanochat:SOURCE[/TAG[/STEP]]     what nanochat's own loader finds: base, mid, sft or rl
 """
 
+import contextlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -132,14 +133,21 @@ def write_as_folder(model: MiniGPT | ForeignModel, where: Path) -> Path | None:
     if not isinstance(model, ForeignModel) or not model.config.policy.startswith("hf:"):
         return None
     if not where.exists():
-        temporary = where.with_name(f".{where.name}.{os.getpid()}.tmp")
-        try:
-            model.model.save_pretrained(temporary)
+        with replacing_folder(where) as folder:
+            model.model.save_pretrained(folder)
             for file in Path(model.config.policy.removeprefix("hf:")).glob("*token*.json"):
-                shutil.copy(file, temporary)
-            os.rename(temporary, where)
-        except Exception as error:  # OSError, or whatever the library makes of a full disk
-            raise InputError(f"cannot write {where}: {error}") from None
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+                shutil.copy(file, folder)
     return where
+
+
+@contextlib.contextmanager
+def replacing_folder(where: Path) -> Iterator[Path]:
+    """The path of a folder to make, which is named `where` when the block ends, and dropped when it raises."""
+    temporary = where.with_name(f".{where.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.rename(temporary, where)
+    except Exception as error:  # OSError, or whatever a library makes of a full disk
+        raise InputError(f"cannot write {where}: {error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
