@@ -178,7 +178,9 @@ def least_bytes(config: GRPOConfig, policy: nn.Module, world_size: int) -> int:
     if config.objective == "pairwise":
         return 2 * tokens
     sizes = policy.config
-    cached = 2 * sizes.layers * sizes.width if isinstance(sizes, MiniGPTConfig) else 0  # numbers of at least two bytes
+    cached = 0  # numbers of at least two bytes, for each token
+    if isinstance(sizes, MiniGPTConfig):
+        cached = 2 * sizes.layers * sizes.width * (sizes.kv_heads or sizes.heads) // sizes.heads
     return config.group_size * tokens * (8 + 2 * cached)
 
 

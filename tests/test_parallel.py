@@ -44,6 +44,7 @@ FLAGS = (
     "--steps",
     STEPS,
 )
+GROUPED = ("--kv-heads", 2)
 UNLIKE = ("--pack", "--activation-checkpointing", "--gradient-clip", 0)  # further settings, in runs of their own
 
 
@@ -78,7 +79,7 @@ def outcomes_of(folder, jobs, nproc):
 def one_process(tmp_path_factory):
     """Runs of minigpt_ddp.py on one process, to compare with."""
     folder = tmp_path_factory.mktemp("one")
-    for title, more in {"plain": (), "unlike": UNLIKE}.items():
+    for title, more in {"plain": (), "unlike": UNLIKE, "grouped": GROUPED}.items():
         train_here(folder / title, *FLAGS, *more)
     return folder
 
@@ -96,6 +97,7 @@ def four(tmp_path_factory, one_process):
     folder = tmp_path_factory.mktemp("four")
     jobs = {name(sizes): {"flags": of(*sizes)} for sizes in MESHES_OF_FOUR}
     jobs |= {f"unlike {name(sizes)}": {"flags": [*of(*sizes), *UNLIKE, *more]} for sizes, more in UNLIKE_ON.items()}
+    jobs |= {f"grouped {name(sizes)}": {"flags": [*of(*sizes), *GROUPED]} for sizes in GROUPED_ON}
     jobs |= {fault: {"flags": of(*sizes), "fault": fault} for fault, sizes in BROKEN.items()}
     for sizes, (source, step) in RESUMED.items():
         copied = one_process / "plain" if source == "minigpt" else folder / source
@@ -113,6 +115,7 @@ def four(tmp_path_factory, one_process):
 MESHES_OF_FOUR = (4, 1, 1, 1, 1), (1, 1, 4, 1, 1), (1, 1, 1, 4, 1), (1, 1, 1, 1, 4)
 MESHES_OF_FOUR += (2, 1, 2, 1, 1), (1, 1, 1, 2, 2), (2, 1, 1, 1, 2)
 UNLIKE_ON = {(2, 1, 1, 2, 1): ("--schedule", "gpipe"), (1, 2, 1, 1, 2): (), (1, 1, 2, 2, 1): ()}
+GROUPED_ON = (1, 1, 1, 2, 2), (1, 1, 2, 1, 2)
 BROKEN = {
     "tp: gradients of the input are not summed": (1, 2, 1, 1, 2),
     "tp: queries, keys and values are cut as one": (1, 2, 1, 1, 2),
@@ -132,6 +135,7 @@ STOPPED = (2, 1, 1, 1, 2)
 REFUSED = {
     "--pp 1 x --dp 3 x --shard 1 x --cp 1 x --tp 1 = 3 rank(s), but 4 were started": of(1, 3, 1, 1, 1),
     "--heads 2 is not a multiple of --tp 4": [*of(1, 1, 1, 1, 4), "--heads", 2],
+    "--kv-heads 2 is not a multiple of --tp 4": [*of(1, 1, 1, 1, 4), *GROUPED],
     "--layers 6 is not a multiple of --pp 4": [*of(4, 1, 1, 1, 1), "--layers", 6],
     "--context 12 is not a multiple of 2 x --cp 4": [*of(1, 1, 1, 4, 1), "--context", 12, "--tokens-per-update", 96],
     "--pp 4 stages need as many micro-batches or more, an update has 2": [*of(4, 1, 1, 1, 1), "--micro-batch-size", 4],
@@ -170,6 +174,17 @@ def test_packed_windows_recomputed_activations_and_another_schedule(four, one_pr
     folder, outcomes = four
     assert outcomes[f"unlike {name(sizes)}"] == "0"
     assert gap(folder / f"unlike {name(sizes)}", one_process / "unlike") < EQUAL
+
+
+@pytest.mark.parametrize("sizes", GROUPED_ON, ids=name)
+def test_key_heads_that_query_heads_share_are_cut_with_them(four, one_process, sizes):
+    """Two key-value heads for four query heads, each rank of tp with one; the ring sends them unrepeated."""
+    folder, outcomes = four
+    assert outcomes[f"grouped {name(sizes)}"] == "0"
+    assert gap(folder / f"grouped {name(sizes)}", one_process / "grouped") < EQUAL
+    assert gap(one_process / "grouped", one_process / "plain") > 1e-4
+    ours, theirs = (checkpoint(run, STEPS) for run in (folder / f"grouped {name(sizes)}", one_process / "grouped"))
+    assert largest_gap(ours["model"], theirs["model"]) < EQUAL
 
 
 @pytest.mark.parametrize("fault", BROKEN)
@@ -260,13 +275,16 @@ def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, one_process):
     source = one_process / "plain/checkpoints/step_000002"
-    with pytest.raises(InputError, match="it has width 32, this run has 64"):
-        in_this_process(
-            parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(tmp_path / "run", "--width", 64, "--resume", source))
-        )
+    for more, message in (
+        (("--width", 64), "it has width 32, this run has 64"),
+        (GROUPED, "it has kv_heads 4, this run has 2"),
+    ):
+        with pytest.raises(InputError, match=message):
+            config = parse(parallel_ddp.PRESETS, flags(tmp_path / "run", *more, "--resume", source))
+            in_this_process(parallel_ddp.train, config)
 
 
-@pytest.mark.parametrize("dim, groups", [(0, 1), (0, 3), (1, 1)])
+@pytest.mark.parametrize("dim, groups", [(0, 1), (0, 3), (1, 1), (0, (16, 4, 4))])
 def test_parts_of_a_cut_join_to_the_whole(dim, groups):
     whole, placement = torch.randn(24, 8), Placement(dim, groups)
     parts = [placement.shard(whole, rank, 4) for rank in range(4)]

@@ -26,28 +26,30 @@ def zigzag(context: int, ranks: int) -> Tensor:
 def ring_attention(query: Tensor, key: Tensor, value: Tensor, positions: Tensor, axis: Axis) -> Tensor:
     """Causal attention of this rank's queries to the keys and values of all ranks.
 
-    query, key, value: (batch, heads, tokens of this rank, size). positions: of all ranks, as from `zigzag`.
+    query, key, value: (batch, heads, tokens of this rank, size); a key head may serve several query heads in turn, and
+    is sent once. positions: of all ranks, as from `zigzag`.
     Scores and sums are in float32, or in float64 if the queries are.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
-        scaled = query.to(dtype) / query.shape[-1] ** 0.5
+        shared = query.shape[1] // key.shape[1]  # query heads of a key head
+        scaled = query.to(dtype).unflatten(1, (-1, shared)) / query.shape[-1] ** 0.5
         largest, total, y = torch.full_like(scaled[..., :1], -torch.inf), 0, 0
         for step in range(axis.size):
             key_positions = positions[axis.neighbour(-step)]  # of the keys and values that have arrived here
             hidden = key_positions > positions[axis.rank][:, None]
-            scores = (scaled @ key.to(dtype).transpose(-1, -2)).masked_fill(hidden, -torch.inf)
+            scores = (scaled @ key.to(dtype).unsqueeze(2).transpose(-1, -2)).masked_fill(hidden, -torch.inf)
             # Finite, because in step 0 each token attends to itself.
             new_largest = torch.maximum(largest, scores.detach().amax(-1, keepdim=True))
             old, weights = torch.exp(largest - new_largest), torch.exp(scores - new_largest)
             y, total, largest = (
-                y * old + weights @ value.to(dtype),
+                y * old + weights @ value.to(dtype).unsqueeze(2),
                 total * old + weights.sum(-1, keepdim=True),
                 new_largest,
             )
             if step < axis.size - 1:
                 key, value = Shift.apply(torch.stack([key, value]), axis)
-        return (y / total).to(query.dtype)
+        return (y / total).flatten(1, 2).to(query.dtype)
 
 
 class Shift(torch.autograd.Function):

@@ -17,19 +17,27 @@ from ddp_course.distributed.mesh import Axis
 
 @dataclass(frozen=True)
 class Placement:
-    """How a tensor is sharded over ranks: along `dim`, each of the `groups` layers fused in it by itself."""
+    """How a tensor is sharded over ranks: along `dim`, each of the layers fused in it by itself.
+
+    groups: the number of these layers, of equal size, or their sizes.
+    """
 
     dim: int
-    groups: int = 1
+    groups: int | tuple[int, ...] = 1
 
     def shard(self, whole: Tensor, rank: int, ranks: int) -> Tensor:
-        fused = whole.chunk(self.groups, self.dim)
-        return torch.cat([layer.chunk(ranks, self.dim)[rank] for layer in fused], self.dim)
+        return torch.cat([layer.chunk(ranks, self.dim)[rank] for layer in self._fused(whole, 1)], self.dim)
 
     def join(self, parts: list[Tensor]) -> Tensor:
         """The whole tensor from the shards of all ranks."""
-        fused = zip(*(part.chunk(self.groups, self.dim) for part in parts), strict=True)
+        fused = zip(*(self._fused(part, len(parts)) for part in parts), strict=True)
         return torch.cat([part for layer_parts in fused for part in layer_parts], self.dim)
+
+    def _fused(self, tensor: Tensor, ranks: int) -> tuple[Tensor, ...]:
+        """The layers fused in a tensor, or in one of the shards of `ranks` ranks."""
+        if isinstance(self.groups, int):
+            return tensor.chunk(self.groups, self.dim)
+        return tensor.split([size // ranks for size in self.groups], self.dim)
 
 
 class Enter(torch.autograd.Function):
@@ -66,7 +74,7 @@ def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 class Column(nn.Module):
     """Column-parallel: some of the outputs of `whole`, from all inputs. groups: fused layers, such as q, k and v."""
 
-    def __init__(self, whole: nn.Linear, axis: Axis, groups: int = 1) -> None:
+    def __init__(self, whole: nn.Linear, axis: Axis, groups: int | tuple[int, ...] = 1) -> None:
         super().__init__()
         self.axis, self.placements = axis, {"weight": Placement(0, groups), "bias": Placement(0, groups)}
         self.weight, self.bias = _shard(self.placements["weight"], whole.weight, axis), None

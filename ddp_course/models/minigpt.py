@@ -28,10 +28,13 @@ class MiniGPTConfig:
     width: int = 384
     dropout: float = 0.0
     activation_checkpointing: bool = False
+    kv_heads: int | None = None  # heads of keys and values; None: as many as heads
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} does not divide into {self.heads} heads of equal size")
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(f"{self.heads} heads do not divide over {self.kv_heads} heads of keys and values")
 
 
 class Past(Protocol):
@@ -59,25 +62,37 @@ def causal_attention(
     return torch.bmm(F.dropout(weights, dropout), value).view(batch, heads, length, size)
 
 
+def for_each_query(part: Tensor, heads: int) -> Tensor:
+    """Keys or values, repeated for the query heads that share them: (batch, kv heads, ...) -> (batch, heads, ...)."""
+    return part if part.shape[1] == heads else part.repeat_interleave(heads // part.shape[1], dim=1)
+
+
 class Attention(nn.Module):
-    """Causal self-attention. Nothing is stored for the mask: the kernel knows what "causal" means."""
+    """Causal self-attention. Nothing is stored for the mask: the kernel knows what "causal" means.
+
+    With fewer heads of keys and values than of queries it is grouped-query attention (Ainslie et al., 2023).
+    """
 
     def __init__(self, config: MiniGPTConfig, attention: AttentionKind = "fused") -> None:
         super().__init__()
         self.kind = attention
-        self.heads = config.heads
+        self.heads, self.kv_heads = config.heads, config.kv_heads or config.heads
         self.dropout = config.dropout
-        self.query_key_value = nn.Linear(config.width, 3 * config.width)
+        fused = config.width // config.heads * (self.heads + 2 * self.kv_heads)
+        self.query_key_value = nn.Linear(config.width, fused)
         self.projection = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
         batch, length, width = x.shape
-        shape = (batch, length, 3, self.heads, width // self.heads)
-        query, key, value = (part.transpose(1, 2) for part in self.query_key_value(x).view(shape).unbind(2))
+        fused = self.query_key_value(x).view(batch, length, -1, width // self.heads).transpose(1, 2)
+        query, key, value = fused.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        visible = None
+        if past is not None:
+            key, value, visible = past.extend(key, value)
+        key, value = for_each_query(key, self.heads), for_each_query(value, self.heads)
         if past is None:
             y = causal_attention(query, key, value, self.dropout if self.training else 0.0, self.kind)
         else:
-            key, value, visible = past.extend(key, value)
             y = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
         y = self.projection(y.transpose(1, 2).reshape(batch, length, width))
         return F.dropout(y, self.dropout, self.training)
@@ -190,9 +205,14 @@ def generate(
 
 def parameter_count(config: MiniGPTConfig) -> int:
     """Parameters of a MiniGPT, the tied embedding counted once. Equal to the sum over `model.parameters()`."""
-    per_block = 12 * config.width**2 + 13 * config.width
+    per_block = 12 * config.width**2 + 13 * config.width - keys_and_values_saved(config) * (config.width + 1)
     embeddings = (config.vocab_size + config.context) * config.width
     return embeddings + config.layers * per_block + 2 * config.width
+
+
+def keys_and_values_saved(config: MiniGPTConfig) -> int:
+    """Outputs of a block's query-key-value layer that grouped-query attention does without."""
+    return 2 * config.width * (config.heads - (config.kv_heads or config.heads)) // config.heads
 
 
 def flops_per_token(config: MiniGPTConfig) -> int:
@@ -202,7 +222,8 @@ def flops_per_token(config: MiniGPTConfig) -> int:
     counts once, as the output layer), and 4 * context * width a layer for the attention scores and their sum,
     as in Chowdhery et al., "PaLM" (2022), appendix B. Recomputation by activation checkpointing is not counted.
     """
-    matrix_weights = config.layers * 12 * config.width**2 + config.vocab_size * config.width
+    block = (12 * config.width - keys_and_values_saved(config)) * config.width
+    matrix_weights = config.layers * block + config.vocab_size * config.width
     attention = config.layers * 4 * config.context * config.width
     return 3 * (2 * matrix_weights + attention)
 

@@ -38,6 +38,7 @@ def load_pretrained(path: str | Path) -> Pretrained:
             )
         chosen = tokenizer.from_state(config["tokenizer_state"])
         shape = {name: config[name] for name in ("context", "layers", "heads", "width")}
+        shape["kv_heads"] = config.get("kv_heads")  # not in checkpoints from before it was a setting
         model = MiniGPT(MiniGPTConfig(vocab_size=chosen.vocab_size, **shape))
         model.load_state_dict(state["model"])
         return Pretrained(model.eval(), chosen, path)

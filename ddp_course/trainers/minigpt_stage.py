@@ -12,7 +12,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.distributed.context_parallel import ring_attention, zigzag
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.tensor_parallel import Column, Row
-from ddp_course.models.minigpt import LOSS_TOKENS, Attention, MiniGPT, causal_attention
+from ddp_course.models.minigpt import LOSS_TOKENS, Attention, MiniGPT, causal_attention, for_each_query
 
 TIED = {"output.weight": "token_embedding.weight"}  # one tensor of MiniGPT, under two names
 
@@ -21,6 +21,7 @@ class Sizes(Protocol):
     """What of a model has to divide: a MiniGPTConfig has it, and so have a trainer's settings."""
 
     heads: int
+    kv_heads: int | None
     layers: int
     context: int
 
@@ -30,6 +31,13 @@ def check_cuts(sizes: Sizes, mesh: Mesh) -> None:
     ends = 2 if mesh.cp.size > 1 else 1
     for what, size, parts, by, reason in (
         ("--heads", sizes.heads, mesh.tp.size, f"--tp {mesh.tp.size}", "each rank computes as many whole heads"),
+        (
+            "--kv-heads",
+            sizes.kv_heads or sizes.heads,
+            mesh.tp.size,
+            f"--tp {mesh.tp.size}",
+            "each rank computes as many",
+        ),
         ("--layers", sizes.layers, mesh.pp.size, f"--pp {mesh.pp.size}", "all stages have the same number of layers"),
         (
             "--context",
@@ -49,17 +57,21 @@ class ParallelAttention(nn.Module):
     def __init__(self, whole: Attention, mesh: Mesh, positions: Tensor) -> None:
         super().__init__()
         self.size = whole.projection.in_features // whole.heads  # units per head
+        heads = whole.heads, whole.kv_heads, whole.kv_heads
+        self.heads = tuple(count // mesh.tp.size for count in heads)  # of queries, keys and values
         self.query_key_value, self.projection = whole.query_key_value, whole.projection
         if mesh.tp.size > 1:
-            self.query_key_value = Column(whole.query_key_value, mesh.tp, groups=3)
+            self.query_key_value = Column(whole.query_key_value, mesh.tp, groups=tuple(self.size * n for n in heads))
             self.projection = Row(whole.projection, mesh.tp)
         self.context_axis, self.positions, self.kind = mesh.cp, positions, whole.kind
 
     def forward(self, x: Tensor, past: None = None) -> Tensor:
-        query, key, value = self.query_key_value(x).unflatten(-1, (3, -1, self.size)).permute(2, 0, 3, 1, 4)
+        fused = self.query_key_value(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
+        query, key, value = fused.split(self.heads, dim=1)
         if self.context_axis.size > 1:
             y = ring_attention(query, key, value, self.positions, self.context_axis)
         else:
+            key, value = (for_each_query(part, self.heads[0]) for part in (key, value))
             y = causal_attention(query, key, value, 0.0, self.kind)
         return self.projection(y.transpose(1, 2).flatten(2))
 

@@ -76,6 +76,8 @@ class PretrainingConfig(RunSettings):
     """Transformer blocks."""
     heads: PositiveInt = 4
     """Attention heads per block."""
+    kv_heads: PositiveInt | None = None
+    """Heads of keys and values, which as many query heads share (grouped-query attention); None: one for each."""
     width: PositiveInt = 256
     """Units of the residual stream."""
     context: PositiveInt = 128
@@ -89,6 +91,8 @@ class PretrainingConfig(RunSettings):
         super().__post_init__()
         if self.width % self.heads:
             raise ValueError(f"--width {self.width} does not divide into --heads {self.heads} of equal size")
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(f"--heads {self.heads} does not divide over --kv-heads {self.kv_heads}")
 
 
 def gradient_accumulation_steps(config: PretrainingConfig, world_size: int, called: str = "") -> int:
@@ -165,6 +169,7 @@ def make_model_config(config: PretrainingConfig, tokens: Tokens) -> MiniGPTConfi
         width=config.width,
         dropout=config.dropout,
         activation_checkpointing=config.activation_checkpointing,
+        kv_heads=config.kv_heads,
     )
 
 
@@ -176,7 +181,7 @@ def batch_bytes(config: PretrainingConfig, model_config: MiniGPTConfig) -> int:
 
 def make_identity(config: PretrainingConfig, tokens: Tokens, precision: str) -> dict[str, object]:
     """The settings that make it this run and no other."""
-    identity = {name: getattr(config, name) for name in IDENTITY}
+    identity = {name: getattr(config, name) for name in IDENTITY} | {"kv_heads": config.kv_heads or config.heads}
     data = tokens.fingerprint + " packed" * config.pack
     return identity | {"precision": precision, "data and tokenizer": data}
 
