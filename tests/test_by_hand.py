@@ -14,6 +14,7 @@ ACCUMULATED = ["no_sync", "every backward", "two forwards first"]
 
 SCRIPT = '''
 import contextlib, copy, json, os, sys
+from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -284,7 +285,51 @@ report(SGD=optimizers_compared(torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9}))
 few = ShardedOptimizer([nn.Parameter(torch.ones(2))], torch.optim.AdamW)  # fewer tensors than ranks
 few.param_groups[0]["params"][0].grad = torch.ones(2)
 few.step()
-report(few=few.param_groups[0]["params"][0].tolist(), few_loads=few._load)
+report(few=few.param_groups[0]["params"][0].tolist(), few_loads=few.load)
+
+# Muon by ownership of whole matrices.
+torch.manual_seed(5)
+shapes = [(64, 16)] * 3 + [(32, 32)] * 4 + [(48, 16)]
+initial = [torch.randn(shape) for shape in shapes]
+matrices = [[nn.Parameter(tensor.clone()) for tensor in initial] for _ in range(2)]
+sent = []
+
+
+def counting_broadcast(tensor, *arguments, send=dist.broadcast, **more):
+    sent.append(tensor.numel() * tensor.element_size())
+    return send(tensor, *arguments, **more)
+
+
+optimizers = torch.optim.Muon(matrices[0], lr=0.02), sharded_muon(matrices[1], lr=0.02)
+by_size = ShardedOptimizer([nn.Parameter(tensor.clone()) for tensor in initial], torch.optim.Muon)
+with mock.patch.object(dist, "broadcast", counting_broadcast):
+    for step in range(3):
+        generator = torch.Generator().manual_seed(step)
+        for whole, own in zip(*matrices, strict=True):
+            whole.grad = torch.randn(whole.shape, generator=generator)
+            own.grad = whole.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def costs(optimizer):
+    """Of each rank's matrices, the operations."""
+    numbers = [0] * world.size
+    for matrix, owner in optimizer.owner.items():
+        numbers[owner] += newton_schulz_flops(matrix)
+    return numbers
+
+
+report(
+    muon_equal=all(torch.equal(*pair) for pair in zip(*matrices, strict=True)),
+    muon_moved=(matrices[0][0] - initial[0]).abs().max().item(),
+    muon_sent=sent,
+    muon_shapes=shapes,
+    muon_loads=optimizers[1].load,
+    muon_costs=costs(optimizers[1]),
+    muon_costs_by_size=costs(by_size),
+    muon_state=state_elements(optimizers[1]),
+)
 
 # Fully sharded, against one process, with accumulation; and what a rank holds.
 torch.set_default_dtype(torch.float64)
@@ -466,6 +511,21 @@ def test_the_sharded_optimizer_is_the_whole_one_with_its_state_divided(ranks, ki
 def test_more_ranks_than_tensors_are_no_problem_for_the_sharded_optimizer(ranks):
     assert all(result["few"] == ranks[0]["few"] != [1.0, 1.0] for result in ranks.values())
     assert sorted(ranks[0]["few_loads"]) == [0] * (len(ranks) - 1) + [2]
+
+
+def test_muons_matrices_are_owned_whole_and_balanced_by_their_cost(ranks):
+    """To the last bit one process's; each update is broadcast once; ranks compute about as much."""
+    for result in ranks.values():
+        assert result["muon_equal"] and result["muon_moved"] > 0.01
+        assert sorted(result["muon_sent"]) == sorted(
+            3 * [4 * rows * columns for rows, columns in result["muon_shapes"]]
+        )
+        assert result["muon_loads"] == result["muon_costs"] == ranks[0]["muon_costs"]
+        assert max(result["muon_costs"]) <= max(result["muon_costs_by_size"])
+    numbers = [rows * columns for rows, columns in ranks[0]["muon_shapes"]]
+    assert sum(result["muon_state"] for result in ranks.values()) == sum(numbers)
+    if len(ranks) == 2:  # by the number of elements one rank would have more of the square matrices
+        assert max(ranks[0]["muon_costs"]) < 0.95 * max(ranks[0]["muon_costs_by_size"])
 
 
 def test_fully_sharded_equals_one_process(ranks):

@@ -18,7 +18,8 @@ TensorFault = Literal["fused_as_one", "no_backward_sum", "bias_in_each_part", "o
 PipelineFault = Literal["scale_grads", "table_not_summed"]
 ContextFault = Literal["positions_from_0", "own_tokens_only"]
 ExpertFault = Literal["experts_divided", "balance_per_rank", "experts_mixed", "experts_apart"]
-Fault = Literal["none", DataFault, TensorFault, PipelineFault, ContextFault, ExpertFault]
+OptimizerFault = Literal["cut_matrices"]
+Fault = Literal["none", DataFault, TensorFault, PipelineFault, ContextFault, ExpertFault, OptimizerFault]
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,21 @@ class ShardedOptimizer(Optimizer):
         optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
 
     Each parameter has an owner rank, which updates it and broadcasts the result; so any optimizer that handles one
-    parameter at a time works unchanged. Ranks own about the same number of elements (a tensor is never divided, so a
-    large embedding can be one rank's whole share). Gradients must already be equal on all ranks.
+    parameter at a time works unchanged: also one like Muon, which needs whole matrices, as a tensor is never divided.
+    cost: what a parameter adds to its owner's load, which is to be about the same on all ranks; by default the elements
+    whose state it keeps. `load` has it for each rank. Gradients must already be equal on all ranks.
     `state` and `state_dict()` hold this rank's share; `load_state_dict()` takes such a share or a whole state and
     keeps this rank's part. Learning-rate schedulers, parameter groups and `add_param_group` work as always.
     Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020).
     """
 
-    def __init__(self, parameters, optimizer_class: type[Optimizer], **options) -> None:
-        self._class, self._options = optimizer_class, options
+    def __init__(
+        self, parameters, optimizer_class: type[Optimizer], cost: Callable[[Tensor], int] = Tensor.numel, **options
+    ) -> None:
+        self._class, self._options, self._cost = optimizer_class, options, cost
         self._own: Optimizer | None = None  # the real optimizer, of this rank's share
-        self._owner: dict[Tensor, int] = {}
-        self._load = [0] * dist.get_world_size()  # elements whose state each rank keeps
+        self.owner: dict[Tensor, int] = {}
+        self.load = [0] * dist.get_world_size()
         super().__init__(parameters, dict(options))
         self.defaults = dict(self._own.defaults)
         self.state = self._own.state
@@ -35,10 +38,10 @@ class ShardedOptimizer(Optimizer):
     def add_param_group(self, param_group: dict) -> None:
         super().add_param_group(param_group)  # checks it, and fills in the options
         group = self.param_groups[-1]
-        # The largest first, each to the rank with the smallest load. Every rank computes the same assignment.
-        for parameter in sorted(group["params"], key=Tensor.numel, reverse=True):
-            self._owner[parameter] = rank = self._load.index(min(self._load))
-            self._load[rank] += parameter.numel() if parameter.requires_grad else 0
+        # The costliest first, each to the rank with the smallest load. Every rank computes the same assignment.
+        for parameter in sorted(group["params"], key=self._cost, reverse=True):
+            self.owner[parameter] = rank = self.load.index(min(self.load))
+            self.load[rank] += self._cost(parameter) if parameter.requires_grad else 0
         own = {**group, "params": self._share(group["params"])}
         if self._own is None:
             self._own = self._class([own], **self._options)
@@ -59,15 +62,15 @@ class ShardedOptimizer(Optimizer):
         if any(group["params"] for group in self._own.param_groups):
             self._own.step()
         updated = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
-        broadcast_tensors(updated, [self._owner[parameter] for parameter in updated])
+        broadcast_tensors(updated, [self.owner[parameter] for parameter in updated])
         return loss
 
     def load_state_dict(self, state_dict: dict) -> None:
         super().load_state_dict(state_dict)
         rank = dist.get_rank()
-        for parameter in [p for p in self.state if self._owner.get(p, rank) != rank]:
+        for parameter in [p for p in self.state if self.owner.get(p, rank) != rank]:
             del self.state[parameter]
         self._own.state = self.state  # loading made a new dict
 
     def _share(self, parameters: list[Tensor]) -> list[Tensor]:
-        return [parameter for parameter in parameters if self._owner[parameter] == dist.get_rank()]
+        return [parameter for parameter in parameters if self.owner[parameter] == dist.get_rank()]
