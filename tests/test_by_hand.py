@@ -289,7 +289,7 @@ report(few=few.param_groups[0]["params"][0].tolist(), few_loads=few.load)
 
 # Muon by ownership of whole matrices.
 torch.manual_seed(5)
-shapes = [(64, 16)] * 3 + [(32, 32)] * 4 + [(48, 16)]
+shapes = [(256, 16)] * 4 + [(64, 64), (48, 16)]
 initial = [torch.randn(shape) for shape in shapes]
 matrices = [[nn.Parameter(tensor.clone()) for tensor in initial] for _ in range(2)]
 sent = []
@@ -524,8 +524,8 @@ def test_muons_matrices_are_owned_whole_and_balanced_by_their_cost(ranks):
         assert max(result["muon_costs"]) <= max(result["muon_costs_by_size"])
     numbers = [rows * columns for rows, columns in ranks[0]["muon_shapes"]]
     assert sum(result["muon_state"] for result in ranks.values()) == sum(numbers)
-    if len(ranks) == 2:  # by the number of elements one rank would have more of the square matrices
-        assert max(ranks[0]["muon_costs"]) < 0.95 * max(ranks[0]["muon_costs_by_size"])
+    if len(ranks) == 2:  # by the number of elements, the square matrix would count as one of the others
+        assert max(ranks[0]["muon_costs"]) < 0.8 * max(ranks[0]["muon_costs_by_size"])
 
 
 def test_fully_sharded_equals_one_process(ranks):

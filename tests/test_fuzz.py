@@ -262,7 +262,8 @@ def home(tmp_path_factory):
 def run(folder, case):
     scripts, name = ROOT / "ddp_course", case.script.partition("-")[0]
     script = scripts / "speedrun" / "__main__.py" if name == "speedrun" else scripts / f"{name}_ddp.py"
-    flags = [*case.flags, "--timeout-seconds=2"] if name != "speedrun" else case.flags
+    seconds = 30 if name == "finetune" else 2  # transformers takes ranks apart by seconds while they import it
+    flags = [*case.flags, f"--timeout-seconds={seconds}"] if name != "speedrun" else case.flags
     store = warm.forked.open_store()
     ranks = [warm.forked.rank_environment(rank, case.ranks, store.port) for rank in range(case.ranks)]
     before = os.getcwd()
