@@ -245,7 +245,7 @@ def test_plain_ddp_takes_as_long_by_both_programs(gpus, link):
     model = MODELS["gpt2-xl"]
     job = Job(model, Cluster(gpus, 80e9, link), gpus * 16 * model.context)
     planned = step(job, Layout(dp=gpus, micro_batch=4))
-    assert planned.total == pytest.approx(DDP(job, micro_batch=4).seconds(known), rel=0.1)
+    assert planned.total == pytest.approx(DDP(job, micro_batch=4).step(known).seconds, rel=0.1)
 
 
 def test_the_command_prints_the_runs_and_how_far_to_trust_it(capsys):

@@ -13,20 +13,23 @@ import argparse
 from ddp_course.base.command import run_command
 from ddp_course.plan.derived import job_from
 from ddp_course.plan.flags import plan_parser, print_report
+from ddp_course.plan.job import Job
 from ddp_course.plan.published_report import published_report
 from ddp_course.plan.report import report
-from ddp_course.plan.search import search
+from ddp_course.plan.search import SearchResult, search
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return print_report(plan_parser(__doc__), _report, arguments)
+    return print_report(plan_parser(__doc__), lambda flags: report_and_plans(flags)[0], arguments)
 
 
-def _report(flags: argparse.Namespace) -> str:
+def report_and_plans(flags: argparse.Namespace) -> tuple[str, Job | None, SearchResult | None]:
+    """The text, and for a page that draws the plans the job and its plans; --published has none."""
     if flags.published:
-        return published_report()
+        return published_report(), None, None
     job, derived = job_from(flags)
-    return report(job, derived, search(job))
+    result = search(job)
+    return report(job, derived, result), job, result
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from ddp_course.plan.assumptions import ASSUMED, INSIDE_LATENCY, Range
 from ddp_course.plan.job import Job
 from ddp_course.plan.link import Link
 from ddp_course.plan.memory import BYTES_PER_STEP
-from ddp_course.plan.schedule import BUCKET, MIB, Compute, simulate
+from ddp_course.plan.schedule import BUCKET, MIB, Compute, Step, simulate
 
 DRAWS = 100
 MOST_MICRO_BATCHES = 1000  # each is simulated
@@ -66,8 +66,8 @@ class DDP:
             )
         return size, windows // size
 
-    def seconds(self, known: Mapping[str, float]) -> float:
-        """Of one step, with one number for each of the four."""
+    def step(self, known: Mapping[str, float]) -> Step:
+        """One step, with one number for each of the four."""
         model, cluster, (size, count) = self.job.model, self.job.cluster, self.micro_batches()
         whole = size * model.context * model.flops_per_token / (cluster.gpu.flops * known["mfu"])
         optimizer = BYTES_PER_STEP * model.parameters / cluster.gpu.memory_speed
@@ -81,7 +81,7 @@ class DDP:
             return all_reduce.pipelined(size, nodes, in_node, inside, between, min(cluster.cards or in_node, in_node))
 
         sent = gradients(model, self.gradient_bytes)
-        return simulate(compute, sent, reduce, bucket_mib=self._bucket_mib(), accumulation=count).seconds
+        return simulate(compute, sent, reduce, bucket_mib=self._bucket_mib(), accumulation=count)
 
     def _bucket_mib(self) -> float | None:
         least = self.job.model.parameters * self.gradient_bytes / MIB / MOST_BUCKETS
@@ -117,9 +117,9 @@ def predict_step(ddp: DDP, draws: int = DRAWS) -> Prediction:
     single, tokens = ddp.on(1), ddp.job.tokens
     steps, rates, gains = [], [], []
     for known in draw(ddp.ranges, draws):
-        steps.append(ddp.seconds(known))
+        steps.append(ddp.step(known).seconds)
         rates.append(tokens / steps[-1])
-        gains.append(rates[-1] * single.seconds(known) / single.job.tokens)
+        gains.append(rates[-1] * single.step(known).seconds / single.job.tokens)
     return Prediction(ddp.gpus, *map(interval, (steps, rates, gains, [gain / ddp.gpus for gain in gains])))
 
 

@@ -70,8 +70,7 @@ def prediction_report(flags: argparse.Namespace) -> str:
     for name in ("tokens", "price"):
         if getattr(flags, name) is not None:
             above_0(getattr(flags, name), f"--{name}")
-    counts = [2**power for power in range(1, 30) if 2**power < ddp.gpus and _fits(ddp, 2**power)][-6:]
-    predictions = [predict_step(ddp.on(count)) for count in [*counts, ddp.gpus]]
+    predictions = [predict_step(ddp.on(count)) for count in gpu_counts(ddp)]
     model, gpu, rates = ddp.job.model, ddp.job.cluster.gpu, predictions[-1].tokens_per_s
     lines = [
         f"{format_number(model.parameters)} parameters, {format_number(ddp.job.tokens)} tokens per update, "
@@ -110,6 +109,11 @@ def _next_measurements(ddp: DDP) -> list[str]:
             f"{worth[best][target]:.0%} narrower."
         )
     return lines
+
+
+def gpu_counts(ddp: DDP) -> list[int]:
+    """The job's number of GPUs, after the powers of two below it that the report shows."""
+    return [*[2**power for power in range(1, 30) if 2**power < ddp.gpus and _fits(ddp, 2**power)][-6:], ddp.gpus]
 
 
 def _fits(ddp: DDP, gpus: int) -> bool:

@@ -117,10 +117,10 @@ def _table(plans: list[Plan], job: Job) -> list[str]:
     lines = [f"{'mesh':24} {'memory, GB':>12}  {'fits':7} {'bubble':>6} {'waiting':>8} {'step':>24} {'MFU':>4}  how"]
     for plan in plans:
         step, likely = plan.step, step_interval(job, plan.layout)
-        seconds = f"{_seconds(step.total)} ({_seconds(likely.low)} - {_seconds(likely.high)})"
+        seconds = f"{format_seconds(step.total)} ({format_seconds(likely.low)} - {format_seconds(likely.high)})"
         lines.append(
             f"{name(plan):24} {memory_range(plan):>12}  {verdict(plan, job):7} {step.idle_share:>6.1%} "
-            f"{_seconds(step.waiting):>8} {seconds:>24} {step.mfu:>4.0%}  {way(plan)}"
+            f"{format_seconds(step.waiting):>8} {seconds:>24} {step.mfu:>4.0%}  {way(plan)}"
         )
     return lines
 
@@ -146,11 +146,11 @@ def _details(plan: Plan) -> list[str]:
         link = "the links inside a node" if message.link == "inside" else "the network"
         lines.append(
             f"    {message.axis:12} {with_prefix(message.bytes, 'B'):>9}  [{NOTEBOOKS[message.axis]}] over {link}, "
-            f"{_seconds(message.seconds)}, {hidden[message.how]}"
+            f"{format_seconds(message.seconds)}, {hidden[message.how]}"
         )
     if plan.layout.pp > 1:
         lines.append(f"  bubble: {plan.step.idle_share:.1%} of the computing [23]")
-    lines.append(f"  the optimizer's step: {_seconds(plan.step.updating)} [15]")
+    lines.append(f"  the optimizer's step: {format_seconds(plan.step.updating)} [15]")
     return lines
 
 
@@ -161,7 +161,7 @@ def _verdict(job: Job, layout: Layout, result: SearchResult) -> str:
     if plan.memory.total > job.limit:
         return f"refused: {with_prefix(plan.memory.total, 'B')} of {with_prefix(job.limit, 'B')}, {_largest(plan)}"
     over = plan.step.total / result.fits[0].step.total - 1
-    return f"{_seconds(plan.step.total)}, {over:.0%} over the quickest ({way(plan)})"
+    return f"{format_seconds(plan.step.total)}, {over:.0%} over the quickest ({way(plan)})"
 
 
 def _largest(plan: Plan) -> str:
@@ -170,6 +170,6 @@ def _largest(plan: Plan) -> str:
     return f"most of it {most}" if parts[most] > plan.memory.total / 2 else f"{most} the largest part"
 
 
-def _seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     scale, unit = (1, "s") if value >= 0.1 else (1e3, "ms")
     return f"{format_number(float(f'{scale * value:.3g}'))} {unit}"
