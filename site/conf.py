@@ -1,7 +1,10 @@
-"""The course as a web site: the committed notebooks with their outputs. Nothing is executed, nothing is fetched.
+"""The course as a web site: the committed notebooks with their outputs, of which none is executed, and the calculators.
 
 make site builds it into build/site.
 """
+
+import sys
+from pathlib import Path
 
 from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
@@ -9,9 +12,10 @@ from sphinx.application import Sphinx
 
 from ddp_course.lab.course_map import PARTS, course_map, lessons
 
+sys.path.insert(0, str(Path(__file__).parent))  # for calculators.py
 project = "Multi-process PyTorch training, from one process to a cluster"
 html_title = "DDP, from one process to a cluster"
-extensions = ["myst_nb", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx_copybutton", "calculators"]
 root_doc = "site/index"
 include_patterns = [
     "site/*.md", "notebooks/*.ipynb", "notebooks/*.md", "exercises/*.ipynb", "solutions/*.ipynb", "docs/*.md",
@@ -23,6 +27,10 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4  # for links such as 04_ddp.ipynb#4-6-...
 html_theme = "furo"
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["calculator.css"]
+html_favicon = "static/icon.svg"
+html_show_copyright = False
 html_extra_path = ["root"]  # the address without a path leads to the first page
 html_theme_options = {"light_css_variables": {"mystnb-source-bg-color": "#f6f6f6"}}
 nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"

@@ -1,15 +1,25 @@
-"""make site: each notebook has its page, links within resolve, nothing is fetched, nothing scrolls sideways."""
+"""make site: each notebook has its page, links within resolve, nothing is fetched, nothing scrolls sideways.
 
+The calculators answer as the commands do.
+"""
+
+import functools
+import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from browser import open_browser
 
 ROOT = Path(__file__).parents[1]
+REPORT = "document.querySelector('.calculator-report')"
 pytestmark = [pytest.mark.weekly, pytest.mark.skipif(not find_spec("furo"), reason="make site installs what builds it")]
 
 
@@ -55,24 +65,97 @@ def test_it_is_small(site):
     assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < 150e6
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
-@pytest.mark.parametrize("page", ["site/index", "notebooks/00_your_lab", "notebooks/symptoms", "exercises/04_ddp"])
-def test_on_a_phone_nothing_scrolls_sideways(site, tmp_path, page):
-    """The page itself says how wide it is, in a frame as wide as a phone."""
-    frame = tmp_path / "frame.html"
-    frame.write_text(
-        f'<iframe id="page" src="file://{site}/{page}.html" width="390" height="800"></iframe><p id="said"></p><script>'
-        "page.onload = () => { const all = page.contentDocument.documentElement; "
-        "said.textContent = `wide ${all.scrollWidth} of ${all.clientWidth}` }</script>"
+@pytest.fixture(scope="module")
+def address(site):
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=site)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def browser(tmp_path):
+    if not shutil.which("chromium"):
+        pytest.skip("needs chromium")
+    with open_browser(tmp_path / "browser") as browser:
+        yield browser
+
+
+def test_on_a_phone_no_page_scrolls_sideways_or_shows_an_error_on_the_console(site, address, browser):
+    wide = {}
+    for page in pages(site):
+        browser.open(f"{address}/{page.relative_to(site)}", width=390)
+        width = browser.value("document.documentElement.scrollWidth")
+        wide |= {page.name: width} if width > 390 else {}
+    assert wide == {} and browser.errors == []
+
+
+def answer_of_the_page(browser):
+    browser.wait(f"{REPORT}.ariaBusy == 'false' && {REPORT}.textContent")
+    return browser.value(f"{REPORT}.textContent")
+
+
+def answer_of_the_command(browser):
+    """Of the command that the page shows for a terminal."""
+    command = shlex.split(browser.value("document.querySelector('.calculator-command').textContent"))
+    run = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True)
+    return run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "plan.html",
+        "plan.html#params=70B&gpus=256&memory=80GB&link=200Gb&gated=on&mlp=28672&width=8192&layers=80&heads=64",
+        "plan.html#params=70B&gpus=8&memory=16GB&link=fast%20'one'",
+        "predict.html",
+        "predict.html#model=1.3B&gpus=24&link=25Gb&gpu=a100&mfu=0.4-0.5&accumulation=4&tokens=300e9&price=2",
+        "predict.html#model=llama3-8b&link=400Gb",
+    ],
+)
+def test_a_calculator_prints_what_the_command_prints(address, browser, settings):
+    browser.open(f"{address}/site/{settings}")
+    assert answer_of_the_page(browser) == answer_of_the_command(browser)
+    drawn = browser.value("document.querySelectorAll('.calculator-pictures rect').length")
+    assert (drawn == 0) == browser.value(f"{REPORT}.textContent.startsWith('error: ')")
+    assert browser.errors == []
+
+
+def test_the_address_holds_what_a_slider_sets(address, browser):
+    browser.open(f"{address}/site/plan.html")
+    first = answer_of_the_page(browser)
+    browser.value(
+        "(slider => { slider.value -= 1; slider.dispatchEvent(new Event('input', { bubbles: true })) })"
+        "(document.querySelector('[data-flag=\"--gpus\"]'))"
     )
-    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
-    command = [
-        "chromium",
-        *options,
-        "--virtual-time-budget=20000",
-        f"--user-data-dir={tmp_path}/profile",
-        f"file://{frame}",
-    ]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
-    wide, window = map(int, re.search(r"wide (\d+) of (\d+)", dom).groups())
-    assert wide <= window
+    moved, url = answer_of_the_page(browser), browser.value("location.href")
+    assert "gpus=32" in url and moved != first and moved == answer_of_the_command(browser)
+    browser.open(url)
+    assert answer_of_the_page(browser) == moved
+
+
+@pytest.mark.parametrize(("name", "chosen"), [("nccl_rank_7_is_behind.log", False), ("progress_bars.log", True)])
+def test_explain_prints_what_the_command_prints(address, browser, name, chosen):
+    """progress_bars.log has carriage returns, which a file keeps and a text field does not."""
+    log = ROOT / "doctor/tests/logs" / name
+    browser.open(f"{address}/site/explain.html")
+    text = json.dumps(log.read_bytes().decode())
+    if chosen:
+        browser.value(
+            f"(() => {{ const files = new DataTransfer(); files.items.add(new File([{text}], {name!r}));"
+            "const field = document.querySelector('[type=file]'); field.files = files.files;"
+            "field.dispatchEvent(new Event('change', { bubbles: true })) })()"
+        )
+    else:
+        browser.value(
+            f"(field => {{ field.value = {text}; field.dispatchEvent(new Event('input', {{ bubbles: true }})) }})"
+            "(document.querySelector('textarea'))"
+        )
+    command = [sys.executable, "-m", "ddp_doctor", "explain", name if chosen else "-"]
+    run = subprocess.run(command, cwd=log.parent, stdin=log.open(), capture_output=True, text=True)
+    assert answer_of_the_page(browser) == run.stdout and "VERDICT" in run.stdout
+    assert browser.errors == []

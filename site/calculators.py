@@ -1,0 +1,106 @@
+"""plan, predict and ddp_doctor explain as pages that compute: the package's own Python runs in the reader's browser.
+
+The build brings Pyodide, pinned, into _static/, and beside it a zip of the modules; the forms are made of the commands'
+own flags. A page fetches nothing from elsewhere.
+"""
+
+import argparse
+import html
+from pathlib import Path
+
+from packing import add_pyodide, pack_modules
+from sphinx.application import Sphinx
+
+from ddp_course.plan.flags import GPUS, plan_parser, predict_parser
+from ddp_course.plan.models import MODELS
+
+GPU_COUNTS = "1 2 4 8 16 32 64 128 256 512 1024 2048 4096 8192 16384"
+LINKS = "10Gb 25Gb 50Gb 100Gb 200Gb 400Gb 800Gb"
+SLIDERS = {  # flag: its values on the slider, and the first one shown
+    "plan": {
+        "--params": ("125M 350M 760M 1.3B 3B 7e9 13B 30B 70B 180B 405B 1T", "7e9"),
+        "--gpus": (GPU_COUNTS, "64"),
+        "--memory": ("16GB 24GB 32GB 40GB 48GB 80GB 96GB 141GB 192GB", "80GB"),
+        "--link": (LINKS, "400Gb"),
+    },
+    "predict": {
+        "--model": (" ".join(MODELS), "gpt2"),
+        "--gpus": (GPU_COUNTS, "64"),
+        "--link": (LINKS, "400Gb"),
+        "--gpu": (" ".join(GPUS), "h100"),
+        "--micro-batch": ("1 2 4 8 16 32 64", "8"),
+    },
+}
+PARSERS = {"plan": plan_parser, "predict": predict_parser}
+PAGE = """\
+```{{raw}} html
+<noscript><p>This page computes with JavaScript. Without it: <code>{command}</code></p></noscript>
+<form class="calculator" data-command="{name}" autocomplete="off">
+{fields}
+</form>
+<p>The same in a terminal:</p>
+<pre class="calculator-command">{command}</pre>
+<div class="calculator-pictures"></div>
+<pre class="calculator-report" aria-live="polite" aria-busy="false"></pre>
+<script defer src="../_static/calculator.js"></script>
+```
+"""
+LOG_FIELDS = """\
+<label><span>The log, of one rank or of all</span><textarea name="log" rows="12" spellcheck="false"
+placeholder="[rank1]: Traceback (most recent call last): ..."></textarea></label>
+<label><span>or a file</span><input type="file" name="file"></label>"""
+
+
+def calculator(name: str) -> str:
+    """The page's form, in Markdown."""
+    if name == "explain":
+        return PAGE.format(name=name, command="python -m ddp_doctor explain train.log", fields=LOG_FIELDS)
+    parser, sliders = PARSERS[name](), SLIDERS[name]
+    actions = {
+        action.option_strings[0]: action for action in parser._actions if action.dest not in ("help", "published")
+    }
+    first = [_field(actions.pop(flag), *slider) for flag, slider in sliders.items()]
+    others = [_field(action) for action in actions.values()]
+    fields = [*first, "<details><summary>More settings</summary>", *others, "</details>"]
+    chosen = " ".join(f"{flag} {value}" for flag, (_, value) in sliders.items())
+    return PAGE.format(name=name, command=f"python -m ddp_course.{name} {chosen}", fields="\n".join(fields))
+
+
+def _field(action: argparse.Action, values: str = "", value: str = "") -> str:
+    flag, attributes = action.option_strings[0], f'name="{action.option_strings[0]}"'
+    if action.nargs == 0:
+        field = f'<input type="checkbox" {attributes}>'
+    elif action.choices:
+        options = "".join(f"<option>{choice}</option>" for choice in ("", *action.choices))
+        field = f"<select {attributes}>{options}</select>"
+    else:
+        field = f'<input type="text" {attributes} value="{value}" autocapitalize="off" spellcheck="false">'
+    text = html.escape((action.help or "") % vars(action))
+    slider = ""
+    if values:
+        last, chosen = len(values.split()) - 1, values.split().index(value)
+        slider = (
+            f'<input type="range" aria-label="{flag}" data-flag="{flag}" data-values="{values}" max="{last}" '
+            f'value="{chosen}">'
+        )
+    return f"<div><label><span><code>{flag}</code> {text}</span>{field}</label>{slider}</div>"
+
+
+def add_python(app: Sphinx, exception: Exception | None) -> None:
+    """Adds Pyodide and the modules to the built site."""
+    if exception or app.builder.format != "html":
+        return
+    static = Path(app.outdir) / "_static"
+    pack_modules(static / "course.zip")
+    add_pyodide(static / "pyodide")
+
+
+def add_form(app: Sphinx, name: str, source: list[str]) -> None:
+    if "{{ calculator }}" in source[0]:
+        source[0] = source[0].replace("{{ calculator }}", calculator(Path(name).name))
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("source-read", add_form)
+    app.connect("build-finished", add_python)
+    return {"parallel_read_safe": True}

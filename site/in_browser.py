@@ -1,0 +1,134 @@
+"""The commands in a web page: what each prints, and the numbers of its pictures. Pyodide runs it."""
+
+import io
+import json
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+
+from ddp_doctor.explain import explain_logs, page
+from ddp_doctor.explain.log_lines import Log
+
+from ddp_course.base.quantity import with_prefix
+from ddp_course.plan.__main__ import report_and_plans
+from ddp_course.plan.ddp_step import DDP
+from ddp_course.plan.flags import plan_parser, predict_parser, print_report
+from ddp_course.plan.job import USABLE, Job
+from ddp_course.plan.memory import STATE
+from ddp_course.plan.prediction_report import ddp_from, gpu_counts, prediction_report
+from ddp_course.plan.report import SHOWN, format_seconds, memory_range, name
+from ddp_course.plan.schedule import Step
+from ddp_course.plan.search import Plan, SearchResult
+
+
+def answer(command: str, *arguments) -> str:
+    """JSON: the text that the command prints, and its pictures."""
+    return json.dumps(COMMANDS[command](*arguments))
+
+
+def plan(arguments: list[str]) -> dict:
+    pictures = []
+
+    def report(flags) -> str:
+        text, job, result = report_and_plans(flags)
+        if result:
+            pictures.extend(_plan_pictures(job, result))
+        return text
+
+    return {"text": _printed(lambda: print_report(plan_parser(), report, arguments)), "pictures": pictures}
+
+
+def _plan_pictures(job: Job, result: SearchResult) -> list[dict]:
+    plans = result.distinct()[:SHOWN] or [plan for plan in [result.nearest] if plan]
+    memory = [_row(name(plan), f"{memory_range(plan)} GB", vars(plan.memory), _gigabytes) for plan in plans]
+    limit = {"value": job.limit, "label": f"{USABLE:.0%} of the memory: {_gigabytes(job.limit)}"}
+    pictures = [{"title": "Memory of a GPU", "rows": memory, "limit": limit}]
+    if result.fits:
+        steps = [_row(name(plan), format_seconds(plan.step.total), _plan_step(plan), format_seconds) for plan in plans]
+        pictures.append({"title": "Seconds of a step", "rows": steps})
+    return [picture for picture in pictures if picture["rows"]]
+
+
+def _plan_step(plan: Plan) -> dict[str, float]:
+    step = plan.step
+    bubble = step.computing * step.bubble
+    return {"computing": step.computing, "bubble": bubble, "waiting": step.waiting, "optimizer's step": step.updating}
+
+
+def predict(arguments: list[str]) -> dict:
+    pictures = []
+
+    def report(flags) -> str:
+        text = prediction_report(flags)
+        pictures.extend(_predict_pictures(ddp_from(flags)))
+        return text
+
+    return {"text": _printed(lambda: print_report(predict_parser(), report, arguments)), "pictures": pictures}
+
+
+def _predict_pictures(ddp: DDP) -> list[dict]:
+    known = {name: unknown.middle for name, unknown in ddp.ranges.items()}
+    steps = {count: ddp.on(count).step(known) for count in gpu_counts(ddp)}
+    rows = [
+        _row(_gpus(count), format_seconds(step.seconds), _ddp_step(step), format_seconds)
+        for count, step in steps.items()
+    ]
+    last = steps[ddp.gpus]
+    lanes = [
+        {"name": "computes", "events": [event for event in last.events if event["kind"] == "compute"]},
+        {"name": "sends", "events": [event for event in last.events if event["kind"] == "communication"]},
+    ]
+    model, gpu = ddp.job.model, ddp.job.cluster.gpu
+    state = zip(("weights", "gradients", "optimizer"), STATE["fp32"], strict=True)
+    held = {part: size * model.parameters for part, size in state}
+    limit = {"value": gpu.memory, "label": f"the GPU's memory: {_gigabytes(gpu.memory)}"}
+    return [
+        {"title": "Seconds of a step, by the middle of what is assumed", "rows": rows},
+        {
+            "title": f"One step of {_gpus(ddp.gpus)}",
+            "lanes": lanes,
+            "end": last.seconds,
+            "label": format_seconds(last.seconds),
+        },
+        {
+            "title": "Memory of a GPU, without activations",
+            "rows": [_row("DDP", _gigabytes(sum(held.values())), held, _gigabytes)],
+            "limit": limit,
+        },
+    ]
+
+
+def _ddp_step(step: Step) -> dict[str, float]:
+    length = {event["name"]: 0.0 for event in step.events}
+    for event in step.events:
+        length[event["name"]] += event["end"] - event["start"]
+    parts = {"forward": "forward", "backward": "backward", "wait": "waiting", "optimizer": "optimizer's step"}
+    return {part: length.get(name, 0.0) for name, part in parts.items()}
+
+
+def explain(log: bytes, name: str) -> dict:
+    """name: of a file; "" for what was pasted."""
+    text = _printed(lambda: print(page(*explain_logs([Log(bytes(log).decode(errors="replace"), name)]))))
+    return {"text": text, "pictures": []}
+
+
+def _printed(run: Callable[[], object]) -> str:
+    output = io.StringIO()
+    with redirect_stdout(output), redirect_stderr(output):
+        run()
+    return output.getvalue()
+
+
+def _row(name: str, label: str, parts: dict[str, float], written: Callable[[float], str]) -> dict:
+    shown = [{"name": part, "value": value, "label": written(value)} for part, value in parts.items()]
+    return {"name": name, "label": label, "parts": shown}
+
+
+def _gigabytes(size: float) -> str:
+    return with_prefix(size, "B")
+
+
+def _gpus(count: int) -> str:
+    return f"{count:,} GPU{'s' * (count > 1)}"
+
+
+COMMANDS = {"plan": plan, "predict": predict, "explain": explain}

@@ -1,0 +1,49 @@
+"""What the built site brings for its calculators: Pyodide, pinned, and a zip of the modules that it runs."""
+
+import base64
+import hashlib
+import subprocess
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PYODIDE = "314.0.7"
+INTEGRITY = "0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="  # its sha512
+NEEDED = "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json"
+MODULES = {
+    ROOT: ["ddp_course/__init__.py", "ddp_course/base/*.py", "ddp_course/plan/*.py"],
+    ROOT / "doctor": ["ddp_doctor/__init__.py", "ddp_doctor/explain/*.py"],
+    ROOT / "site": ["in_browser.py"],
+}
+
+
+def pack_modules(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for folder, patterns in MODULES.items():
+            for file in sorted(file for pattern in patterns for file in folder.glob(pattern)):
+                packed.write(file, file.relative_to(folder))
+
+
+def fetch_pyodide() -> Path:
+    """The package as npm has it, kept in build/ for the next time."""
+    package = ROOT / f"build/pyodide-{PYODIDE}.tgz"
+    if not package.exists():
+        package.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=package.parent) as folder:
+            command = ["npm", "pack", f"pyodide@{PYODIDE}", "--silent", "--pack-destination", folder]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # npm says itself what went wrong
+            (Path(folder) / package.name).rename(package)
+    digest = base64.b64encode(hashlib.sha512(package.read_bytes()).digest()).decode()
+    if digest != INTEGRITY:
+        raise OSError(f"{package} is not the pinned one: its sha512 is {digest}, not {INTEGRITY}; delete it")
+    return package
+
+
+def add_pyodide(folder: Path) -> None:
+    """Copies the files that a page needs."""
+    folder.mkdir(exist_ok=True)
+    with tarfile.open(fetch_pyodide()) as package:
+        for name in NEEDED:
+            (folder / name).write_bytes(package.extractfile(f"package/{name}").read())

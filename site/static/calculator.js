@@ -1,0 +1,154 @@
+// The form is a command line: its fields are the flags, the address holds them, and Python answers in a worker.
+(() => {
+  const here = document.currentScript.src;
+  const form = document.querySelector("form.calculator");
+  const command = document.querySelector(".calculator-command");
+  const pictures = document.querySelector(".calculator-pictures");
+  const report = document.querySelector(".calculator-report");
+  const name = form.dataset.command;
+  const flags = [...form.querySelectorAll("[name^='--']")];
+  const sliders = [...form.querySelectorAll("[data-flag]")];
+  let worker, next, busy = false;
+
+  function say(answer) {
+    report.textContent = answer.text;
+    pictures.replaceChildren(...answer.pictures.map(draw));
+  }
+
+  function ask(request) {
+    next = request;
+    if (busy) return;
+    busy = true;
+    report.ariaBusy = "true";
+    report.textContent ||= "Loading Python (13 MB, the first time) ...";
+    worker.postMessage(next);
+    next = null;
+  }
+
+  function answered({ data }) {
+    busy = false;
+    if (next) return ask(next); // what was asked meanwhile; older answers are not shown
+    say(data);
+    report.ariaBusy = "false";
+  }
+
+  function start() {
+    const failed = () => say({ text: "Python could not be loaded. From a disk it has to be served:\n  python -m http.server -d build/site", pictures: [] });
+    try {
+      worker = new Worker(new URL("python.js", here), { type: "module" });
+      worker.onmessage = answered;
+      worker.onerror = failed;
+    } catch {
+      failed();
+    }
+  }
+
+  // plan and predict
+  const quoted = (word) => (/^[\w.,:%+=@/-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+  const value = (field) => (field.type === "checkbox" ? (field.checked ? "on" : "") : field.value.trim());
+
+  function given() {
+    return flags.flatMap((field) => (!value(field) ? [] : field.type === "checkbox" ? [field.name] : [field.name, value(field)]));
+  }
+
+  function readAddress() {
+    const address = new URLSearchParams(location.hash.slice(1));
+    if (!address.size) return;
+    for (const field of flags) {
+      const text = address.get(field.name.slice(2)) ?? "";
+      if (field.type === "checkbox") field.checked = text !== "";
+      else field.value = text;
+    }
+    form.querySelector("details").open = flags.some((field) => field.closest("details") && value(field));
+  }
+
+  function writeAddress() {
+    const set = flags.filter(value).map((field) => [field.name.slice(2), value(field)]);
+    history.replaceState(null, "", `#${new URLSearchParams(set)}`);
+  }
+
+  function compute() {
+    for (const slider of sliders) {
+      const place = slider.dataset.values.split(" ").indexOf(form.elements[slider.dataset.flag].value);
+      if (place >= 0) slider.value = place;
+    }
+    const words = given();
+    command.textContent = ["python -m ddp_course." + name, ...words.map(quoted)].join(" ");
+    ask([name, words]);
+  }
+
+  // explain
+  async function explain(file) {
+    const log = file ? new Uint8Array(await file.arrayBuffer()) : new TextEncoder().encode(form.elements.log.value);
+    const path = file ? file.name : "";
+    command.textContent = "python -m ddp_doctor explain " + quoted(path || "train.log");
+    if (log.length) ask([name, log, path]);
+  }
+
+  // pictures: rows of stacked bars, or lanes of events; each with a legend of its parts
+  const COLOURS = ["#0072B2", "#56B4E9", "#E69F00", "#CC79A7", "#009E73"];
+  const SVG = new Set(["svg", "rect", "text", "line", "title"]);
+
+  function element(tag, attributes, ...children) {
+    const made = SVG.has(tag) ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+    for (const [key, text] of Object.entries(attributes)) made.setAttribute(key, text);
+    made.append(...children);
+    return made;
+  }
+  function draw({ title, rows, lanes, limit, end, label }) {
+    const parts = rows ? rows[0].parts.map((part) => part.name) : ["forward", "backward", "message", "optimizer"];
+    const names = parts.filter((name) => !rows || rows.some((row) => row.parts.some((part) => part.name === name && part.value)));
+    const colour = (part) => COLOURS[parts.indexOf(part)];
+    const drawn = [];
+    let height = 0;
+    const bar = (text, start, size, y, part) =>
+      drawn.push(element("rect", { x: `${start}%`, y, width: `${size}%`, height: 18, fill: colour(part) }, element("title", {}, text)));
+    const words = (text, x, y, anchor) => drawn.push(element("text", { x, y, "text-anchor": anchor }, text));
+    if (rows) {
+      const widest = 1.01 * Math.max(limit?.value ?? 0, ...rows.map((row) => row.parts.reduce((sum, part) => sum + part.value, 0)));
+      for (const row of rows) {
+        words(row.name, 0, height + 14, "start");
+        words(row.label, "100%", height + 14, "end");
+        let start = 0;
+        for (const part of row.parts) {
+          const size = (100 * part.value) / widest;
+          bar(`${part.name}: ${part.label}`, start, size, height + 20, part.name);
+          start += size;
+        }
+        const x = `${(100 * limit?.value) / widest}%`;
+        if (limit) drawn.push(element("line", { x1: x, x2: x, y1: height + 17, y2: height + 41, "stroke-width": 3 }));
+        height += 46;
+      }
+    } else {
+      for (const lane of lanes) {
+        words(lane.name, 0, height + 14, "start");
+        for (const event of lane.events) {
+          const part = event.kind === "communication" ? "message" : event.name;
+          bar(event.name, (100 * event.start) / end, (100 * (event.end - event.start)) / end, height + 20, part);
+        }
+        height += 46;
+      }
+      words(label, "100%", 14, "end");
+    }
+    const legend = names.map((part) => element("span", {}, element("i", { style: `background:${colour(part)}` }), part));
+    if (limit) legend.push(element("span", {}, `| ${limit.label}`));
+    const picture = element("svg", { role: "img", "aria-label": title, width: "100%", height }, ...drawn);
+    return element("figure", {}, element("figcaption", {}, title), element("p", { class: "legend" }, ...legend), picture);
+  }
+
+  start();
+  if (name === "explain") {
+    form.elements.log.addEventListener("input", () => explain());
+    form.elements.file.addEventListener("change", (event) => event.target.files[0] && explain(event.target.files[0]));
+  } else {
+    form.addEventListener("input", ({ target }) => {
+      if (target.dataset.flag) form.elements[target.dataset.flag].value = target.dataset.values.split(" ")[target.value];
+      writeAddress();
+      compute();
+    });
+    addEventListener("hashchange", () => (readAddress(), compute()));
+    readAddress();
+    compute();
+  }
+  form.addEventListener("submit", (event) => event.preventDefault());
+})();
