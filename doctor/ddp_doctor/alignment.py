@@ -1,7 +1,7 @@
-"""Where the ranks' lists of collectives part: the first that one rank started and another did not.
+"""Finds the first collective that one rank started and another did not.
 
-The numbers alone name the last collective: after a skipped one of equal size, everything pairs with its neighbour and
-only the end is left over. So the lists are aligned by the lines that started them.
+Sequence numbers cannot tell: after a skipped collective of equal size each one pairs with its neighbour, and only the
+last is left over. So the ranks' lists are aligned by the source lines that started the collectives.
 """
 
 from collections import Counter
@@ -13,12 +13,12 @@ from ddp_doctor.history import Collective, History
 
 SAME_SIZE_EVERYWHERE = {"all_reduce", "broadcast", "reduce", "all_gather_single", "all_gather_base"}
 AHEAD = 40  # collectives looked at from the first that differs
-TOGETHER = 3  # so many alike in a row say that two lists go on together
+ALIKE_IN_A_ROW = 3  # equal collectives after which two lists count as aligned again
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What the ranks do not do alike, at the first place.
+    """The first collective in which the ranks differ.
 
     kind      "missing": `have` started `collective`, `lack` never joined it
               "unlike": they met in one collective with other sizes, types or names; `collective` is that of `have`,
@@ -38,67 +38,74 @@ class Difference:
 
 def differences(histories: Mapping[int, History], members: Mapping[str, tuple[int, ...]]) -> list[Difference]:
     """The first difference in each process group, the default group's first. `members`: group -> its ranks."""
-    groups = sorted({group for one in histories.values() for group in one.collectives}, key=lambda g: (g != "0", g))
-    found = []
+    groups = sorted(
+        {group for history in histories.values() for group in history.collectives}, key=lambda g: (g != "0", g)
+    )
+    first_differences = []
     for group in groups:
-        seen = [rank for rank, one in histories.items() if group in one.collectives or group == "0"]
-        ranks = [rank for rank in members.get(group, seen) if rank in histories]
+        users = [rank for rank, history in histories.items() if group in history.collectives or group == "0"]
+        ranks = [rank for rank in members.get(group, users) if rank in histories]
         lists = _from_a_common_start(
             {rank: histories[rank].collectives.get(group, ()) for rank in ranks},
             all(histories[rank].whole for rank in ranks),
         )
-        if len(lists) > 1 and (one := _first(group, lists)):
-            found.append(one)
-    return found
+        if len(lists) > 1 and (difference := _first(group, lists)):
+            first_differences.append(difference)
+    return first_differences
 
 
 def _from_a_common_start(lists, whole):
-    """By position, where nothing is lost: gloo also counts messages from rank to rank. Else from a common number."""
+    """Cuts histories that have lost entries to the first number that all have; else compares them by position."""
     if whole or not all(lists.values()):
         return lists
-    first = max(ones[0].number for ones in lists.values())
-    return {rank: tuple(one for one in ones if one.number >= first) for rank, ones in lists.items()}
+    first = max(collectives[0].number for collectives in lists.values())
+    return {
+        rank: tuple(collective for collective in collectives if collective.number >= first)
+        for rank, collectives in lists.items()
+    }
 
 
-def key(one: Collective, lined: bool = True):
-    """What two ranks must agree in to have started the same collective. `lined`: the lines count, too."""
-    return one.name, _shape(one), one.lines if lined else ()
+def key(collective: Collective, lined: bool = True):
+    """Two ranks started the same collective if their keys are equal. `lined`: the source lines count, too."""
+    return collective.name, _shape(collective), collective.lines if lined else ()
 
 
-def _shape(one: Collective):
-    """Of a scatter or a gather only the root's tensors are known, and an all-to-all may send what it likes."""
-    return (one.sizes, one.dtypes) if one.name in SAME_SIZE_EVERYWHERE else None
+def _shape(collective: Collective):
+    """None where ranks may differ: only the root of a scatter or gather has tensors; all-to-all may send any sizes."""
+    return (collective.sizes, collective.dtypes) if collective.name in SAME_SIZE_EVERYWHERE else None
 
 
 def _first(group, lists) -> Difference | None:
     k, longest = 0, max(map(len, lists.values()))
     # A rank that died in its first second may have left no stacks.
-    lined = all(one.stack for ones in lists.values() for one in ones)
+    lined = all(collective.stack for collectives in lists.values() for collective in collectives)
     while k < longest:
-        keys = {rank: key(ones[k], lined) if k < len(ones) else None for rank, ones in lists.items()}
+        keys = {
+            rank: key(collectives[k], lined) if k < len(collectives) else None for rank, collectives in lists.items()
+        }
         if len(set(keys.values())) == 1:
             k += 1
             continue
         counts = Counter(keys.values())
-        usual = max((one for one in counts if one is not None), key=counts.get)
+        usual = max((candidate for candidate in counts if candidate is not None), key=counts.get)
         if counts[None] > counts[usual]:  # most have ended: then it is one too many, and named all the same
             usual = None
         norm = next(rank for rank in keys if keys[rank] == usual)
         odd = next(rank for rank in keys if keys[rank] != usual)
-        before = lists[norm][k - 1] if k else None
-        result = _pair(lists[norm][k : k + AHEAD], lists[odd][k : k + AHEAD], before, lined)
+        last_shared = lists[norm][k - 1] if k else None
+        result = _pair(lists[norm][k : k + AHEAD], lists[odd][k : k + AHEAD], last_shared, lined)
         if result is None:
             k += 1
             continue
-        kind, side, mine, theirs, instead = result
+        kind, side, collective, other, instead = result
         as_norm = tuple(rank for rank in lists if keys[rank] == keys[norm])
         as_odd = tuple(rank for rank in lists if keys[rank] == keys[odd])
         have, lack = (as_norm, as_odd) if side == "norm" else (as_odd, as_norm)
-        return Difference(kind, group, have, lack, mine, theirs, instead)
+        return Difference(kind, group, have, lack, collective, other, instead)
     return None
 
 
-def _pair(norm, odd, before, lined):
+def _pair(norm, odd, last_shared, lined):
     """(kind, which list has it, the collective, the other's, what the other started instead) for two lists that part.
 
     None if the first of both are one collective, started from two branches. `before`: the last that they shared.
@@ -107,26 +114,26 @@ def _pair(norm, odd, before, lined):
         return "missing", "odd", odd[0], None, None
     if not odd:
         return "missing", "norm", norm[0], None, None
-    left, right = [key(one, lined) for one in norm], [key(one, lined) for one in odd]
-    one, other = norm[0], odd[0]
+    left, right = [key(collective, lined) for collective in norm], [key(collective, lined) for collective in odd]
+    norm_first, odd_first = norm[0], odd[0]
     if _swapped(left, right):
-        return "order", "norm", one, other, None
-    if one.lines == other.lines or not (one.stack and other.stack):
-        return "unlike", "norm", one, other, None
+        return "order", "norm", norm_first, odd_first, None
+    if norm_first.lines == odd_first.lines or not (norm_first.stack and odd_first.stack):
+        return "unlike", "norm", norm_first, odd_first, None
     skipped_by_odd, skipped_by_norm = _goes_on(left, right), _goes_on(right, left)
     if skipped_by_odd == skipped_by_norm:  # the lists alone do not tell
-        if not skipped_by_odd and _alike(one, other) and _by_rank(one) == _by_rank(other):
+        if not skipped_by_odd and _alike(norm_first, odd_first) and _by_rank(norm_first) == _by_rank(odd_first):
             return None
-        skipped_by_norm = _comes_first(other, one, before)
+        skipped_by_norm = _comes_first(odd_first, norm_first, last_shared)
     if skipped_by_norm:
-        return "missing", "odd", other, None, one
-    return "missing", "norm", one, None, other
+        return "missing", "odd", odd_first, None, norm_first
+    return "missing", "norm", norm_first, None, odd_first
 
 
 def _goes_on(longer, shorter):
-    """Do the lists go on together once the first few of `longer` are left out? A single pair of them says nothing."""
+    """Do the lists match again once the first few of `longer` are left out? A single equal pair is no match."""
     for left_out in range(1, len(longer)):
-        rest = longer[left_out : left_out + TOGETHER]
+        rest = longer[left_out : left_out + ALIKE_IN_A_ROW]
         if len(rest) > 1 and rest == shorter[: len(rest)]:
             return True
     return False
@@ -142,32 +149,32 @@ def _swapped(left, right):
     return False
 
 
-def _alike(one, other):
-    return one.name == other.name and _shape(one) == _shape(other)
+def _alike(left, right):
+    return left.name == right.name and _shape(left) == _shape(right)
 
 
-def _by_rank(one: Collective) -> bool:
-    return source_lines.speaks_of_rank(source_lines.decisive(one.own))
+def _by_rank(collective: Collective) -> bool:
+    return source_lines.speaks_of_rank(source_lines.decisive(collective.own))
 
 
-def _comes_first(one: Collective, other: Collective, before: Collective | None) -> bool:
-    """Of two that met: would the script come to `one` before it comes to `other`, so that it is the one left out?
+def _comes_first(left: Collective, right: Collective, last_shared: Collective | None) -> bool:
+    """Does the script reach `left` before `right`, so that `left` is the collective that was skipped?
 
-    What hangs on the rank comes first; then what stands in the loop of the collective before, where another rank
-    has left it, be it the loop of a function that both have called; then the next line below that one.
+    A collective under a condition on the rank comes first; then one in the loop of `last_shared` that the other rank
+    has left (also a loop of a function that both called); then the next line below `last_shared`.
     """
-    if _by_rank(one) != _by_rank(other):
-        return _by_rank(one)
-    if before is None or not (before.own and one.own and other.own):
-        return one.lines[::-1] < other.lines[::-1]
-    stacks = [each.lines[::-1] for each in (before, one, other)]  # from the outermost line in
+    if _by_rank(left) != _by_rank(right):
+        return _by_rank(left)
+    if last_shared is None or not (last_shared.own and left.own and right.own):
+        return left.lines[::-1] < right.lines[::-1]
+    stacks = [each.lines[::-1] for each in (last_shared, left, right)]  # from the outermost line in
     level = next((i for i, each in enumerate(zip(*stacks, strict=False)) if len(set(each)) > 1), None)
     if level is None:
         return len(stacks[1]) < len(stacks[2])
     (file, start), first, second = (stack[level] for stack in stacks)
     begin, end = _innermost_loop(file, start)
     in_the_call = [_stays_in_the_call(stack, stacks[0], level) for stack in stacks[1:]]
-    in_the_loop = [place[0] == file and begin <= place[1] <= end for place in (first, second)]
+    in_the_loop = [location[0] == file and begin <= location[1] <= end for location in (first, second)]
     for inside in (in_the_call, in_the_loop):
         if inside[0] != inside[1]:
             return inside[0]
@@ -178,11 +185,11 @@ def _innermost_loop(file: str, line: int) -> tuple[int, int]:
     return next(iter(source_lines.loops_around(file, line)), (0, -1))
 
 
-def _stays_in_the_call(stack, before, level):
+def _stays_in_the_call(stack, earlier, level):
     """Do two collectives come from one call at `level` of their stacks, in a loop of what was called?"""
-    if stack[level] != before[level]:
+    if stack[level] != earlier[level]:
         return False
-    for (file, line), now in zip(before[level + 1 :], stack[level + 1 :], strict=False):
+    for (file, line), now in zip(earlier[level + 1 :], stack[level + 1 :], strict=False):
         begin, end = _innermost_loop(file, line)
         if file == now[0] and begin <= now[1] <= end:
             return True

@@ -8,26 +8,35 @@ from ddp_doctor.verdict import CURES, Verdict, cure_for, in_group, innermost, st
 
 
 def parted(job: Job) -> Verdict | None:
-    histories = {rank: one.history for rank, one in job.ranks.items() if one.recorded}
+    histories = {number: rank.history for number, rank in job.ranks.items() if rank.recorded}
     if len(histories) < 2 or (job.ended == "well" and any(map(_under_join, histories.values()))):
         return None
-    found = differences(histories, _members(job))
-    if not found:
+    per_group = differences(histories, _members(job))
+    if not per_group:
         return None
-    by_number = [one for one in found if one.group == "0"] or found
-    if len(found) > 1 and set(found[0].have) == set(found[1].lack) and found[0].kind == found[1].kind == "missing":
-        return _crossed(job, *found[:2])
+    by_number = [difference for difference in per_group if difference.group == "0"] or per_group
+    if (
+        len(per_group) > 1
+        and set(per_group[0].have) == set(per_group[1].lack)
+        and per_group[0].kind == per_group[1].kind == "missing"
+    ):
+        return _crossed(job, *per_group[:2])
     return {"missing": _missing, "unlike": _unlike, "order": _order}[by_number[0].kind](job, by_number[0])
 
 
 def _under_join(history: History) -> bool:
     """Join lets a rank that has no more data answer the others' collectives, from lines of its own."""
-    frames = (frame for each in history.collectives.values() for one in each for frame in one.stack)
+    frames = (
+        frame
+        for collectives in history.collectives.values()
+        for collective in collectives
+        for frame in collective.stack
+    )
     return any(frame.file.endswith("/algorithms/join.py") for frame in frames)
 
 
 def _members(job: Job) -> dict[str, tuple[int, ...]]:
-    return {group: ranks for one in job.ranks.values() for group, ranks in one.history.groups.items()}
+    return {group: ranks for rank in job.ranks.values() for group, ranks in rank.history.groups.items()}
 
 
 def _missing(job: Job, difference: Difference) -> Verdict:
@@ -60,48 +69,49 @@ def _missing(job: Job, difference: Difference) -> Verdict:
     return Verdict("missing", lack, sentence, innermost(collective.own), cure)
 
 
-def _unlike(job: Job, found: Difference) -> Verdict:
-    one, other = found.collective, found.other
-    what = "types" if one.sizes == other.sizes and one.name == other.name else "sizes"
-    what = "operations" if one.name != other.name else what
+def _unlike(job: Job, difference: Difference) -> Verdict:
+    collective, other = difference.collective, difference.other
+    what = "types" if collective.sizes == other.sizes and collective.name == other.name else "sizes"
+    what = "operations" if collective.name != other.name else what
     sentence = (
-        f"{words.collective(one)}{in_group(found)} has other {what} on the ranks: {words.ranks(found.have)} "
-        f"started {one.name.replace('_', '-')} of {words.tensors(one)}, {words.ranks(found.lack)} "
-        f"{other.name.replace('_', '-')} of {words.tensors(other)}, {words.at(one.own)}{words.condition(one.own)}"
+        f"{words.collective(collective)}{in_group(difference)} has other {what} on the ranks: "
+        f"{words.ranks(difference.have)} started {collective.name.replace('_', '-')} of {words.tensors(collective)}, "
+        f"{words.ranks(difference.lack)} {other.name.replace('_', '-')} of {words.tensors(other)}, "
+        f"{words.at(collective.own)}{words.condition(collective.own)}"
     )
-    odd = found.lack
-    if len(found.have) == len(found.lack):  # no majority: the one that differs from what it did on this line before
-        both = ((found.have, one), (found.lack, other))
-        odd = next((ranks for ranks, mine in both if _changed(job, ranks, mine)), odd)
-    return Verdict("unlike", odd, sentence, innermost(one.own), CURES["unlike"])
+    odd = difference.lack
+    if len(difference.have) == len(difference.lack):  # no majority: blame whom this line had other sizes before
+        both = ((difference.have, collective), (difference.lack, other))
+        odd = next((ranks for ranks, candidate in both if _changed(job, ranks, candidate)), odd)
+    return Verdict("unlike", odd, sentence, innermost(collective.own), CURES["unlike"])
 
 
-def _changed(job: Job, ranks, one) -> bool:
+def _changed(job: Job, ranks, collective) -> bool:
     earlier = [
         each
-        for each in job.ranks[ranks[0]].history.collectives.get(one.group, ())
-        if each.lines == one.lines and each.number < one.number
+        for each in job.ranks[ranks[0]].history.collectives.get(collective.group, ())
+        if each.lines == collective.lines and each.number < collective.number
     ]
-    return bool(earlier) and earlier[-1].sizes != one.sizes
+    return bool(earlier) and earlier[-1].sizes != collective.sizes
 
 
-def _order(job: Job, found: Difference) -> Verdict:
-    one, other = found.collective, found.other
+def _order(job: Job, difference: Difference) -> Verdict:
+    collective, other = difference.collective, difference.other
     sentence = (
-        f"the ranks start the same collectives in another order: as number {one.number}{in_group(found)} "
-        f"{words.ranks(found.have)} started {one.name.replace('_', '-')} {words.at(one.own)}"
-        f"{words.condition(one.own)}, {words.ranks(found.lack)} {other.name.replace('_', '-')} "
+        f"the ranks start the same collectives in another order: as number {collective.number}{in_group(difference)} "
+        f"{words.ranks(difference.have)} started {collective.name.replace('_', '-')} {words.at(collective.own)}"
+        f"{words.condition(collective.own)}, {words.ranks(difference.lack)} {other.name.replace('_', '-')} "
         f"{words.at(other.own)}{words.condition(other.own)}"
     )
-    return Verdict("order", found.lack, sentence, innermost(other.own), CURES["order"])
+    return Verdict("order", difference.lack, sentence, innermost(other.own), CURES["order"])
 
 
-def _crossed(job: Job, one: Difference, other: Difference) -> Verdict:
+def _crossed(job: Job, first: Difference, second: Difference) -> Verdict:
     sentence = (
-        f"two process groups are used in another order: {words.ranks(one.have)} waits in "
-        f"{words.collective(one.collective)}{in_group(one, always=True)} {words.at(one.collective.own)}, "
-        f"{words.ranks(other.have)} in {words.collective(other.collective)}{in_group(other, always=True)} "
-        f"{words.at(other.collective.own)}"
+        f"two process groups are used in another order: {words.ranks(first.have)} waits in "
+        f"{words.collective(first.collective)}{in_group(first, always=True)} {words.at(first.collective.own)}, "
+        f"{words.ranks(second.have)} in {words.collective(second.collective)}{in_group(second, always=True)} "
+        f"{words.at(second.collective.own)}"
     )
-    ranks = tuple(sorted({*one.have, *other.have}))
-    return Verdict("order", ranks, sentence, innermost(other.collective.own), CURES["order"])
+    ranks = tuple(sorted({*first.have, *second.have}))
+    return Verdict("order", ranks, sentence, innermost(second.collective.own), CURES["order"])
