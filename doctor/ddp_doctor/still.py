@@ -6,21 +6,23 @@ from ddp_doctor.verdict import CURES, Verdict, innermost, stands, waiting_elsewh
 
 
 def stopped(job: Job) -> Verdict | None:
-    stopped = tuple(rank for rank, one in job.ranks.items() if one.state == "stopped")
+    stopped = tuple(number for number, rank in job.ranks.items() if rank.state == "stopped")
     if not stopped:
         return None
-    names, one = words.ranks(stopped), job.ranks[stopped[0]]
-    sentence = f"{names} {words.verb(stopped, 'is', 'are')} stopped (SIGSTOP, or Ctrl-Z), {stands(one)}"
+    names, rank = words.ranks(stopped), job.ranks[stopped[0]]
+    sentence = f"{names} {words.verb(stopped, 'is', 'are')} stopped (SIGSTOP, or Ctrl-Z), {stands(rank)}"
     return Verdict(
-        "stopped", stopped, sentence + waiting_elsewhere(job, stopped), innermost(one.own), f"kill -CONT {one.pid}"
+        "stopped", stopped, sentence + waiting_elsewhere(job, stopped), innermost(rank.own), f"kill -CONT {rank.pid}"
     )
 
 
 def never_met(job: Job) -> Verdict | None:
-    waiting = {rank: one for rank, one in job.ranks.items() if one.running and one.call() == "init_process_group"}
-    if not waiting or any(one.met for one in job.ranks.values()):
+    waiting = {
+        number: rank for number, rank in job.ranks.items() if rank.running and rank.call() == "init_process_group"
+    }
+    if not waiting or any(rank.met for rank in job.ranks.values()):
         return None
-    others = tuple(rank for rank in job.ranks if rank not in waiting)
+    others = tuple(number for number in job.ranks if number not in waiting)
     first = next(iter(waiting.values()))
     started = f"{words.ranks(waiting)} called {words.at(first.own)}{words.condition(first.own)}"
     if others:
@@ -28,11 +30,11 @@ def never_met(job: Job) -> Verdict | None:
         sentence += f"{words.ranks(others[:1])} {stands(job.ranks[others[0]])}"
         return Verdict("init", others, sentence, innermost(first.own), CURES["init"])
     asked = {
-        name: [one.variables.get(f"init_process_group.{name}") for one in waiting.values()]
+        name: [rank.variables.get(f"init_process_group.{name}") for rank in waiting.values()]
         for name in ("world_size", "rank")
     }
-    sizes = {int(one) for one in asked["world_size"] if one and one.isdigit()} - {job.world_size}
-    own = [int(one) for one in asked["rank"] if one and one.isdigit()]
+    sizes = {int(text) for text in asked["world_size"] if text and text.isdigit()} - {job.world_size}
+    own = [int(text) for text in asked["rank"] if text and text.isdigit()]
     sentence = f"the ranks never met: {words.ranks(waiting)} {words.verb(waiting, 'waits', 'wait')} in "
     sentence += f"init_process_group {words.at(first.own)}"
     if sizes:
@@ -43,12 +45,12 @@ def never_met(job: Job) -> Verdict | None:
 
 
 def waits_for_another(job: Job) -> Verdict | None:
-    waiting = {rank: one for rank, one in job.ranks.items() if one.waits_for_peers()}
+    waiting = {number: rank for number, rank in job.ranks.items() if rank.waits_for_peers()}
     if not waiting:
         return None
-    others = tuple(rank for rank, one in job.ranks.items() if rank not in waiting)
-    if any(job.ranks[rank].may_come() for rank in others) or any(
-        one.state == "transferring" for one in waiting.values()
+    others = tuple(number for number, rank in job.ranks.items() if number not in waiting)
+    if any(job.ranks[number].may_come() for number in others) or any(
+        rank.state == "transferring" for rank in waiting.values()
     ):
         return None
     first = next(iter(waiting.values()))
@@ -63,29 +65,29 @@ def waits_for_another(job: Job) -> Verdict | None:
 
 def _all_wait(waiting: dict[int, Rank]) -> Verdict:
     """Every rank stands in a call that waits for the others: at one line, or at several."""
-    by_place: dict[tuple, list[int]] = {}
-    for rank, one in waiting.items():
-        by_place.setdefault(tuple((frame.file, frame.line) for frame in one.own), []).append(rank)
+    by_lines: dict[tuple, list[int]] = {}
+    for number, rank in waiting.items():
+        by_lines.setdefault(tuple((frame.file, frame.line) for frame in rank.own), []).append(number)
     first = next(iter(waiting.values()))
-    if len(by_place) == 1 and (verdict := roots_differ(waiting)):
+    if len(by_lines) == 1 and (verdict := roots_differ(waiting)):
         return verdict
-    if len(by_place) == 1:
+    if len(by_lines) == 1:
         sentence = f"every rank waits in {_call(first)} {words.at(first.own)}"
         if not first.recorded and "recv" not in _call(first):
             sentence += "; that they do not meet there means that one missed a collective before"
         return Verdict("all wait", tuple(waiting), f"every rank waits for another: {sentence}", innermost(first.own))
-    groups = list(by_place.values())
+    groups = list(by_lines.values())
     hangs_on_rank = [source_lines.speaks_of_rank(source_lines.decisive(waiting[ranks[0]].own)) for ranks in groups]
     if sum(hangs_on_rank) == 1:
         here = groups[hangs_on_rank.index(True)]
-        elsewhere = tuple(rank for rank in waiting if rank not in here)
-        one, other = waiting[here[0]], waiting[elsewhere[0]]
+        elsewhere = tuple(number for number in waiting if number not in here)
+        rank, other = waiting[here[0]], waiting[elsewhere[0]]
         sentence = (
-            f"{words.ranks(elsewhere)} {words.verb(elsewhere, 'is', 'are')} not in {_call(one)}, in which "
-            f"{words.ranks(here)} waits {words.at(one.own)}{words.condition(one.own)}; {words.ranks(elsewhere[:1])} "
+            f"{words.ranks(elsewhere)} {words.verb(elsewhere, 'is', 'are')} not in {_call(rank)}, in which "
+            f"{words.ranks(here)} waits {words.at(rank.own)}{words.condition(rank.own)}; {words.ranks(elsewhere[:1])} "
             f"waits in {_call(other)} {words.at(other.own)}"
         )
-        return Verdict("missing", elsewhere, sentence, innermost(one.own), CURES["missing"])
+        return Verdict("missing", elsewhere, sentence, innermost(rank.own), CURES["missing"])
     text = ", ".join(
         f"{words.ranks(ranks)} in {_call(waiting[ranks[0]])} {words.at(waiting[ranks[0]].own)}"
         f"{words.condition(waiting[ranks[0]].own)}"
@@ -107,9 +109,9 @@ def roots_differ(ranks: dict[int, Rank]) -> Verdict | None:
     return Verdict("root", tuple(roots), sentence, innermost(collective.own), CURES["root"])
 
 
-def _call(one: Rank) -> str:
+def _call(rank: Rank) -> str:
     """all-reduce, backward, new-group; of DDP's own steps, such as its _pre_forward, without the underscore."""
-    return (one.call() or "a collective").lstrip("_").replace("_", "-")
+    return (rank.call() or "a collective").lstrip("_").replace("_", "-")
 
 
 def nobody_works(job: Job) -> Verdict | None:

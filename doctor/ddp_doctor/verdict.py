@@ -32,7 +32,7 @@ CURES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong. `ranks` are to blame, `frame` is the line to look at, `sentence` says it all in one."""
+    """A diagnosis: `ranks` are to blame, `frame` is the line to look at, `sentence` says what is wrong."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -46,7 +46,7 @@ class Verdict:
 
 
 def cure_for(frames) -> str:
-    """What to do where a rank did not come to the collective that these frames have started, by how it got past it."""
+    """The advice for a rank that missed the collective these frames started, by how it got past it."""
     around = source_lines.decisive(frames)
     if not around.startswith("in the loop"):
         for way in ("break", "return", "continue"):
@@ -65,40 +65,43 @@ def innermost(frames) -> Frame | None:
     return frames[0] if frames else None
 
 
-def stands(one: Rank) -> str:
-    """What a rank does now, or where it was when it ended: "stands in `next(loader)` at train.py:35"."""
-    if one.running:
-        if not one.own:
-            return f"stands where no stack could be read{': ' + one.stack_problem if one.stack_problem else ''}"
+def stands(rank: Rank) -> str:
+    """Words for where a rank is now, or was when it ended: "stands in `next(loader)` at train.py:35"."""
+    if rank.running:
+        if not rank.own:
+            return f"stands where no stack could be read{': ' + rank.stack_problem if rank.stack_problem else ''}"
         does = "stands"
-        if not one.waits_for_peers():
-            does = {"computing": "is at work", "transferring": "transfers data"}.get(one.state, "stands")
-        waits = f", and waits for {one.waits_for}" if one.waits_for else ""
-        return f"{does} in {words.code_at(one.own[0])}{words.sleep(one.sleeps)}{waits}"
-    if one.left and one.exit_code is not None and one.exit_code >= 0:
-        call, stack = one.left
+        if not rank.waits_for_peers():
+            does = {"computing": "is at work", "transferring": "transfers data"}.get(rank.state, "stands")
+        waits = f", and waits for {rank.waits_for}" if rank.waits_for else ""
+        return f"{does} in {words.code_at(rank.own[0])}{words.sleep(rank.sleeps)}{waits}"
+    if rank.left and rank.exit_code is not None and rank.exit_code >= 0:
+        call, stack = rank.left
         own = [frame for frame in stack if frame.is_own()]
         text = f"left with {call}" + (f" {words.at(own)}{words.condition(own)}" if own else "")
         return text
-    own = [frame for frame in one.error.stack if frame.is_own()] if one.error else []
-    own = own or one.own
-    seen = f"was last seen in {words.code_at(own[0])}" if own else "left no trace of where it stood"
-    if not own and (last := one.history.newest):
-        seen = f"was last seen after {words.collective(last)} {words.at(last.own)}"
-    if one.exit_code == 0:
-        return f"had ended with exit code 0, and {seen}"
-    return f"ended with exit code {one.exit_code}, and {seen}" if (one.exit_code or 0) > 0 and not one.error else seen
+    own = [frame for frame in rank.error.stack if frame.is_own()] if rank.error else []
+    own = own or rank.own
+    trace = f"was last seen in {words.code_at(own[0])}" if own else "left no trace of where it stood"
+    if not own and (last := rank.history.newest):
+        trace = f"was last seen after {words.collective(last)} {words.at(last.own)}"
+    if rank.exit_code == 0:
+        return f"had ended with exit code 0, and {trace}"
+    left_with_code = (rank.exit_code or 0) > 0 and not rank.error
+    return f"ended with exit code {rank.exit_code}, and {trace}" if left_with_code else trace
 
 
 def waiting_elsewhere(job: Job, culprits) -> str:
-    for rank, one in job.ranks.items():
-        if rank not in culprits and one.own and one.waits_for_peers():
-            return f"; rank {rank} waits in {words.code_at(one.own[0])}"
+    for number, rank in job.ranks.items():
+        if number not in culprits and rank.own and rank.waits_for_peers():
+            return f"; rank {number} waits in {words.code_at(rank.own[0])}"
     return ""
 
 
 def only_lost_contact(job: Job, *culprits: int) -> str:
-    victims = [rank for rank, one in job.ranks.items() if rank not in culprits and one.error and one.error.symptom]
+    victims = [
+        number for number, rank in job.ranks.items() if number not in culprits and rank.error and rank.error.symptom
+    ]
     if not victims:
         return ""
     stack = [each for each in job.ranks[victims[0]].error.stack if each.is_own()]
@@ -106,8 +109,8 @@ def only_lost_contact(job: Job, *culprits: int) -> str:
     return f"; {words.ranks(victims)} only lost contact{where}"
 
 
-def in_group(found: Difference, always: bool = False) -> str:
-    return f" of group {found.group!r}" if always or found.group != "0" else ""
+def in_group(difference: Difference, always: bool = False) -> str:
+    return f" of group {difference.group!r}" if always or difference.group != "0" else ""
 
 
 def error_at(frame: Frame | None) -> str:
