@@ -23,7 +23,7 @@ def one_machine(monkeypatch):
     monkeypatch.setattr(meeting, "_resolved", names.get)
     monkeypatch.setattr(meeting, "interfaces", lambda: {"lo": "127.0.0.1", "eth0": "10.0.0.5", "eth1": "192.168.0.5"})
     monkeypatch.setattr(meeting, "_is_here", lambda address: address == "10.0.0.5")
-    monkeypatch.setattr(meeting, "_port", lambda host, address, port: meeting.Seen("port", "ok", "reached"))
+    monkeypatch.setattr(meeting, "_port", lambda host, address, port: meeting.Observation("port", "ok", "reached"))
     monkeypatch.setattr(socket, "gethostname", lambda: "here")
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(variable, raising=False)
