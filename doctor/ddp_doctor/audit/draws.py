@@ -45,7 +45,7 @@ def _draws(log, function, module, title):
 def _fetches(log, function):
     @functools.wraps(function)
     def fetches(fetcher, indices):
-        """Of a loader's worker, too, which has been forked from the rank."""
+        """Also called in a loader's worker, which has been forked from the rank."""
         if getattr(log, "fetching", False) or log.counts.get("fetch", 0) >= MOST // 10:
             return function(fetcher, indices)
         log.fetching, states = True, _states(fetcher.dataset)

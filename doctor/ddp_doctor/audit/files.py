@@ -31,7 +31,7 @@ def watch_files(log):
 
     def prints(args, kwargs):
         if kwargs.get("file") in (None, sys.stdout):
-            text = " ".join(str(one) for one in args if isinstance(one, str | int | float))
+            text = " ".join(str(arg) for arg in args if isinstance(arg, str | int | float))
             if numbers := NUMBER.findall(text):
                 log.event("print", frames=where(), numbers=numbers[:20])
 
@@ -79,12 +79,12 @@ def _renamed(log, source, target, *_):
 
 
 def _moved(log, *paths):
-    place = where()
-    if all(isinstance(one, str | bytes | os.PathLike) for one in paths):
-        source, target = (os.path.realpath(os.fsdecode(one)) for one in paths)
+    frames = where()
+    if all(isinstance(path, str | bytes | os.PathLike) for path in paths):
+        source, target = (os.path.realpath(os.fsdecode(path)) for path in paths)
         log.kept.renames(source, target)
-        if place:
-            log.event("rename", source=source, target=target, frames=place)
+        if frames:
+            log.event("rename", source=source, target=target, frames=frames)
 
 
 def _made(log, path, *_):
@@ -104,16 +104,16 @@ def watch_saves(log):
         name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
         if not isinstance(name, str | os.PathLike):
             return None
-        path, place = os.path.realpath(os.fspath(name)), where()
+        path, frames = os.path.realpath(os.fspath(name)), where()
         direct = isinstance(file, str | os.PathLike)
-        before = os.path.exists(path) and os.path.getsize(path) > 0
+        existed = os.path.exists(path) and os.path.getsize(path) > 0
         log.kept.writes(path)
         names = names_of(args[0] if args else kwargs.get("obj"), log.replicas())
 
         def then(_):
             log.kept.saves(path)
             refused = _loads(path) if direct else None
-            log.event("save", path=path, frames=place, before=before, loads=refused, names=names)
+            log.event("save", path=path, frames=frames, before=existed, loads=refused, names=names)
 
         return then
 
@@ -144,8 +144,8 @@ def _loads(path):
     try:
         torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        found = re.search(r"(?:GLOBAL|global) (\S+)", str(error))
-        return found[1] if found else "what it holds"
+        name = re.search(r"(?:GLOBAL|global) (\S+)", str(error))
+        return name[1] if name else "what it holds"
     except Exception as error:
         return repr(error)[:200]
     return True

@@ -19,7 +19,7 @@ class Kept:
         self.updates, self.fresh, self.done = 0, False, False
 
     def writes(self, path, asked=True):
-        """To be told before it happens. What lies in the doctor's own folder its recorder has written."""
+        """Call it before the write. Files in the doctor's own folder, written by its recorder, are left out."""
         if os.path.dirname(path) == os.path.realpath(os.path.dirname(self.log.path)):
             return
         self.written.setdefault(path, os.path.lexists(path))
@@ -31,14 +31,14 @@ class Kept:
         self.fresh = True
 
     def renames(self, source, target):
-        """A file, or a folder with what was written into it; to be told before it happens."""
-        for one in [path for path in self.written if _within(path, source)]:
-            new = target + one[len(source) :]
+        """Call it before a file, or a folder with files of the run, is renamed."""
+        for path in [path for path in self.written if _within(path, source)]:
+            new = target + path[len(source) :]
             self.written.setdefault(new, os.path.lexists(new))
-            self.asked |= {new} if one in self.asked else set()
-            if one in self.saved:
+            self.asked |= {new} if path in self.asked else set()
+            if path in self.saved:
                 self.saves(new)
-        self.folders |= {target + one[len(source) :] for one in self.folders if _within(one, source)}
+        self.folders |= {target + folder[len(source) :] for folder in self.folders if _within(folder, source)}
 
     def before_update(self):
         if self.fresh and self.updates and not self.done:
@@ -61,13 +61,13 @@ class Kept:
         self.log.event("kept", updates=self.updates, files=names, folders=sorted(self.folders))
 
     def ours(self):
-        beside = {os.path.dirname(path) for path in self.saved}
-        return [path for path in self.written if path in self.asked or os.path.dirname(path) in beside]
+        checkpoint_folders = {os.path.dirname(path) for path in self.saved}
+        return [path for path in self.written if path in self.asked or os.path.dirname(path) in checkpoint_folders]
 
     def end(self):
-        """What the whole run has written; of the folders it made, those with a checkpoint."""
+        """Records the files that the run has written and, of the folders it made, those with a checkpoint."""
         paths = self.ours()
-        holding = [one for one in self.folders if any(_within(path, one) for path in self.saved)]
+        holding = [folder for folder in self.folders if any(_within(path, folder) for path in self.saved)]
         older = [path for path in paths if self.written[path]]
         self.log.event("written", files=paths, older=older, folders=sorted(holding))
 

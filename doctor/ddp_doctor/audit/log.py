@@ -110,7 +110,7 @@ def caller(through="torch/"):
 
 
 def checksum(tensor):
-    """Of its bytes; None for what is no plain dense tensor (sharded, sparse, on the meta device)."""
+    """A checksum of the tensor's bytes; None unless it is a plain dense tensor (not sharded, sparse, or meta)."""
     import torch
 
     if not _is_plain(tensor):

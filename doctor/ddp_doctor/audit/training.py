@@ -24,8 +24,8 @@ def watch_training(log):
     state = _Training(log)
     log.is_gradient, log.replicas = state.is_gradient, state.replicas
     optimizer.Optimizer.add_param_group = log.watched(optimizer.Optimizer.add_param_group, state.new_parameters)
-    optimizer.register_optimizer_step_pre_hook(lambda *given: log.quietly(state.before_step, *given))
-    optimizer.register_optimizer_step_post_hook(lambda *given: log.quietly(state.after_step, *given))
+    optimizer.register_optimizer_step_pre_hook(lambda *args: log.quietly(state.before_step, *args))
+    optimizer.register_optimizer_step_post_hook(lambda *args: log.quietly(state.after_step, *args))
     clipping = torch.nn.utils.clip_grad
     for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"):
         if function := getattr(clipping, name, None):
@@ -58,15 +58,15 @@ class _Training:
 
     def is_gradient(self, tensor):
         """Is it a parameter's gradient, or as large as all of them together?"""
-        total = sum(one.numel() for one in self.watched if one.requires_grad)
+        total = sum(parameter.numel() for parameter in self.watched if parameter.requires_grad)
         parameter = self.addresses.get(tensor.data_ptr())  # a gradient that was cleared leaves its address to others
         now = parameter is not None and parameter.grad is not None and parameter.grad.data_ptr() == tensor.data_ptr()
         return now or tensor.numel() == total > 1
 
     def watch(self, parameters):
-        for one in parameters:
-            if one.requires_grad and one.is_leaf and one not in self.watched:
-                self.watched[one] = one.register_post_accumulate_grad_hook(
+        for parameter in parameters:
+            if parameter.requires_grad and parameter.is_leaf and parameter not in self.watched:
+                self.watched[parameter] = parameter.register_post_accumulate_grad_hook(
                     lambda parameter: self.log.quietly(self.accumulated, parameter)
                 )
 
@@ -77,16 +77,16 @@ class _Training:
             self.waiting[parameter] = some_values(parameter)
 
     def new_parameters(self, args, kwargs):
-        optimizer, place = args[0], where()
+        optimizer, frames = args[0], where()
 
         def then(_):
-            self.optimizers.setdefault(optimizer, [len(self.optimizers), place, 0, []])
-            self.watch(one for group in optimizer.param_groups for one in group["params"])
+            self.optimizers.setdefault(optimizer, [len(self.optimizers), frames, 0, []])
+            self.watch(parameter for group in optimizer.param_groups for parameter in group["params"])
 
         return then
 
     def before_step(self, optimizer, args, kwargs):
-        number, place, done, highest = self.optimizers.setdefault(optimizer, [len(self.optimizers), where(), 0, []])
+        number, frames, done, highest = self.optimizers.setdefault(optimizer, [len(self.optimizers), where(), 0, []])
         self.optimizers[optimizer][2] += 1
         if number in self.stepping:  # its last step raised an error
             del self.stepping[self.stepping.index(number) :]
@@ -94,15 +94,15 @@ class _Training:
         if len(self.stepping) > 1:
             return  # one that another uses, such as ZeroRedundancyOptimizer's for its share of the parameters
         self.log.kept.before_update()
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if not done:
             self.log.event(
                 "optimizer",
                 number=number,
-                frames=place,
+                frames=frames,
                 name=type(optimizer).__name__,
-                shapes=[list(one.shape) for one in parameters],
-                trains=[one.requires_grad for one in parameters],
+                shapes=[list(parameter.shape) for parameter in parameters],
+                trains=[parameter.requires_grad for parameter in parameters],
             )
         self.waiting.clear()
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
@@ -113,24 +113,24 @@ class _Training:
             return
         if done < 5 or done % 8 == 0:
             self.log.event("variables", updates=done, optimizer=number, sums=checksums(self.replicas()))
-        gradients = [one.grad for one in parameters]
+        gradients = [parameter.grad for parameter in parameters]
         self.pending[number] = {
             "optimizer": number,
             "frames": where(),
             "closure": bool(args[1:] or kwargs),
-            "before": [checksum(one) for one in parameters],
-            "has": [one is not None for one in gradients],
-            "gradients": [None if one is None else checksum(one) for one in gradients],
-            "local": [self.local.get(one) for one in parameters],
-            "used": [self.at_clip.get(one) or some_values(one.grad) for one in parameters],
-            "clipped": any(one in self.at_clip for one in parameters),
-            "state": [_state(optimizer.state.get(one)) for one in parameters],
+            "before": [checksum(parameter) for parameter in parameters],
+            "has": [gradient is not None for gradient in gradients],
+            "gradients": [None if gradient is None else checksum(gradient) for gradient in gradients],
+            "local": [self.local.get(parameter) for parameter in parameters],
+            "used": [self.at_clip.get(parameter) or some_values(parameter.grad) for parameter in parameters],
+            "clipped": any(parameter in self.at_clip for parameter in parameters),
+            "state": [_state(optimizer.state.get(parameter)) for parameter in parameters],
             "ddp": [self.in_ddp.get(parameter) for parameter in parameters],
             "rates": rates,
         }
-        for one in parameters:
-            self.at_clip.pop(one, None)
-            self.local.pop(one, None)
+        for parameter in parameters:
+            self.at_clip.pop(parameter, None)
+            self.local.pop(parameter, None)
 
     def after_step(self, optimizer, args, kwargs):
         number = self.optimizers[optimizer][0]
@@ -138,9 +138,9 @@ class _Training:
             pass
         facts = self.pending.pop(number, None)
         if facts is not None:
-            parameters = [one for group in optimizer.param_groups for one in group["params"]]
-            facts["after"] = [checksum(one) for one in parameters]
-            facts["sums"] = [sums(one) for one in parameters]
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            facts["after"] = [checksum(parameter) for parameter in parameters]
+            facts["sums"] = [sums(parameter) for parameter in parameters]
             self.log.event("update", **facts)
 
     def clips(self, function):
@@ -204,8 +204,8 @@ class _Training:
         self.log.event("backward", frames=where(), value=value, loss=kind, factor=factor, count=count)
 
     def wraps(self, args, kwargs):
-        place = where()
-        given = {name: kwargs[name] for name in ("broadcast_buffers", "find_unused_parameters") if name in kwargs}
+        frames = where()
+        options = {name: kwargs[name] for name in ("broadcast_buffers", "find_unused_parameters") if name in kwargs}
 
         def then(_):
             model = args[0]
@@ -213,7 +213,7 @@ class _Training:
             self.watch(model.parameters())
             for parameter in model.parameters():
                 self.in_ddp[parameter] = parameter.requires_grad
-            self.log.event("ddp", frames=place, **given)
+            self.log.event("ddp", frames=frames, **options)
 
         return then
 
@@ -252,7 +252,10 @@ class _Training:
             "gradients": torch.is_grad_enabled(),
             "model": type(module).__name__,
         }
-        facts["drops"] = any(isinstance(one, self.dropouts) and one.training and one.p > 0 for one in module.modules())
+        facts["drops"] = any(
+            isinstance(submodule, self.dropouts) and submodule.training and submodule.p > 0
+            for submodule in module.modules()
+        )
         facts["sends"] = module.require_backward_grad_sync if ddp else None
         facts["wrapped"] = module in self.wrapped
         if depth == 0:
@@ -261,15 +264,17 @@ class _Training:
             facts["leaf"] = any(tensor.requires_grad for tensor in tensors)
             if not torch.is_grad_enabled():
                 facts["state"] = self.state_of(module)
-            sums = [checksum(one) for one in tensors]
+            sums = [checksum(tensor) for tensor in tensors]
             facts["inputs"] = zlib.crc32(repr(sums).encode()) if sums and None not in sums else None
-            facts["constant"] = all(bool((one == one.reshape(-1)[:1]).all()) for one in tensors if one.numel())
+            facts["constant"] = all(
+                bool((tensor == tensor.reshape(-1)[:1]).all()) for tensor in tensors if tensor.numel()
+            )
         if not ddp and module.training and torch.is_grad_enabled():
             persistent = module.state_dict()
             facts["buffers"] = {
-                name: checksum(one)
-                for name, one in module.named_buffers()
-                if one.is_floating_point() and name in persistent
+                name: checksum(buffer)
+                for name, buffer in module.named_buffers()
+                if buffer.is_floating_point() and name in persistent
             }
         self.log.event("call", **facts)
 
@@ -302,11 +307,11 @@ class _Training:
             self.log.event("dropout", frames=where(), state=checksum(state), shape=list(input.shape))
 
 
-def _state(found):
+def _state(state):
     """A checksum of what an optimizer has gathered for one parameter; None if that is nothing, or not known."""
-    if not found or not isinstance(found, dict):
+    if not state or not isinstance(state, dict):
         return None
     import torch
 
-    tensors = (checksum(one) if isinstance(one, torch.Tensor) else one for one in found.values())
-    return zlib.crc32(repr(sorted(zip(map(str, found), map(str, tensors), strict=True))).encode())
+    tensors = (checksum(value) if isinstance(value, torch.Tensor) else value for value in state.values())
+    return zlib.crc32(repr(sorted(zip(map(str, state), map(str, tensors), strict=True))).encode())
