@@ -1,4 +1,4 @@
-"""What `doctor check` looks for in an audited run, in the order of its checklist. No process is touched here."""
+"""The checks of `doctor check` on an audited run, in the order of its checklist. No process is touched here."""
 
 from ddp_doctor.audited import AuditedRun
 from ddp_doctor.checks import files, gradients, job, replicas, samples, scale, validation

@@ -1,4 +1,4 @@
-"""What the ranks write: who, to which file, and whether a kill in the middle leaves a whole one."""
+"""Checks files: does one rank write each, and does a kill in the middle of a save leave a whole checkpoint?"""
 
 import os
 from pathlib import Path
@@ -14,10 +14,10 @@ def _name(path: str) -> str:
 
 def one_writer(run: AuditedRun) -> Finding:
     writers: dict[str, dict[int, dict]] = {}
-    for rank, found in run.of("open", "save", "rename").items():
-        for one in found:
-            path = one["target"] if one["event"] == "rename" else one["path"]
-            writers.setdefault(path, {}).setdefault(rank, one)
+    for rank, events in run.of("open", "save", "rename").items():
+        for event in events:
+            path = event["target"] if event["event"] == "rename" else event["path"]
+            writers.setdefault(path, {}).setdefault(rank, event)
     for path, ranks in writers.items():
         if len(ranks) > 1:
             first = ranks[min(ranks)]
@@ -33,7 +33,7 @@ def one_writer(run: AuditedRun) -> Finding:
 
 
 def _saves(run: AuditedRun) -> list[tuple[int, dict]]:
-    return [(rank, one) for rank, found in run.of("save").items() for one in found]
+    return [(rank, event) for rank, events in run.of("save").items() for event in events]
 
 
 def atomic(run: AuditedRun) -> Finding:
@@ -41,18 +41,20 @@ def atomic(run: AuditedRun) -> Finding:
     if not saves:
         return Finding("atomic", "unknown", "nothing was saved with torch.save")
     direct: dict[tuple[str, int], list[dict]] = {}
-    for rank, one in saves:
-        later = [each for each in run.audits[rank].of("rename") if each["at"] > one["at"]]
-        around = {one["path"], *map(str, Path(one["path"]).parents)}
+    for rank, save in saves:
+        later = [each for each in run.audits[rank].of("rename") if each["at"] > save["at"]]
+        around = {save["path"], *map(str, Path(save["path"]).parents)}
         if not any(each["source"] in around for each in later):
-            direct.setdefault((one["path"], rank), []).append(one)
+            direct.setdefault((save["path"], rank), []).append(save)
     if not direct:
         return Finding("atomic", "ok", f"{len(saves)} saved under another name, then renamed")
-    (path, _), found = max(direct.items(), key=lambda one: len(one[1]) > 1)  # the first overwritten one, else the first
+    # The first file that was overwritten, else the first
+    (path, _), path_saves = max(direct.items(), key=lambda entry: len(entry[1]) > 1)
     cure = "Save to a temporary name in the same folder, fsync, then os.replace to the final name."
     status, text = "note", "is written under its final name: a kill meanwhile leaves a torn file, which looks whole"
-    if len(found) > 1:
-        text = f"is overwritten in place, {len(found)} times: a kill while it is written leaves no whole checkpoint"
+    if len(path_saves) > 1:
+        times = len(path_saves)
+        text = f"is overwritten in place, {times} times: a kill while it is written leaves no whole checkpoint"
         readers = [run, *filter(None, [run.second])]
         if any(
             event["path"] == path for reader in readers for events in reader.of("load").values() for event in events
@@ -60,20 +62,20 @@ def atomic(run: AuditedRun) -> Finding:
             status = "wrong"
         else:
             text += ", if something resumes from it"
-    return Finding("atomic", status, f"{_name(path)} {text}", found[0]["frames"], "K1", cure)
+    return Finding("atomic", status, f"{_name(path)} {text}", path_saves[0]["frames"], "K1", cure)
 
 
 def loadable(run: AuditedRun) -> Finding:
-    saves = [one for _, one in _saves(run) if one["loads"] is not None]
+    saves = [save for _, save in _saves(run) if save["loads"] is not None]
     if not saves:
         return Finding("loadable", "unknown", "nothing was saved with torch.save to a path")
-    for one in saves:
-        if one["loads"] is not True:
+    for save in saves:
+        if save["loads"] is not True:
             return Finding(
                 "loadable",
                 "note",
-                f"torch.load refuses {_name(one['path'])} because of {one['loads']}",
-                one["frames"],
+                f"torch.load refuses {_name(save['path'])} because of {save['loads']}",
+                save["frames"],
                 "K4",
                 "Save tensors, numbers, text and containers of them: state_dict(), not the model.",
             )

@@ -1,4 +1,4 @@
-"""What became of each rank's gradient before the optimizer used it: averaged, summed, cleared, or never sent."""
+"""Checks how each rank's gradient reached the optimizer: averaged, summed, cleared, or never sent."""
 
 import math
 import statistics
@@ -24,7 +24,7 @@ def _near(a, b) -> bool:
 
 
 def _sent(row, i: int):
-    """What became of parameter i's gradient: "local", a factor of the ranks' mean, or None if it cannot be told."""
+    """How the optimizer got parameter i's gradient: "local", a factor of the ranks' mean, or None if unknown."""
     world, local, used = len(row), _vectors(row, "local", i), _vectors(row, "used", i)
     if local is None or used is None or not all(map(_norm, local)):
         return None

@@ -42,15 +42,15 @@ def timeout(run: AuditedRun) -> Finding:
 
 
 def threads(run: AuditedRun) -> Finding:
-    ends = [one for found in run.of("group begins", "group ends").values() for one in found]
-    asked = [one for found in run.of("threads").values() for one in found]
-    most = max([one["threads"] for one in ends] + [one["number"] for one in asked], default=None)
+    ends = [event for events in run.of("group begins", "group ends").values() for event in events]
+    asked = [event for events in run.of("threads").values() for event in events]
+    most = max([event["threads"] for event in ends] + [event["number"] for event in asked], default=None)
     if most is None:
         return Finding("threads", "unknown", "the script made no process group")
     text = f"{most} thread{'s' * (most > 1)} x {run.world} processes, {run.cores} cores"
     if most <= 1 or most * run.world <= run.cores:
         return Finding("threads", "ok", text)
-    frames = next((one["frames"] for one in asked if one["number"] == most), ends[0]["frames"] if ends else ())
+    frames = next((event["frames"] for event in asked if event["number"] == most), ends[0]["frames"] if ends else ())
     return Finding(
         "threads",
         "wrong",

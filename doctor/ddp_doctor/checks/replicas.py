@@ -135,23 +135,23 @@ def unused(run: AuditedRun) -> Finding:
     if not all_:
         return Finding("unused", "unknown", NO_OPTIMIZER)
     for optimizer, rows in all_:
-        if any(one["closure"] for row in rows for one in row.values()):
+        if any(update["closure"] for row in rows for update in row.values()):
             return Finding("unused", "unknown", "the optimizer calls a closure")
         trained = [i for i, trains in enumerate(optimizer["trains"]) if trains]
-        never = [i for i in trained if not any(one["has"][i] for row in rows for one in row.values())]
+        never = [i for i in trained if not any(update["has"][i] for row in rows for update in row.values())]
         some = [i for i in trained if any(differ(row, "has", i) for row in rows)]
-        place = (run.first("ddp") or optimizer)["frames"]
-        found = some or never
-        shapes = ", ".join(str(optimizer["shapes"][i]) for i in found[:3])
-        which = f"{len(found)} of {len(trained)} parameters (of shape {shapes})" if found else ""
+        frames = (run.first("ddp") or optimizer)["frames"]
+        indices = some or never
+        shapes = ", ".join(str(optimizer["shapes"][i]) for i in indices[:3])
+        which = f"{len(indices)} of {len(trained)} parameters (of shape {shapes})" if indices else ""
         cure = "Use every parameter in every step, or take it out; find_unused_parameters=True lets DDP skip it."
         if some:
-            return Finding("unused", "wrong", f"{which} got a gradient on some ranks only", place, "S16", cure)
+            return Finding("unused", "wrong", f"{which} got a gradient on some ranks only", frames, "S16", cure)
         if never:
             parted = run.first("ddp") and any(apart(row, i) for row in rows for i in trained)
             text = f"{which} never got a gradient"
             text += "; DDP then sent nothing, and the replicas differ" if parted else ""
-            return Finding("unused", "wrong" if parted else "note", text, place, "C1", cure)
+            return Finding("unused", "wrong" if parted else "note", text, frames, "C1", cure)
     return Finding("unused", "ok", "each parameter of the optimizers got a gradient")
 
 
@@ -160,7 +160,7 @@ def buffers(run: AuditedRun) -> Finding:
 
     Under no_sync() it sends them only before the first forward pass of an update.
     """
-    calls = {rank: [one for one in found if one.get("buffers")] for rank, found in run.of("call").items()}
+    calls = {rank: [call for call in events if call.get("buffers")] for rank, events in run.of("call").items()}
     rows = list(zip(*calls.values(), strict=False))[1:]
     if not rows:
         single = any(any(some) for some in calls.values())
@@ -185,4 +185,4 @@ def buffers(run: AuditedRun) -> Finding:
 
 def _unlike(row) -> set[str]:
     """The buffers that are not equal in one call of all ranks."""
-    return {name for name in row[0]["buffers"] if len({one["buffers"].get(name) for one in row}) > 1}
+    return {name for name in row[0]["buffers"] if len({call["buffers"].get(name) for call in row}) > 1}

@@ -1,7 +1,7 @@
-"""Does a second start go on where the first one's checkpoint stands, with the updates that the first went on with?
+"""Checks whether a restarted run makes the same updates as the run that was not interrupted.
 
-The second run starts on the files as they stood at the first checkpoint of the first run (set_back.py). Each of its
-updates is held against the one that the uninterrupted run made of the same weights.
+The second run starts on the files of the first run's first checkpoint (set_back.py). Each of its updates is compared
+with the update that the first run made from the same weights.
 """
 
 from ddp_doctor.audit.training import UPDATES
@@ -33,20 +33,22 @@ def resume(first: AuditedRun, second: AuditedRun | None, why_not: str | None = N
 
 
 def _updates(run: AuditedRun) -> dict[int, list[dict]]:
-    """Of each rank; {} unless every rank made some, with weights that can be compared."""
-    found = run.of("update")
-    usable = found and all(some and any(one is not None for one in some[0]["before"]) for some in found.values())
-    return found if usable else {}
+    """The updates of each rank; {} unless every rank made one, with weights that can be compared."""
+    updates = run.of("update")
+    usable = updates and all(
+        of_rank and any(checksum is not None for checksum in of_rank[0]["before"]) for of_rank in updates.values()
+    )
+    return updates if usable else {}
 
 
 def loads(first: AuditedRun, second: AuditedRun) -> list[dict]:
-    """Of what the first run saved, before the second's first update."""
-    files = [one for found in first.of("save", "rename").values() for one in found]
-    saved = {one["target"] if one["event"] == "rename" else one["path"] for one in files}
+    """The loads of files that the first run saved, before the second run's first update."""
+    files = [event for events in first.of("save", "rename").values() for event in events]
+    saved = {event["target"] if event["event"] == "rename" else event["path"] for event in files}
     loads = []
     for audit in second.audits.values():
-        end = next((one["at"] for one in audit.of("update")), float("inf"))
-        loads += [one for one in audit.between(-1, end, "load") if one["path"] in saved]
+        end = next((update["at"] for update in audit.of("update")), float("inf"))
+        loads += [event for event in audit.between(-1, end, "load") if event["path"] in saved]
     return loads
 
 
@@ -59,8 +61,8 @@ def _after_the_end(begun, ended, loaded, why_not: str) -> Finding:
     if not loaded:
         return Finding("resume", "unknown", f"{why_not}, and the second run loaded nothing of what the first had saved")
     last = {rank: some[-1] for rank, some in begun.items()}
-    next_one = {rank: some[0] for rank, some in ended.items()}
-    if any(one["before"] != last[rank]["after"] for rank, one in next_one.items()):
+    next_update = {rank: some[0] for rank, some in ended.items()}
+    if any(update["before"] != last[rank]["after"] for rank, update in next_update.items()):
         return Finding(
             "resume",
             "unknown",
@@ -68,13 +70,13 @@ def _after_the_end(begun, ended, loaded, why_not: str) -> Finding:
             "save may be older)",
         )
     same = "the second run begins with the weights with which the first ended"
-    if any(any(last[rank]["state"]) and not any(one["state"]) for rank, one in next_one.items()):
+    if any(any(last[rank]["state"]) and not any(update["state"]) for rank, update in next_update.items()):
         return _wrong(f"{same}, but without the state of its optimizer", loaded)
     return Finding("resume", "unknown", f"{same}; the rest cannot be compared: {why_not}")
 
 
 def _in_the_middle(first: AuditedRun, second: AuditedRun, begun, ended, loaded) -> Finding:
-    at = _place(begun, ended, first)
+    at = _updates_before_resume(begun, ended, first)
     if at is None and not loaded:
         at = 0
     if at is None:
@@ -97,41 +99,42 @@ def _in_the_middle(first: AuditedRun, second: AuditedRun, begun, ended, loaded) 
     return Finding("resume", "ok", f"{goes_on}: {compared} update{'s' * (compared != 1)} equal bit for bit")
 
 
-def _place(begun, ended, first: AuditedRun) -> int | None:
+def _updates_before_resume(begun, ended, first: AuditedRun) -> int | None:
     """The number of updates after which the first run had the weights with which the second begins."""
-    kept = {one["at"]: audit for audit in first.audits.values() for one in audit.of("kept")}
-    likely = [len([one for one in audit.of("update") if one["at"] < at]) for at, audit in kept.items()]
+    kept = {update["at"]: audit for audit in first.audits.values() for update in audit.of("kept")}
+    likely = [len([update for update in audit.of("update") if update["at"] < at]) for at, audit in kept.items()]
     shortest = min(map(len, begun.values()))
-    for place in [*likely, *reversed(range(shortest))]:
-        if place < shortest and all(
-            (some[place]["optimizer"], some[place]["before"]) == (ended[rank][0]["optimizer"], ended[rank][0]["before"])
+    for number in [*likely, *reversed(range(shortest))]:
+        if number < shortest and all(
+            (some[number]["optimizer"], some[number]["before"])
+            == (ended[rank][0]["optimizer"], ended[rank][0]["before"])
             for rank, some in begun.items()
         ):
-            return place
+            return number
     return None
 
 
 def _lost(first: AuditedRun, second: AuditedRun, begun, ended, at: int) -> tuple[list[str], str]:
-    """What the second run goes on without, in words, and whether that is "wrong" or a "note"."""
+    """Sentences on state that the second run did not restore, and whether that is "wrong" or a "note"."""
     wrong, notes = [], []
     for rank in begun:
         pairs = list(zip(begun[rank][at:], ended[rank], strict=False))
-        apart = next((i for i, (one, other) in enumerate(pairs) if not _equal(one, other)), None)
+        apart = next((i for i, (expected, resumed) in enumerate(pairs) if not _equal(expected, resumed)), None)
         if apart is None:
             continue
-        one, other = pairs[apart]
+        expected, resumed = pairs[apart]
         when = f" at its update {apart + 1}" if apart else ""
-        if one["state"] != other["state"]:
+        if expected["state"] != resumed["state"]:
             wrong.append(f"its optimizer has not the state that it had{when}")
-        if one["rates"] != other["rates"]:
-            wrong.append(f"its learning rate is {_rate(other)}, not {_rate(one)}{when}")
-        mine, theirs = _inputs(second.audits[rank], apart), _inputs(first.audits[rank], at + apart)
-        if mine != theirs:
-            if at and mine == _inputs(first.audits[rank], apart):
+        if expected["rates"] != resumed["rates"]:
+            wrong.append(f"its learning rate is {_rate(resumed)}, not {_rate(expected)}{when}")
+        inputs, expected_inputs = _inputs(second.audits[rank], apart), _inputs(first.audits[rank], at + apart)
+        if inputs != expected_inputs:
+            if at and inputs == _inputs(first.audits[rank], apart):
                 wrong.append(f"it reads the data of the beginning again{when}")
             else:
                 notes.append(f"it reads other data than the run that was not interrupted{when}")
-        elif one["gradients"] != other["gradients"]:
+        elif expected["gradients"] != resumed["gradients"]:
             notes.append(f"its gradients are other ones on the same data (dropout?){when}")
         elif not wrong:
             notes.append(f"the same gradients become another update{when}")
@@ -141,8 +144,8 @@ def _lost(first: AuditedRun, second: AuditedRun, begun, ended, at: int) -> tuple
     return list(dict.fromkeys(wrong or notes)), "wrong" if wrong else "note"
 
 
-def _equal(one: dict, other: dict) -> bool:
-    return all(one[name] == other[name] for name in ("before", "gradients", "after", "rates"))
+def _equal(left: dict, right: dict) -> bool:
+    return all(left[name] == right[name] for name in ("before", "gradients", "after", "rates"))
 
 
 def _rate(update: dict) -> str:
@@ -154,4 +157,4 @@ def _inputs(audit: Audit, number: int) -> list:
     updates = audit.of("update")
     begin = updates[number - 1]["at"] if number else -1
     calls = audit.between(begin, updates[number]["at"], "call")
-    return [one["inputs"] for one in calls if not one["inner"] and one["train"] and one["gradients"]]
+    return [call["inputs"] for call in calls if not call["inner"] and call["train"] and call["gradients"]]

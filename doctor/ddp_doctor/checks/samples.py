@@ -1,4 +1,4 @@
-"""Who reads what: samples, their order, random masks, validation and the numbers that are printed of it."""
+"""Checks which rank reads which samples, in which order, and whether ranks draw different random numbers."""
 
 import itertools
 import re
@@ -17,32 +17,32 @@ def _epochs(run: AuditedRun, trains: bool):
 
     Only looking at a batch, without a backward pass before anything else is read, is no epoch of training.
     """
-    found: dict[int, dict[int, dict[int, dict]]] = {}
+    by_loader: dict[int, dict[int, dict[int, dict]]] = {}
     for rank, audit in run.audits.items():
         begins = audit.of("epoch")
         for begin, following in itertools.zip_longest(begins, begins[1:]):
-            mine = [
-                one
-                for one in audit.of("indices", "batch", "exhausted")
-                if (one["loader"], one["epoch"]) == (begin["loader"], begin["epoch"])
+            events = [
+                event
+                for event in audit.of("indices", "batch", "exhausted")
+                if (event["loader"], event["epoch"]) == (begin["loader"], begin["epoch"])
             ]
-            batches = [one for one in mine if one["event"] == "batch"]
+            batches = [event for event in events if event["event"] == "batch"]
             if not batches or batches[0]["gradients"] is not trains:
                 continue
             end = following["at"] if following else float("inf")
             if trains and not audit.between(begin["at"], end, "backward"):
                 continue
-            rows = [one["rows"] for one in batches]
-            found.setdefault(begin["loader"], {}).setdefault(begin["epoch"], {})[rank] = begin | {
-                "indices": [i for one in mine if one["event"] == "indices" for i in one["indices"]],
-                "rows": None if None in rows else [one for some in rows for one in some],
-                "whole": any(one["event"] == "exhausted" for one in mine),
+            rows = [batch["rows"] for batch in batches]
+            by_loader.setdefault(begin["loader"], {}).setdefault(begin["epoch"], {})[rank] = begin | {
+                "indices": [i for event in events if event["event"] == "indices" for i in event["indices"]],
+                "rows": None if None in rows else [row for batch_rows in rows for row in batch_rows],
+                "whole": any(event["event"] == "exhausted" for event in events),
                 "end": batches[-1]["at"],
                 "rich": all(batch["rich"] for batch in batches),
             }
     return {
         loader: {epoch: ranks for epoch, ranks in epochs.items() if len(ranks) == run.world}
-        for loader, epochs in found.items()
+        for loader, epochs in by_loader.items()
     }
 
 
@@ -174,8 +174,8 @@ def draws(run: AuditedRun) -> Finding:
                 return Finding("draws", "wrong", text, frames, "S15", cure)
     rows = list(zip(*run.of("draw").values(), strict=False))
     begins = [(audit.of("backward") or [{"at": 0}])[0]["at"] for audit in run.audits.values()]
-    for place in dict.fromkeys((row[0]["of"], row[0]["frames"][0]) for row in rows):
-        here = [row for row in rows if (row[0]["of"], row[0]["frames"][0]) == place]
+    for call_site in dict.fromkeys((row[0]["of"], row[0]["frames"][0]) for row in rows):
+        here = [row for row in rows if (row[0]["of"], row[0]["frames"][0]) == call_site]
         loop = [row for row in here if row[0]["at"] > begins[0]]
         drawn = drawn or bool(loop)
         if len(loop) < 2 or any(len({(event["of"], event["state"]) for event in row}) > 1 for row in here):
@@ -183,9 +183,9 @@ def draws(run: AuditedRun) -> Finding:
         frames = here[0][0]["frames"]
         line = source_lines.text_at(frames[0].file, frames[0].line)
         if here[0][0]["many"] or AUGMENTS.search(" ".join([line, *(frame.function for frame in frames)])):
-            text = f"{place[0]} gives the same numbers on all ranks, in each of {len(here)} calls"
+            text = f"{call_site[0]} gives the same numbers on all ranks, in each of {len(here)} calls"
             return Finding("draws", "wrong", text, frames, "S15", cure)
-        unclear = f"{place[0]} gives the same numbers on all ranks; whether that is meant is not known"
+        unclear = f"{call_site[0]} gives the same numbers on all ranks; whether that is meant is not known"
     if unclear or not drawn:
         return Finding("draws", "unknown", unclear or "no random numbers were drawn for samples, as far as is seen")
     return Finding("draws", "ok", "the ranks draw different numbers for their samples")
@@ -198,14 +198,14 @@ def _training_calls(run: AuditedRun) -> list[list[dict]]:
 def _same_inputs(run: AuditedRun):
     """The frames of the call; None if a batch differed, was constant, or could not be compared."""
     rows = list(zip(*_training_calls(run), strict=False))
-    if not rows or any(one["inputs"] is None or one["constant"] for row in rows for one in row):
+    if not rows or any(call["inputs"] is None or call["constant"] for row in rows for call in row):
         return None
-    same = all(len({one["inputs"] for one in row}) == 1 for row in rows)
+    same = all(len({call["inputs"] for call in row}) == 1 for row in rows)
     return rows[0][0]["frames"] if same else None
 
 
 def reshuffled(run: AuditedRun) -> Finding:
-    found = False
+    compared = False
     for epochs in _epochs(run, trains=True).values():
         orders = [ranks for _, ranks in sorted(epochs.items())]
         if len(orders) < 2 or not next(iter(orders[0].values()))["shuffles"]:
@@ -214,14 +214,14 @@ def reshuffled(run: AuditedRun) -> Finding:
         lengths = [min(len(a), len(b)) for a, b in pairs]
         if min(lengths) < FEW:
             continue
-        found = True
+        compared = True
         if all(a[:n] == b[:n] for (a, b), n in zip(pairs, lengths, strict=True)):
-            one = next(iter(orders[0].values()))
-            cure = "Call sampler.set_epoch(epoch) before each epoch." if one["distributed"] else "Seed only once."
+            epoch = next(iter(orders[0].values()))
+            cure = "Call sampler.set_epoch(epoch) before each epoch." if epoch["distributed"] else "Seed only once."
             return Finding(
-                "reshuffled", "wrong", "the second epoch has the order of the first", one["frames"], "S1", cure
+                "reshuffled", "wrong", "the second epoch has the order of the first", epoch["frames"], "S1", cure
             )
-    if found:
+    if compared:
         return Finding("reshuffled", "ok", "the second epoch had another order than the first")
     return Finding("reshuffled", "unknown", "no DataLoader that shuffles was read for two epochs")
 
@@ -229,12 +229,12 @@ def reshuffled(run: AuditedRun) -> Finding:
 def dropout(run: AuditedRun) -> Finding:
     calls = list(zip(*run.of("dropout").values(), strict=False))
     if not calls:
-        unseen = any(one["drops"] for found in _training_calls(run) for one in found)
+        unseen = any(call["drops"] for rank_calls in _training_calls(run) for call in rank_calls)
         text = "the model has dropout, which was not seen (compiled?)" if unseen else "no dropout was seen"
         return Finding("dropout", "unknown", text)
     if not run.data_parallel:
         return Finding("dropout", "unknown", ALONE)
-    same = [len({(one["state"], tuple(one["shape"])) for one in row}) == 1 for row in calls]
+    same = [len({(draw["state"], tuple(draw["shape"])) for draw in row}) == 1 for row in calls]
     if not all(same):
         return Finding("dropout", "ok", "the ranks draw from different states of their generators")
     return Finding(

@@ -84,7 +84,7 @@ def _rates(audit: Audit, number: int) -> list[float]:
 
 
 def _gradient(run: AuditedRun) -> float | None:
-    """What an update uses, as a factor of the mean over the samples of all ranks."""
+    """The gradient that an update uses, as a factor of the mean over the samples of all ranks."""
     [*all_] = updates(run)
     factors = [fate for optimizer, rows in all_ for fates in _fates(optimizer, rows).values() for fate in fates]
     factors = [factor for factor in factors if factor != "local"]

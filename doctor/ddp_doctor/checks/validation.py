@@ -20,15 +20,16 @@ def validation(run: AuditedRun) -> Finding:
     undecided = ""
     for ranks in epochs:
         each = list(ranks.values())
-        distributed = all(one["distributed"] for one in each)  # else an index does not name a sample: data was split
-        read = [one["indices"] if distributed else one["rows"] for one in each]
-        if not all(read) or not all(one["whole"] for one in each):
+        # Without a DistributedSampler an index does not name a sample: the data was split.
+        distributed = all(epoch["distributed"] for epoch in each)
+        read = [epoch["indices"] if distributed else epoch["rows"] for epoch in each]
+        if not all(read) or not all(epoch["whole"] for epoch in each):
             undecided = "not read to the end, or nothing that can be compared"
             continue
-        kinds = [set(one) for one in read]
+        kinds = [set(samples) for samples in read]
         twice = sum(map(len, kinds)) - len(set.union(*kinds))
-        twice += sum(len(one) - len(kind) for one, kind in zip(read, kinds, strict=True)) if distributed else 0
-        if not twice or all(one == kinds[0] for one in kinds):
+        twice += sum(len(samples) - len(kind) for samples, kind in zip(read, kinds, strict=True)) if distributed else 0
+        if not twice or all(kind == kinds[0] for kind in kinds):
             continue  # every rank evaluates all, which is exact
         if not distributed:
             undecided = f"{twice} samples are read on more than one rank, by a sampler that is not torch's"
@@ -49,10 +50,10 @@ def validation(run: AuditedRun) -> Finding:
 
 def _collectives_after(run: AuditedRun, ranks, word: str = "") -> bool:
     """Was there one on any rank after the first batch of this validation, and before the next training step?"""
-    for rank, one in ranks.items():
+    for rank, epoch in ranks.items():
         audit = run.audits[rank]
-        end = min((each["at"] for each in audit.of("backward") if each["at"] > one["end"]), default=float("inf"))
-        if any(word in each["name"] for each in audit.between(one["at"], end, "collective")):
+        end = min((each["at"] for each in audit.of("backward") if each["at"] > epoch["end"]), default=float("inf"))
+        if any(word in each["name"] for each in audit.between(epoch["at"], end, "collective")):
             return True
     return False
 
@@ -181,25 +182,25 @@ def _is(text: str, value: float) -> bool:
 def _own_metric(run: AuditedRun, epoch):
     """(print event, number) of what rank 0 made of the values that it read in this validation alone."""
     audit = run.audits[0]
-    end = min((one["at"] for one in audit.of("backward") if one["at"] > epoch["end"]), default=float("inf"))
-    items = [one["value"] for one in audit.between(epoch["at"], end, "item") if not one["gradients"]]
+    end = min((event["at"] for event in audit.of("backward") if event["at"] > epoch["end"]), default=float("inf"))
+    items = [event["value"] for event in audit.between(epoch["at"], end, "item") if not event["gradients"]]
     if not items:
         return None
     counts = {1, len(items), len(epoch["indices"]) or 1, len(epoch["rows"] or [0])}
     values = [
         100**percent * total / count for total in (items[-1], sum(items)) for count in counts for percent in (0, 1)
     ]
-    for one in audit.between(epoch["end"], end, "print"):
-        for number in one["numbers"]:
-            if any(_is(number, value) for value in values) and not _others_print(run, one):
-                return one, number
+    for printed in audit.between(epoch["end"], end, "print"):
+        for number in printed["numbers"]:
+            if any(_is(number, value) for value in values) and not _others_print(run, printed):
+                return printed, number
     return None
 
 
 def _others_print(run: AuditedRun, printed) -> bool:
     lines = {(frame.file, frame.line) for frame in printed["frames"][:1]}
-    others = [one for rank, found in run.of("print").items() if rank != 0 for one in found]
-    return any((one["frames"][0].file, one["frames"][0].line) in lines for one in others if one["frames"])
+    others = [event for rank, events in run.of("print").items() if rank != 0 for event in events]
+    return any((event["frames"][0].file, event["frames"][0].line) in lines for event in others if event["frames"])
 
 
 def _own_loss(run: AuditedRun) -> Finding | None:
