@@ -135,7 +135,7 @@ def _lines(finding: Finding) -> list[str]:
 
 def _from(frames) -> str:
     callers = [frame for frame in frames[1:] if frame.function != frames[0].function]
-    return f" (called from {words.place(callers[0])})" if callers else ""
+    return f" (called from {words.location(callers[0])})" if callers else ""
 
 
 def as_json(checked: Checked) -> dict:

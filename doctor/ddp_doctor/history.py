@@ -86,7 +86,7 @@ def own_frames(stack) -> tuple[Frame, ...]:
 
 @dataclass(frozen=True)
 class History:
-    """What one rank has started: by group, in order; `newest` of all groups.
+    """The collectives that one rank has started: by group, in order; `newest` of all groups.
 
     groups   group -> its ranks, as far as the dump says so
     whole    whether it goes back to the first collective; the recorder keeps the newest 2,000 entries
@@ -135,32 +135,32 @@ def read(path: str | os.PathLike) -> History:
 
 def parse(dump: dict) -> History:
     """A dump that is already a dictionary."""
-    found: dict[str, list[Collective]] = {}
+    collectives: dict[str, list[Collective]] = {}
     newest, first_record = None, None
     for entry in dump.get("entries", []):
         if first_record is None:
             first_record = entry["record_id"]
         if entry.get("is_p2p") or "coalesced" == _name(entry):
             continue
-        one = Collective(
+        collective = Collective(
             number=int(entry["collective_seq_id"]),
             group=str(entry["process_group"][0]),
             name=_name(entry),
-            sizes=tuple(tuple(int(size) for size in one) for one in entry.get("input_sizes", [])),
+            sizes=tuple(tuple(int(size) for size in sizes) for sizes in entry.get("input_sizes", [])),
             dtypes=tuple(entry.get("input_dtypes", [])),
             stack=tuple(
                 Frame(frame["filename"], int(frame["line"]), frame["name"]) for frame in entry.get("frames", [])
             ),
             time=int(entry.get("time_created_ns", 0)),
         )
-        found.setdefault(one.group, []).append(one)
-        newest = one
+        collectives.setdefault(collective.group, []).append(collective)
+        newest = collective
     groups = {
         str(config["name"]): tuple(json.loads(config["ranks"]))
         for config in dump.get("pg_config", {}).values()
         if config.get("name") and config.get("ranks")
     }
-    by_group = {group: tuple(ones) for group, ones in found.items()}
+    by_group = {group: tuple(started) for group, started in collectives.items()}
     return History(by_group, groups, newest, whole=not first_record)
 
 

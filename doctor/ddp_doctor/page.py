@@ -38,17 +38,17 @@ def as_json(job: Job, verdict: Verdict) -> dict:
             "line": frame and frame.line,
         },
         "ranks": {
-            str(rank): {
-                "pid": one.pid,
-                "state": one.state,
-                "exit_code": one.exit_code,
-                "last_collective": _last(one),
-                "stack": [[frame.file, frame.line, frame.function] for frame in one.stack],
-                "first_error": one.error
-                and {"text": one.error.text, "time": one.error.when, "symptom": one.error.symptom},
-                "notes": [*one.notes, *([one.stack_problem] if one.stack_problem else [])],
+            str(number): {
+                "pid": rank.pid,
+                "state": rank.state,
+                "exit_code": rank.exit_code,
+                "last_collective": _last(rank),
+                "stack": [[frame.file, frame.line, frame.function] for frame in rank.stack],
+                "first_error": rank.error
+                and {"text": rank.error.text, "time": rank.error.when, "symptom": rank.error.symptom},
+                "notes": [*rank.notes, *([rank.stack_problem] if rank.stack_problem else [])],
             }
-            for rank, one in job.ranks.items()
+            for number, rank in job.ranks.items()
         },
     }
 
@@ -70,12 +70,12 @@ def _how_it_ended(job: Job) -> str:
     return "The job goes on: the doctor only looked."
 
 
-def _rank(one: Rank, job: Job) -> list[str]:
-    lines = [f"rank {one.rank}: {_ending(one, job)}" + (f" (pid {one.pid})" if one.pid else "")]
-    last = one.history.newest
+def _rank(rank: Rank, job: Job) -> list[str]:
+    lines = [f"rank {rank.rank}: {_ending(rank, job)}" + (f" (pid {rank.pid})" if rank.pid else "")]
+    last = rank.history.newest
     if last is not None:
-        started, finished = one.progress.get(last.group, (0, 0))
-        open_ = one.running and finished < last.number <= started
+        started, finished = rank.progress.get(last.group, (0, 0))
+        open_ = rank.running and finished < last.number <= started
         group = "" if last.group == "0" else f" of group {last.group!r}"
         lines.append(
             f"  last collective   {words.collective(last)}{group}, {words.tensors(last)}, {words.at(last.own)}"
@@ -85,62 +85,62 @@ def _rank(one: Rank, job: Job) -> list[str]:
         lines.append("  last collective   not known from outside, without --debug-server")
     else:
         lines.append("  last collective   none was recorded")
-    label = "stands in" if one.running else "last seen in"
-    raised = one.error is not None and any(frame.is_own() for frame in one.error.stack)
-    for number, frame in enumerate(() if raised and not one.running else one.own[:DEEPEST]):
+    label = "stands in" if rank.running else "last seen in"
+    raised = rank.error is not None and any(frame.is_own() for frame in rank.error.stack)
+    for number, frame in enumerate(() if raised and not rank.running else rank.own[:DEEPEST]):
         lines.append(f"  {label if number == 0 else '  called from':<17} {words.code_at(frame)}, in {frame.function}")
-    if one.running and one.stack and not one.stack[0].is_own():
-        lines.append(f"  {'  and there in':<17} {one.stack[0].function}() at {words.place(one.stack[0])}")
-    if counters := _counters(one):
+    if rank.running and rank.stack and not rank.stack[0].is_own():
+        lines.append(f"  {'  and there in':<17} {rank.stack[0].function}() at {words.location(rank.stack[0])}")
+    if counters := _counters(rank):
         lines.append(f"  variables         {counters}")
-    if one.stack_problem:
-        lines.append(f"  note              {one.stack_problem}")
-    lines += [f"  note              {note}" for note in one.notes]
-    if one.error:
-        text = one.error.text.strip().splitlines()
-        when = time.strftime("%H:%M:%S", time.localtime(one.error.when)) if one.error.when else "time unknown"
-        what = " (a symptom: its peer was gone, or did not come)" if one.error.symptom else ""
+    if rank.stack_problem:
+        lines.append(f"  note              {rank.stack_problem}")
+    lines += [f"  note              {note}" for note in rank.notes]
+    if rank.error:
+        text = rank.error.text.strip().splitlines()
+        when = time.strftime("%H:%M:%S", time.localtime(rank.error.when)) if rank.error.when else "time unknown"
+        what = " (a symptom: its peer was gone, or did not come)" if rank.error.symptom else ""
         lines.append(f"  first error       {when}{what}: {text[0][:300] if text else ''}")
-        own = [frame for frame in one.error.stack if frame.is_own()]
+        own = [frame for frame in rank.error.stack if frame.is_own()]
         if own:
             lines.append(f"                    raised in {words.code_at(own[0])}")
-    elif any(line.strip() for line in one.last_lines):
-        lines.append(f"  last line printed {[line for line in one.last_lines if line.strip()][-1][:200]}")
+    elif any(line.strip() for line in rank.last_lines):
+        lines.append(f"  last line printed {[line for line in rank.last_lines if line.strip()][-1][:200]}")
     return lines
 
 
-def _counters(one: Rank) -> str:
+def _counters(rank: Rank) -> str:
     """Whole numbers among its variables, such as the step it is in; not those of a module, which py-spy leaves out."""
-    found = []
-    for frame in one.own[:2] if one.running else ():
-        for name, text in one.variables.items():
+    counters = []
+    for frame in rank.own[:2] if rank.running else ():
+        for name, text in rank.variables.items():
             function, _, variable = name.partition(".")
             if function == frame.function and text.lstrip("-").isdigit():
-                found.append(f"{variable} = {text}")
-    return ", ".join(found[:6])
+                counters.append(f"{variable} = {text}")
+    return ", ".join(counters[:6])
 
 
-def _ending(one: Rank, job: Job) -> str:
-    if one.running:
-        if one.waits_for_peers() and one.state != "stopped":
+def _ending(rank: Rank, job: Job) -> str:
+    if rank.running:
+        if rank.waits_for_peers() and rank.state != "stopped":
             return "waits for others"
-        if one.waits_for:
-            return f"waits for {one.waits_for}"
+        if rank.waits_for:
+            return f"waits for {rank.waits_for}"
         states = {"computing": "at work", "transferring": "transfers data", "waiting": "idle", "stopped": "stopped"}
-        return states[one.state]
-    if one.exit_code is None:
+        return states[rank.state]
+    if rank.exit_code is None:
         return "ended, how is not known"
-    if one.exit_code < 0:
-        name = signal.Signals(-one.exit_code).name
-        told = " by torchrun, after another rank" if -one.exit_code == signal.SIGTERM else ""
-        return f"ended by {name}{told}"
-    if job.ended in ("hang", "time", "interrupt") and one.exit_code:
+    if rank.exit_code < 0:
+        name = signal.Signals(-rank.exit_code).name
+        by_whom = " by torchrun, after another rank" if -rank.exit_code == signal.SIGTERM else ""
+        return f"ended by {name}{by_whom}"
+    if job.ended in ("hang", "time", "interrupt") and rank.exit_code:
         return "ended with an error"
-    return f"ended with exit code {one.exit_code}"
+    return f"ended with exit code {rank.exit_code}"
 
 
-def _last(one: Rank) -> dict | None:
-    last = one.history.newest
+def _last(rank: Rank) -> dict | None:
+    last = rank.history.newest
     if last is None:
         return None
     own = last.own

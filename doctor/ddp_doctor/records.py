@@ -13,89 +13,89 @@ from ddp_doctor.seen import Error, Rank
 
 
 def read(folder: Path, single: bool = False) -> dict[int, Rank]:
-    """By rank, of each the process that was started last. `state` is not in the records.
+    """{number: rank}; of several processes with one rank, the newest. The records do not say `state`.
 
-    Where processes have met that a job of one rank has started, those are the ranks.
+    Where a job of one rank has started processes that met in a group, those are the ranks.
     """
     own = ranks_by_pid(folder) if single else {}
-    found: dict[int, tuple[float, Rank]] = {}
+    newest: dict[int, tuple[float, Rank]] = {}
     for path in folder.glob("*.events"):
         events = _events(path)
         if not events or events[0]["event"] != "start":
             continue
-        one = _rank(path, events)
-        if own and one.pid not in own:
+        rank = _rank(path, events)
+        if own and rank.pid not in own:
             continue  # it has started the ranks, or is one of their helpers
-        one.rank = own.get(one.pid, one.rank)
-        if one.rank not in found or found[one.rank][0] < events[0]["time"]:
-            found[one.rank] = (events[0]["time"], one)
-    return {rank: found[rank][1] for rank in sorted(found)}
+        rank.rank = own.get(rank.pid, rank.rank)
+        if rank.rank not in newest or newest[rank.rank][0] < events[0]["time"]:
+            newest[rank.rank] = (events[0]["time"], rank)
+    return {number: newest[number][1] for number in sorted(newest)}
 
 
 def ranks_by_pid(folder: Path) -> dict[int, int]:
-    """Process -> rank, of those that have met in a group of several; {} where torchrun's variables tell the ranks."""
-    found = {}
+    """{process: rank} of those in a group of several; {} where only torchrun's variables name the ranks."""
+    ranks = {}
     for path in folder.glob("*.events"):
         for event in _events(path):
             if event["event"] == "group" and event["world_size"] > 1:
-                found[int(path.stem)] = event["rank"]
-    return found
+                ranks[int(path.stem)] = event["rank"]
+    return ranks
 
 
 def progress(folder: Path) -> dict[str, object]:
-    """What tells whether anything moves: {file: progress of its rank}, cheap to read."""
-    found = {}
+    """{status file: progress of its rank}: cheap to read, and changes as long as a rank moves."""
+    by_file = {}
     for path in folder.glob("*.status"):
         try:
-            found[path.name] = json.loads(path.read_text())["progress"]
+            by_file[path.name] = json.loads(path.read_text())["progress"]
         except (OSError, ValueError):
             continue  # replaced just now
-    return found
+    return by_file
 
 
 def _events(path: Path) -> list[dict]:
-    found = []
+    events = []
     for line in path.read_text().splitlines():
         try:
-            found.append(json.loads(line))
+            events.append(json.loads(line))
         except ValueError:
             break  # it died while writing
-    return found
+    return events
 
 
 def _rank(path: Path, events: list[dict]) -> Rank:
-    one = Rank(rank=events[0]["rank"], pid=events[0]["pid"])
+    rank = Rank(rank=events[0]["rank"], pid=events[0]["pid"])
     try:
         status = json.loads(path.with_suffix(".status").read_text())
-        one.stack = _frames(status["stack"])
-        one.progress = {group: tuple(numbers) for group, numbers in status["progress"].items()}
-        one.handled = _error(status["handled"], status["time"]) if status["handled"] else None
+        rank.stack = _frames(status["stack"])
+        rank.progress = {group: tuple(numbers) for group, numbers in status["progress"].items()}
+        rank.handled = _error(status["handled"], status["time"]) if status["handled"] else None
     except (OSError, ValueError):
         pass  # it never came that far
     try:
-        one.history = history.read(path.with_suffix(".history"))
+        rank.history = history.read(path.with_suffix(".history"))
     except (OSError, InputError):
         pass
-    one.recorded = True
+    rank.recorded = True
     for call in sorted(_calls(path.with_suffix(".calls")), key=lambda each: each.time):
-        one.history = history.with_call(one.history, call)
+        rank.history = history.with_call(rank.history, call)
     for event in events:
-        if event["event"] in ("exception", "exception in a thread") and one.error is None:
-            one.error = _error(event, event["time"], uncaught=event["event"] == "exception")
+        if event["event"] in ("exception", "exception in a thread") and rank.error is None:
+            rank.error = _error(event, event["time"], uncaught=event["event"] == "exception")
         elif event["event"] == "group":
-            one.group_size, one.group_destroyed = event["world_size"], False
+            rank.group_size, rank.group_destroyed = event["world_size"], False
         elif event["event"] == "group destroyed":
-            one.group_destroyed = True
+            rank.group_destroyed = True
         elif event["event"] in ("sys.exit", "os._exit"):
             status = event["status"].strip("'\"")
             stack = _frames(event["stack"])
             if any(frame.is_own() for frame in stack):  # else multiprocessing ends its process so
-                one.left = (f"{event['event']}({status if status != 'None' else ''})", stack)
-            one.exit_code = int(status) if status.isdigit() else int(status != "None")
+                rank.left = (f"{event['event']}({status if status != 'None' else ''})", stack)
+            rank.exit_code = int(status) if status.isdigit() else int(status != "None")
         elif event["event"] == "recorder failed":
-            one.notes.append(f"the recorder inside this rank gave up: {event['text']}")
-    one.fatal = _fatal_stack(path.with_suffix(".fatal"), events[0]["main_thread"])
-    return one
+            rank.notes.append(f"the recorder inside this rank gave up: {event['text']}")
+    rank.fatal = _fatal_stack(path.with_suffix(".fatal"), events[0]["main_thread"])
+    return rank
 
 
 def _calls(path: Path) -> list[Collective]:

@@ -157,9 +157,9 @@ class Watch:
             self.used.popleft()
         begin, earlier = self.used[0]
         for rank, used in self.used[-1][1].items():
-            before = earlier.get(rank, used)
+            former = earlier.get(rank, used)
             self.busy[rank] = (
-                used.cpu - before.cpu > movement.BUSY * (now - begin) or used.transferred > before.transferred
+                used.cpu - former.cpu > movement.BUSY * (now - begin) or used.transferred > former.transferred
             )
         if not self.processes or self.quiet() < self.idle or now < self.next_stacks:
             return False
@@ -190,34 +190,34 @@ class Watch:
 
     def _look_at_all(self, ended: str) -> None:
         """Every rank with its state and its stack as it stands now."""
-        found = records.read(self.folder, self.world_size == 1)
+        by_number = records.read(self.folder, self.world_size == 1)
         then, earlier = self.used[0] if self.used else (time.monotonic(), {})
         latest = self.used[-1][1] if self.used else {}
         for number, process in self.processes.items():
-            rank = found.setdefault(number, Rank(number, process.pid))
+            rank = by_number.setdefault(number, Rank(number, process.pid))
             used = [usage.get(number, movement.Usage()) for usage in (latest, earlier)]
             rank.state = movement.state_of(process, *used, self.used[-1][0] - then if self.used else 1.0)
             ranks.look(rank, process)
-        for number, rank in found.items():
+        for number, rank in by_number.items():
             rank.last_lines = self.output.run.lines.get(number, [])[-3:]
             rank.error = rank.error or _printed_error(number, self.output) or rank.handled
             if rank.state == "ended":
                 rank.exit_code = 0 if rank.error is None else 1  # torchrun ends the others when a rank fails
-        world_size = max([self.world_size, *(rank.group_size for rank in found.values())])
-        self.job = Job(dict(sorted(found.items())), world_size, ended, quiet=self.quiet())
+        world_size = max([self.world_size, *(rank.group_size for rank in by_number.values())])
+        self.job = Job(dict(sorted(by_number.items())), world_size, ended, quiet=self.quiet())
 
     def _stands_still(self) -> bool:
-        found = self.job.ranks.values()
-        waits = [rank for rank in found if rank.waits_for_peers()]
-        at_work = [rank for rank in found if rank.works()]
-        if at_work or all(rank.state == "ended" for rank in found):
+        all_ranks = self.job.ranks.values()
+        waits = [rank for rank in all_ranks if rank.waits_for_peers()]
+        at_work = [rank for rank in all_ranks if rank.works()]
+        if at_work or all(rank.state == "ended" for rank in all_ranks):
             if at_work and self.quiet() > self.next_notice and any(rank.met for rank in waits):
                 self.next_notice = 2 * self.quiet()
                 print(f"doctor: {while_it_works(waits[0], at_work[0], self.quiet())}", flush=True)
             return False
-        if any(NAP < (rank.sleeps or 0.0) <= LONG_SLEEP for rank in found):
+        if any(NAP < (rank.sleeps or 0.0) <= LONG_SLEEP for rank in all_ranks):
             return False
-        naps = [rank for rank in found if rank.running and rank.stack]
+        naps = [rank for rank in all_ranks if rank.running and rank.stack]
         naps = [rank for rank in naps if "sleep(" in source_lines.text_at(rank.stack[0].file, rank.stack[0].line)]
         naps = [rank for rank in naps if (rank.sleeps or 0.0) <= NAP]
         self.ends_of_naps |= {round(time.monotonic() + rank.sleeps, 1) for rank in naps if rank.sleeps}
@@ -228,10 +228,10 @@ class Watch:
         self.processes = {rank: process for rank, process in self.processes.items() if _lives(process)}
         if now >= self.next_search and (len(self.processes) < self.world_size or self.world_size == 1):
             self.next_search = now + 1
-            found = tagged(self.tag)
-            self.processes |= ranks.by_environment(found)
+            processes = tagged(self.tag)
+            self.processes |= ranks.by_environment(processes)
             if self.world_size == 1 and (own := records.ranks_by_pid(self.folder)):  # the script has started its ranks
-                self.processes = {own[process.pid]: process for process in found if process.pid in own}
+                self.processes = {own[process.pid]: process for process in processes if process.pid in own}
             self.ports = movement.store_ports(self.processes.values())
 
 
@@ -243,7 +243,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _printed_error(rank: int, output: RankOutput) -> Error | None:
-    """What a rank's last traceback says, with the time at which it was seen."""
+    """The error of a rank's last traceback, with the time at which it was printed."""
     if rank not in output.first_traceback:
         return None
     lines = without_prefixes(output.errors.get(rank, []))
@@ -256,27 +256,27 @@ def _printed_stack(lines: list[str], text: str) -> tuple[Frame, ...]:
     """The frames above the line of a traceback that begins `text`, innermost first."""
     end = next((i for i, line in enumerate(lines) if line == text.partition("\n")[0]), 0)
     begin = max((i for i in range(end) if lines[i] == HEADER), default=end)
-    found = [re.match(r'  File "(.*)", line (\d+), in (.*)', line) for line in lines[begin:end]]
-    return tuple(Frame(one[1], int(one[2]), one[3]) for one in reversed(found) if one)
+    matches = [re.match(r'  File "(.*)", line (\d+), in (.*)', line) for line in lines[begin:end]]
+    return tuple(Frame(match[1], int(match[2]), match[3]) for match in reversed(matches) if match)
 
 
-def _after_the_end(run: Run, output: RankOutput, found: dict[int, Rank], nproc: int) -> Job:
+def _after_the_end(run: Run, output: RankOutput, by_number: dict[int, Rank], nproc: int) -> Job:
     codes, failure = first_failure(run.exit_code, run.launcher_lines, run.lines, output.errors, output.first_traceback)
-    started_itself = nproc == 1 and any(rank.group_size > 1 for rank in found.values())
-    for rank in () if started_itself else run.lines:  # else torchrun knows the process alone that started them
-        one = found.setdefault(rank, Rank(rank))
-        one.exit_code = codes.get(rank)
-        if (one.exit_code or 0) < 0:
-            one.stack = one.fatal or one.stack
-        one.last_lines = run.lines[rank][-3:]
-        one.error = one.error or _printed_error(rank, output)
-        if one.error is None and one.exit_code not in (0, None):
+    started_itself = nproc == 1 and any(rank.group_size > 1 for rank in by_number.values())
+    for number in () if started_itself else run.lines:  # else torchrun knows the process alone that started them
+        rank = by_number.setdefault(number, Rank(number))
+        rank.exit_code = codes.get(number)
+        if (rank.exit_code or 0) < 0:
+            rank.stack = rank.fatal or rank.stack
+        rank.last_lines = run.lines[number][-3:]
+        rank.error = rank.error or _printed_error(number, output)
+        if rank.error is None and rank.exit_code not in (0, None):
             # A C++ error has no traceback; a rank that was killed has none either, whatever it printed before.
-            text = first_error(without_prefixes(output.errors.get(rank, [])))
+            text = first_error(without_prefixes(output.errors.get(number, [])))
             if "terminate called after" in text:
-                one.error = Error(text, None, is_symptom(text))
-    world_size = max([nproc, *(rank.group_size for rank in found.values())])
-    job = Job(found, world_size, "failed" if failure else "well", run.exit_code, run.seconds)
+                rank.error = Error(text, None, is_symptom(text))
+    world_size = max([nproc, *(rank.group_size for rank in by_number.values())])
+    job = Job(by_number, world_size, "failed" if failure else "well", run.exit_code, run.seconds)
     job.launcher_text = "\n".join(run.launcher_lines)
     if failure:
         job.first, job.first_text = failure.rank, failure.text

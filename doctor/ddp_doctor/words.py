@@ -9,33 +9,35 @@ from ddp_doctor.history import DTYPES, LIBRARIES, Collective, Frame
 
 def ranks(which) -> str:
     """rank 1; ranks 1 and 2; ranks 0, 1 and 2."""
-    names = [str(one) for one in sorted(which)]
+    names = [str(number) for number in sorted(which)]
     if len(names) == 1:
         return f"rank {names[0]}"
     return f"ranks {', '.join(names[:-1])} and {names[-1]}"
 
 
-def verb(which, one: str, several: str) -> str:
-    return one if len(list(which)) == 1 else several
+def verb(which, singular: str, plural: str) -> str:
+    return singular if len(list(which)) == 1 else plural
 
 
-def collective(one: Collective) -> str:
+def collective(started: Collective) -> str:
     """all-reduce 5"""
-    return f"{one.name.replace('_', '-')} {one.number}"
+    return f"{started.name.replace('_', '-')} {started.number}"
 
 
-def tensors(one: Collective) -> str:
+def tensors(collective: Collective) -> str:
     """[4] float32; of more than two tensors their number."""
-    if not one.sizes:
+    if not collective.sizes:
         return "no tensor"
-    names = [DTYPES.get(dtype, dtype) for dtype in one.dtypes] or [""]
-    if len(one.sizes) > 2:
-        return f"{len(one.sizes)} tensors of {names[0]}"
-    parts = [f"{list(sizes)} {name}" for sizes, name in zip(one.sizes, names * len(one.sizes), strict=False)]
+    names = [DTYPES.get(dtype, dtype) for dtype in collective.dtypes] or [""]
+    if len(collective.sizes) > 2:
+        return f"{len(collective.sizes)} tensors of {names[0]}"
+    parts = [
+        f"{list(sizes)} {name}" for sizes, name in zip(collective.sizes, names * len(collective.sizes), strict=False)
+    ]
     return " and ".join(parts).strip()
 
 
-def place(frame: Frame) -> str:
+def location(frame: Frame) -> str:
     """train.py:41, the path as short as it can be found from here; of a library torch/autograd/graph.py:979."""
     installed = re.search(r"/(?:site|dist)-packages/(.+)", frame.file)
     if installed:
@@ -51,18 +53,18 @@ def at(frames) -> str:
     """at train.py:41 (called from line 90); "at an unknown line" where no stack is known."""
     if not frames:
         return "at an unknown line"
-    text = f"at {place(frames[0])}"
+    text = f"at {location(frames[0])}"
     callers = [frame for frame in frames[1:] if frame.function != frames[0].function]
     if not callers:
         return text
-    from_where = f"line {callers[0].line}" if callers[0].file == frames[0].file else place(callers[0])
+    from_where = f"line {callers[0].line}" if callers[0].file == frames[0].file else location(callers[0])
     return f"{text} (called from {from_where})"
 
 
 def code_at(frame: Frame) -> str:
     """`loss.backward()` at train.py:41"""
     text = source_lines.text_at(frame.file, frame.line)
-    return f"`{text}` at {place(frame)}" if text else f"{frame.function}() at {place(frame)}"
+    return f"`{text}` at {location(frame)}" if text else f"{frame.function}() at {location(frame)}"
 
 
 def sleep(seconds: float | None) -> str:
@@ -72,5 +74,5 @@ def sleep(seconds: float | None) -> str:
 
 def condition(frames) -> str:
     """ " under `if rank == 0`", with its blank before; "" if there is none."""
-    found = source_lines.decisive(frames)
-    return f" {found}" if found else ""
+    text = source_lines.decisive(frames)
+    return f" {text}" if text else ""

@@ -127,7 +127,7 @@ def row(one: Case) -> tuple[str, str]:
     problems = wrong(one, found)
     judged = "right" if not problems else f"WRONG: {'; '.join(problems)}"
     said = [
-        f"{each.title}: {each.text}, at {words.place(each.frames[0]) if each.frames else 'no line'}"
+        f"{each.title}: {each.text}, at {words.location(each.frames[0]) if each.frames else 'no line'}"
         for each in found
         if each.check == one.check
     ]

@@ -136,9 +136,9 @@ def test_a_rank_that_computes_for_long_is_named_but_not_accused():
 
 def test_a_place_in_a_library_is_said_without_the_folder_that_it_is_installed_in():
     linear = Frame("/x/site-packages/torch/nn/modules/linear.py", 134, "forward")
-    assert words.place(linear) == "torch/nn/modules/linear.py:134"
-    assert words.place(Frame(threading.__file__, 629, "wait")) == "threading.py:629"
-    assert words.place(Frame("/somewhere/else/train.py", 4, "main")) == "/somewhere/else/train.py:4"
+    assert words.location(linear) == "torch/nn/modules/linear.py:134"
+    assert words.location(Frame(threading.__file__, 629, "wait")) == "threading.py:629"
+    assert words.location(Frame("/somewhere/else/train.py", 4, "main")) == "/somewhere/else/train.py:4"
 
 
 def test_of_a_rank_that_raised_the_call_is_the_one_that_its_error_came_from():
