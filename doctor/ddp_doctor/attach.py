@@ -6,7 +6,7 @@ import psutil
 
 from ddp_doctor import debug_server, movement, ranks
 from ddp_doctor.errors import InputError
-from ddp_doctor.seen import Job, Rank
+from ddp_doctor.job import Job, Rank
 
 LISTEN = 2.0  # seconds over which CPU time and bytes are counted
 

@@ -5,8 +5,8 @@ import io
 import shlex
 
 from ddp_doctor.diagnosis import diagnose
+from ddp_doctor.job import Job
 from ddp_doctor.page import page
-from ddp_doctor.seen import Job
 from ddp_doctor.verdict import Verdict
 from ddp_doctor.watch import run_and_watch
 

@@ -11,9 +11,9 @@ from ddp_doctor.checks.finding import CATALOGUE, Finding
 from ddp_doctor.checks.replicas import updates
 from ddp_doctor.checks.resume import loads, resume
 from ddp_doctor.diagnosis import diagnose
+from ddp_doctor.job import Job
 from ddp_doctor.launch.cores import usable_cores
 from ddp_doctor.page import page
-from ddp_doctor.seen import Job
 from ddp_doctor.set_back import bring_back, moment, put_aside, set_back, take_copies
 from ddp_doctor.watch import run_and_watch
 

@@ -17,9 +17,9 @@ from ddp_doctor.explain import as_json as explain_json
 from ddp_doctor.explain import explain_logs, log_files
 from ddp_doctor.explain import page as explain_page
 from ddp_doctor.explain.log_lines import Log
+from ddp_doctor.job import Job
 from ddp_doctor.launch.cores import default_processes
 from ddp_doctor.page import as_json, page
-from ddp_doctor.seen import Job
 from ddp_doctor.watch import run_and_watch
 
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # without one there is no need to import torch for a second

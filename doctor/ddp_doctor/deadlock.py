@@ -2,7 +2,7 @@
 
 from ddp_doctor.alignment import SAME_SIZE_EVERYWHERE
 from ddp_doctor.history import Collective
-from ddp_doctor.seen import Job, Rank
+from ddp_doctor.job import Job, Rank
 
 
 def cannot_end(job: Job) -> bool:

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 from ddp_doctor.errors import InputError
 from ddp_doctor.history import parse
-from ddp_doctor.seen import Rank
+from ddp_doctor.job import Rank
 
 # A job may have groups of several backends. In torch 2.15 "nccl" is nccl2; earlier its page is the first one again.
 PAGES = ("fr_trace_json", "fr_trace_json?backend=nccl2", "fr_trace_nccl_json")

@@ -5,8 +5,8 @@ symptom, any other is a cause.
 """
 
 from ddp_doctor.ended import after_the_end, by_error
+from ddp_doctor.job import Job, Rank
 from ddp_doctor.parted import parted
-from ddp_doctor.seen import Job, Rank
 from ddp_doctor.still import never_met, nobody_works, stopped, waits_for_another
 from ddp_doctor.verdict import Verdict, stands
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from ddp_doctor import words
 from ddp_doctor.history import Collective, History, with_call
+from ddp_doctor.job import Job, Rank
 from ddp_doctor.launch.first_failure import STOPPED
 from ddp_doctor.parted import parted
-from ddp_doctor.seen import Job, Rank
 from ddp_doctor.still import roots_differ
 from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, last_line, only_lost_contact, shortened, stands
 

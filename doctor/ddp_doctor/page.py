@@ -5,7 +5,7 @@ import time
 
 from ddp_doctor import words
 from ddp_doctor.diagnosis import Verdict
-from ddp_doctor.seen import Job, Rank
+from ddp_doctor.job import Job, Rank
 
 DEEPEST = 6  # own frames of a stack on the page
 

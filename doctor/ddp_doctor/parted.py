@@ -3,7 +3,7 @@
 from ddp_doctor import source_lines, words
 from ddp_doctor.alignment import Difference, differences
 from ddp_doctor.history import History
-from ddp_doctor.seen import Job
+from ddp_doctor.job import Job
 from ddp_doctor.verdict import CURES, Verdict, cure_for, in_group, innermost, stands
 
 

@@ -3,7 +3,7 @@
 import psutil
 
 from ddp_doctor import movement, stacks
-from ddp_doctor.seen import Rank
+from ddp_doctor.job import Rank
 
 
 def by_environment(processes) -> dict[int, psutil.Process]:

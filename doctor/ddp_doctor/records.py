@@ -7,9 +7,9 @@ from pathlib import Path
 from ddp_doctor import history
 from ddp_doctor.errors import InputError
 from ddp_doctor.history import DTYPES, Collective, Frame
+from ddp_doctor.job import Error, Rank
 from ddp_doctor.launch.first_failure import is_symptom
 from ddp_doctor.recorder import SLOT
-from ddp_doctor.seen import Error, Rank
 
 
 def read(folder: Path, single: bool = False) -> dict[int, Rank]:

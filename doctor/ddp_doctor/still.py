@@ -1,7 +1,7 @@
 """Why a job stands still, where the ranks' collectives do not tell it: who is stopped, absent, or waits for whom."""
 
 from ddp_doctor import source_lines, words
-from ddp_doctor.seen import Job, Rank
+from ddp_doctor.job import Job, Rank
 from ddp_doctor.verdict import CURES, Verdict, innermost, stands, waiting_elsewhere
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ddp_doctor import source_lines, words
 from ddp_doctor.alignment import Difference
 from ddp_doctor.history import Frame
-from ddp_doctor.seen import Job, Rank
+from ddp_doctor.job import Job, Rank
 
 CURES = {
     "missing": "Every rank must start the same collectives in the same order: take it out of what only some ranks do.",

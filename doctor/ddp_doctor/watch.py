@@ -20,11 +20,11 @@ from ddp_doctor.deadlock import cannot_end
 from ddp_doctor.diagnosis import diagnose, while_it_works
 from ddp_doctor.errors import InputError
 from ddp_doctor.history import Frame
+from ddp_doctor.job import Error, Job, Rank
 from ddp_doctor.launch.first_failure import HEADER, first_error, first_failure, is_symptom, without_prefixes
 from ddp_doctor.launch.rank_output import RankOutput
 from ddp_doctor.launch.supervise import RUN_VARIABLE, tagged
 from ddp_doctor.launch.supervised import Run, supervised, supervised_environment
-from ddp_doctor.seen import Error, Job, Rank
 
 INSIDE = Path(__file__).with_name("inside")  # the folder with sitecustomize.py
 LOOK = 0.5  # seconds between two looks at the processes

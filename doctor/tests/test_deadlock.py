@@ -3,7 +3,7 @@
 import pytest
 from ddp_doctor.deadlock import cannot_end
 from ddp_doctor.history import Collective, Frame, History
-from ddp_doctor.seen import Error, Job, Rank
+from ddp_doctor.job import Error, Job, Rank
 
 TORCH = Frame("/x/site-packages/torch/distributed/distributed_c10d.py", 1, "all_reduce")
 

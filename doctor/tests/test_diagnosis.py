@@ -6,8 +6,8 @@ import pytest
 from ddp_doctor import words
 from ddp_doctor.diagnosis import diagnose, while_it_works
 from ddp_doctor.history import Frame
+from ddp_doctor.job import Error, Job, Rank
 from ddp_doctor.page import as_json, page
-from ddp_doctor.seen import Error, Job, Rank
 
 pytestmark = pytest.mark.smoke
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed  # noqa: F401  the recorder looks whether the script has imported it
 from ddp_doctor import debug_server, history, recorder
-from ddp_doctor.seen import Rank
+from ddp_doctor.job import Rank
 
 EMPTY = {"entries": [], "pg_status": {}}
 
