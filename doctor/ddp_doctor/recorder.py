@@ -197,12 +197,12 @@ class Recorder:
 
     def read_progress(self):
         """{group: [last started, last finished]} of all process groups; {} as long as there is none."""
-        found = {}
+        progress = {}
         for dump in _dumps():
-            for name, one in pickle.loads(dump(False, False, False)).get("pg_status", {}).items():
-                numbers = [int(one["last_enqueued_collective"]), int(one["last_completed_collective"])]
-                found[str(name)] = max(found.get(str(name), numbers), numbers)
-        return found
+            for name, status in pickle.loads(dump(False, False, False)).get("pg_status", {}).items():
+                numbers = [int(status["last_enqueued_collective"]), int(status["last_completed_collective"])]
+                progress[str(name)] = max(progress.get(str(name), numbers), numbers)
+        return progress
 
     def write_history(self):
         with _inductor_unloaded():
@@ -335,11 +335,11 @@ def _handled(thread):
 
 def _stack(frame):
     """[[file, line, function], ...] from the innermost frame out."""
-    found = []
-    while frame is not None and len(found) < DEEPEST:
-        found.append([frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name])
+    frames = []
+    while frame is not None and len(frames) < DEEPEST:
+        frames.append([frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name])
         frame = frame.f_back
-    return found
+    return frames
 
 
 def _note_exits():

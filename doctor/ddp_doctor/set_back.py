@@ -8,14 +8,14 @@ from ddp_doctor.audited import AuditedRun
 
 
 def take_copies(audits: Path, into: Path) -> None:
-    """Of the files that each rank kept (audit/kept.py); the folder of its audit is about to be removed."""
+    """Moves the files that each rank kept (audit/kept.py), before the folder of its audit is removed."""
     for folder in audits.glob("*.kept"):
         shutil.move(folder, into / folder.name)
 
 
 def moment(run: AuditedRun) -> int | None:
-    """After how many updates the files were kept; None if they were not, or not by all at the same one."""
-    updates = {one["updates"] for found in run.of("kept").values() for one in found}
+    """The number of updates after which the files were kept; None unless every rank kept them at the same one."""
+    updates = {event["updates"] for events in run.of("kept").values() for event in events}
     return updates.pop() if len(updates) == 1 and run.whole else None
 
 

@@ -18,8 +18,8 @@ LONGEST = 20  # seconds for py-spy
 
 def py_spy() -> str | None:
     """The program that came with this Python, else the one on the PATH."""
-    beside = [Path(sys.executable).with_name("py-spy"), Path(sysconfig.get_path("scripts"), "py-spy")]
-    return next((str(path) for path in beside if path.exists()), shutil.which("py-spy"))
+    candidates = [Path(sys.executable).with_name("py-spy"), Path(sysconfig.get_path("scripts"), "py-spy")]
+    return next((str(path) for path in candidates if path.exists()), shutil.which("py-spy"))
 
 
 def stack_of(
@@ -50,8 +50,8 @@ def stack_of(
     for frame in main["frames"]:
         function = frame["name"].rpartition(".")[2]  # newer versions say Class.function
         frames.append(Frame(frame["filename"], int(frame["line"]), function))
-        for one in frame.get("locals") or ():
-            variables.setdefault(f"{function}.{one['name']}", str(one.get("repr")))
+        for variable in frame.get("locals") or ():
+            variables.setdefault(f"{function}.{variable['name']}", str(variable.get("repr")))
     return tuple(frames), variables, None
 
 

@@ -44,8 +44,8 @@ class _AfterTorch:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
-        spec = next((one for one in found if one is not None), None)
+        specs = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+        spec = next((candidate for candidate in specs if candidate is not None), None)
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module

@@ -59,7 +59,7 @@ class _Loaders:
         number, epoch = iterator._ddp_doctor_epoch
         drawn = drawn if isinstance(drawn, list | tuple) else [drawn]
         self.written += len(drawn)
-        if self.written <= INDICES and all(isinstance(one, int) for one in drawn):
+        if self.written <= INDICES and all(isinstance(index, int) for index in drawn):
             self.log.event("indices", most=INDICES, loader=number, epoch=epoch, indices=list(drawn))
 
     def delivers(self, function):
@@ -89,11 +89,11 @@ class _Loaders:
 
 def _innermost(*samplers):
     """The sampler that draws, below those that make batches of it."""
-    for one in samplers:
-        while hasattr(one, "sampler") or hasattr(one, "batch_sampler"):
-            one = getattr(one, "sampler", None) or getattr(one, "batch_sampler", None)
-        if one is not None:
-            return one
+    for sampler in samplers:
+        while hasattr(sampler, "sampler") or hasattr(sampler, "batch_sampler"):
+            sampler = getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None)
+        if sampler is not None:
+            return sampler
     return None
 
 

@@ -58,14 +58,14 @@ def _fetches(log, function):
     return fetches
 
 
-def _note(log, before, after):
+def _note(log, old_states, new_states):
     import torch
 
     worker = torch.utils.data.get_worker_info()
     log.event(
         "fetch",
         anywhere=True,
-        drawn={name: state for name, state in before.items() if after.get(name) != state},
+        drawn={name: state for name, state in old_states.items() if new_states.get(name) != state},
         worker=worker and worker.id,
         gradients=worker is not None or torch.is_grad_enabled(),
         frames=[] if worker else where(),

@@ -90,13 +90,13 @@ def kind_of(file):
 
 def where(most=4):
     """[[file, line, function], ...] of the reader's own code, from the innermost frame out."""
-    frame, found = sys._getframe(1), []
-    while frame is not None and len(found) < most:
+    frame, frames = sys._getframe(1), []
+    while frame is not None and len(frames) < most:
         name = frame.f_code.co_filename
         if kind_of(name) == "own":
-            found.append([os.path.abspath(name), frame.f_lineno, frame.f_code.co_name])
+            frames.append([os.path.abspath(name), frame.f_lineno, frame.f_code.co_name])
         frame = frame.f_back
-    return found
+    return frames
 
 
 def caller(through="torch/"):

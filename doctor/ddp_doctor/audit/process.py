@@ -29,9 +29,9 @@ def watch_process(log):
 
     def begins(args, kwargs):
         timeout = args[2] if len(args) > 2 else kwargs.get("timeout")
-        place, by = where(), caller()
+        frames, by = where(), caller()
         return lambda _: log.event(
-            "group begins", frames=place, by=by, timeout=timeout is not None, threads=torch.get_num_threads()
+            "group begins", frames=frames, by=by, timeout=timeout is not None, threads=torch.get_num_threads()
         )
 
     def ends(args, kwargs):
@@ -79,9 +79,9 @@ def _numbers(payload, tensors):
     if tensors:
         small = [tensor for tensor in tensors if 0 < tensor.numel() <= 4 and not tensor.is_complex()]
         return [float(value) for tensor in small for value in tensor.detach().reshape(-1).tolist()][:8]
-    found = [item for part in payload for item in (part if isinstance(part, list | tuple) else [part])]
-    found += [value for part in payload if isinstance(part, dict) for value in part.values()]
-    return [float(value) for value in found if isinstance(value, int | float)][:8]
+    values = [item for part in payload for item in (part if isinstance(part, list | tuple) else [part])]
+    values += [value for part in payload if isinstance(part, dict) for value in part.values()]
+    return [float(value) for value in values if isinstance(value, int | float)][:8]
 
 
 def _waits(log, args, kwargs):

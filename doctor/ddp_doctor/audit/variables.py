@@ -41,7 +41,7 @@ def variables(skip):
     """{"function: name": tensor} of the own functions that run now; `skip`, the ids of modules and tensors left out."""
     import torch
 
-    found, frame = {}, sys._getframe(1)
+    tensors, frame = {}, sys._getframe(1)
     while frame is not None:
         if kind_of(frame.f_code.co_filename) == "own":
             for name, value in list(frame.f_locals.items()):
@@ -49,11 +49,11 @@ def variables(skip):
                     continue
                 for path, tensor in tensors_in(value, name):
                     if id(tensor) not in skip and tensor.dim() and tensor.dtype != torch.uint8 and not tensor.grad_fn:
-                        found[f"{frame.f_code.co_name}: {path}"] = tensor
-                    if len(found) >= TENSORS:
-                        return found
+                        tensors[f"{frame.f_code.co_name}: {path}"] = tensor
+                    if len(tensors) >= TENSORS:
+                        return tensors
         frame = frame.f_back
-    return found
+    return tensors
 
 
 def checksums(skip):

@@ -29,24 +29,24 @@ def environment_of(process):
     Linux shows none while a program is being started: a young one that seems to have none is asked again, for a second.
     """
     for _ in range(100):
-        found, young = process.environ(), time.time() - process.create_time() < 10
-        if found or not young or not process.exe():  # what the kernel runs itself has no file
+        variables, young = process.environ(), time.time() - process.create_time() < 10
+        if variables or not young or not process.exe():  # what the kernel runs itself has no file
             break
         time.sleep(0.01)
-    return found
+    return variables
 
 
 def tagged(tag, variable=RUN_VARIABLE):
     """Every living process, except this one, in whose environment `variable` is `tag`: a list of psutil.Process."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.pid != os.getpid() and environment_of(process).get(variable) == tag:
                 if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+                    processes.append(process)
         except (psutil.Error, OSError):
             continue  # gone meanwhile, or not ours to look at
-    return found
+    return processes
 
 
 def sweep(tag, grace=3.0, variable=RUN_VARIABLE):
@@ -55,13 +55,13 @@ def sweep(tag, grace=3.0, variable=RUN_VARIABLE):
     With grace 0 SIGKILL comes at once. Returns what it found, one "pid 123: command line" each; an empty list
     means that nothing was left.
     """
-    found = {}
+    lines = {}
     soon, late = time.monotonic() + grace, time.monotonic() + grace + 10
     while (survivors := tagged(tag, variable)) and time.monotonic() < late:
         for process in survivors:
             try:
-                if process.pid not in found:
-                    found[process.pid] = f"pid {process.pid}: {' '.join(process.cmdline())}"
+                if process.pid not in lines:
+                    lines[process.pid] = f"pid {process.pid}: {' '.join(process.cmdline())}"
                     if grace > 0:
                         process.terminate()
                 if time.monotonic() >= soon:
@@ -69,7 +69,7 @@ def sweep(tag, grace=3.0, variable=RUN_VARIABLE):
             except psutil.Error:
                 continue
         time.sleep(0.05)
-    return list(found.values())
+    return list(lines.values())
 
 
 def hear(kernel, wait):
@@ -91,11 +91,11 @@ def running_ranks(launcher):
     for process in children:
         try:
             if process.status() != psutil.STATUS_ZOMBIE and "LOCAL_RANK" in (environment := process.environ()):
-                for name, found in ranks.items():
-                    found.add(int(environment[name]))
+                for name, numbers in ranks.items():
+                    numbers.add(int(environment[name]))
         except (psutil.Error, OSError, ValueError, KeyError):
             continue
-    return {name: sorted(found) for name, found in ranks.items()}
+    return {name: sorted(numbers) for name, numbers in ranks.items()}
 
 
 def stop(launcher, kernel, word):
