@@ -41,11 +41,11 @@ def _can_end(job: Job, number: int, hopeful: set[int]) -> bool:
         peer in hopeful if theirs is None else _match(collective, theirs)
         for peer in members
         if peer in job.ranks
-        for theirs in [_same_place(rank, job.ranks[peer], collective)]
+        for theirs in [_counterpart(rank, job.ranks[peer], collective)]
     )
 
 
-def _same_place(rank: Rank, peer: Rank, collective: Collective) -> Collective | None:
+def _counterpart(rank: Rank, peer: Rank, collective: Collective) -> Collective | None:
     """By their order: gloo also counts messages from rank to rank."""
     own, theirs = (each.history.collectives.get(collective.group, ()) for each in (rank, peer))
     if rank.history.whole and peer.history.whole:
@@ -53,7 +53,7 @@ def _same_place(rank: Rank, peer: Rank, collective: Collective) -> Collective | 
     return next((each for each in theirs if each.number == collective.number), None)
 
 
-def _match(one: Collective, other: Collective) -> bool:
-    return one.name == other.name and (
-        one.name not in SAME_SIZE_EVERYWHERE or (one.sizes, one.dtypes) == (other.sizes, other.dtypes)
+def _match(left: Collective, right: Collective) -> bool:
+    return left.name == right.name and (
+        left.name not in SAME_SIZE_EVERYWHERE or (left.sizes, left.dtypes) == (right.sizes, right.dtypes)
     )

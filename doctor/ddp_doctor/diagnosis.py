@@ -28,7 +28,7 @@ def diagnose(job: Job) -> Verdict:
 
 def _raised(job: Job) -> Verdict | None:
     """An error on one rank, whose process does not come to its end, is the cause of what the others wait for."""
-    causes = {rank: one for rank, one in job.ranks.items() if one.error and not one.error.symptom}
+    causes = {number: rank for number, rank in job.ranks.items() if rank.error and not rank.error.symptom}
     return by_error(job, causes) if causes else None
 
 

@@ -1,4 +1,4 @@
-"""What the doctor saw of a job, as plain data: the input of the diagnosis and of the page."""
+"""A job and its ranks as plain data: the input of the diagnosis and of the page."""
 
 from dataclasses import dataclass, field
 
@@ -104,11 +104,12 @@ class Rank:
 
     def pending(self) -> list[Collective]:
         """The collectives that it has started and that have not finished."""
-        found = []
+        unfinished = []
         for group, (started, finished) in self.progress.items():
             if started > finished:
-                found += [one for one in self.history.collectives.get(group, ()) if one.number > finished]
-        return found
+                started_here = self.history.collectives.get(group, ())
+                unfinished += [collective for collective in started_here if collective.number > finished]
+        return unfinished
 
     def waits_for_peers(self) -> bool:
         """In a backward pass a rank waits only if it uses no CPU time: the pass itself is work."""

@@ -39,11 +39,11 @@ def by_connections(processes) -> dict[int, psutil.Process]:
             ends[process] -= ends.get(process.parent(), set())  # a fork has its parent's
         except psutil.Error:
             continue
-    everywhere = {(mine, theirs): process for process, pairs in ends.items() for mine, theirs in pairs}
+    everywhere = {(local, remote): process for process, pairs in ends.items() for local, remote in pairs}
     connected = [
         process
         for process, pairs in ends.items()
-        if any(everywhere.get((theirs, mine), process) != process for mine, theirs in pairs)
+        if any(everywhere.get((remote, local), process) != process for local, remote in pairs)
     ]
     connected.sort(key=lambda process: process.pid)
     numbers = [_number(process.pid) for process in connected]

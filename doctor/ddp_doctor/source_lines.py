@@ -61,16 +61,18 @@ def conditions(file: str, line: int) -> list[str]:
 def decisive(frames) -> str:
     """The condition around these frames (innermost first) that most likely splits the ranks; "" if there is none.
 
-    One that speaks of the rank comes first, from the inside out; else any `if` around the innermost frame, or around
-    the call of a function that has none, else the loop it stands in.
+    A condition on the rank comes first, from the inside out; else any `if` around the innermost frame, or around
+    the call of its function, else its loop.
     """
-    found = [condition for frame in frames for condition in conditions(frame.file, frame.line)]
-    about = [one for one in found if ABOUT_RANK.search(one) and not one.startswith("in the loop")]
+    enclosing = [condition for frame in frames for condition in conditions(frame.file, frame.line)]
+    about = [
+        condition for condition in enclosing if ABOUT_RANK.search(condition) and not condition.startswith("in the loop")
+    ]
     if about:
         return about[0]
     nearest = conditions(frames[0].file, frames[0].line) if frames else []
     caller = conditions(frames[1].file, frames[1].line) if len(frames) > 1 and not nearest else []
-    deciding = [one for one in [*nearest, *caller] if not one.startswith("in the loop")]
+    deciding = [condition for condition in [*nearest, *caller] if not condition.startswith("in the loop")]
     return (deciding or nearest or [""])[0]
 
 
@@ -160,7 +162,7 @@ def _left_before(block: ast.AST, statement: ast.stmt):
             continue
         for earlier in reversed(siblings[: siblings.index(statement)]):
             if isinstance(earlier, ast.If) and not earlier.orelse and _leaves(earlier.body[-1]):
-                others = (node for one in earlier.body[:-1] for node in ast.walk(one))
+                others = (node for inner in earlier.body[:-1] for node in ast.walk(inner))
                 way = "..." if any(map(_leaves, others)) else _short(earlier.body[-1])
                 yield f"after `if {_short(earlier.test)}: {way}` at line {earlier.lineno}"
 

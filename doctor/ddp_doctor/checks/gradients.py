@@ -70,8 +70,8 @@ def averaged(run: AuditedRun) -> Finding:
             cure = "Clip once per update, after the gradients have been averaged: every rank then has the same norm."
             return _wrong(text, clip["frames"], "S9", cure)
         lasting = [i for i in local if apart(rows[-1], i)]
-        alone = any(differ(rows[0], "before", i) for i in fates) and not run.data_parallel
-        if lasting and not alone and not run.splits_the_model and not made_equal(rows):
+        independent = any(differ(rows[0], "before", i) for i in fates) and not run.data_parallel
+        if lasting and not independent and not run.splits_the_model and not made_equal(rows):
             whole = len(lasting) == len([fate for fate in fates.values() if fate])
             which = "no gradient is" if whole else f"{len(lasting)} of {len(fates)} parameters' gradients are not"
             return _not_sent(run, next(iter(rows[0].values())), which, lasting, backward)
@@ -133,8 +133,8 @@ def _not_sent(run: AuditedRun, update, which: str, lasting, backward) -> Finding
     frames = (backward or update)["frames"]
     audit, sends, ddp = next(iter(run.audits.values())), run.gradient_collectives, run.first("ddp")
     if sends and not ddp:
-        before = [event for event in audit.of("backward", "update") if event["at"] < sends[0]["at"]]
-        if before and before[-1]["event"] == "update":
+        earlier = [event for event in audit.of("backward", "update") if event["at"] < sends[0]["at"]]
+        if earlier and earlier[-1]["event"] == "update":
             text = "the gradients are sent after the update, which has used each rank's own"
             return _wrong(text, sends[0]["frames"], "S12", "Send them between loss.backward() and optimizer.step().")
     if not ddp:
