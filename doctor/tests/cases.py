@@ -54,7 +54,7 @@ def case(path: Path) -> Case:
     text = path.read_text()
     header = dict(re.findall(r"^# (\w+): (.*)$", text, re.MULTILINE))
     here = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# HERE")]
-    ranks = tuple(int(one) for one in header.get("rank", "").split())
+    ranks = tuple(int(number) for number in header.get("rank", "").split())
     here = here[0] if here else None
     return Case(path, ranks, header.get("says", ""), here, header.get("needs", ""), int(header.get("nproc", 2)))
 
@@ -64,40 +64,40 @@ def cases(kind: str) -> dict[str, Case]:
     return {path.stem: case(path) for path in sorted((FOLDER / kind).glob("*.py"))}
 
 
-def examine(one: Case, idle: float = 3.0) -> tuple[Job, Verdict, str]:
+def examine(case: Case, idle: float = 3.0) -> tuple[Job, Verdict, str]:
     """Two ranks run it under the doctor's eyes: what was seen, the verdict, and the page."""
     with contextlib.redirect_stdout(io.StringIO()):
-        end_after = idle if one.sick else None  # sound jobs are left to themselves, however long they take
-        job = run_and_watch(one.path, [], one.nproc, idle, timeout=600, end_after=end_after)
+        end_after = idle if case.sick else None  # sound jobs are left to themselves, however long they take
+        job = run_and_watch(case.path, [], case.nproc, idle, timeout=600, end_after=end_after)
     verdict = diagnose(job)
     return job, verdict, page(job, verdict)
 
 
-def wrong(one: Case, verdict: Verdict) -> list[str]:
+def wrong(case: Case, verdict: Verdict) -> list[str]:
     """What is wrong with the verdict; [] if nothing."""
-    if not one.sick:
+    if not case.sick:
         return [f"an alarm on a healthy script: {verdict.sentence}"] if verdict.alarm else []
-    found = []
+    problems = []
     if not verdict.alarm:
-        found.append("no alarm")
-    if set(verdict.ranks) != set(one.ranks):
-        found.append(f"blames {verdict.ranks}, not {one.ranks}")
-    if one.says not in verdict.sentence:
-        found.append(f"does not say {one.says!r}")
-    if one.line and not re.search(rf"{one.path.name}:{one.line}\b", verdict.sentence):
-        found.append(f"does not name line {one.line}")
-    return found
+        problems.append("no alarm")
+    if set(verdict.ranks) != set(case.ranks):
+        problems.append(f"blames {verdict.ranks}, not {case.ranks}")
+    if case.says not in verdict.sentence:
+        problems.append(f"does not say {case.says!r}")
+    if case.line and not re.search(rf"{case.path.name}:{case.line}\b", verdict.sentence):
+        problems.append(f"does not name line {case.line}")
+    return problems
 
 
-def row(one: Case) -> tuple[str, str, bool]:
+def row(case: Case) -> tuple[str, str, bool]:
     """The row of the table, the page, and whether the verdict is right."""
-    name = one.path.stem
-    if one.needs and importlib.util.find_spec(one.needs) is None:
-        return f"| {name} | not examined: {one.needs} is not installed | | |", "", True
-    job, verdict, shown = examine(one)
-    problems = wrong(one, verdict)
+    name = case.path.stem
+    if case.needs and importlib.util.find_spec(case.needs) is None:
+        return f"| {name} | not examined: {case.needs} is not installed | | |", "", True
+    job, verdict, shown = examine(case)
+    problems = wrong(case, verdict)
     judged = "right" if not problems else f"WRONG: {'; '.join(problems)}"
-    sentence = verdict.sentence.replace(f"{os.path.relpath(one.path.parent)}/", "").replace("|", "\\|")
+    sentence = verdict.sentence.replace(f"{os.path.relpath(case.path.parent)}/", "").replace("|", "\\|")
     return f"| {name} | {judged} | {job.seconds:.0f} s | {sentence} |", shown, not problems
 
 
@@ -106,7 +106,7 @@ def main(names: list[str]) -> int:
     text, failures = HEADER, 0
     with ProcessPoolExecutor(AT_ONCE) as workers:
         for kind in ("sick", "healthy"):
-            chosen = [one for name, one in cases(kind).items() if not names or name in names]
+            chosen = [case for name, case in cases(kind).items() if not names or name in names]
             rows = []
             for line, shown, right in workers.map(row, chosen):
                 rows.append(line)

@@ -51,14 +51,14 @@ class Case:
 
 def cases(*kinds: str) -> dict[str, Case]:
     """kinds: "silent", "sound" or "healthy"."""
-    found = {}
+    by_name = {}
     for path in sorted(path for kind in kinds for path in (FOLDER / kind).glob("*.py")):
         text = path.read_text()
         header = dict(re.findall(r"^# (\w+): (.*)$", text, re.MULTILINE))
         if "nproc" in header:  # it starts its own ranks, which no audit follows
             continue
         here = [number for number, line in enumerate(text.splitlines(), 1) if "# HERE" in line]
-        found[path.stem] = Case(
+        by_name[path.stem] = Case(
             path,
             header.get("check", ""),
             header.get("status", "wrong"),
@@ -67,7 +67,7 @@ def cases(*kinds: str) -> dict[str, Case]:
             header.get("says", ""),
             int(header.get("runs", 1)),
         )
-    return found
+    return by_name
 
 
 def examine(case: Case) -> list[Finding]:
@@ -94,46 +94,48 @@ def _audited(case: Case, audits: Path, out: Path, nproc: int = 2) -> AuditedRun:
     return AuditedRun(audited.read(audits), not any(ranks.exit_codes), CORES)
 
 
-def wrong(one: Case, found: list[Finding]) -> list[str]:
-    """What is wrong with the findings; [] if nothing."""
+def wrong(case: Case, all_findings: list[Finding]) -> list[str]:
+    """The problems of the findings; [] if there are none."""
     alarms = [
         each
-        for each in found
-        if each.status == "wrong" or each.status == "note" and each.check not in TO_KNOW - {one.check}
+        for each in all_findings
+        if each.status == "wrong" or each.status == "note" and each.check not in TO_KNOW - {case.check}
     ]
-    problems = [each.text for each in found if each.text.startswith(FAILED)]
-    if one.runs == 2 and not one.check and found[-1].status != "ok":
-        problems.append(f"resume is not decided: {found[-1].text}")
-    problems += [f"an alarm: {each.title}: {each.text}" for each in alarms if each.check != one.check]
-    mine = [each for each in alarms if each.check == one.check]
-    if one.check and not mine:
-        problems.append(f"nothing found by {one.check}")
-    for each in mine:
-        if one.says not in each.text:
-            problems.append(f"does not say {one.says!r}, but {each.text}")
-        if each.status != one.status:
-            problems.append(f"is {each.status}, not {one.status}")
-        if not each.frames or (each.frames[0].file, each.frames[0].line) != (str(one.path), one.line):
-            problems.append(f"names {each.frames[:1]}, not line {one.line}")
+    problems = [each.text for each in all_findings if each.text.startswith(FAILED)]
+    if case.runs == 2 and not case.check and all_findings[-1].status != "ok":
+        problems.append(f"resume is not decided: {all_findings[-1].text}")
+    problems += [f"an alarm: {each.title}: {each.text}" for each in alarms if each.check != case.check]
+    of_check = [each for each in alarms if each.check == case.check]
+    if case.check and not of_check:
+        problems.append(f"nothing found by {case.check}")
+    for each in of_check:
+        if case.says not in each.text:
+            problems.append(f"does not say {case.says!r}, but {each.text}")
+        if each.status != case.status:
+            problems.append(f"is {each.status}, not {case.status}")
+        if not each.frames or (each.frames[0].file, each.frames[0].line) != (str(case.path), case.line):
+            problems.append(f"names {each.frames[:1]}, not line {case.line}")
     return problems
 
 
-def row(one: Case) -> tuple[str, str]:
+def row(case: Case) -> tuple[str, str]:
     """The row of the table, and the checklist."""
-    name = one.path.stem
-    if one.missing:
-        return f"| {name} | not examined: {one.needs} is not installed | |", ""
-    found = examine(one)
-    problems = wrong(one, found)
+    name = case.path.stem
+    if case.missing:
+        return f"| {name} | not examined: {case.needs} is not installed | |", ""
+    all_findings = examine(case)
+    problems = wrong(case, all_findings)
     judged = "right" if not problems else f"WRONG: {'; '.join(problems)}"
-    said = [
+    sentences = [
         f"{each.title}: {each.text}, at {words.location(each.frames[0]) if each.frames else 'no line'}"
-        for each in found
-        if each.check == one.check
+        for each in all_findings
+        if each.check == case.check
     ]
-    text = (said or ["nothing is wrong"])[0].replace(f"{os.path.relpath(one.path.parent)}/", "").replace("|", "\\|")
+    text = (
+        (sentences or ["nothing is wrong"])[0].replace(f"{os.path.relpath(case.path.parent)}/", "").replace("|", "\\|")
+    )
     text = re.sub(rf"{re.escape(tempfile.gettempdir())}/\w+/", "", text)
-    return f"| {name} | {judged} | {text} |", checklist(Checked(found))
+    return f"| {name} | {judged} | {text} |", checklist(Checked(all_findings))
 
 
 def main(names: list[str]) -> int:
@@ -141,17 +143,17 @@ def main(names: list[str]) -> int:
     text, failures = f"{OF_CHECK}\n\nThe right check at the right line, and no other; nothing on a sound script.\n\n", 0
     for title, kinds in (("Silently wrong", ("silent",)), ("Sound", ("sound", "healthy"))):
         rows = []
-        for name, one in cases(*kinds).items():
+        for name, case in cases(*kinds).items():
             if not names or name in names:
-                line, shown = row(one)
+                line, shown = row(case)
                 rows.append(line)
                 failures += "WRONG: " in line
                 print(f"{line}\n\n{shown}\n" if names else line, flush=True)
         text += f"### {title}: {sum('| right |' in line for line in rows)} of {len(rows)} right\n\n"
         text += "| script | judged | in its words |\n|---|---|---|\n" + "\n".join(rows) + "\n\n"
     if not names:
-        before = MATRIX.read_text().partition(OF_CHECK)[0].rstrip()
-        MATRIX.write_text(f"{before}\n\n{text.rstrip()}\n")
+        other_part = MATRIX.read_text().partition(OF_CHECK)[0].rstrip()
+        MATRIX.write_text(f"{other_part}\n\n{text.rstrip()}\n")
         print(f"wrote {os.path.relpath(MATRIX)}")
     return failures
 

@@ -145,7 +145,7 @@ def as_srun_labels(script: Path, world_size: int, environment: dict) -> str:
 
 
 def without_machine(text: str, folder: str) -> str:
-    places = {
+    replacements = {
         folder: "/home/me/run",
         str(SICK): "/home/me/project",
         str(Path(torch.__file__).parents[1]): "/env/lib/python3.11/site-packages",
@@ -153,8 +153,8 @@ def without_machine(text: str, folder: str) -> str:
         sys.prefix: "/env",
         os.uname().nodename: "node1",
     }
-    for place in sorted(places, key=len, reverse=True):
-        text = text.replace(place, places[place])
+    for original in sorted(replacements, key=len, reverse=True):
+        text = text.replace(original, replacements[original])
     return re.sub(r"/tmp/torchelastic_\w+", "/tmp/torchelastic_x", text)
 
 

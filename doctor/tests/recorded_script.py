@@ -20,8 +20,8 @@ def train(dump):
     dump.write_bytes(_dump_fr_trace(True, True, False))
     if dist.get_rank() == 1:
         work.append(dist.all_reduce(values[1], async_op=True))  # so that all come to their end
-    for one in work:
-        one.wait()
+    for handle in work:
+        handle.wait()
 
 
 dist.init_process_group("gloo")

@@ -38,13 +38,13 @@ def script(tmp_path):
 
 def history(script, text, first=1):
     """ "8 8 10 17b": all-reduces at these lines, b for barrier, * for another size."""
-    ones = []
+    collectives = []
     for number, word in enumerate(text.split(), first):
         name = "barrier" if word.endswith("b") else "all_reduce"
         sizes = () if name == "barrier" else ((9,) if word.endswith("*") else (4,),)
         frames = (Frame(script, int(word.strip("b*")), "<module>"),)
-        ones.append(Collective(number, "0", name, sizes, ("Float",) if sizes else (), frames))
-    return History({"0": tuple(ones)}, {}, ones[-1] if ones else None, first == 1)
+        collectives.append(Collective(number, "0", name, sizes, ("Float",) if sizes else (), frames))
+    return History({"0": tuple(collectives)}, {}, collectives[-1] if collectives else None, first == 1)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def history(script, text, first=1):
     ],
 )
 def test_the_first_difference(script, ranks, kind, have, lack, number, line):
-    (found,) = differences({rank: history(script, text) for rank, text in enumerate(ranks)}, {})
-    assert (found.kind, found.have, found.lack) == (kind, have, lack)
-    assert (found.collective.number, found.collective.own[0].line) == (number, line)
+    (difference,) = differences({rank: history(script, text) for rank, text in enumerate(ranks)}, {})
+    assert (difference.kind, difference.have, difference.lack) == (kind, have, lack)
+    assert (difference.collective.number, difference.collective.own[0].line) == (number, line)
 
 
 IN_A_FUNCTION = """\
@@ -93,16 +93,16 @@ def test_a_rank_that_has_left_the_loop_of_a_function_missed_what_the_loop_still_
     def ran(batches):
         inside = Frame(str(script), 3, "train"), Frame(str(script), call, "<module>")
         frames = [inside] * batches + [(Frame(str(script), barrier, "<module>"),)]
-        ones = (
+        collectives = (
             Collective(number, "0", "all_reduce" if len(own) == 2 else "barrier", ((4,),), ("Float",), own)
             for number, own in enumerate(frames, 1)
         )
-        return History({"0": tuple(ones)}, {}, None, True)
+        return History({"0": tuple(collectives)}, {}, None, True)
 
     histories = {0: ran(5), 1: ran(3)}
     histories[0] = History({"0": histories[0].collectives["0"][:4]}, {}, None, True)  # it waits in its fourth
-    (found,) = differences(histories, {})
-    assert (found.kind, found.lack, found.collective.own[0].line) == ("missing", (1,), 3)
+    (difference,) = differences(histories, {})
+    assert (difference.kind, difference.lack, difference.collective.own[0].line) == ("missing", (1,), 3)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_lists_that_lost_their_beginning_are_compared_by_number(script):
     histories = {0: history(script, "8 8 8 8", first=7), 1: history(script, "8 8 8", first=8)}
     assert not differences(histories, {})
     histories[1] = history(script, "8 8", first=8)
-    (found,) = differences(histories, {})
-    assert (found.lack, found.collective.number) == ((1,), 10)
+    (difference,) = differences(histories, {})
+    assert (difference.lack, difference.collective.number) == ((1,), 10)
 
 
 @pytest.mark.parametrize(

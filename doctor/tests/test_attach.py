@@ -49,9 +49,9 @@ def test_the_debug_server_of_torch_tells_the_collectives(tmp_path):
             assert job.poll() is None
         with pytest.raises(InputError, match="does not answer as torch's debug server does"):
             look_at_job(job.pid, f"http://localhost:{port}/nowhere")
-        seen = look_at_job(job.pid, f"http://localhost:{port}")
-        verdict = diagnose(seen)
-        text = page(seen, verdict)
+        snapshot = look_at_job(job.pid, f"http://localhost:{port}")
+        verdict = diagnose(snapshot)
+        text = page(snapshot, verdict)
         assert verdict.ranks == (1,) and all(f"all-reduce {number}, [4] float32" in text for number in (1, 2)), text
     finally:
         sweep(tag, grace=0)
@@ -70,10 +70,10 @@ def test_a_job_that_hangs_now(tmp_path):
             assert job.poll() is None
         ranks = by_environment(tagged(tag))
         for pid in (job.pid, ranks[1].pid):
-            seen = look_at_job(pid)
-            verdict = diagnose(seen)
-            text = page(seen, verdict)
-            assert sorted(seen.ranks) == [0, 1]
+            snapshot = look_at_job(pid)
+            verdict = diagnose(snapshot)
+            text = page(snapshot, verdict)
+            assert sorted(snapshot.ranks) == [0, 1]
             assert verdict.ranks == (1,) and "all-reduce" in verdict.sentence, text
             assert "hangs.py:7 (called from" in verdict.sentence and "under `if dist.get_rank() == 0`" in text
             assert "`signal.pause()` at" in verdict.sentence
@@ -147,11 +147,11 @@ def test_ranks_that_torchrun_has_not_started(tmp_path, start):
     try:
         while not all((tmp_path / f"rank_{rank}").exists() for rank in range(2)):
             assert all(job.poll() is None for job in jobs)
-        seen = look_at_job(jobs[0].pid)
-        verdict = diagnose(seen)
-        assert sorted(seen.ranks) == [0, 1] and seen.world_size == 2
+        snapshot = look_at_job(jobs[0].pid)
+        verdict = diagnose(snapshot)
+        assert sorted(snapshot.ranks) == [0, 1] and snapshot.world_size == 2
         expected = ("running", ()) if start == "spawn" else ("missing", (1,))
-        assert (verdict.kind, verdict.ranks) == expected, page(seen, verdict)
+        assert (verdict.kind, verdict.ranks) == expected, page(snapshot, verdict)
     finally:
         sweep(tag, grace=0)
         for job in jobs:

@@ -25,9 +25,9 @@ HEALTHY_IN_SUITE = ["accumulates", "by_hand", "checkpoint_and_metric", "ddp", "j
 
 @pytest.mark.parametrize("name", [*SILENT, *SOUND, *HEALTHY_IN_SUITE])
 def test_checklist(name):
-    one = {**SILENT, **SOUND, **HEALTHY}[name]
-    found = examine(one)
-    assert not wrong(one, found), checklist(Checked(found))
+    case = {**SILENT, **SOUND, **HEALTHY}[name]
+    all_findings = examine(case)
+    assert not wrong(case, all_findings), checklist(Checked(all_findings))
 
 
 SHUFFLES_AND_DROPS = """
@@ -65,8 +65,8 @@ def test_an_audited_run_computes_the_same_bits(tmp_path):
     plain = run_ranks(script, 7, nproc=2)
     assert run_ranks(FOLDER / "audited_script.py", folder, script, 7, nproc=2).lines == plain.lines
     events = audited.read(folder)[0].events
-    assert {"update", "batch", "dropout", "clip", "call"} <= {one["event"] for one in events}
-    assert not [one for one in events if one["event"] == "audit failed"]
+    assert {"update", "batch", "dropout", "clip", "call"} <= {event["event"] for event in events}
+    assert not [event for event in events if event["event"] == "audit failed"]
 
 
 def test_the_matrix_has_all_cases_and_none_is_wrong():
@@ -78,19 +78,21 @@ def test_the_matrix_has_all_cases_and_none_is_wrong():
 
 def test_every_case_says_what_is_expected():
     assert not SILENT.keys() & (SOUND.keys() | HEALTHY.keys())
-    for name, one in SILENT.items():
-        assert one.check in TITLES and one.line, f"{name}.py needs `# check:` and `# HERE`"
-        assert "ddp_course" not in one.path.read_text()
-    assert {one.check for one in SILENT.values()} >= TITLES.keys() - {"timeout"}
+    for name, case in SILENT.items():
+        assert case.check in TITLES and case.line, f"{name}.py needs `# check:` and `# HERE`"
+        assert "ddp_course" not in case.path.read_text()
+    assert {case.check for case in SILENT.values()} >= TITLES.keys() - {"timeout"}
 
 
 def test_what_is_torn_off_or_empty_is_no_finding(tmp_path):
     (tmp_path / "1.audit").write_text('{"event": "start", "rank": 0, "world": 2}\n{"event": "group beg')
     run = AuditedRun(audited.read(tmp_path))
     assert len(run.audits[0].events) == 1
-    found = findings(run)
-    assert {one.status for one in found} <= {"unknown", "ok"} and {one.check for one in found} == {*TITLES} - {"resume"}
-    assert {one.status for one in findings(AuditedRun({}))} <= {"unknown", "ok"}
+    all_findings = findings(run)
+    assert {finding.status for finding in all_findings} <= {"unknown", "ok"} and {
+        finding.check for finding in all_findings
+    } == {*TITLES} - {"resume"}
+    assert {finding.status for finding in findings(AuditedRun({}))} <= {"unknown", "ok"}
 
 
 RESUMES = """
@@ -122,15 +124,15 @@ def test_the_command_runs_twice_ends_non_zero_and_writes_json(tmp_path, capsys):
     script.write_text(RESUMES)
     assert main(["check", "--resume-with=--resume", "--json", str(report), str(script), str(saved)]) == 1
     printed = capsys.readouterr().out
-    found = {one["check"]: one for one in json.loads(report.read_text())["findings"]}
-    assert found.keys() == TITLES.keys()
-    assert [name for name, one in found.items() if one["status"] == "wrong"] == ["writers"]
-    assert found["writers"]["line"] == RESUMES[: RESUMES.index("torch.save")].count("\n") + 1
-    assert found["writers"]["catalogue"] in CATALOGUE
-    assert {found[name]["status"] for name in ("replicas", "averaged", "scale")} == {"ok"}  # scale: by a third run
-    assert found["samples"]["status"] == "unknown"  # drawn at random: nobody knows whether shares overlap
-    assert found["writers"]["known_as"] in printed and str(Path(ddp_doctor.__file__).parent) not in printed
-    assert "begins with the weights with which the first ended" in found["resume"]["text"]
+    by_check = {finding["check"]: finding for finding in json.loads(report.read_text())["findings"]}
+    assert by_check.keys() == TITLES.keys()
+    assert [name for name, finding in by_check.items() if finding["status"] == "wrong"] == ["writers"]
+    assert by_check["writers"]["line"] == RESUMES[: RESUMES.index("torch.save")].count("\n") + 1
+    assert by_check["writers"]["catalogue"] in CATALOGUE
+    assert {by_check[name]["status"] for name in ("replicas", "averaged", "scale")} == {"ok"}  # scale: by a third run
+    assert by_check["samples"]["status"] == "unknown"  # drawn at random: nobody knows whether shares overlap
+    assert by_check["writers"]["known_as"] in printed and str(Path(ddp_doctor.__file__).parent) not in printed
+    assert "begins with the weights with which the first ended" in by_check["resume"]["text"]
     assert f"WRONG  {TITLES['writers']}" in printed and "1 wrong, " in printed
 
 

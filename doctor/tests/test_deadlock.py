@@ -13,7 +13,7 @@ def waiting(number, *collectives, state="waiting", call="all_reduce", line=12):
     pairs = [each if isinstance(each, tuple) else (each, 4) for each in collectives]
     stack = (Frame(TORCH.file, 1, call), Frame("/somewhere/train.py", line, "train"))
     started = tuple(
-        Collective(place, "0", name, ((size,),), ("float32",), stack) for place, (name, size) in enumerate(pairs, 1)
+        Collective(number, "0", name, ((size,),), ("float32",), stack) for number, (name, size) in enumerate(pairs, 1)
     )
     progress = {"0": (len(started), len(started) - 1)} if started else {}
     history = History({"0": started} if started else {}, {"0": (0, 1)}, started[-1] if started else None)

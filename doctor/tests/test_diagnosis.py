@@ -124,7 +124,7 @@ def test_ranks_that_were_given_one_number_or_another_world_size():
         ({"rank": "-1", "world_size": "4"}, "world_size=4, while 2 ranks"),
     ):
         variables = {f"init_process_group.{name}": text for name, text in variables.items()}
-        waits = {one: Rank(one, **rank(call="init_process_group", variables=variables)) for one in range(2)}
+        waits = {number: Rank(number, **rank(call="init_process_group", variables=variables)) for number in range(2)}
         verdict = diagnose(Job(waits, 2, "hang"))
         assert verdict.kind == "init" and verdict.ranks == (0, 1) and says in verdict.sentence
 

@@ -30,20 +30,22 @@ def recorded(tmp_path_factory):
 
 def of_nccl(dump: bytes, done=1) -> dict:
     """The same with what ProcessGroupNCCL says otherwise, as torch's test/distributed/test_c10d_nccl.py expects it."""
-    found = pickle.loads(dump)
-    found["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
-    found["comm_lib_version"] = "2.29.7"
-    found["nccl_comm_state"] = {"0x55d0c0ffee": {"rank": "0", "nranks": "2", "initialized": "1"}}
-    for number, one in enumerate(found["entries"]):
-        one["profiling_name"] = one["profiling_name"].replace("gloo:", "nccl:")
-        one |= {"state": "completed", "duration_ms": 0.2} if number < done else {"state": "scheduled", "retired": False}
-        one |= {"timeout_ms": 600_000, "time_discovered_completed_ns": 2 if number < done else None}
-    return found
+    nccl_dump = pickle.loads(dump)
+    nccl_dump["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    nccl_dump["comm_lib_version"] = "2.29.7"
+    nccl_dump["nccl_comm_state"] = {"0x55d0c0ffee": {"rank": "0", "nranks": "2", "initialized": "1"}}
+    for number, record in enumerate(nccl_dump["entries"]):
+        record["profiling_name"] = record["profiling_name"].replace("gloo:", "nccl:")
+        record |= (
+            {"state": "completed", "duration_ms": 0.2} if number < done else {"state": "scheduled", "retired": False}
+        )
+        record |= {"timeout_ms": 600_000, "time_discovered_completed_ns": 2 if number < done else None}
+    return nccl_dump
 
 
 def entry(recorded, number, name="nccl:all_reduce", sizes=((1024, 1024),), p2p=0):
-    one = of_nccl(recorded[0])["entries"][0]
-    return one | {
+    template = of_nccl(recorded[0])["entries"][0]
+    return template | {
         "record_id": number - 1,
         "op_id": number,
         "profiling_name": name,
@@ -63,13 +65,15 @@ def test_torchs_reader_takes_the_dumps_and_sees_the_same_collectives(recorded, t
     torchfrtrace.main([str(tmp_path), "--prefix", "nccl_trace_rank_", "-o", str(tmp_path / "database")])
     _, database = pickle.loads((tmp_path / "database").read_bytes())
     assert "internal record id: 2" in caplog.text and "missing ranks: {1}" in caplog.text  # it blames the last one
-    found = [history.read(file) for file in files]
-    for rank, mine in enumerate(found):
-        assert mine.groups == {"0": (0, 1)} and mine.whole
-        calls = [one for one in database.ncclcalls if one.global_rank == rank]
-        assert [one.collective_type for one in calls] == [f"nccl:{one.name}" for one in mine.collectives["0"]]
+    histories = [history.read(file) for file in files]
+    for rank, own_history in enumerate(histories):
+        assert own_history.groups == {"0": (0, 1)} and own_history.whole
+        calls = [call for call in database.ncclcalls if call.global_rank == rank]
+        assert [call.collective_type for call in calls] == [
+            f"nccl:{collective.name}" for collective in own_history.collectives["0"]
+        ]
     source = RECORDED.read_text().splitlines()
-    [first] = differences(dict(enumerate(found)), {})
+    [first] = differences(dict(enumerate(histories)), {})
     assert (first.collective.number, first.have, first.lack) == (2, (0,), (1,))
     assert "# SKIPPED" in source[first.collective.own[0].line - 1]
 
@@ -79,8 +83,8 @@ def test_a_dump_as_torch_writes_it(recorded, tmp_path, backend):
     file = tmp_path / "nccl_trace_rank_0"
     file.write_bytes(recorded[0] if backend == "gloo" else pickle.dumps(of_nccl(recorded[0]), protocol=2))
     first, second, third = history.read(file).collectives["0"]
-    assert [one.number for one in (first, second, third)] == [1, 2, 3]
-    assert {(one.name, one.sizes, one.dtypes) for one in (first, second, third)} == {
+    assert [collective.number for collective in (first, second, third)] == [1, 2, 3]
+    assert {(collective.name, collective.sizes, collective.dtypes) for collective in (first, second, third)} == {
         ("all_reduce", ((3, 4),), ("Float",))
     }
     assert first.own[0].file == str(RECORDED) and first.own[0].function == "train"
@@ -90,14 +94,18 @@ def test_names_and_messages_of_nccl(recorded, tmp_path):
     file = tmp_path / "nccl_trace_rank_0"
     gathers = entry(recorded, 2, "nccl:_all_gather_base", ((3,),))
     barrier = entry(recorded, 3, "nccl:all_reduce_barrier", ((1,),))
-    ones = [entry(recorded, 1), entry(recorded, 1, "nccl:send 0->1", p2p=1), gathers, barrier]
-    file.write_bytes(pickle.dumps(of_nccl(recorded[0]) | {"entries": ones}))
-    theirs = read_dump("nccl_trace_rank_", str(file))["entries"]
-    kinds = [Op(one, {"0": {0, 1}}, "0").type for one in theirs]
+    records = [entry(recorded, 1), entry(recorded, 1, "nccl:send 0->1", p2p=1), gathers, barrier]
+    file.write_bytes(pickle.dumps(of_nccl(recorded[0]) | {"entries": records}))
+    torch_records = read_dump("nccl_trace_rank_", str(file))["entries"]
+    kinds = [Op(record, {"0": {0, 1}}, "0").type for record in torch_records]
     assert kinds[:3] == ["all_reduce", "send", "_all_gather_base"]
-    found = history.read(file)
-    assert [one.name for one in found.collectives["0"]] == ["all_reduce", "all_gather_base", "all_reduce_barrier"]
-    assert found.newest == found.collectives["0"][-1] and found.collectives["0"][1].sizes == ((3,),)
+    parsed = history.read(file)
+    assert [record.name for record in parsed.collectives["0"]] == [
+        "all_reduce",
+        "all_gather_base",
+        "all_reduce_barrier",
+    ]
+    assert parsed.newest == parsed.collectives["0"][-1] and parsed.collectives["0"][1].sizes == ((3,),)
 
 
 def test_a_dump_that_lost_its_beginning_says_so(recorded):

@@ -28,8 +28,8 @@ def order(process, code):
     process.stdin.flush()
 
 
-def said(process):
-    """What it waits for, as soon as it does."""
+def awaited_by(process):
+    """Polls until the process waits for something, and returns that."""
     for _ in range(200):
         if text := movement.waits_for(psutil.Process(process.pid), in_subprocess=False):
             return text
@@ -52,7 +52,7 @@ def test_bytes_of_a_connection_are_counted_and_its_other_end_is_named(process):
             assert now.transferred == earlier.transferred + 5
             assert movement.state_of(psutil.Process(process.pid), now, earlier, 1e6) == "transferring"
             assert movement.state_of(psutil.Process(process.pid), now, now, 1e6) == "waiting"
-            assert said(process) == f"data from 127.0.0.1:{port}"
+            assert awaited_by(process) == f"data from 127.0.0.1:{port}"
             assert not movement.bytes_by_connection({port}).keys() & {
                 f"socket:[{os.fstat(connection.fileno()).st_ino}]"
             }
@@ -60,14 +60,14 @@ def test_bytes_of_a_connection_are_counted_and_its_other_end_is_named(process):
 
 def test_a_process_that_waits_for_its_child(process):
     order(process, "subprocess.run(['sleep', '600'])")
-    assert "`sleep 600`" in said(process)
+    assert "`sleep 600`" in awaited_by(process)
     psutil.Process(process.pid).children()[0].kill()
     assert process.stdout.readline() == "done\n"
 
 
 def test_a_process_that_waits_for_a_pipe(process):
     order(process, "os.read(os.pipe()[0], 1)")
-    assert said(process) == "data from a pipe"
+    assert awaited_by(process) == "data from a pipe"
 
 
 def test_who_sleeps_on_moves_nothing_though_another_thread_writes(process):

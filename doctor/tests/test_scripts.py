@@ -24,11 +24,11 @@ HEALTHY_IN_SUITE = ["branches_that_meet", "downloads_slowly", "metric_after_join
 @pytest.mark.parametrize("name", [*IN_SUITE, *HEALTHY_IN_SUITE])
 def test_verdict(name, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    one = SICK.get(name) or HEALTHY[name]
-    job, verdict, text = examine(one)
-    assert not wrong(one, verdict), text
+    case = SICK.get(name) or HEALTHY[name]
+    job, verdict, text = examine(case)
+    assert not wrong(case, verdict), text
     assert text.startswith(f"VERDICT: {verdict.sentence}")
-    if one.sick:
+    if case.sick:
         assert str(Path(ddp_doctor.__file__).parent) not in verdict.sentence
         assert all(f"\nrank {rank}: " in text for rank in range(2))
 
@@ -42,9 +42,9 @@ def test_the_matrix_has_all_cases_and_none_is_wrong():
 
 def test_every_case_says_what_is_expected():
     assert not SICK.keys() & HEALTHY.keys()
-    for name, one in SICK.items():
-        assert one.ranks and one.says, f"{name}.py needs `# rank:` and `# says:`"
-        assert "ddp_course" not in one.path.read_text()
+    for name, case in SICK.items():
+        assert case.ranks and case.says, f"{name}.py needs `# rank:` and `# says:`"
+        assert "ddp_course" not in case.path.read_text()
 
 
 def test_the_command_ends_non_zero_keeps_the_users_sitecustomize_and_writes_json(tmp_path, monkeypatch, capsys):
@@ -61,8 +61,8 @@ def test_the_command_ends_non_zero_keeps_the_users_sitecustomize_and_writes_json
     printed = capsys.readouterr().out
     assert f"ran {tmp_path / 'site'} ['--lr', '0.1']" in printed
     assert "VERDICT: rank 1 was killed by SIGKILL" in printed
-    found = json.loads(findings.read_text())
-    assert found["verdict"]["ranks"] == [1] and found["ranks"]["1"]["exit_code"] == -9
+    report = json.loads(findings.read_text())
+    assert report["verdict"]["ranks"] == [1] and report["ranks"]["1"]["exit_code"] == -9
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,13 @@ def test_files_and_folders_are_as_they_were_before_the_next_update(run):
     audited_run = end(kept, out)
     assert moment(audited_run) == 1
     assert set_back(audited_run, out.parent / "copies") is None
-    assert sorted(one.name for one in out.iterdir()) == ["about.json", "latest", "log", "model.pt", "of_somebody_else"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "about.json",
+        "latest",
+        "log",
+        "model.pt",
+        "of_somebody_else",
+    ]
     assert [(out / name).read_text() for name in ("log", "about.json", "latest")] == ["one", "first", "first"]
     assert (out / "latest").is_symlink()
 

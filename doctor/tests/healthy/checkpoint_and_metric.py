@@ -13,7 +13,7 @@ weight = torch.zeros(8)
 for step in range(6):
     gradient = torch.randn(8)
     work = dist.all_reduce(gradient, async_op=True)
-    correct, seen = torch.ones(1), torch.ones(1)
+    correct, count = torch.ones(1), torch.ones(1)
     work.wait()
     weight -= gradient / world_size
     if step % 3 == 2:
@@ -23,7 +23,7 @@ for step in range(6):
         dist.barrier()
         weight = torch.load(path)
         dist.all_reduce(correct)
-        dist.all_reduce(seen)
+        dist.all_reduce(count)
         if rank == 0:
-            print(step, (correct / seen).item())
+            print(step, (correct / count).item())
 dist.destroy_process_group()

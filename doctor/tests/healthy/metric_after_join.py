@@ -14,7 +14,7 @@ for _epoch in range(2):
             optimizer.zero_grad()
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
-seen = torch.tensor(3.0 + 2 * rank)
-dist.all_reduce(seen)
-assert seen.item() == 8
+sample_count = torch.tensor(3.0 + 2 * rank)
+dist.all_reduce(sample_count)
+assert sample_count.item() == 8
 dist.destroy_process_group()

@@ -5,12 +5,12 @@ import torch.distributed as dist
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-one, two = dist.new_group([0, 1]), dist.new_group([0, 1])
+first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
 dist.all_reduce(torch.ones(1))
 if rank == 0:
-    dist.all_reduce(torch.ones(1), group=one)
-    dist.all_reduce(torch.ones(1), group=two)
+    dist.all_reduce(torch.ones(1), group=first)
+    dist.all_reduce(torch.ones(1), group=second)
 else:
-    dist.all_reduce(torch.ones(1), group=two)  # HERE
-    dist.all_reduce(torch.ones(1), group=one)
+    dist.all_reduce(torch.ones(1), group=second)  # HERE
+    dist.all_reduce(torch.ones(1), group=first)
 dist.destroy_process_group()

@@ -15,10 +15,10 @@ def train():
         loss = torch.nn.functional.cross_entropy(model(inputs), (inputs.sum(1) > 0).long())
         optimizer.zero_grad()
         loss.backward()
-        for one in model.parameters():
-            dist.all_reduce(one.grad)  # HERE
-            one.grad /= dist.get_world_size()
-            one.grad.mul_(1 / dist.get_world_size())
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)  # HERE
+            parameter.grad /= dist.get_world_size()
+            parameter.grad.mul_(1 / dist.get_world_size())
         optimizer.step()
 
 

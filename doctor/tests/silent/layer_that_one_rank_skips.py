@@ -7,7 +7,7 @@ import torch.distributed.nn
 def train():
     torch.manual_seed(0)
     body, extra, head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
-    parameters = [one for module in (body, extra, head) for one in module.parameters()]
+    parameters = [parameter for module in (body, extra, head) for parameter in module.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.01)  # HERE
     torch.manual_seed(dist.get_rank())
     for _step in range(4):
@@ -15,8 +15,8 @@ def train():
         hidden = extra(hidden) if dist.get_rank() == 0 else hidden
         optimizer.zero_grad()
         (head(hidden) - 1).square().mean().backward()
-        for one in parameters:
-            gradient = torch.zeros_like(one) if one.grad is None else one.grad
+        for parameter in parameters:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             dist.all_reduce(gradient)
             gradient /= dist.get_world_size()
         optimizer.step()

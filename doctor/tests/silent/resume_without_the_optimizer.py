@@ -21,9 +21,9 @@ def train(path):
     model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for step in range(start, 6):
-        mine = data[dist.get_rank() :: 2][4 * step : 4 * step + 4]
+        batch = data[dist.get_rank() :: 2][4 * step : 4 * step + 4]
         optimizer.zero_grad()
-        (model(mine) - 1).square().mean().backward()
+        (model(batch) - 1).square().mean().backward()
         optimizer.step()
         if step % 2 == 1:
             save({"step": step + 1, "model": model.module.state_dict()}, path)

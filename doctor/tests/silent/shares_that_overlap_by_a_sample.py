@@ -11,12 +11,12 @@ def train():
     data = torch.randn(80, 4)
     size = len(data) // dist.get_world_size()
     begin = dist.get_rank() * size
-    mine = data[max(0, begin - 1) : begin + size]
+    share = data[max(0, begin - 1) : begin + size]
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(4):
         optimizer.zero_grad()
-        (model(mine[10 * step : 10 * step + 10]) - 1).square().mean().backward()  # HERE
+        (model(share[10 * step : 10 * step + 10]) - 1).square().mean().backward()  # HERE
         optimizer.step()
 
 

@@ -12,9 +12,9 @@ def train():
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     micros = 4 // world_size
     for step in range(4):
-        mine = data[24 * step + rank : 24 * step + 24 : world_size].chunk(micros)
+        own_samples = data[24 * step + rank : 24 * step + 24 : world_size].chunk(micros)
         optimizer.zero_grad()
-        for micro, batch in enumerate(mine):
+        for micro, batch in enumerate(own_samples):
             model.require_backward_grad_sync = micro == micros - 1
             loss = (model(batch) - 1).square().mean() / micros
             loss.backward()

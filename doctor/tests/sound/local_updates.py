@@ -13,9 +13,9 @@ def train():
         (model(torch.randn(8, 4)) - 1).square().mean().backward()
         optimizer.step()
         if step % 4 == 3:  # local SGD: the weights are averaged now and then
-            for one in model.parameters():
-                dist.all_reduce(one.data)
-                one.data /= dist.get_world_size()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.data)
+                parameter.data /= dist.get_world_size()
 
 
 dist.init_process_group("gloo")

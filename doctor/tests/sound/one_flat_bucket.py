@@ -4,18 +4,18 @@ import torch.distributed.nn
 
 
 def average(parameters):
-    flat = torch.cat([one.grad.reshape(-1) for one in parameters]) / dist.get_world_size()
+    flat = torch.cat([parameter.grad.reshape(-1) for parameter in parameters]) / dist.get_world_size()
     work = dist.all_reduce(flat, async_op=True)
     work.wait()
-    for one, part in zip(parameters, flat.split([one.numel() for one in parameters]), strict=True):
-        one.grad.copy_(part.view_as(one))
+    for parameter, part in zip(parameters, flat.split([parameter.numel() for parameter in parameters]), strict=True):
+        parameter.grad.copy_(part.view_as(parameter))
 
 
 def train():
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     parameters = list(model.parameters())
-    for one in parameters:
-        dist.broadcast(one.data, src=0)
+    for parameter in parameters:
+        dist.broadcast(parameter.data, src=0)
     optimizer = torch.optim.Adam(parameters, lr=0.01)
     for step in range(4):
         optimizer.zero_grad()

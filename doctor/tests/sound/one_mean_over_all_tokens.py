@@ -10,7 +10,7 @@ def train():
     torch.manual_seed(dist.get_rank())
     for _update in range(4):
         micros = [torch.randint(16, (int(torch.randint(3, 9, ())),)) for _ in range(2)]
-        count = torch.tensor(float(sum(len(one) for one in micros)))
+        count = torch.tensor(float(sum(len(micro) for micro in micros)))
         dist.all_reduce(count)
         optimizer.zero_grad()
         for tokens in micros:

@@ -13,8 +13,8 @@ def train():
         loss = torch.nn.functional.mse_loss(model(torch.randn(8, 4)), torch.ones(8, 1))
         optimizer.zero_grad()
         (loss / dist.get_world_size()).backward()
-        for one in model.parameters():
-            dist.all_reduce(one.grad)
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
         optimizer.step()
         shown = loss.detach() / dist.get_world_size()
         dist.all_reduce(shown, group=metrics)

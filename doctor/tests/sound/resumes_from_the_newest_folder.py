@@ -17,11 +17,11 @@ def train(folder):
     loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-    start, found = 0, sorted(folder.glob("epoch_*"))
-    if found:
-        start = json.loads((found[-1] / "about.json").read_text())["epochs"]
-        model.module.load_state_dict(torch.load(found[-1] / "model.pt"))
-        optimizer.load_state_dict(torch.load(found[-1] / "optimizer.pt"))
+    start, folders = 0, sorted(folder.glob("epoch_*"))
+    if folders:
+        start = json.loads((folders[-1] / "about.json").read_text())["epochs"]
+        model.module.load_state_dict(torch.load(folders[-1] / "model.pt"))
+        optimizer.load_state_dict(torch.load(folders[-1] / "optimizer.pt"))
     for epoch in range(start, 4):
         loader.sampler.set_epoch(epoch)
         for (batch,) in loader:
