@@ -6,7 +6,7 @@ import torch
 
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.answer_run import run_answers
-from ddp_course.grader.harness import flights
+from ddp_course.grader.harness import pending
 from ddp_course.grader.judge import nobody_waits, trouble
 
 EVERY_COLLECTIVE = """
@@ -87,12 +87,12 @@ class EndsAnother(list):
     """The pairs of a flight; while they are looked at, gloo's thread ends flight 1."""
 
     def __iter__(self):
-        flights.flying.pop(1, None)
+        pending.flying.pop(1, None)
         return super().__iter__()
 
 
 def test_a_future_may_end_a_flight_while_another_is_looked_at(monkeypatch):
-    flight = flights.Flight(None, "all_reduce", 1, EndsAnother())
-    monkeypatch.setattr(flights, "flying", {0: flight, 1: flight, 2: flight})
-    flights.note_reading((torch.ones(1),), line=2)
-    assert list(flights.flying) == [0, 2]
+    flight = pending.Flight(None, "all_reduce", 1, EndsAnother())
+    monkeypatch.setattr(pending, "flying", {0: flight, 1: flight, 2: flight})
+    pending.note_reading((torch.ones(1),), line=2)
+    assert list(pending.flying) == [0, 2]

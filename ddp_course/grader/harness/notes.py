@@ -46,7 +46,7 @@ class RankRecord:
     left: int | None = None  # code of sys.exit
     stuck: bool = False
     line: int | None = None  # of the answer, where it got stuck
-    not_waited_for: list = field(default_factory=list)  # [op, line] of what it received: see flights.py
+    not_waited_for: list = field(default_factory=list)  # [op, line] of what it received: see pending.py
     read_early: list = field(default_factory=list)  # [op, its line, line] of what was read before it was waited for
     changed: list = field(default_factory=list)  # lines of sends whose tensor changed on the way
     ended: bool = False

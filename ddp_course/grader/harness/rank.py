@@ -16,7 +16,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from ddp_course.grader.harness import flights
+from ddp_course.grader.harness import pending
 from ddp_course.grader.harness.notes import Notes
 from ddp_course.grader.harness.record import Recorder, in_new_threads, line_in
 from ddp_course.launcher.forked import become, rank_environment, run_script
@@ -43,12 +43,12 @@ def run_rank(task, rank, port, folder, time_is_up, ring):
     notes = Notes(folder, rank)
     _watch(time_is_up, notes, answer)
     in_new_threads(notes, answer)
-    flights.end_when_waited_for()
+    pending.end_when_waited_for()
     try:
         if job.function is None:
             with Recorder(notes, answer):
                 run_script(answer, hash=hash_of_rank(rank))
-            notes(flights.left_over())
+            notes(pending.left_over())
         else:
             _call_function(task, rank, port, notes)
         notes({"ended": True})
@@ -57,7 +57,7 @@ def run_rank(task, rank, port, folder, time_is_up, ring):
         notes({"left": code} if code or job.function else {"ended": True})
         raise
     except BaseException as error:
-        notes(flights.left_over())
+        notes(pending.left_over())
         notes({"raised": _described(error, answer)})
         traceback.print_exc()
         sys.stderr.flush()
@@ -99,7 +99,7 @@ def _call_function(task, rank, port, notes):
             arguments = call.args[rank]
             notes({"call": number})
             result = function(*arguments)
-            notes(flights.left_over())
+            notes(pending.left_over())
             notes.returned(number, result, [one for one in arguments if torch.is_tensor(one)])
     # Nobody leaves while another still needs the connection.
     store.set(f"done/{rank}", "")

@@ -11,7 +11,7 @@ import threading
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddp_course.grader.harness import flights
+from ddp_course.grader.harness import pending
 from ddp_course.grader.harness.notes import Operation
 
 NAMESPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
@@ -54,9 +54,9 @@ class Recorder(TorchDispatchMode):
             op = _plain_name(name)
             line = line_in(self.answer)
             self.note(vars(Operation(op, _payload(op, named), _peer(named), line)))
-            return flights.start(func, named, op, line)
-        if flights.flying and not func.is_view:
-            flights.note_reading(args, line_in(self.answer))
+            return pending.start(func, named, op, line)
+        if pending.flying and not func.is_view:
+            pending.note_reading(args, line_in(self.answer))
         return func(*args, **kwargs)
 
 
