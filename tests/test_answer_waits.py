@@ -84,15 +84,15 @@ def test_a_result_is_there_when_it_has_been_waited_for_and_not_before(tmp_path):
 
 
 class EndsAnother(list):
-    """The pairs of a flight; while they are looked at, gloo's thread ends flight 1."""
+    """The pairs of an operation; while they are read, gloo's thread ends operation 1."""
 
     def __iter__(self):
-        pending.flying.pop(1, None)
+        pending.unfinished.pop(1, None)
         return super().__iter__()
 
 
-def test_a_future_may_end_a_flight_while_another_is_looked_at(monkeypatch):
-    flight = pending.Flight(None, "all_reduce", 1, EndsAnother())
-    monkeypatch.setattr(pending, "flying", {0: flight, 1: flight, 2: flight})
+def test_a_future_may_end_an_operation_while_another_is_read(monkeypatch):
+    operation = pending.PendingOperation(None, "all_reduce", 1, EndsAnother())
+    monkeypatch.setattr(pending, "unfinished", {0: operation, 1: operation, 2: operation})
     pending.note_reading((torch.ones(1),), line=2)
-    assert list(pending.flying) == [0, 2]
+    assert list(pending.unfinished) == [0, 2]

@@ -16,8 +16,8 @@ def assert_shaped_like(case: Case, rank: int, gradients: Sequence[Tensor], right
 
     what: that a rank may have none of, and then still has to return gradients: "pairs".
     """
-    shapes = [tuple(one.shape) if torch.is_tensor(one) else one for one in gradients]
-    if shapes != [tuple(one.shape) for one in right]:
+    shapes = [tuple(gradient.shape) if torch.is_tensor(gradient) else gradient for gradient in gradients]
+    if shapes != [tuple(gradient.shape) for gradient in right]:
         raise Wrong(
             f"{case.where}rank {rank} returned gradients of shapes {str(shapes)[:100]}, not one for each "
             f"of the {len(right)} parameters, shaped like it",

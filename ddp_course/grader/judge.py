@@ -1,6 +1,6 @@
-"""From what the ranks did to a verdict: first what is wrong with any answer, then the question's own checks.
+"""Judges the ranks' records: first the faults of any answer, then the checks of the question.
 
-An answer that raises, hangs, dies or is a stub is told so here, with rank, line and the call in which it happened.
+An answer that raises, hangs, dies or is a stub gets its verdict here, with rank, line and the call that it was in.
 """
 
 import ast
@@ -70,10 +70,12 @@ def _still_raises(path, line):
 
 def _verdict(exercise: Exercise, path: Path, records: list[JobRecord]) -> Verdict:
     for record in records:
-        found = None if record.job.may_fail else trouble(record, path)
-        if found:
-            state, check, observed, look = found
-            printed = {rank: last_lines(one.stdout) for rank, one in enumerate(record.ranks) if one.stdout.strip()}
+        problem = None if record.job.may_fail else trouble(record, path)
+        if problem:
+            state, check, observed, look = problem
+            printed = {
+                number: last_lines(rank.stdout) for number, rank in enumerate(record.ranks) if rank.stdout.strip()
+            }
             return Verdict(exercise.name, state, observed, look, check, printed=printed)
     facts = []
     for check in exercise.checks:
@@ -90,12 +92,12 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
     if not record.started:
         return WRONG, "does not end", "the time was used up before all of it had run", "what takes long in your answer"
     ranks = record.ranks
-    raised = [rank for rank, one in enumerate(ranks) if one.raised]
-    causes = [rank for rank in raised if not is_symptom(ranks[rank])]
-    stubs = [rank for rank in causes if ranks[rank].raised["not_implemented"]]
-    died = [rank for rank, one in enumerate(ranks) if _died(one)]
-    missing = next((one.missing for one in ranks if one.missing), None)  # a rank may have left before another came
-    begin = place(record, (causes or died or raised or [0])[0])
+    raised = [number for number, rank in enumerate(ranks) if rank.raised]
+    causes = [number for number in raised if not is_symptom(ranks[number])]
+    stubs = [number for number in causes if ranks[number].raised["not_implemented"]]
+    died = [number for number, rank in enumerate(ranks) if _died(rank)]
+    missing = next((rank.missing for rank in ranks if rank.missing), None)  # a rank may have left before another came
+    begin = call_prefix(record, (causes or died or raised or [0])[0])
     if missing:
         there = ", ".join(missing["there"]) or "no function"
         observed = f"{answer.name} defines no function {missing['missing']}; it defines {there}"
@@ -113,108 +115,108 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
     if died:
         code, last_words = ranks[died[0]].exit_code, ranks[died[0]].stderr.strip().splitlines()[-1:]
         if code < 0:
-            said = f": {_first_line(last_words[0])}" if last_words else ""
+            message = f": {_first_line(last_words[0])}" if last_words else ""
             killed = f"killed by {signal.Signals(-code).name}{last_operation(ranks[died[0]])}"
-            observed = f"{begin}rank {died[0]} was {killed}{said}"
+            observed = f"{begin}rank {died[0]} was {killed}{message}"
             look = "do all ranks start the same operations in one order, each with one size and dtype?"
             return CRASHED, "dies", observed, look
         observed = f"{begin}rank {died[0]} left with exit code {code} before it was done"
         return CRASHED, "leaves early", observed, "what ends the process there (exit, os._exit)"
     if not record.finished:
         return CRASHED, "dies", f"{begin}the process that runs the ranks was killed", "what ends processes there"
-    if any(one.stuck or one.ended_by_grader for one in ranks):
+    if any(rank.stuck or rank.ended_by_grader for rank in ranks):
         how = "no end, and nothing moves" if record.stood_still else f"no end after {record.job.seconds:g} s"
         return WRONG, "does not end", f"{begin}{how}: {waits(record)}", _look(record, answer)
-    if raised and not _returned(record, raised[0]) and not any(one.ended for one in ranks):
+    if raised and not _returned(record, raised[0]) and not any(rank.ended for rank in ranks):
         observed = f"{begin}no end, until rank {raised[0]} would wait no longer: {waits(record)}"
         return WRONG, "does not end", observed, _look(record, answer)
     if raised:
         observed = f"{begin}rank {raised[0]} lost contact: {waits(record)}"
         return WRONG, "loses contact", observed, _look(record, answer)
-    for rank, one in enumerate(ranks):
-        if one.changed:
-            where = f"line {one.changed[0]} of {answer.name}"
-            observed = f"{begin}rank {rank} changed a tensor before it had waited for the send of it in {where}"
+    for number, rank in enumerate(ranks):
+        if rank.changed:
+            where = f"line {rank.changed[0]} of {answer.name}"
+            observed = f"{begin}rank {number} changed a tensor before it had waited for the send of it in {where}"
             return WRONG, "changes what it sends", observed, "what isend returns: its wait() comes before the change"
     return None
 
 
 def nobody_waits(records: list[JobRecord]) -> str:
-    """Where to look if a result was not waited for, or too late, which explains whatever is wrong with it; else ""."""
+    """Where to look if a result was used without a wait(), which explains any wrong value; else ""."""
     for record in records:
-        for rank, one in enumerate(record.ranks) if not record.job.may_fail else ():
-            for op, line in one.not_waited_for:
-                return f"line {line}: it only starts {op}, and rank {rank} never calls wait() on what it returns"
-            for op, line, reading in one.read_early:
+        for number, rank in enumerate(record.ranks) if not record.job.may_fail else ():
+            for op, line in rank.not_waited_for:
+                return f"line {line}: it only starts {op}, and rank {number} never calls wait() on what it returns"
+            for op, line, reading in rank.read_early:
                 return (
                     f"line {reading}: it reads what {op} (line {line}) has only started to receive; wait() comes first"
                 )
     return ""
 
 
-def is_symptom(one: RankRecord) -> bool:
-    """Whether what the rank raised only says that another one did not come, or is gone."""
-    return bool(one.raised) and any(symptom in one.raised["text"] for symptom in SYMPTOMS)
+def is_symptom(rank: RankRecord) -> bool:
+    """Whether the rank's error only says that another rank did not come, or is gone."""
+    return bool(rank.raised) and any(symptom in rank.raised["text"] for symptom in SYMPTOMS)
 
 
-def place(record: JobRecord, rank: int) -> str:
-    """How a sentence about the call that `rank` was in begins."""
-    done, calls = len(record.ranks[rank].results), record.job.calls
+def call_prefix(record: JobRecord, number: int) -> str:
+    """The beginning of a sentence about the call that rank `number` was in."""
+    done, calls = len(record.ranks[number].results), record.job.calls
     return where(record.job.world, calls[done].given if done < len(calls) else "")
 
 
 def waits(record: JobRecord) -> str:
     """Where each rank was when nothing moved any more."""
     texts = []
-    for rank, one in enumerate(record.ranks):
-        line = one.raised["line"] if one.raised else one.line
-        last = one.operations[-1][-1] if one.operations[-1] else None
-        if one.ended or (one.left == 0 and not one.stuck):
-            texts.append(f"rank {rank} had finished")
-        elif _returned(record, rank):
-            texts.append(f"rank {rank} had returned")
+    for number, rank in enumerate(record.ranks):
+        line = rank.raised["line"] if rank.raised else rank.line
+        last = rank.operations[-1][-1] if rank.operations[-1] else None
+        if rank.ended or (rank.left == 0 and not rank.stuck):
+            texts.append(f"rank {number} had finished")
+        elif _returned(record, number):
+            texts.append(f"rank {number} had returned")
         elif line is None:
-            texts.append(f"rank {rank} was in no line of the answer")
+            texts.append(f"rank {number} was in no line of the answer")
         elif last and last.line == line:
-            texts.append(f"rank {rank} was{last_operation(one)}")
+            texts.append(f"rank {number} was{last_operation(rank)}")
         else:
-            texts.append(f"rank {rank} was in line {line}")
+            texts.append(f"rank {number} was in line {line}")
     return ", ".join(texts)
 
 
-def last_operation(one: RankRecord) -> str:
+def last_operation(rank: RankRecord) -> str:
     """ " in send to rank 1 (line 12)": the collective, send or recv that the rank started last; "" if none."""
-    if not one.operations[-1]:
+    if not rank.operations[-1]:
         return ""
-    last = one.operations[-1][-1]
+    last = rank.operations[-1][-1]
     peer = "" if last.peer is None else f" {'to' if last.op == 'send' else 'from'} rank {last.peer}"
     return f" in {last.op}{peer} (line {last.line})"
 
 
-def _died(one):
-    """Whether the rank went of its own: by a signal, with an exit code, or before its work was done."""
-    explained = one.raised or one.stuck or one.ended_by_grader
-    return not explained and one.exit_code is not None and (one.exit_code != 0 or not one.ended)
+def _died(rank):
+    """Whether the rank ended by itself: by a signal, with an exit code, or before its work was done."""
+    explained = rank.raised or rank.stuck or rank.ended_by_grader
+    return not explained and rank.exit_code is not None and (rank.exit_code != 0 or not rank.ended)
 
 
-def _returned(record, rank):
+def _returned(record, number):
     """Whether all calls of the answer's function have come back; what raises then is not the answer's waiting."""
-    return bool(record.job.function) and len(record.ranks[rank].results) == len(record.job.calls)
+    return bool(record.job.function) and len(record.ranks[number].results) == len(record.job.calls)
 
 
 def _first_line(text):
-    """The first line of an error, without the place in gloo's source that it begins with."""
+    """The first line of an error, without the line of gloo's source at its beginning."""
     line = text.strip().partition("\n")[0]
     return re.sub(r"^(what\(\):\s*)?(\[enforce fail at [^\]]*\]\s*)?", "", line)[:300]
 
 
 def _look(record: JobRecord, answer: Path) -> str:
-    """What to ask oneself about a run that stands still."""
+    """A question to ask about a run that hangs."""
     lines = answer.read_text(encoding="utf-8", errors="replace").splitlines()
-    still = [one for one in record.ranks if not one.ended]
-    if any("new_group(" in lines[one.line - 1] for one in still if one.line and one.line <= len(lines)):
+    still = [rank for rank in record.ranks if not rank.ended]
+    if any("new_group(" in lines[rank.line - 1] for rank in still if rank.line and rank.line <= len(lines)):
         return "new_group waits for all ranks, those outside the group too: which of them does not call it?"
-    waiting = {one.operations[-1][-1].op for one in still if one.operations[-1]}
+    waiting = {rank.operations[-1][-1].op for rank in still if rank.operations[-1]}
     if waiting and waiting <= set(QUESTION_OF_SENDS):
         return QUESTION_OF_SENDS[waiting.pop()] if len(waiting) == 1 else "which send and which receive never meet?"
     if waiting:

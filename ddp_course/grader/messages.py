@@ -14,10 +14,10 @@ def assert_little_is_sent(cases: Iterable[Case], limit: int, purpose: Callable[[
     most = 0
     for case in cases:
         for rank, operations in enumerate(case.operations):
-            sent = sum(one.bytes for one in operations if one.op != "recv")
+            sent = sum(operation.bytes for operation in operations if operation.op != "recv")
             most = max(most, sent)
             if sent > limit:
-                names = " and ".join(dict.fromkeys(one.op for one in operations if one.bytes))
+                names = " and ".join(dict.fromkeys(operation.op for operation in operations if operation.bytes))
                 raise Wrong(f"{case.where}rank {rank} handed {sent:,} bytes to {names} {purpose(case, rank)}", look_at)
     return most
 
@@ -30,7 +30,7 @@ def assert_few_collectives(cases: Iterable[Case], most: int, limit: int, look_at
     started = 0
     for case in cases:
         for rank, operations in enumerate(case.operations):
-            sent, started = sum(one.bytes for one in operations), max(started, len(operations))
+            sent, started = sum(operation.bytes for operation in operations), max(started, len(operations))
             if len(operations) > most or sent > limit:
                 raise Wrong(
                     f"{case.where}rank {rank} started {len(operations)} operations with {sent:,} bytes in all", look_at

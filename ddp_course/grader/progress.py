@@ -38,12 +38,12 @@ def read(folder: Path) -> list[dict]:
         lines = (folder / FILE).read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    found = []
+    events = []
     for line in lines:
         try:
-            one = json.loads(line)
+            event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(one, dict) and {"kind", "notebook"} <= set(one):
-            found.append(one)
-    return found
+        if isinstance(event, dict) and {"kind", "notebook"} <= set(event):
+            events.append(event)
+    return events

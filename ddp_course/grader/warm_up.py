@@ -22,13 +22,13 @@ def warm_up(name: str) -> Iterator[None]:
     An answer that raises something else shows its traceback, as any cell. With the variable DDP_COURSE_STRICT set,
     "wrong" and "not attempted" raise, too: a solution has to pass.
     """
-    state, said = PASSED, ""
+    state, message = PASSED, ""
     try:
         yield
     except (NotImplementedError, AssertionError) as error:
         if os.environ.get(STRICT_VARIABLE):
             raise
         state = WRONG if isinstance(error, AssertionError) else NOT_ATTEMPTED
-        said = str(error) or traceback.extract_tb(error.__traceback__)[-1].line if state == WRONG else ""
+        message = str(error) or traceback.extract_tb(error.__traceback__)[-1].line if state == WRONG else ""
     note("checked", question=name, state=state)
-    print(f"warm-up {name} {state}" + (f": {said}" if said else ""))
+    print(f"warm-up {name} {state}" + (f": {message}" if message else ""))

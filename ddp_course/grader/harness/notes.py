@@ -111,11 +111,11 @@ def sendable(value: Any) -> Any:
         if isinstance(value, kind):
             return plain(value)
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
-        return [sendable(one) for one in value]
+        return [sendable(element) for element in value]
     if isinstance(value, (set, frozenset)):
-        return {_key(one) for one in value}
+        return {_key(element) for element in value}
     if isinstance(value, dict):
-        return {_key(key): sendable(one) for key, one in value.items()}
+        return {_key(key): sendable(element) for key, element in value.items()}
     return repr(value)[:200]
 
 

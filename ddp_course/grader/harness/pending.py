@@ -1,9 +1,9 @@
-"""What is received counts once it has been waited for, and what is sent stays as it is until then.
+"""Makes an answer that forgets wait() fail on every run, and notes a tensor that changes while it is being sent.
 
 With async_op=True, isend, irecv and a process group's own methods, an answer that does not wait passes on one run and
-fails on the next. So a result comes in a copy here, and goes to its place at wait(): whoever does not wait reads what
-was there before, on every run. A tensor that has other values at the wait for its send than at the start of it is
-noted. What torch itself starts and waits for, such as DDP, is left as it is.
+fails on the next. So a result is received into a copy here, and copied to the answer's tensor at wait(): without
+wait() the tensor keeps its old values. A tensor whose values at the wait for its send differ from those at its start is
+noted. Operations that torch itself starts and waits for, such as DDP's, are left as they are.
 """
 
 import sys
@@ -25,10 +25,10 @@ BETWEEN = (__file__, "/record.py", "/_python_dispatch.py", "/eval_frame.py", "/_
 
 
 @dataclass
-class Flight:
+class PendingOperation:
     """An operation that nobody has waited for yet.
 
-    pairs   (a tensor of the answer, its copy): where a result goes and what has come, or what is sent and how it was
+    pairs   (tensor of the answer, copy): the copy holds what was received, or what the tensor was when it was sent
     """
 
     work: Any
@@ -37,17 +37,17 @@ class Flight:
     pairs: list[tuple[Tensor, Tensor]]
 
     def end(self):
-        """Bring what has come to its place; of a send, note its line if what was sent has changed meanwhile."""
+        """Copy what was received to its tensor; for a send, note the line if the tensor has changed meanwhile."""
         with torch.no_grad():
-            for mine, copy in self.pairs:
+            for tensor, copy in self.pairs:
                 if self.op != "send":
-                    mine.data.copy_(copy)
-                elif not torch.equal(_bytes(mine), _bytes(copy)):
+                    tensor.data.copy_(copy)
+                elif not torch.equal(_bytes(tensor), _bytes(copy)):
                     changed.append(self.line)
 
 
 starting = threading.local()  # .now: there is one recorder below another, and one of them is enough
-flying: dict[int, Flight] = {}  # by id of the Work
+unfinished: dict[int, PendingOperation] = {}  # by id of the Work
 early: list[tuple] = []  # (op, its line, line) of each operation on what had not been waited for
 changed: list[int | None] = []  # the line of each send whose tensor changed before somebody waited for it
 
@@ -57,34 +57,36 @@ def start(func: Callable, named: dict[str, Any], op: str, line: int | None) -> A
     if op.endswith("barrier") or getattr(starting, "now", False) or not _the_answer_waits():
         return func(**named)
     pairs: list[tuple[Tensor, Tensor]] = []
-    copied = {name: one if name.startswith("input") else _copied(one, pairs) for name, one in named.items()}
+    copied = {
+        name: argument if name.startswith("input") else _copied(argument, pairs) for name, argument in named.items()
+    }
     starting.now = True
     try:
         result = func(**(named if op == "send" else copied))
     finally:
         starting.now = False
     work = Work.unbox(result[-1] if isinstance(result, (tuple, list)) else result)
-    flying[id(work)] = Flight(work, op, line, pairs)
+    unfinished[id(work)] = PendingOperation(work, op, line, pairs)
     if op == "recv":
-        for mine, _ in pairs:
-            _spoil(mine.data)  # or fresh memory might hold the right values by chance
+        for tensor, _ in pairs:
+            _spoil(tensor.data)  # or fresh memory might hold the right values by chance
     return result
 
 
 def end_when_waited_for():
-    """From now on, a Work ends its Flight when somebody waits for it, or sees that it is done."""
+    """From now on, waiting for a Work, or finding it completed, ends its PendingOperation."""
     wait, is_completed, get_future = Work.wait, Work.is_completed, Work.get_future
 
     def waited(work, *args, **kwargs):
         try:
             done = wait(work, *args, **kwargs)
         except BaseException:
-            flying.pop(id(work), None)  # it has been waited for, in vain
+            unfinished.pop(id(work), None)  # it has been waited for, in vain
             raise
         _end(work)
         return done
 
-    def seen(work):
+    def completed(work):
         done = is_completed(work)
         if done:
             _end(work)
@@ -92,43 +94,47 @@ def end_when_waited_for():
 
     def future_of(work):
         future = get_future(work)
-        if id(work) not in flying:
+        if id(work) not in unfinished:
             return future
-        places = [place for place, _ in flying[id(work)].pairs]
+        targets = [target for target, _ in unfinished[id(work)].pairs]
 
         def then(done):
             done.wait()  # raises what went wrong
             _end(work)
-            return places
+            return targets
 
         return future.then(then)
 
-    Work.wait, Work.is_completed, Work.get_future = waited, seen, future_of
+    Work.wait, Work.is_completed, Work.get_future = waited, completed, future_of
 
 
 def note_reading(args: tuple, line: int | None):
-    """Remember it if `args`, those of an operation in this line, hold what is still being received."""
-    lists = [one for one in args if isinstance(one, (list, tuple))]
-    for one in chain(args, *lists):
-        if torch.is_tensor(one) and one.layout == torch.strided:
-            for flight in list(flying.values()):  # a copy: the future of a Work ends its Flight in gloo's thread
-                if flight.op != "send" and line and any(_overlap(one, place) for place, _ in flight.pairs):
-                    early.append((flight.op, flight.line, line))
+    """Note an operation in this line whose `args` hold a tensor that is still being received."""
+    lists = [argument for argument in args if isinstance(argument, (list, tuple))]
+    for argument in chain(args, *lists):
+        if torch.is_tensor(argument) and argument.layout == torch.strided:
+            for operation in list(unfinished.values()):  # a copy: gloo's thread ends operations, too
+                if operation.op != "send" and line and any(_overlap(argument, target) for target, _ in operation.pairs):
+                    early.append((operation.op, operation.line, line))
 
 
 def left_over() -> dict[str, list]:
-    """Notes for the RankRecord: (op, line) of what is received but not waited for, the lines of changed sends, and
-    (op, its line, line) of what was read too early."""
-    for one in list(flying.values()):
-        if one.op == "send":
-            one.end()
-    alone = [(one.op, one.line) for one in list(flying.values()) if one.op != "send"]
-    return {"not_waited_for": alone, "changed": changed, "read_early": early[:1]} if alone or changed or early else {}
+    """Notes for the RankRecord: (op, line) of receives without a wait, the lines of changed sends, and (op, its line,
+    line) of a read before the wait."""
+    for operation in list(unfinished.values()):
+        if operation.op == "send":
+            operation.end()
+    unwaited = [(operation.op, operation.line) for operation in list(unfinished.values()) if operation.op != "send"]
+    return (
+        {"not_waited_for": unwaited, "changed": changed, "read_early": early[:1]}
+        if unwaited or changed or early
+        else {}
+    )
 
 
 def _end(work):
-    if flight := flying.pop(id(work), None):
-        flight.end()
+    if operation := unfinished.pop(id(work), None):
+        operation.end()
 
 
 def _the_answer_waits():
@@ -147,7 +153,7 @@ def _copied(value, pairs):
         pairs.append((value, copy))
         return copy
     if isinstance(value, (list, tuple)):
-        return [_copied(one, pairs) for one in value]
+        return [_copied(element, pairs) for element in value]
     return value
 
 
@@ -158,9 +164,9 @@ def _spoil(tensor):
         tensor.fill_(torch.iinfo(tensor.dtype).min)
 
 
-def _overlap(one, other):
+def _overlap(left, right):
     """Whether two tensors share memory, the gaps between strides taken for theirs."""
-    starts, ends = zip(*((each.data_ptr(), each.data_ptr() + _span(each)) for each in (one, other)), strict=True)
+    starts, ends = zip(*((each.data_ptr(), each.data_ptr() + _span(each)) for each in (left, right)), strict=True)
     return max(starts) < min(ends)
 
 

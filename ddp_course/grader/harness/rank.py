@@ -100,7 +100,7 @@ def _call_function(task, rank, port, notes):
             notes({"call": number})
             result = function(*arguments)
             notes(pending.left_over())
-            notes.returned(number, result, [one for one in arguments if torch.is_tensor(one)])
+            notes.returned(number, result, [argument for argument in arguments if torch.is_tensor(argument)])
     # Nobody leaves while another still needs the connection.
     store.set(f"done/{rank}", "")
     store.wait([f"done/{other}" for other in range(world)])
@@ -120,10 +120,10 @@ def _holds_text(value):
     return isinstance(value, (str, bytes)) or (isinstance(value, (tuple, frozenset)) and any(map(_holds_text, value)))
 
 
-def _load(name, path, **given):
+def _load(name, path, **attributes):
     spec = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    vars(module).update(given)
+    vars(module).update(attributes)
     spec.loader.exec_module(module)
     return module
 

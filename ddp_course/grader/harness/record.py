@@ -55,7 +55,7 @@ class Recorder(TorchDispatchMode):
             line = line_in(self.answer)
             self.note(vars(Operation(op, _payload(op, named), _peer(named), line)))
             return pending.start(func, named, op, line)
-        if pending.flying and not func.is_view:
+        if pending.unfinished and not func.is_view:
             pending.note_reading(args, line_in(self.answer))
         return func(*args, **kwargs)
 
@@ -92,11 +92,11 @@ def _payload(op, named):
 
 
 def _flat(nested):
-    for one in nested:
-        if isinstance(one, (list, tuple)):
-            yield from _flat(one)
+    for element in nested:
+        if isinstance(element, (list, tuple)):
+            yield from _flat(element)
         else:
-            yield one
+            yield element
 
 
 def _peer(named):

@@ -63,18 +63,18 @@ def run_lane(folder: Path, numbered: list[tuple[int, Task]]):
         if owner in failed or seconds < 0.5:
             continue
         task = replace(task, job=replace(job, seconds=seconds, calls=_with_logs(job.calls, logs, owner)))
-        place = folder / str(number)
+        task_folder = folder / str(number)
         for again in reversed(range(job.tries)):
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir()
-            ending, seconds = run_task(task, place, stores.fresh_port())
+            shutil.rmtree(task_folder, ignore_errors=True)
+            task_folder.mkdir()
+            ending, seconds = run_task(task, task_folder, stores.fresh_port())
             left[owner] -= max(0.0, seconds - TO_LOAD)
             if not (again and ending.time_was_up):
                 break
-        ending.collectives = logs[run_of(job, owner)] = [collectives(place, rank) for rank in range(job.world)]
+        ending.collectives = logs[run_of(job, owner)] = [collectives(task_folder, rank) for rank in range(job.world)]
         if any(ending.exit_codes) and not job.may_fail:
             failed.add(owner)  # what follows would only say it again
-        (place / "ended.json").write_text(json.dumps(asdict(ending)))
+        (task_folder / "ended.json").write_text(json.dumps(asdict(ending)))
     stores.close()
 
 
@@ -169,8 +169,10 @@ def _with_logs(calls: tuple[Call, ...], logs: dict, owner: int) -> tuple[Call, .
 
 def collectives(folder: Path, rank: int) -> list[str]:
     """The collectives that a rank started, in order, such as "all_reduce, line 12"; no sends and receives."""
-    operations = [one for call in read_events(folder, rank).operations for one in call]
-    return [f"{one.op}, line {one.line}" for one in operations if one.op not in ("send", "recv")]
+    operations = [operation for call in read_events(folder, rank).operations for operation in call]
+    return [
+        f"{operation.op}, line {operation.line}" for operation in operations if operation.op not in ("send", "recv")
+    ]
 
 
 if __name__ == "__main__":
