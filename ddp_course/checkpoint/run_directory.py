@@ -1,4 +1,4 @@
-"""The folder of one run: who it belongs to, what is written into it, and how a stopped run is found again."""
+"""The folder of one run: its lock, its files, and the checkpoint from which a stopped run resumes."""
 
 import contextlib
 import fcntl
@@ -51,13 +51,13 @@ class RunDirectory:
         return from_rank_0(self.world, lambda: self._begin(step, settings))
 
     def _begin(self, step: int, settings: dict) -> dict:
-        with _told_in_one_line(self.path):
+        with _reporting_write_errors(self.path):
             run_folder.look_at(self.path)  # again: others may have written there while the data was prepared
             checkpoint.set_aside_later_than(self.path, step)
             with replacing(self.path / CONFIG) as file:
                 file.write(json.dumps(settings, indent=2) + "\n")
         if (self.path / METRICS).exists():
-            with _told_in_one_line(self.path / METRICS):
+            with _reporting_write_errors(self.path / METRICS):
                 _drop_after(self.path / METRICS, step)
         return settings
 
@@ -70,7 +70,7 @@ class RunDirectory:
         self._append(METRICS, json.dumps(finite, allow_nan=False) + "\n")
 
     def first_record(self) -> dict[str, float]:
-        """What a run that goes on has logged of its first step; {} for a new run, or where the file is not."""
+        """The first metrics record of a resumed run; {} for a new run, or without the file."""
         if (self.path / METRICS).exists():
             with open(self.path / METRICS, "rb") as file:
                 return next((record for record in map(parse, file) if record.get("loss") is not None), {})
@@ -82,7 +82,7 @@ class RunDirectory:
 
     def _append(self, name: str, text: str) -> None:
         if self.world.is_main:
-            with _told_in_one_line(self.path / name), open(self.path / name, "a", encoding="utf-8") as file:
+            with _reporting_write_errors(self.path / name), open(self.path / name, "a", encoding="utf-8") as file:
                 file.write(text)
 
 
@@ -96,15 +96,15 @@ def open_run(world: World, requested: str, resume: str, kind: str) -> tuple[RunD
     that holds a run already, or files of somebody else, or in which another job is writing. The folder is held until
     the RunDirectory is gone.
     """
-    held: list[int] = []
-    path, found, before = from_rank_0(world, lambda: _decide(requested, resume, kind, held))
-    run_directory = RunDirectory(Path(path), world, f"{kind}_ddp", before)
-    for descriptor in held:
+    locks: list[int] = []
+    path, resume_from, resumed_settings = from_rank_0(world, lambda: _decide(requested, resume, kind, locks))
+    run_directory = RunDirectory(Path(path), world, f"{kind}_ddp", resumed_settings)
+    for descriptor in locks:
         weakref.finalize(run_directory, os.close, descriptor)
-    return run_directory, Path(found) if found else None
+    return run_directory, Path(resume_from) if resume_from else None
 
 
-def _decide(requested: str, resume: str, kind: str, held: list[int]) -> tuple[str, str | None, dict]:
+def _decide(requested: str, resume: str, kind: str, locks: list[int]) -> tuple[str, str | None, dict]:
     source, job = None, _job()
     if resume == "auto" and not requested:
         raise InputError("--resume auto needs --run-dir: which run should go on?")
@@ -116,7 +116,7 @@ def _decide(requested: str, resume: str, kind: str, held: list[int]) -> tuple[st
     if source and not requested and not run_folder.is_run(home):
         raise InputError(f"{source} does not lie in a run's folder checkpoints/; give --run-dir, a folder to write to")
     path = Path(requested) if requested else home or _begun_by(job, kind) or _fresh_folder(kind)
-    with _told_in_one_line(f"into the run directory {path}"):
+    with _reporting_write_errors(f"into the run directory {path}"):
         path.mkdir(parents=True, exist_ok=True)  # before it is judged: nowhere/.. depends on nowhere
     folder = run_folder.look_at(path)
     if folder.script not in ("", f"{kind}_ddp"):
@@ -125,17 +125,20 @@ def _decide(requested: str, resume: str, kind: str, held: list[int]) -> tuple[st
     if folder.holds_steps and not restarted and resume != "auto" and (home is None or home != path.absolute()):
         raise InputError(f"{path} already holds a run; give another one, or set resume to auto to go on with it")
     _check_writable(path)
-    held.append(_hold(path))
-    found = source
+    locks.append(_hold(path))
+    resume_from = source
     if resume == "auto" or restarted:
-        found = checkpoint.newest_valid(path) or source
-        print(f"resuming from {found}" if found else f"nothing to resume in {path}: starting afresh", flush=True)
-        if found and found != source:
-            checkpoint.name_as(path, checkpoint.LATEST, found)
-    elif found:
-        print(f"resuming from {found}", flush=True)
-    before = run_folder.settings_of(found.absolute().parent.parent) if found else {}
-    return str(path), str(found) if found else None, before
+        resume_from = checkpoint.newest_valid(path) or source
+        print(
+            f"resuming from {resume_from}" if resume_from else f"nothing to resume in {path}: starting afresh",
+            flush=True,
+        )
+        if resume_from and resume_from != source:
+            checkpoint.name_as(path, checkpoint.LATEST, resume_from)
+    elif resume_from:
+        print(f"resuming from {resume_from}", flush=True)
+    resumed_settings = run_folder.settings_of(resume_from.absolute().parent.parent) if resume_from else {}
+    return str(path), str(resume_from) if resume_from else None, resumed_settings
 
 
 def _job() -> str | None:
@@ -161,7 +164,7 @@ def _fresh_folder(kind: str) -> Path:
     name = time.strftime(f"runs/{kind}-%Y%m%d-%H%M%S")
     for number in itertools.count(1):
         path = Path(name if number == 1 else f"{name}-{number}")
-        with _told_in_one_line(path), contextlib.suppress(FileExistsError):
+        with _reporting_write_errors(path), contextlib.suppress(FileExistsError):
             path.mkdir(parents=True)
             return path
 
@@ -180,7 +183,7 @@ def _hold(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def _told_in_one_line(where: object) -> Iterator[None]:
+def _reporting_write_errors(where: object) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -189,7 +192,7 @@ def _told_in_one_line(where: object) -> Iterator[None]:
 
 def _check_writable(path: Path) -> None:
     """Prove that a file can be written there before an hour is spent on it."""
-    with _told_in_one_line(f"into the run directory {path}"):
+    with _reporting_write_errors(f"into the run directory {path}"):
         probe = path / f".write_test.{os.getpid()}"
         probe.write_bytes(b"0" * 4096)
         probe.unlink()
