@@ -250,7 +250,7 @@ def validate(head: RewardHead, features: Tensor, sources: Tensor, world: World) 
 def source_numbers(pairs: list[Pair]) -> Tensor:
     """The number of each pair's source, from 0; a pair without one is a source of its own."""
     numbers: dict[str | int, int] = {}
-    return torch.tensor([numbers.setdefault(pair.source or place, len(numbers)) for place, pair in enumerate(pairs)])
+    return torch.tensor([numbers.setdefault(pair.source or index, len(numbers)) for index, pair in enumerate(pairs)])
 
 
 def scored(model: RewardModel, pair: Pair) -> str:

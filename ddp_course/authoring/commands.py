@@ -254,9 +254,9 @@ def make_setup_cells(root: Path, names: list[str], check: bool) -> int:
     stale = 0
     for path in select(root, ("notebooks", "solutions"), names):
         nb = read_notebook(path)
-        before = notebook_text(nb)
+        old_text = notebook_text(nb)
         put_setup_cell(nb, root)
-        if (text := notebook_text(nb)) != before:
+        if (text := notebook_text(nb)) != old_text:
             stale += 1
             name = path.relative_to(root).as_posix()
             if check:

@@ -68,7 +68,7 @@ def wilson_interval(successes: float, count: float, z: float = 1.96) -> tuple[fl
 
 def cluster_interval(values: Sequence[float], clusters: Sequence[Hashable], draws: int = 4000) -> Estimate:
     """The mean over items of which those of one cluster are alike: a bootstrap that draws whole clusters."""
-    number = {cluster: place for place, cluster in enumerate(dict.fromkeys(clusters))}
+    number = {cluster: index for index, cluster in enumerate(dict.fromkeys(clusters))}
     places = np.array([number[cluster] for cluster in clusters])
     return resampled(np.bincount(places, np.asarray(values, dtype=float)), np.bincount(places), draws)
 

@@ -32,11 +32,11 @@ def read_object(path: str | os.PathLike, object_pairs_hook: Callable | None = No
             text = file.read(min(size, LARGEST) + 1)
         if len(text) > LARGEST:
             raise InputError(f"cannot read {path}: it has more than {LARGEST >> 20} MB, too many for a file of JSON")
-        found = parse(text, object_pairs_hook)
+        parsed = parse(text, object_pairs_hook)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:  # of `parse`, or of a path with a NUL
         raise InputError(f"cannot read {Path(path)!s}: {error}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"cannot read {path}: expected a JSON object, found {type(found).__name__}")
-    return found
+    if not isinstance(parsed, dict):
+        raise InputError(f"cannot read {path}: expected a JSON object, found {type(parsed).__name__}")
+    return parsed

@@ -84,13 +84,13 @@ def _signs_of_life(store: dist.Store | None, turn: str) -> Iterator[None]:
 
 def _wait_for_rank_0(world: World, store: dist.Store, turn: str) -> None:
     """Return once rank 0 has set `turn`. Raises RankSilent if it neither does nor counts on."""
-    pause, seen, limit = 0.001, 0, max(SHORTEST_SILENCE, store.timeout.total_seconds())
+    pause, last_count, limit = 0.001, 0, max(SHORTEST_SILENCE, store.timeout.total_seconds())
     since = time.monotonic()
     while not store.check([turn]):
         if launcher_is_gone(world.launcher):
             raise InputError(f"rank {world.rank} ends: its launcher has ended while it waited for rank 0")
-        if (count := store.add(f"{turn}/alive", 0)) != seen:
-            seen, since = count, time.monotonic()
+        if (count := store.add(f"{turn}/alive", 0)) != last_count:
+            last_count, since = count, time.monotonic()
         if time.monotonic() - since > limit:
             raise RankSilent(
                 f"rank 0 has given no sign of life for {limit:g} s, in which the others waited for what it prepares: "

@@ -13,7 +13,7 @@ def order_bubble(ranks: Sequence[Sequence[dict]]) -> float:
     if that is not the rank.
     """
     orders = [[(e.get("stage", rank), e["number"], e["kind"]) for e in events] for rank, events in enumerate(ranks)]
-    previous = {step: before for order in orders for before, step in zip([None, *order], order, strict=False)}
+    previous = {step: earlier for order in orders for earlier, step in zip([None, *order], order, strict=False)}
 
     @cache
     def end(step: tuple[int, int, str]) -> int:

@@ -79,13 +79,13 @@ def stages(run_dir: Path, preset: str, data: str = "stdlib", seed: int = 1, back
     }
     if backbone:
         del builds_on["pretrain"]
-    found = []
-    for name, (script, given) in builds_on.items():
+    stages = []
+    for name, (script, inputs) in builds_on.items():
         folder = run_dir / name
-        flags = {**sizes[name], **given, "seed": seed, "run_dir": folder, "resume": "auto"}
+        flags = {**sizes[name], **inputs, "seed": seed, "run_dir": folder, "resume": "auto"}
         words = [word for flag, value in flags.items() for word in (f"--{flag.replace('_', '-')}", str(value))]
-        found.append(Stage(name, Path(os.path.relpath(PACKAGE / script)), words, folder))
-    return found
+        stages.append(Stage(name, Path(os.path.relpath(PACKAGE / script)), words, folder))
+    return stages
 
 
 def speedrun(

@@ -93,7 +93,7 @@ class DiLoCo:
 def _on_cpu(state: dict) -> dict:
     """An optimizer's state that any rank can read, whatever device it comes from."""
     of_parameters = {
-        number: {name: value.cpu() if isinstance(value, Tensor) else value for name, value in one.items()}
-        for number, one in state["state"].items()
+        number: {name: value.cpu() if isinstance(value, Tensor) else value for name, value in parameter_state.items()}
+        for number, parameter_state in state["state"].items()
     }
     return {"state": of_parameters, "param_groups": state["param_groups"]}
