@@ -256,7 +256,7 @@ from ddp_course.training import command_line
 
 def full(self, record):
     if record["step"] == 3 and self.world.is_main:
-        with run_directory._told_in_one_line(self.path), open("/dev/full", "w") as file:
+        with run_directory._reporting_write_errors(self.path), open("/dev/full", "w") as file:
             file.write("x")
 run_directory.RunDirectory.log = full
 command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
