@@ -39,7 +39,7 @@ def flags(*more):
 def small(**changed) -> tuple[MiniGPT, Model]:
     shape = MiniGPTConfig(vocab_size=64, context=32, layers=4, heads=4, width=64, **changed)
     whole = MiniGPT(shape)
-    parameters = sum(one.numel() for one in whole.parameters())
+    parameters = sum(parameter.numel() for parameter in whole.parameters())
     return whole, Model(parameters, 4, 64, 4, 32, vocabulary=64, tables=1)
 
 
@@ -49,17 +49,22 @@ def test_one_gpu_holds_what_adamw_holds_of_a_real_model():
     tokens = torch.randint(64, (2, 32))
     whole(tokens).float().logsumexp(-1).mean().backward()
     optimizer.step()
-    held = memory(model, Layout(), 1, "fp32")
-    weights = sum(one.nbytes for one in whole.parameters())
-    averages = sum(one.nbytes for state in optimizer.state.values() for one in state.values() if one.numel() > 1)
-    assert (held.weights, held.gradients) == (weights, sum(one.grad.nbytes for one in whole.parameters()))
-    assert held.optimizer == pytest.approx(averages)
+    estimate = memory(model, Layout(), 1, "fp32")
+    weights = sum(parameter.nbytes for parameter in whole.parameters())
+    averages = sum(
+        tensor.nbytes for state in optimizer.state.values() for tensor in state.values() if tensor.numel() > 1
+    )
+    assert (estimate.weights, estimate.gradients) == (
+        weights,
+        sum(parameter.grad.nbytes for parameter in whole.parameters()),
+    )
+    assert estimate.optimizer == pytest.approx(averages)
 
 
 def test_activations_are_those_that_autograd_keeps():
     """As notebook 7b.4 counts them, to within a tenth: storages that backward needs, weights left out."""
     whole, model = small()
-    weights = {one.untyped_storage().data_ptr() for one in whole.parameters()}
+    weights = {parameter.untyped_storage().data_ptr() for parameter in whole.parameters()}
     kept = {}
 
     def note(tensor):
@@ -72,16 +77,16 @@ def test_activations_are_those_that_autograd_keeps():
         loss = torch.nn.functional.cross_entropy(
             whole(torch.randint(64, (8, 32))).flatten(0, 1), torch.randint(64, (8 * 32,))
         )
-    found = sum(nbytes for nbytes, _ in kept.values())
+    measured = sum(nbytes for nbytes, _ in kept.values())
     loss.backward()
-    assert memory(model, Layout(micro_batch=8), 1, "fp32").activations == pytest.approx(found, rel=0.1)
+    assert memory(model, Layout(micro_batch=8), 1, "fp32").activations == pytest.approx(measured, rel=0.1)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 64])
 def test_fully_sharded_holds_a_part_of_everything(ranks):
     """Notebook 17.4: (1 + 1 + 2) / n."""
-    held = memory(SEVEN, Layout(shard=ranks, zero=3), 1, "fp32")
-    assert held.weights + held.gradients + held.optimizer == pytest.approx(4 * 4 * SEVEN.parameters / ranks)
+    estimate = memory(SEVEN, Layout(shard=ranks, zero=3), 1, "fp32")
+    assert estimate.weights + estimate.gradients + estimate.optimizer == pytest.approx(4 * 4 * SEVEN.parameters / ranks)
 
 
 def test_a_gated_block_keeps_what_autograd_keeps():
@@ -100,7 +105,7 @@ def test_a_gated_block_keeps_what_autograd_keeps():
         )
     }
     norms = [torch.nn.RMSNorm(width), torch.nn.RMSNorm(width)]
-    own = {one.untyped_storage().data_ptr() for one in [*weight.values(), *(norm.weight for norm in norms)]}
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*weight.values(), *(norm.weight for norm in norms)]}
     kept = {}
 
     def note(tensor):
@@ -116,15 +121,17 @@ def test_a_gated_block_keeps_what_autograd_keeps():
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         normed = norms[0](x)
         q, k, v = (heads(normed @ weight[name].T, count) for name, count in (("q", 4), ("k", pairs), ("v", pairs)))
-        seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        x = x + seen.transpose(1, 2).reshape(windows, tokens, width) @ weight["o"].T
+        attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + attended.transpose(1, 2).reshape(windows, tokens, width) @ weight["o"].T
         normed = norms[1](x)
         y = x + (torch.nn.functional.silu(normed @ weight["gate"].T) * (normed @ weight["up"].T)) @ weight["down"].T
-    found = sum(nbytes for nbytes, _ in kept.values()) / (4 * windows * tokens * width)
+    measured = sum(nbytes for nbytes, _ in kept.values()) / (4 * windows * tokens * width)
     y.sum().backward()
     block = Model(1e6, 1, width, 4, tokens, 64, tables=1, key_values=0.5, mlp=inner / width, keeps="gated")
-    assert block.kept == pytest.approx(found, rel=0.1)
-    assert replace(block, keeps="plain", mlp=4, key_values=1).kept == 16 and replace(block, keeps="fused").kept < found
+    assert block.kept == pytest.approx(measured, rel=0.1)
+    assert (
+        replace(block, keeps="plain", mlp=4, key_values=1).kept == 16 and replace(block, keeps="fused").kept < measured
+    )
 
 
 def test_parts_of_the_model_add_up_to_it():
@@ -149,10 +156,10 @@ def test_layers_that_are_gathered():
 
 
 def test_what_makes_activations_fewer():
-    one = memory(SEVEN, Layout(micro_batch=2), 4).activations
-    assert memory(SEVEN, Layout(micro_batch=2, cp=2), 4).activations == pytest.approx(one / 2)
-    assert memory(SEVEN, Layout(micro_batch=2, tp=4), 4).activations == pytest.approx(one / 4)
-    assert memory(SEVEN, Layout(micro_batch=2, recompute=True), 4).activations < one / 4
+    unsharded = memory(SEVEN, Layout(micro_batch=2), 4).activations
+    assert memory(SEVEN, Layout(micro_batch=2, cp=2), 4).activations == pytest.approx(unsharded / 2)
+    assert memory(SEVEN, Layout(micro_batch=2, tp=4), 4).activations == pytest.approx(unsharded / 4)
+    assert memory(SEVEN, Layout(micro_batch=2, recompute=True), 4).activations < unsharded / 4
     in_flight = [memory(SEVEN, Layout(pp=4), count).activations for count in (1, 2, 4, 8)]
     assert in_flight[1] < in_flight[2] == in_flight[3]  # 1F1B holds at most as many as there are stages
     assert memory(SEVEN, Layout(pp=4, chunks=2), 8).activations > in_flight[3]  # interleaved more (23.3)
@@ -173,8 +180,8 @@ def test_each_axis_sends_what_its_notebook_counts():
     assert sent(Layout(tp=8)) == {"tp": pytest.approx(4 * 32 * 2 * 7 / 8 * vectors)}  # 22.4
     assert sent(Layout(pp=8)) == {"pp": pytest.approx(2 * vectors)}  # 23.5
     assert sent(Layout(cp=8))["cp"] == pytest.approx(2 * 2 * 7 * 32 * vectors / 8)  # 24.3
-    one = sent(Layout(shard=8, micro_batch=8, zero=3), 2**18)
-    assert one == {"shard": pytest.approx(7 / 8 * (2 + 2 + 4) * weights)}
+    sent_bytes = sent(Layout(shard=8, micro_batch=8, zero=3), 2**18)
+    assert sent_bytes == {"shard": pytest.approx(7 / 8 * (2 + 2 + 4) * weights)}
     once, twice = sent(Layout(shard=8, zero=3), 2**18)["shard"], sent(Layout(shard=8, zero=3), 2**19)["shard"]
     assert twice == pytest.approx(2 * once)
     assert sent(Layout(shard=8, zero=1), 2**19) == sent(Layout(shard=8, zero=1), 2**18)
@@ -236,17 +243,17 @@ def test_a_slow_network_makes_steps_longer_and_the_quickest_plan_another():
 
 
 def test_every_mesh_has_all_gpus_and_every_factorisation_is_there():
-    found = {(one.pp, one.dp, one.shard, one.cp, one.tp) for one in meshes(JOB)}
-    assert all(one.gpus == 64 for one in meshes(JOB)) and len(found) == 210  # 64 = 2^6 over five axes
+    layouts = {(layout.pp, layout.dp, layout.shard, layout.cp, layout.tp) for layout in meshes(JOB)}
+    assert all(layout.gpus == 64 for layout in meshes(JOB)) and len(layouts) == 210  # 64 = 2^6 over five axes
     assert divisors(12) == [1, 2, 3, 4, 6, 12]
 
 
 def test_the_plan_fits_and_nothing_that_fits_is_quicker():
-    found = search(JOB)
-    steps = [plan.step.total for plan in found.fits]
-    assert steps == sorted(steps) and all(plan.memory.total <= JOB.limit for plan in found.fits)
-    assert found.simplest().step.total <= 1.05 * steps[0] and found.simplest().axes == 1
-    assert found.tried == len(found.fits) + sum(found.refused.values())
+    result = search(JOB)
+    steps = [plan.step.total for plan in result.fits]
+    assert steps == sorted(steps) and all(plan.memory.total <= JOB.limit for plan in result.fits)
+    assert result.simplest().step.total <= 1.05 * steps[0] and result.simplest().axes == 1
+    assert result.tried == len(result.fits) + sum(result.refused.values())
 
 
 def test_a_small_model_gets_plain_ddp_and_a_large_one_does_not():
@@ -320,9 +327,9 @@ def test_a_mixture_of_experts(capsys):
 
 
 def test_the_map_names_the_axes_of_each_cell():
-    found = overview(["350M", "30B"], [1, 8, 64])
-    assert [found["350M", count] for count in (1, 8, 64)] == ["one GPU", "dp", "dp"]
-    assert found["30B", 1] == NOTHING and found["30B", 64] == "shard"
+    table = overview(["350M", "30B"], [1, 8, 64])
+    assert [table["350M", count] for count in (1, 8, 64)] == ["one GPU", "dp", "dp"]
+    assert table["30B", 1] == NOTHING and table["30B", 64] == "shard"
 
 
 def test_nothing_fits(capsys):
@@ -371,13 +378,13 @@ def test_the_gpu_is_said_where_it_is_assumed(capsys):
 
 def test_slow_links_inside_a_node_make_tensor_parallel_slower():
     asked = [flags("--gpus", "8", *more) for more in ([], ["--inside", "32GB"])]
-    fast, slow = (best_way(one, Layout(tp=8)).step.total for one in asked)
+    fast, slow = (best_way(job, Layout(tp=8)).step.total for job in asked)
     assert slow > 2 * fast
 
 
 def test_a_gated_mlp_is_counted():
-    given = "--params 8.03B --layers 32 --width 4096 --heads 32 --key-value-heads 8 --mlp 14336 --gated".split()
-    plain, gated = flags("--params", "8.03B").model, flags(*given).model
+    words = "--params 8.03B --layers 32 --width 4096 --heads 32 --key-value-heads 8 --mlp 14336 --gated".split()
+    plain, gated = flags("--params", "8.03B").model, flags(*words).model
     assert (plain.kept, gated.kept) == (16, 6 + 2 / 4 + 4 * 3.5)
     assert flags("--gated").model.kept == pytest.approx(8 + 4 * 8 / 3)
     assert flags("--params", "13e9", "--heads", "40").model.width % 40 == 0

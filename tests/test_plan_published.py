@@ -29,22 +29,22 @@ PLAYBOOK_GB = {1e9: (16, 20), 7e9: (112, 140), 70e9: (1120, 1400), 405e9: (6480,
 # ---- the reports' own numbers ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("one", RUNS, ids=lambda one: one.name)
-def test_a_run_has_as_many_gpus_as_its_axes_make(one):
-    assert one.layout.gpus == one.job.cluster.gpus and one.source.startswith("https://")
-    assert one.chunks is None or one.chunks.low <= one.layout.chunks <= one.chunks.high
+@pytest.mark.parametrize("published", RUNS, ids=lambda published: published.name)
+def test_a_run_has_as_many_gpus_as_its_axes_make(published):
+    assert published.layout.gpus == published.job.cluster.gpus and published.source.startswith("https://")
+    assert published.chunks is None or published.chunks.low <= published.layout.chunks <= published.chunks.high
 
 
 def test_numbers_of_a_report_agree_with_each_other():
     palm, deepseek, olmo = run("PaLM"), run("DeepSeek"), run("OLMo")
-    for one, rate, within in (
+    for published, rate, within in (
         (palm, palm.reported["tokens per s"], 0.002),
         (deepseek, deepseek.job.tokens / deepseek.reported["step"], 0.02),
         (olmo, olmo.reported["tokens per s per GPU"] * 512, 0.01),
     ):
-        cluster = one.job.cluster
-        mfu = rate * one.job.model.flops_per_token / cluster.gpus / cluster.gpu.flops
-        assert mfu == pytest.approx(one.mfu, rel=within), one.name
+        cluster = published.job.cluster
+        mfu = rate * published.job.model.flops_per_token / cluster.gpus / cluster.gpu.flops
+        assert mfu == pytest.approx(published.mfu, rel=within), published.name
     assert palm.mfu * (1 + palm.layout.recomputed) == pytest.approx(palm.reported["MFU and recomputation"], rel=0.002)
     assert palm.reported["bits per s between pods"] / palm.reported["hosts"] / 8 == pytest.approx(6.6e9, rel=0.01)
     assert palm.job.cluster.gpus == 4 * palm.reported["hosts"]
@@ -55,20 +55,24 @@ def test_numbers_of_a_report_agree_with_each_other():
     assert hours * facts["tokens"] / 1e12 == pytest.approx(facts["GPU hours"])
     llama = run("Llama")
     assert 6 * 405e9 * llama.reported["tokens"] == pytest.approx(llama.reported["FLOP"], rel=0.01)
-    for one in (each for each in RUNS if "Llama" in each.name):
-        assert one.reported["FLOP/s per GPU"] / 989e12 == pytest.approx(one.mfu, abs=0.006)
+    for published in (each for each in RUNS if "Llama" in each.name):
+        assert published.reported["FLOP/s per GPU"] / 989e12 == pytest.approx(published.mfu, abs=0.006)
 
 
-@pytest.mark.parametrize("one", [one for one in RUNS if "DeepSeek" not in one.name], ids=lambda one: one.name)
-def test_a_models_shape_has_its_parameters(one):
-    model = one.job.model
+@pytest.mark.parametrize(
+    "published",
+    [published for published in RUNS if "DeepSeek" not in published.name],
+    ids=lambda published: published.name,
+)
+def test_a_models_shape_has_its_parameters(published):
+    model = published.job.model
     heads = (model.attention or model.width) / model.width
     attention = heads * (2 + 2 * model.key_values) * model.width**2
     mlp = (2 if model.keeps == "plain" else 3) * model.mlp * model.width**2
-    found = model.layers * (attention + mlp) + model.tables * model.table
-    assert found == pytest.approx(model.parameters, rel=0.04)  # 1.65 is called 1.7
+    count = model.layers * (attention + mlp) + model.tables * model.table
+    assert count == pytest.approx(model.parameters, rel=0.04)  # 1.65 is called 1.7
     named = MODELS["llama3-405b"].parameters
-    assert "Llama" not in one.name or model.parameters == pytest.approx(named, rel=0.01)
+    assert "Llama" not in published.name or model.parameters == pytest.approx(named, rel=0.01)
 
 
 @pytest.mark.parametrize("precision", MEGATRON_PER_PARAMETER)
@@ -76,8 +80,8 @@ def test_bytes_per_parameter_are_megatrons(precision):
     whole, shared = MEGATRON_PER_PARAMETER[precision]
     for ranks in (2, 8, 64):
         for layout, expected in ((Layout(dp=ranks), whole), (Layout(shard=ranks, zero=1), shared)):
-            held = memory(SEVEN, layout, 1, precision)
-            each = (held.weights + held.gradients + held.optimizer) / SEVEN.parameters
+            parts = memory(SEVEN, layout, 1, precision)
+            each = (parts.weights + parts.gradients + parts.optimizer) / SEVEN.parameters
             assert each == pytest.approx(expected(ranks))
 
 
@@ -90,18 +94,18 @@ def test_bytes_per_parameter_lie_in_the_playbooks_table():
 # ---- training runs, by the formulas ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("one", RUNS, ids=lambda one: one.name)
-def test_a_published_mesh_fits_and_its_mfu_is_near(one):
-    seen = one.plan()
-    assert not seen.refused and seen.memory.total <= one.job.limit
-    assert 0.8 < seen.step.mfu / one.mfu < 1.3
-    none, every = one.step(exposed=1).mfu, one.step(exposed=0).mfu
-    assert none < every and none - 1e-9 <= seen.step.mfu <= every + 1e-9
+@pytest.mark.parametrize("published", RUNS, ids=lambda published: published.name)
+def test_a_published_mesh_fits_and_its_mfu_is_near(published):
+    planned = published.plan()
+    assert not planned.refused and planned.memory.total <= published.job.limit
+    assert 0.8 < planned.step.mfu / published.mfu < 1.3
+    none, every = published.step(exposed=1).mfu, published.step(exposed=0).mfu
+    assert none < every and none - 1e-9 <= planned.step.mfu <= every + 1e-9
 
 
 def test_the_other_program_assumes_an_mfu_that_dense_runs_reported():
-    for one in RUNS:
-        assert one.job.model.experts or ASSUMED["mfu"].low < one.mfu < ASSUMED["mfu"].high
+    for published in RUNS:
+        assert published.job.model.experts or ASSUMED["mfu"].low < published.mfu < ASSUMED["mfu"].high
 
 
 def test_published_meshes_would_not_fit_without_their_axes():
@@ -113,8 +117,8 @@ def test_published_meshes_would_not_fit_without_their_axes():
 
 def test_the_plan_finds_llamas_mesh_and_the_table_says_what_it_costs():
     llama = run("Llama")
-    found = {(plan.layout.pp, plan.layout.tp): plan for plan in search(llama.job).fits}
-    assert (16, 8) in found and llama.plan().step.total < 1.25 * next(iter(found.values())).step.total
+    by_axes = {(plan.layout.pp, plan.layout.tp): plan for plan in search(llama.job).fits}
+    assert (16, 8) in by_axes and llama.plan().step.total < 1.25 * next(iter(by_axes.values())).step.total
 
 
 def test_a_step_under_other_assumptions():
@@ -123,7 +127,7 @@ def test_a_step_under_other_assumptions():
     assert llama.step(chunks=2).bubble == 4 * llama.step(chunks=8).bubble == pytest.approx(15 / 64)
     assert llama.step(link_share=0.9, exposed=1).total < llama.step(link_share=0.6, exposed=1).total
     half = llama.step(exposed=0.5)
-    assert half.waiting == pytest.approx(0.5 * sum(one.seconds for one in half.sent))
+    assert half.waiting == pytest.approx(0.5 * sum(message.seconds for message in half.sent))
 
 
 def test_what_a_report_says_of_its_experts_makes_fewer_bytes():
@@ -172,18 +176,18 @@ def test_the_playbooks_shapes_have_its_parameters():
 
 
 def test_every_cell_of_the_playbooks_picture_is_there():
-    cells = [(one.size, one.nodes) for one in playbook.RUNS] + playbook.NOT_RUN
+    cells = [(cell.size, cell.nodes) for cell in playbook.RUNS] + playbook.NOT_RUN
     assert sorted(cells) == sorted((size, 2**power) for size in playbook.SHAPES for power in range(7))
-    for one in playbook.RUNS:
-        assert one.run.layout.gpus == 8 * one.nodes and one.run.plan().micro_batches == one.micro_batches
+    for cell in playbook.RUNS:
+        assert cell.run.layout.gpus == 8 * cell.nodes and cell.run.plan().micro_batches == cell.micro_batches
 
 
-@pytest.mark.parametrize("one", playbook.RUNS, ids=lambda one: one.run.name)
-def test_a_measured_configuration_fits_and_holds_at_least_what_the_formulas_count(one):
-    seen = one.run.plan()
-    assert seen.memory.total <= one.run.job.limit
-    assert 0.6 < seen.memory.total / one.memory < 1
-    assert seen.step.mfu > one.run.mfu  # no formula knows all that costs time
+@pytest.mark.parametrize("cell", playbook.RUNS, ids=lambda cell: cell.run.name)
+def test_a_measured_configuration_fits_and_holds_at_least_what_the_formulas_count(cell):
+    planned = cell.run.plan()
+    assert planned.memory.total <= cell.run.job.limit
+    assert 0.6 < planned.memory.total / cell.memory < 1
+    assert planned.step.mfu > cell.run.mfu  # no formula knows all that costs time
 
 
 @pytest.mark.parametrize(("size", "nodes"), playbook.NOT_RUN)
@@ -201,10 +205,12 @@ def test_most_measured_winners_are_among_the_first_distinct_meshes():
     """By (pp, tp). Spelled out, the first three rows are often one mesh, and hardly any winner is among them."""
     spelled = 0
     for cell in playbook.RUNS:
-        found = playbook.best(cell.size, cell.nodes)
-        pairs = [(plan.layout.pp, plan.layout.tp) for plan in found.distinct()]
-        assert len(set(pairs)) == len(pairs) and set(pairs) == {(plan.layout.pp, plan.layout.tp) for plan in found.fits}
-        spelled += cell.run.layout.axes in [plan.layout.axes for plan in found.fits[:3]]
+        ranking = playbook.best(cell.size, cell.nodes)
+        pairs = [(plan.layout.pp, plan.layout.tp) for plan in ranking.distinct()]
+        assert len(set(pairs)) == len(pairs) and set(pairs) == {
+            (plan.layout.pp, plan.layout.tp) for plan in ranking.fits
+        }
+        spelled += cell.run.layout.axes in [plan.layout.axes for plan in ranking.fits[:3]]
     assert playbook.winners_among_first(1) < playbook.winners_among_first(3)
     assert 17 <= playbook.winners_among_first(3) <= 21 and spelled <= 6
 
@@ -213,23 +219,23 @@ def test_what_the_plan_chooses_beside_what_was_measured():
     """The same axes for 80B on four nodes; elsewhere the measured mesh is at most a third slower by the formulas. The
     two that the plan refuses for slowness are among the slowest that were measured."""
     over, refused = {}, []
-    for one in playbook.RUNS:
-        seen, best = one.run.plan(), playbook.best(one.size, one.nodes).fits[0]
-        over[one.size, one.nodes] = seen.step.total / best.step.total - 1
-        if seen.refused:
-            refused.append(one)
+    for cell in playbook.RUNS:
+        planned, best = cell.run.plan(), playbook.best(cell.size, cell.nodes).fits[0]
+        over[cell.size, cell.nodes] = planned.step.total / best.step.total - 1
+        if planned.refused:
+            refused.append(cell)
             continue
-        assert -1e-9 < over[one.size, one.nodes] < 0.4
+        assert -1e-9 < over[cell.size, cell.nodes] < 0.4
     assert over["80B", 4] == pytest.approx(0)
-    assert {(one.size, one.nodes) for one in refused} == {("1.34B", 64), ("80B", 64)}
-    assert max(one.run.mfu for one in refused) < sorted(one.run.mfu for one in playbook.RUNS)[5]
+    assert {(cell.size, cell.nodes) for cell in refused} == {("1.34B", 64), ("80B", 64)}
+    assert max(cell.run.mfu for cell in refused) < sorted(cell.run.mfu for cell in playbook.RUNS)[5]
 
 
 def test_more_nodes_have_a_lower_mfu():
     """At a fixed batch the measured MFU falls with nodes, and so does the formulas'."""
     for size in ("1.34B", "3.57B", "8.86B"):
-        rows = sorted((one for one in playbook.RUNS if one.size == size), key=lambda one: one.nodes)
-        measured, planned = [one.run.mfu for one in rows], [one.run.plan().step.mfu for one in rows]
+        rows = sorted((cell for cell in playbook.RUNS if cell.size == size), key=lambda cell: cell.nodes)
+        measured, planned = [cell.run.mfu for cell in rows], [cell.run.plan().step.mfu for cell in rows]
         assert measured == sorted(measured, reverse=True)
         assert planned[0] > planned[-1] and planned[0] == pytest.approx(max(planned), rel=0.03)
 

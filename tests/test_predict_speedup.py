@@ -63,18 +63,18 @@ def measured(link, ranks, burst=0, noise=0.05):
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_a_fit_finds_what_was_put_in(ranks):
     link = Link(2e-4, 11e6)
-    found = fit(measured(link, ranks), ranks)
-    assert found.alpha == pytest.approx(link.alpha, rel=0.2) and found.beta == pytest.approx(link.beta, rel=0.06)
-    low, high = found.beta_interval
-    assert low <= found.beta <= high and high / low < 1.06
+    fitted = fit(measured(link, ranks), ranks)
+    assert fitted.alpha == pytest.approx(link.alpha, rel=0.2) and fitted.beta == pytest.approx(link.beta, rel=0.06)
+    low, high = fitted.beta_interval
+    assert low <= fitted.beta <= high and high / low < 1.06
 
 
 def test_one_fit_over_all_sizes_is_led_astray_by_a_burst():
     link = Link(2e-4, 11e6)
     times = measured(link, 2, burst=40_000, noise=0)
     errors = {
-        name: [abs(all_reduce.ring(size, 2, found) / times[size][0] - 1) for size in SIZES]
-        for name, found in (("two", fit(times, 2)), ("one", fit_all_sizes(times, 2)))
+        name: [abs(all_reduce.ring(size, 2, fitted) / times[size][0] - 1) for size in SIZES]
+        for name, fitted in (("two", fit(times, 2)), ("one", fit_all_sizes(times, 2)))
     }
     large = slice(SIZES.index(2**18), None)
     assert max(errors["two"][large]) < 0.2 and max(errors["two"][large][1:]) < 0.05
@@ -171,11 +171,14 @@ process_group.stop()
 
 def test_the_buckets_are_those_of_ddp(tmp_path):
     (tmp_path / "script.py").write_text(BUCKETS)
-    found = warm.ranks(tmp_path / "script.py", nproc=1).results[0]["found"]
+    sizes_by_cap = warm.ranks(tmp_path / "script.py", nproc=1).results[0]["found"]
     small = gradients(transformer(4, 192, 4, 256, 128))
-    for cap, sizes in found:
+    for cap, sizes in sizes_by_cap:
         assert [bucket.bytes for bucket in buckets(small, cap)] == sizes, cap
-    assert len(found[0][1]) > 1 and len(found[1][1]) > len(found[2][1]) > len(found[3][1]) > len(found[4][1]) == 1
+    assert (
+        len(sizes_by_cap[0][1]) > 1
+        and len(sizes_by_cap[1][1]) > len(sizes_by_cap[2][1]) > len(sizes_by_cap[3][1]) > len(sizes_by_cap[4][1]) == 1
+    )
 
 
 FOUR = [Gradient(MIB, 1)] * 4
@@ -223,8 +226,8 @@ def test_costs_say_when_a_gradient_is_complete():
 
 def test_the_first_bucket_is_small_by_default_only():
     gradients = [Gradient(MIB // 2, 1)] * 80
-    assert [one.bytes / MIB for one in buckets(gradients)] == [1, 25, 14]
-    assert [one.bytes / MIB for one in buckets(gradients, 25)] == [25, 15]
+    assert [bucket.bytes / MIB for bucket in buckets(gradients)] == [1, 25, 14]
+    assert [bucket.bytes / MIB for bucket in buckets(gradients, 25)] == [25, 15]
 
 
 def test_bad_schedules_are_named():
@@ -354,8 +357,8 @@ def test_the_program_answers(capsys):
 
 
 def test_what_was_measured_is_not_asked_for_again(capsys):
-    given = "--gpus 16 --link 100Gb --micro-batch-seconds 0.05 --link-share 0.8 --latency-us 10 --spread 0.01"
-    assert main(given.split()) == 0
+    words = "--gpus 16 --link 100Gb --micro-batch-seconds 0.05 --link-share 0.8 --latency-us 10 --spread 0.01"
+    assert main(words.split()) == 0
     assert capsys.readouterr().out.count("nothing is left to measure") == 2
 
 
@@ -434,7 +437,7 @@ def test_the_runs_that_are_kept_have_what_the_notebook_shows():
     kept = measurements.load()
     assert {nodes: sorted(ranks) for nodes, ranks in kept.items()} == {n: list(range(n)) for n in (1, 2, 3, 4)}
     for nodes, ranks in kept.items():
-        assert len({tuple(found) for found in ranks.values()}) == 1 and len(ranks[0]) == (3 if nodes > 1 else 1)
-        for found in ranks[0].values():
-            assert set(found) == {"all_reduce", "compute", "steps"}
-            assert len(found["steps"]) == 4 and all(times for _, _, times in found["steps"])
+        assert len({tuple(record) for record in ranks.values()}) == 1 and len(ranks[0]) == (3 if nodes > 1 else 1)
+        for record in ranks[0].values():
+            assert set(record) == {"all_reduce", "compute", "steps"}
+            assert len(record["steps"]) == 4 and all(times for _, _, times in record["steps"])
