@@ -118,7 +118,7 @@ def test_one_clear_line(tmp_path, name):
     flags = case.flags.format(tmp=tmp_path).split()
     defaults = {"--preset": "tiny", "--steps": "1", "--run-dir": str(tmp_path / "new")}
     defaults = [word for name in defaults if name not in case.flags for word in (name, defaults[name])]
-    done = warm.alone(TRAINER, *defaults, *flags)
+    done = warm.single_process(TRAINER, *defaults, *flags)
     assert done.returncode == case.exit_code, done.stderr
     assert case.said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
     assert done.stderr.startswith("error: ") and "Traceback" not in done.stdout
@@ -133,7 +133,7 @@ def test_letters_that_the_output_cannot_encode_are_escaped():
 
 
 def test_a_name_with_a_line_break_is_shown_in_the_one_line(tmp_path):
-    done = warm.alone(TRAINER, "--preset", "tiny", "--run-dir", tmp_path / "new", "--data=a\nb\x1b[1m")
+    done = warm.single_process(TRAINER, "--preset", "tiny", "--run-dir", tmp_path / "new", "--data=a\nb\x1b[1m")
     assert done.returncode == 1 and done.stderr.startswith(r'error: no corpus "a\nb\x1b[1m"'), done.stderr
     assert len(done.stderr.splitlines()) == 1
 

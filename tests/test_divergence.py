@@ -61,9 +61,9 @@ def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoi
         "--validate-every",
         0,
     ]
-    assert warm.alone(script, *common, "--steps", 2).returncode == 0
+    assert warm.single_process(script, *common, "--steps", 2).returncode == 0
     good = (tmp_path / "run/checkpoints/step_000002/state.pt").read_bytes()
-    done = warm.alone(script, *common, "--steps", 9, "--resume", "auto", *DIVERGING)
+    done = warm.single_process(script, *common, "--steps", 9, "--resume", "auto", *DIVERGING)
     assert done.returncode == 1, done.stdout + done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "diverged" in errors[0] and "Traceback" not in done.stderr, done.stderr

@@ -75,7 +75,7 @@ def job(folder, *more, **further):
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory):
+def single_process(tmp_path_factory):
     """Runs on one process, to compare with. Their reference is `played`, below."""
     folder = tmp_path_factory.mktemp("one")
     train_one(folder / "plain")
@@ -84,7 +84,7 @@ def one(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
-def ran(request, tmp_path_factory, one):
+def ran(request, tmp_path_factory, single_process):
     """The number of ranks, the folder of all their runs, what became of each, and the sizes of its all-reduces."""
     folder = tmp_path_factory.mktemp(f"ranks_{request.param}")
     whole = str(folder / "whole"), 2, str(folder / "resumed")
@@ -96,7 +96,7 @@ def ran(request, tmp_path_factory, one):
         "resumed": job(folder / "resumed", *RESUMED, "--resume", "auto", copy=whole),
         "stopped": job(folder / "stopped", *RESUMED, fault="stopped experts"),
         "gone on": job(folder / "gone on", *RESUMED, "--resume", folder / "stopped/checkpoints/step_000002"),
-        "from one process": job(folder / "from one", "--resume", one / "plain/checkpoints/step_000002"),
+        "from one process": job(folder / "from one", "--resume", single_process / "plain/checkpoints/step_000002"),
         "bfloat16": job(folder / "bfloat16", "--precision", "bfloat16", "--steps", 2),
         "ep 3": job(folder / "ep 3", "--ep", 3),
         "experts 7": job(folder / "experts 7", "--experts", 7),
@@ -109,27 +109,27 @@ def gap(ours, theirs):
     """The largest distance of a logged number, a weight, or an average of a gradient."""
     distances = []
     for key in LOGGED:
-        mine, other = metrics(ours, key), metrics(theirs, key)
-        assert mine.keys() <= other.keys() and max(mine) == STEPS
-        distances += [abs(value - other[step]) for step, value in mine.items()]
-    mine, other = checkpoint(ours, STEPS), checkpoint(theirs, STEPS)
-    distances.append(largest_gap(mine["model"], other["model"]))
+        own, other = metrics(ours, key), metrics(theirs, key)
+        assert own.keys() <= other.keys() and max(own) == STEPS
+        distances += [abs(value - other[step]) for step, value in own.items()]
+    own, other = checkpoint(ours, STEPS), checkpoint(theirs, STEPS)
+    distances.append(largest_gap(own["model"], other["model"]))
     for number, averages in other["optimizer"]["state"].items():
-        distances.append(largest_gap(mine["optimizer"]["state"][number], averages))
+        distances.append(largest_gap(own["optimizer"]["state"][number], averages))
     return max(distances)
 
 
 @pytest.mark.parametrize("title", ["plain", "replicas", "unlike"])
-def test_ranks_are_one_process(ran, one, title):
+def test_ranks_are_one_process(ran, single_process, title):
     """Experts on all ranks, on half of them with replicas, and with other settings: several micro-batches, packed."""
     assert ran.outcomes[title] == "0"
-    assert gap(ran.folder / title, one / ("unlike" if title == "unlike" else "plain")) < EQUAL
+    assert gap(ran.folder / title, single_process / ("unlike" if title == "unlike" else "plain")) < EQUAL
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_mistake_shows(ran, one, fault):
+def test_a_mistake_shows(ran, single_process, fault):
     if ran.outcomes[fault] == "0":
-        assert gap(ran.folder / fault, one / "plain") > 1e3 * EQUAL
+        assert gap(ran.folder / fault, single_process / "plain") > 1e3 * EQUAL
     else:
         assert ran.outcomes[fault].startswith("ReplicasDiffer: copies differ")
 
@@ -150,7 +150,7 @@ class Dense(torch.nn.Module):
         return sum(mask[..., number, None] * output for number, output in enumerate(outputs))
 
 
-def test_one_process_is_the_definition(one):
+def test_one_process_is_the_definition(single_process):
     """The first run again in the plainest way: one batch, all experts on all tokens, the balance loss as in papers."""
     config = parse(experts_ddp.PRESETS, flags("nowhere"))
     tokens = open_tokens(prepare(config.data, config.tokenizer, config.vocab_size))
@@ -193,13 +193,13 @@ def test_one_process_is_the_definition(one):
             "busiest": max((m.chosen.sum(0) / m.chosen.sum() * 4).max().item() for m in mixtures),
         }
         for key, value in expected.items():
-            assert metrics(one / "plain", key)[step + 1] == pytest.approx(value, abs=EQUAL), (step, key)
-    assert largest_gap(checkpoint(one / "plain", STEPS)["model"], model.state_dict()) < EQUAL
+            assert metrics(single_process / "plain", key)[step + 1] == pytest.approx(value, abs=EQUAL), (step, key)
+    assert largest_gap(checkpoint(single_process / "plain", STEPS)["model"], model.state_dict()) < EQUAL
     batches = validation_batches(tokens.val, context=16, batch_size=99, rank=0, world_size=1, max_windows=11)
     model.eval()
     sums = [(model(inputs, targets).item(), (targets >= 0).sum().item()) for inputs, targets in batches]
     expected = sum(loss for loss, _ in sums) / sum(count for _, count in sums)
-    assert metrics(one / "plain", "val_loss")[STEPS] == pytest.approx(expected, abs=EQUAL)
+    assert metrics(single_process / "plain", "val_loss")[STEPS] == pytest.approx(expected, abs=EQUAL)
 
 
 @pytest.mark.parametrize("title", ["resumed", "gone on"])
@@ -214,11 +214,11 @@ def test_resumed_is_the_uninterrupted_run_to_the_last_bit(ran, title):
         assert later == {step: value for step, value in metrics(ran.folder / "whole", key).items() if step > 2}
 
 
-def test_a_run_goes_on_at_another_number_of_ranks(ran, one, tmp_path):
+def test_a_run_goes_on_at_another_number_of_ranks(ran, single_process, tmp_path):
     assert ran.outcomes["from one process"] == "0"
-    assert gap(ran.folder / "from one", one / "plain") < EQUAL
+    assert gap(ran.folder / "from one", single_process / "plain") < EQUAL
     train_one(tmp_path / "run", "--resume", ran.folder / "replicas/checkpoints/step_000002")
-    assert gap(tmp_path / "run", one / "plain") < EQUAL
+    assert gap(tmp_path / "run", single_process / "plain") < EQUAL
 
 
 def test_half_precision_trains(ran):
@@ -268,7 +268,7 @@ def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
         ("--resume {checkpoint} --best 1", "it has best 2, this run has 1"),
     ],
 )
-def test_bad_input_is_one_sentence(tmp_path, one, wrong, message):
+def test_bad_input_is_one_sentence(tmp_path, single_process, wrong, message):
     with pytest.raises(InputError) as refused:
-        train_one(tmp_path / "run", *wrong.format(checkpoint=one / "plain/checkpoints/step_000002").split())
+        train_one(tmp_path / "run", *wrong.format(checkpoint=single_process / "plain/checkpoints/step_000002").split())
     assert message in str(refused.value) and not list(tmp_path.rglob("metrics.jsonl"))

@@ -258,7 +258,7 @@ def test_records_that_cannot_be_written_are_told_before_the_climb(tmp_path, monk
         pytest.skip("this system has no /dev/full")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    done = warm.alone(LADDER, "--out", out, "--steps", 1)
+    done = warm.single_process(LADDER, "--out", out, "--steps", 1)
     assert done.returncode == 1 and done.stderr.startswith("error: cannot write --out "), done.stderr
     assert len(done.stderr.splitlines()) == 1 and len(done.stdout.splitlines()) <= 1, "a rung more was climbed"
 
@@ -268,20 +268,20 @@ def test_only_records_of_the_ladder_make_way_for_new_ones(tmp_path):
     for theirs in (b"my thesis\n", b'{"rung": "plain"}\n', b"[1]\n", b"\xff\0"):
         out.write_bytes(theirs)
         spelled = tmp_path / "nowhere" / ".." / "out" if theirs == b"[1]\n" else out
-        done = warm.alone(LADDER, "--out", spelled, *flags)
+        done = warm.single_process(LADDER, "--out", spelled, *flags)
         assert done.returncode == 1 and done.stderr == (
             f"error: --out {spelled} is there already and holds no records of the ladder; give another file\n"
         )
         assert out.read_bytes() == theirs
     out.write_bytes(b"")
     for _ in range(2):
-        assert warm.alone(LADDER, "--out", out, *flags).returncode == 0
+        assert warm.single_process(LADDER, "--out", out, *flags).returncode == 0
         assert len(ladder_figure.read_ladder(out)) == 1
 
 
 @pytest.mark.parametrize("flag", ["--width", "--windows", "--context"])
 def test_a_size_that_no_machine_holds_is_refused_before_the_climb(flag):
-    done = warm.alone(LADDER, flag, 10**12, "--rungs", "plain")
+    done = warm.single_process(LADDER, flag, 10**12, "--rungs", "plain")
     assert done.returncode == 1 and done.stderr.startswith("error: this climb needs at least"), done.stderr
 
 

@@ -30,14 +30,14 @@ def packed(lengths=RAGGED, per_update=8 * CONTEXT):
 
 def test_every_token_but_a_documents_first_is_a_target_once():
     tokens, windows = corpus(RAGGED), packed()
-    found = []
+    pairs = []
     for number in range(len(windows)):
         inputs, targets = windows.window(number)
         assert inputs.shape == targets.shape == (CONTEXT,) and inputs.dtype == targets.dtype == np.int64
         counted = targets != IGNORED
-        found += zip(inputs[counted].tolist(), targets[counted].tolist(), strict=True)
+        pairs += zip(inputs[counted].tolist(), targets[counted].tolist(), strict=True)
     expected = [pair for pair in zip(tokens[:-1].tolist(), tokens[1:].tolist(), strict=True) if pair[0] != END]
-    assert sorted(found) == sorted(expected)
+    assert sorted(pairs) == sorted(expected)
     assert windows.fill_rate == len(expected) / (len(windows) * CONTEXT)
 
 
@@ -62,7 +62,7 @@ def test_the_best_fit_is_taken_and_windows_are_nearly_full():
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_world_sizes_share_one_global_batch(world_size):
     windows = packed()
-    [alone] = windows.micro_batches(update=5, micro_batch_size=8, accumulation_steps=1, rank=0, world_size=1)
+    [single] = windows.micro_batches(update=5, micro_batch_size=8, accumulation_steps=1, rank=0, world_size=1)
     shares = [
         list(
             windows.micro_batches(
@@ -71,10 +71,10 @@ def test_world_sizes_share_one_global_batch(world_size):
         )
         for rank in range(world_size)
     ]
-    for kind, whole in enumerate(alone):
+    for kind, whole in enumerate(single):
         rows = [share[step][kind] for step in range(4 // world_size) for share in shares]
         assert np.array_equal(np.concatenate(rows), whole)
-    assert int((alone[1] != IGNORED).sum()) == windows.targets(5)
+    assert int((single[1] != IGNORED).sum()) == windows.targets(5)
     assert windows.targets(5) != windows.targets(6), "updates differ in their targets"
 
 
@@ -116,42 +116,42 @@ def flags(code, *more):
 
 
 @pytest.fixture(scope="module")
-def alone(code, tmp_path_factory):
+def single(code, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("alone")
     done = train_alone(run_dir, *flags(code))
     assert done.returncode == 0, done.stderr
     return run_dir, done.stdout
 
 
-def test_two_processes_take_the_updates_of_one(alone, code, tmp_path):
+def test_two_processes_take_the_updates_of_one(single, code, tmp_path):
     """A divisor of a rank's own would show: ranks differ in how full their windows are."""
     train(tmp_path / "two", *flags(code))
     for key in ("loss", "grad_norm", "fill_rate", "val_loss"):
-        one, two = metrics(alone[0], key), metrics(tmp_path / "two", key)
-        assert one == pytest.approx(two, rel=1e-9)
-    assert len(set(metrics(alone[0], "fill_rate").values())) > 1
-    assert largest_gap(checkpoint(alone[0], 4)["model"], checkpoint(tmp_path / "two", 4)["model"]) < 1e-9
+        one_process, two_processes = metrics(single[0], key), metrics(tmp_path / "two", key)
+        assert one_process == pytest.approx(two_processes, rel=1e-9)
+    assert len(set(metrics(single[0], "fill_rate").values())) > 1
+    assert largest_gap(checkpoint(single[0], 4)["model"], checkpoint(tmp_path / "two", 4)["model"]) < 1e-9
 
 
-def test_a_loss_is_a_mean_over_targets(alone):
+def test_a_loss_is_a_mean_over_targets(single):
     """Divided by the places, empty ones among them, it would be smaller by the fill rate."""
-    loss, rate = metrics(alone[0])[1], metrics(alone[0], "fill_rate")[1]
+    loss, rate = metrics(single[0])[1], metrics(single[0], "fill_rate")[1]
     assert loss == pytest.approx(np.log(256), rel=0.02), "an untrained model knows nothing of the next byte"
     assert rate < 0.95, "so that the other divisor would show"
 
 
-def test_the_fill_rate_is_told(alone):
-    run_dir, printed = alone
+def test_the_fill_rate_is_told(single):
+    run_dir, printed = single
     assert "packed windows, 9" in printed and "% filled" in printed
     assert all(0.5 < rate <= 1 for rate in metrics(run_dir, "fill_rate").values())
     assert json.loads((run_dir / "config.json").read_text())["pack"] is True
 
 
-def test_resume_is_bit_equal_and_knows_packing(alone, code, tmp_path):
-    run_dir = copy_up_to(alone[0], 2, tmp_path / "run")
+def test_resume_is_bit_equal_and_knows_packing(single, code, tmp_path):
+    run_dir = copy_up_to(single[0], 2, tmp_path / "run")
     train_here(run_dir, *flags(code, "--resume", "auto"))
-    assert metrics(run_dir) == metrics(alone[0])
-    assert largest_gap(checkpoint(run_dir, 4)["model"], checkpoint(alone[0], 4)["model"]) == 0.0
-    run_dir = copy_up_to(alone[0], 2, tmp_path / "other")
+    assert metrics(run_dir) == metrics(single[0])
+    assert largest_gap(checkpoint(run_dir, 4)["model"], checkpoint(single[0], 4)["model"]) == 0.0
+    run_dir = copy_up_to(single[0], 2, tmp_path / "other")
     with pytest.raises(InputError, match="it has data and tokenizer .* packed, this run has"):
         train_here(run_dir, *(flag for flag in flags(code, "--resume", "auto") if flag != "--pack"))

@@ -384,7 +384,7 @@ def test_flags_and_key_value_words_win_over_a_file_wherever_it_stands(tmp_path):
 def test_a_device_that_only_a_file_names_is_refused(tmp_path):
     """Each rank needs it before rank 0 could send it."""
     (tmp_path / "mine.txt").write_text("device=cpu\n")
-    done = warm.alone(TRAINER, f"@{tmp_path}/mine.txt")
+    done = warm.single_process(TRAINER, f"@{tmp_path}/mine.txt")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert "--device and --timeout-seconds must stand on the command line" in done.stderr
 
@@ -396,13 +396,13 @@ def test_help_explains_every_flag_and_comes_from_one_rank():
 
 
 def test_an_unknown_flag_is_told_in_one_line():
-    done = warm.alone(TRAINER, "--lr", 1)
+    done = warm.single_process(TRAINER, "--lr", 1)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert "error: " in done.stderr and "unrecognized arguments: --lr" in done.stderr
 
 
 def test_going_on_needs_a_folder():
-    done = warm.alone(TRAINER, "resume=auto")
+    done = warm.single_process(TRAINER, "resume=auto")
     assert done.returncode == 1 and "--resume auto needs --run-dir" in done.stderr, done.stderr
 
 

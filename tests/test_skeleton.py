@@ -90,8 +90,8 @@ def test_stopped_by_sigterm_it_goes_on_to_the_same_numbers(tmp_path):
         process.send_signal(signal.SIGTERM)
         rest = process.stdout.read()
     assert process.returncode == 75 and "stopped after step" in rest, rest
-    resumed = warm.alone(SKELETON, *flags).stdout
-    whole = curves(warm.alone(SKELETON, *FLAGS).stdout.splitlines())
+    resumed = warm.single_process(SKELETON, *flags).stdout
+    whole = curves(warm.single_process(SKELETON, *FLAGS).stdout.splitlines())
     in_parts = curves([first, *rest.splitlines(), *resumed.splitlines()])
     assert in_parts["loss"] == whole["loss"]
     assert in_parts["validation loss"][STEPS] == whole["validation loss"][STEPS]
@@ -120,7 +120,7 @@ def test_make_skeleton_writes_a_script_that_runs_and_overwrites_nothing(tmp_path
     make = ["make", "-C", str(ROOT), "skeleton", f"DIR={tmp_path}"]
     assert subprocess.run(make, capture_output=True, text=True).returncode == 0
     assert "ddp_course" not in (tmp_path / "train.py").read_text()
-    printed = warm.alone(tmp_path / "train.py", *FLAGS, "--steps", 1).stdout
+    printed = warm.single_process(tmp_path / "train.py", *FLAGS, "--steps", 1).stdout
     assert "step 1  loss" in printed, printed
     again = subprocess.run(make, capture_output=True, text=True)
     assert again.returncode != 0 and "train.py is there already" in again.stderr
@@ -193,12 +193,14 @@ def test_of_two_jobs_on_one_folder_the_second_is_refused(tmp_path):
     with subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True) as first:
         try:
             next(line for line in first.stdout if line.startswith("step "))
-            second = warm.alone(SKELETON, "--run-dir", tmp_path / "run")
+            second = warm.single_process(SKELETON, "--run-dir", tmp_path / "run")
         finally:
             first.kill()
     assert second.returncode == 1 and second.stdout == "" and len(second.stderr.splitlines()) == 1
     assert "that is not in use" in second.stderr and "BlockingIOError" in second.stderr
-    assert warm.alone(SKELETON, *FLAGS, "--run-dir", tmp_path / "run").returncode == 0, "its lock has ended with it"
+    assert warm.single_process(SKELETON, *FLAGS, "--run-dir", tmp_path / "run").returncode == 0, (
+        "its lock has ended with it"
+    )
 
 
 def test_sigterm_is_noticed_within_the_micro_batches_of_a_step(tmp_path):

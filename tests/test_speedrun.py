@@ -93,7 +93,7 @@ def test_grpo_goes_on_with_the_judge_that_it_began_with(finished_run, tmp_path):
     best = (run_dir / "reward" / "best").read_text()
     (run_dir / "reward" / "best").write_text("step_000010\n" if best == "step_000005\n" else "step_000005\n")
     grpo = stages(run_dir, "tiny")[-1]
-    done = warm.alone(grpo.script, *merged(*grpo.flags, "--steps", 3))
+    done = warm.single_process(grpo.script, *merged(*grpo.flags, "--steps", 3))
     assert done.returncode == 1 and re.search(r"it has reward model \w{16}, this run has \w{16}", done.stderr), done
 
 

@@ -55,7 +55,7 @@ def train(run_dir: Path, *flags: object, nproc: int = 2, exit_code: int = 0) -> 
 
 def train_alone(run_dir: Path, *flags: object) -> subprocess.CompletedProcess:
     """The same on one process, which may fail."""
-    return warm.alone(TRAINER, *arguments(run_dir, *flags))
+    return warm.single_process(TRAINER, *arguments(run_dir, *flags))
 
 
 def train_here(run_dir: Path, *flags: object) -> str:

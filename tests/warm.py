@@ -28,7 +28,7 @@ if forked.FORKS:
 OF_A_RANK = forked.rank_environment(0, 1, 0)  # a test may itself be running in a launch
 
 
-def alone(script: str | Path, *args: object, timeout: float = 1200) -> subprocess.CompletedProcess:
+def single_process(script: str | Path, *args: object, timeout: float = 1200) -> subprocess.CompletedProcess:
     """Runs `script` with `args` as one process, without a launcher. Raises AssertionError after `timeout` seconds."""
     [done] = processes(script, args, [{}], timeout)
     return done
@@ -44,14 +44,14 @@ def ranks(script: str | Path, *args: object, nproc: int, timeout: float = 1200, 
     start = time.monotonic()
     done = processes(script, args, [forked.rank_environment(rank, nproc, store.port) for rank in range(nproc)], timeout)
     run = Run(command=f"{script} {args}", lines={}, results={}, exit_code=exit_code, seconds=time.monotonic() - start)
-    for rank, one in enumerate(done):
-        run.exit_codes[rank], run.lines[rank], run.results[rank] = one.returncode, [], {}
-        for line in one.stdout.splitlines():
+    for rank, process in enumerate(done):
+        run.exit_codes[rank], run.lines[rank], run.results[rank] = process.returncode, [], {}
+        for line in process.stdout.splitlines():
             if line.startswith("{") and line.endswith("}"):  # a result, as in launcher/launch.py
                 run.results[rank] |= json.loads(line)
             else:
                 run.lines[rank].append(line)
-        run.lines[rank] += one.stderr.splitlines()
+        run.lines[rank] += process.stderr.splitlines()
     assert set(run.exit_codes.values()) == {exit_code}, f"{run.exit_codes}: {run.lines}"
     return run
 
