@@ -74,9 +74,9 @@ STATES = {  # state: (answer, exit code, what is said)
 
 def test_the_four_states():
     for state, verdict in verdicts("02.1", {state: text for state, (text, _, _) in STATES.items()}).items():
-        _, code, said = STATES[state]
+        _, code, message = STATES[state]
         assert (verdict.state, verdict.exit_code) == (state, code)
-        assert said in repr(verdict)
+        assert message in repr(verdict)
         assert verdict.passed == (state == "passed")
 
 
@@ -90,13 +90,13 @@ def test_the_command_line_itself():
 def test_what_the_command_line_refuses_and_hints(capsys):
     assert main(["02.1", "answers/none.py"]) == 2, "a file that is not there has not been attempted"
     assert "there is no file answers/none.py" in capsys.readouterr().out
-    for wrong, said in (
+    for wrong, message in (
         (["02.9"], "there is no question '02.9'; there are 02.1, 02.2, 02.3"),
         (["02.1; ls"], "there is no question '02.1; ls'"),
         (["02.1", "--hint", "9"], "question 02.1 has hints 1 to 3, not 9"),
     ):
         assert main(wrong) == 64
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert main([]) == 64
     capsys.readouterr()
     assert main(["02.1", "--hint"]) == 0
@@ -159,8 +159,8 @@ def test_one_more_hint_at_each_call(monkeypatch):
     monkeypatch.setattr(checking, "_hints_given", {})
     hints = load("02.1").hints
     shown = [hint("02.1") for _ in range(len(hints) + 1)]
-    assert [one.number for one in shown] == [1, 2, 3, 3]
-    assert [one.text for one in shown[:3]] == hints
+    assert [shown_hint.number for shown_hint in shown] == [1, 2, 3, 3]
+    assert [shown_hint.text for shown_hint in shown[:3]] == hints
     assert repr(shown[0]).startswith("Hint 1 of 3: ") and "<b>Hint 1 of 3.</b>" in shown[0]._repr_html_()
     with pytest.raises(InputError, match="no question '09.9'"):
         hint("09.9")
@@ -215,9 +215,9 @@ HOSTILE = {  # name: (answer, state, what is said)
 
 def test_hostile_answers():
     results = verdicts("02.1", {name: text for name, (text, _, _) in HOSTILE.items()})
-    said = {name: (verdict.state, verdict.observed) for name, verdict in results.items()}
+    outcomes = {name: (verdict.state, verdict.observed) for name, verdict in results.items()}
     for name, (_, state, observed) in HOSTILE.items():
-        assert said[name][0] == state and observed in said[name][1], f"{name}: {results[name]}"
+        assert outcomes[name][0] == state and observed in outcomes[name][1], f"{name}: {results[name]}"
     assert results["syntax_error"].look == "syntax_error.py, line 2: return ("
     assert results["raises_on_one_rank"].look == "raises_on_one_rank.py, line 4: raise ValueError('boom')"
 
@@ -240,7 +240,7 @@ def test_a_lane_that_dies_spoils_no_answer_of_another(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("def global_mean(values):\n    while True:\n        pass", r"no end after 2 s: rank 0 was in line [23], rank"),
         (
@@ -256,11 +256,11 @@ def test_a_lane_that_dies_spoils_no_answer_of_another(monkeypatch):
     ],
     ids=["loops", "cannot_be_asked", "kills_the_harness"],
 )
-def test_an_answer_that_has_to_be_ended(text, said, monkeypatch):
+def test_an_answer_that_has_to_be_ended(text, message, monkeypatch):
     question = load("02.1")
     monkeypatch.setattr(question, "jobs", [replace(job, seconds=2.0) for job in question.jobs])
     verdict = check("02.1", write(text))
-    assert not verdict.passed and re.search(said, verdict.observed), verdict
+    assert not verdict.passed and re.search(message, verdict.observed), verdict
 
 
 HANGS_ONCE = """
@@ -326,10 +326,12 @@ def test_operations_are_seen_however_they_are_called():
     job = Job(2, function="talk", calls=(Call([(None,), (None,)], ""),))
     [[record]] = run_answers([(Path(write(TALKS)).resolve(), [job], "")])
     [case] = cases([record])
-    by_rank = [[(one.op, one.bytes, one.peer) for one in mine] for mine in case.operations]
+    by_rank = [
+        [(operation.op, operation.bytes, operation.peer) for operation in operations] for operations in case.operations
+    ]
     first = by_rank[0]
     assert first[:3] == [("all_reduce", 16, None), ("all_reduce", 16, None), ("all_gather", 8, None)]
-    assert [one[0] for one in first[3:5]] == ["all_gather", "recv"]
+    assert [operation[0] for operation in first[3:5]] == ["all_gather", "recv"]
     assert first[4] == ("recv", 4, 1) and by_rank[1][4] == ("send", 4, 0), "a peer is a rank of the world"
     assert ("broadcast", 32, None) in first and ("barrier", 0, None) in first
     assert first[-1] == ("all_reduce", 12, None), "the gradients of DDP"
@@ -390,7 +392,7 @@ def test_nothing_is_left_when_the_one_who_checks_is_killed():
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     try:
         here = str(Path.cwd())
-        wait_for(lambda: any(list(one.rglob("rank_*.jsonl")) for one in Path("tmp").iterdir()), 300)
+        wait_for(lambda: any(list(folder.rglob("rank_*.jsonl")) for folder in Path("tmp").iterdir()), 300)
         assert ours(here)
     finally:
         process.kill()
@@ -400,14 +402,14 @@ def test_nothing_is_left_when_the_one_who_checks_is_killed():
 
 def ours(folder):
     """Processes whose TMPDIR lies in `folder`, except this one."""
-    found = []
-    for one in psutil.process_iter():
+    processes = []
+    for process in psutil.process_iter():
         try:
-            if one.pid != os.getpid() and one.environ().get("TMPDIR", "").startswith(folder):
-                found.append(one)
+            if process.pid != os.getpid() and process.environ().get("TMPDIR", "").startswith(folder):
+                processes.append(process)
         except (psutil.Error, OSError):
             continue
-    return found
+    return processes
 
 
 def wait_for(condition, seconds):

@@ -31,7 +31,9 @@ def one_machine(monkeypatch):
 
 
 def wrong(endpoint="head:29500"):
-    return {one.what: one.text for one in meeting.look(endpoint) if one.status == "wrong"}
+    return {
+        observation.what: observation.text for observation in meeting.look(endpoint) if observation.status == "wrong"
+    }
 
 
 def test_a_healthy_machine_has_nothing_wrong(one_machine):
@@ -61,8 +63,8 @@ def test_a_name_that_no_machine_can_have_is_as_unknown_as_others(host):
 @pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("0.0.0.0", "0.0.0.0")])
 def test_an_address_of_each_machine_itself_in_both_families(host, address):
     """torchrun takes an IPv6 address in brackets."""
-    found = meeting.look(f"{host}:29500")[0]
-    assert found.status == "wrong" and f"is {address}, on every machine the machine itself" in found.text
+    observation = meeting.look(f"{host}:29500")[0]
+    assert observation.status == "wrong" and f"is {address}, on every machine the machine itself" in observation.text
 
 
 def test_a_name_that_has_an_ipv6_address_only(one_machine):
@@ -78,8 +80,8 @@ def test_a_port_where_somebody_listens_at_an_ipv6_address():
     except OSError:
         pytest.skip("no IPv6 here")
     with listening:
-        found = meeting._port("[::1]", "::1", listening.getsockname()[1])
-    assert "taken on this machine" in found.text
+        observation = meeting._port("[::1]", "::1", listening.getsockname()[1])
+    assert "taken on this machine" in observation.text
 
 
 def test_a_machine_whose_own_name_is_loopback(one_machine, monkeypatch):
@@ -108,8 +110,8 @@ def test_a_machine_whose_own_name_is_loopback(one_machine, monkeypatch):
 )
 def test_an_interface_that_is_not_there(one_machine, monkeypatch, variable, chosen, verdict):
     monkeypatch.setenv(variable, chosen)
-    (found,) = [one for one in meeting.look("head:29500") if one.what == variable]
-    assert found.status == verdict, found.text
+    (observation,) = [entry for entry in meeting.look("head:29500") if entry.what == variable]
+    assert observation.status == verdict, observation.text
 
 
 @pytest.mark.parametrize("endpoint", ["node1", "node1:", ":29500", "node1:port", "node1:²", "node1:70000", "::1"])
@@ -126,16 +128,16 @@ def test_a_port_that_another_program_has():
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as other:
         try:
-            found = meeting._port("localhost", "127.0.0.1", int(other.stdout.readline()))
+            observation = meeting._port("localhost", "127.0.0.1", int(other.stdout.readline()))
         finally:
             other.kill()
-    assert found.status == "wrong" and f"process {other.pid}" in found.text
+    assert observation.status == "wrong" and f"process {other.pid}" in observation.text
 
 
 def test_a_port_where_nobody_listens_yet():
-    with socket.socket() as mine:
-        mine.bind(("127.0.0.1", 0))  # bound and not listening: the port stays free and refuses
-        assert meeting._port("localhost", "127.0.0.1", mine.getsockname()[1]).status == "ok"
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # bound and not listening: the port stays free and refuses
+        assert meeting._port("localhost", "127.0.0.1", bound.getsockname()[1]).status == "ok"
 
 
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")

@@ -72,35 +72,35 @@ def tensors(sequences=6, length=9, vocabulary=11, width=5):
     counted = (starts <= places) & (places < length - 1 - torch.arange(sequences)[:, None] % 4)
     log_probs, _ = token_log_probs((hidden @ output.T).detach(), tokens, 0.7)
     shape = log_probs.shape
-    given = {
+    inputs = {
         "old": log_probs + 0.3 * normal(*shape),
         "reference": log_probs + 0.3 * normal(*shape),
         "advantages": normal(sequences),
         "counted": counted,
     }
-    return hidden, output, tokens, given
+    return hidden, output, tokens, inputs
 
 
-def ours(hidden, output, tokens, given):
+def ours(hidden, output, tokens, inputs):
     log_probs, _ = token_log_probs(hidden @ output.T, tokens, temperature=0.7)
-    return grpo_loss(log_probs, **given, clip=0.2, beta=0.3)
+    return grpo_loss(log_probs, **inputs, clip=0.2, beta=0.3)
 
 
 def test_the_loss_token_by_token():
-    hidden, output, tokens, given = tensors()
-    loss, clipped = ours(hidden, output, tokens, given)
+    hidden, output, tokens, inputs = tensors()
+    loss, clipped = ours(hidden, output, tokens, inputs)
     expected, cut, logits = 0.0, 0, (hidden @ output.T).detach()
-    for row, place in given["counted"].nonzero().tolist():
-        scores = [float(x) / 0.7 for x in logits[row, place]]
-        log_prob = scores[tokens[row, place + 1]] - math.log(sum(map(math.exp, scores)))
-        ratio = math.exp(log_prob - given["old"][row, place])
-        gap = given["reference"][row, place].item() - log_prob
-        free = ratio * given["advantages"][row].item()
-        bounded = min(max(ratio, 0.8), 1.2) * given["advantages"][row].item()
+    for row, position in inputs["counted"].nonzero().tolist():
+        scores = [float(x) / 0.7 for x in logits[row, position]]
+        log_prob = scores[tokens[row, position + 1]] - math.log(sum(map(math.exp, scores)))
+        ratio = math.exp(log_prob - inputs["old"][row, position])
+        gap = inputs["reference"][row, position].item() - log_prob
+        free = ratio * inputs["advantages"][row].item()
+        bounded = min(max(ratio, 0.8), 1.2) * inputs["advantages"][row].item()
         expected += 0.3 * (math.exp(gap) - gap - 1) - min(free, bounded)
         cut += bounded < free
     assert loss.item() == pytest.approx(expected, abs=1e-12)
-    assert clipped.item() == cut and 0 < cut < given["counted"].sum()
+    assert clipped.item() == cut and 0 < cut < inputs["counted"].sum()
 
 
 @pytest.mark.parametrize("kind", ["dapo", "grpo"])
@@ -110,7 +110,7 @@ def test_the_loss_is_that_of_liger_kernel(kind):
     dapo: the mean over all tokens, as ours. grpo: the mean of the completions' means, put together from our sums.
     """
     module = pytest.importorskip("liger_kernel.chunked_loss.grpo_loss", reason="needs the extra `peers`: liger-kernel")
-    hidden, output, tokens, given = tensors()
+    hidden, output, tokens, inputs = tensors()
     theirs = module.LigerFusedLinearGRPOLoss(
         beta=0.3, epsilon_low=0.2, epsilon_high=0.2, temperature=0.7, loss_type=kind, compiled=False
     )
@@ -118,25 +118,25 @@ def test_the_loss_is_that_of_liger_kernel(kind):
         hidden[:, :-1],
         output,
         tokens[:, 1:],
-        given["counted"].double(),
-        given["advantages"],
-        ref_per_token_logps=given["reference"],
-        old_per_token_logps=given["old"],
+        inputs["counted"].double(),
+        inputs["advantages"],
+        ref_per_token_logps=inputs["reference"],
+        old_per_token_logps=inputs["old"],
     )
     their_gradients = torch.autograd.grad(their_loss, (hidden, output))
-    loss, clipped = ours(hidden, output, tokens, given)
+    loss, clipped = ours(hidden, output, tokens, inputs)
     if kind == "dapo":
-        loss = loss / given["counted"].sum()
+        loss = loss / inputs["counted"].sum()
     else:
-        rows = [{name: value[row : row + 1] for name, value in given.items()} for row in range(len(tokens))]
+        rows = [{name: value[row : row + 1] for name, value in inputs.items()} for row in range(len(tokens))]
         loss = sum(
-            ours(hidden[row : row + 1], output, tokens[row : row + 1], one)[0] / one["counted"].sum()
-            for row, one in enumerate(rows)
+            ours(hidden[row : row + 1], output, tokens[row : row + 1], row_inputs)[0] / row_inputs["counted"].sum()
+            for row, row_inputs in enumerate(rows)
         ) / len(rows)
     assert loss.item() == pytest.approx(their_loss.item(), abs=1e-6)  # theirs is computed in float32
-    for mine, other in zip(torch.autograd.grad(loss, (hidden, output)), their_gradients, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
-    assert (clipped / given["counted"].sum()).item() == pytest.approx(their_share.item())
+    for gradient, expected in zip(torch.autograd.grad(loss, (hidden, output)), their_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+    assert (clipped / inputs["counted"].sum()).item() == pytest.approx(their_share.item())
 
 
 def test_what_is_not_counted_has_no_gradient_however_far_away_it_is():
@@ -145,13 +145,13 @@ def test_what_is_not_counted_has_no_gradient_however_far_away_it_is():
     log_probs = torch.full((2, 4), -1.0, requires_grad=True)
     counted = torch.tensor([[False, False, True, True], [False, True, True, False]])
     near = torch.full((2, 4), -1.1)
-    given = {"advantages": torch.tensor([1.0, -1.0]), "counted": counted, "clip": 0.2, "beta": 0.1}
-    expected, _ = grpo_loss(log_probs, near, near, **given)
+    settings = {"advantages": torch.tensor([1.0, -1.0]), "counted": counted, "clip": 0.2, "beta": 0.1}
+    expected, _ = grpo_loss(log_probs, near, near, **settings)
     wanted = torch.autograd.grad(expected, log_probs)[0]
     for sign in (1, -1):
         elsewhere = torch.where(counted, near, sign * far)
         for old, reference in ((elsewhere, near), (near, elsewhere), (elsewhere, elsewhere)):
-            loss, clipped = grpo_loss(log_probs, old, reference, **given)
+            loss, clipped = grpo_loss(log_probs, old, reference, **settings)
             assert torch.equal(loss, expected) and clipped <= counted.sum()
             assert torch.equal(torch.autograd.grad(loss, log_probs)[0], wanted)
 
@@ -172,9 +172,9 @@ def test_the_pairwise_objective():
     rewards, reference = torch.randn(2, 2, dtype=torch.float64), torch.randn(2, 2, dtype=torch.float64)
     margins = (rewards[:, 0] - rewards[:, 1]) - 0.3 * ((means - reference)[:, 0] - (means - reference)[:, 1])
     expected = -(margins.detach() * (means[:, 0] - means[:, 1])).sum()
-    found = pairwise_loss(log_probs, pairwise_advantages(rewards, means, reference, 0.3).flatten(), counted)
-    torch.testing.assert_close(found, expected)
-    (gradient,) = torch.autograd.grad(found, log_probs)
+    loss = pairwise_loss(log_probs, pairwise_advantages(rewards, means, reference, 0.3).flatten(), counted)
+    torch.testing.assert_close(loss, expected)
+    (gradient,) = torch.autograd.grad(loss, log_probs)
     torch.testing.assert_close(gradient, torch.autograd.grad(expected, log_probs)[0])
 
 
@@ -196,14 +196,14 @@ def test_beta_follows_the_kl_and_is_state():
 @pytest.mark.parametrize("start", [0.0, LOWEST_BETA, 0.05, HIGHEST_BETA])
 def test_beta_stays_in_its_range_whatever_the_gain(gain, start):
     """Below zero it would pay the policy for leaving the reference, and it would never come back from zero."""
-    for told in ([0.0] * 400, [10.0] * 400, [0.0, 10.0] * 200):
+    for kls in ([0.0] * 400, [10.0] * 400, [0.0, 10.0] * 200):
         beta = AdaptiveBeta(start, target=0.1, gain=gain)
-        for kl in told:
+        for kl in kls:
             beta.update(kl)
             assert (start == beta.value == 0) or LOWEST_BETA <= beta.value <= HIGHEST_BETA
-        before = beta.value
-        beta.update(0.0 if told[-1] else 10.0)
-        assert start == 0 or beta.value != before, "it can still move"
+        old_value = beta.value
+        beta.update(0.0 if kls[-1] else 10.0)
+        assert start == 0 or beta.value != old_value, "it can still move"
 
 
 def test_a_kl_that_is_no_number_leaves_beta_as_it_is():
@@ -226,15 +226,15 @@ def test_pairs_without_a_prompt_and_with_one_token(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--temperature", "1e-40"], "--temperature must be from 0.001 to 1,000, not 1e-40"),
         (["--temperature", "inf"], "--temperature must be a number of at most"),
         (["--beta", "1e-9"], "--beta must be 0 or from 1e-06 to 1000"),
     ],
 )
-def test_numbers_that_lead_nowhere_are_refused(flags, said):
-    with pytest.raises(InputError, match=said):
+def test_numbers_that_lead_nowhere_are_refused(flags, message):
+    with pytest.raises(InputError, match=message):
         command_line.parse(grpo_ddp.PRESETS, flags)
 
 
@@ -318,11 +318,11 @@ def test_prompts_are_headers_that_stand_in_the_corpus_once(tmp_path):
         functions(["longer" * 9, "eight", "one"])
         + "class B:\n    def nine(self):\n        if self:\n            pass\n\n    x = 2\ny = 3\n"
     )
-    found = collect(corpora.load(str(tmp_path)), tokenizer.build("bytes", []), longest=55, held_out=8)
-    assert found.train == ["def one(a, b):", "def two(a, b):", "async def three(self, x: int = 3) -> dict[str, int]:"]
-    assert found.held_out == ["def eight(a, b):", "def nine(self):"]
-    assert found.real[0].startswith(functions(["eight"]).removeprefix("def eight(a, b):"))
-    assert found.real[1] == "\n    if self:\n        pass\n\nx = 2\n", "as far left as its prompt"
+    prompts = collect(corpora.load(str(tmp_path)), tokenizer.build("bytes", []), longest=55, held_out=8)
+    assert prompts.train == ["def one(a, b):", "def two(a, b):", "async def three(self, x: int = 3) -> dict[str, int]:"]
+    assert prompts.held_out == ["def eight(a, b):", "def nine(self):"]
+    assert prompts.real[0].startswith(functions(["eight"]).removeprefix("def eight(a, b):"))
+    assert prompts.real[1] == "\n    if self:\n        pass\n\nx = 2\n", "as far left as its prompt"
 
 
 def test_prompts_of_an_update_are_a_pure_function_of_seed_and_update():
@@ -446,21 +446,21 @@ def climb(tmp_path_factory):
 @pytest.mark.parametrize(("nproc", "policy"), [(2, "minigpt"), (4, "minigpt"), (2, "hf")])
 def test_the_same_completions_give_the_same_update(climb, nproc, policy):
     """Ragged completions, uneven shares of the prompts, two passes, a clip that bites, a beta that moves: float64."""
-    (weights, results), (weights_alone, alone) = climb(nproc, policy), climb(1, policy)
-    assert largest_gap(weights["none"], weights_alone["none"]) < 1e-10
+    (weights, results), (single_weights, single) = climb(nproc, policy), climb(1, policy)
+    assert largest_gap(weights["none"], single_weights["none"]) < 1e-10
     for rank in range(nproc):
-        mine, one = results[rank]["none"], alone[0]["none"]
-        assert mine["beta"] == results[0]["none"]["beta"] != 0.5, "the same on all ranks, to the last bit"
-        assert mine["beta"] == pytest.approx(one["beta"], abs=1e-10)
-        for ours, theirs in zip(mine["described"], one["described"], strict=True):
+        own, expected = results[rank]["none"], single[0]["none"]
+        assert own["beta"] == results[0]["none"]["beta"] != 0.5, "the same on all ranks, to the last bit"
+        assert own["beta"] == pytest.approx(expected["beta"], abs=1e-10)
+        for ours, theirs in zip(own["described"], expected["described"], strict=True):
             assert ours == pytest.approx(theirs, abs=1e-10)
 
 
 def test_the_rung_notices_what_is_of_one_rank_only(climb):
     """A divisor or a beta of a rank's own: replicas stay equal (the ranks were asked), and the update is another."""
-    (weights, results), (alone, _) = climb(2), climb(1)
+    (weights, results), (single, _) = climb(2), climb(1)
     for fault in ("own divisor", "own beta"):
-        assert largest_gap(weights[fault], alone[fault]) > 1e-6, fault
+        assert largest_gap(weights[fault], single[fault]) > 1e-6, fault
     assert results[0]["own beta"]["beta"] != results[1]["own beta"]["beta"]
 
 
@@ -494,9 +494,9 @@ def arguments(pretrained, code, run_dir, *flags):
     return merged("--preset", "tiny", "--pretrained", pretrained, "--data", code, "--run-dir", run_dir, *flags)
 
 
-def grpo(*given):
+def grpo(*flags):
     """The tiny preset on two processes."""
-    return warm.ranks(GRPO, *arguments(*given), nproc=2)
+    return warm.ranks(GRPO, *arguments(*flags), nproc=2)
 
 
 @pytest.fixture(scope="module")
@@ -586,8 +586,8 @@ def test_two_ranks_resume_bit_equal(whole, pretrained, code, tmp_path):
         assert metrics(run_dir, key) == metrics(whole[0], key)
     ours, theirs = checkpoint(run_dir, 12), checkpoint(whole[0], 12)
     assert largest_gap(ours["model"], theirs["model"]) == 0.0 and ours["beta"] == theirs["beta"]
-    for mine, other in zip(ours["random_states"], theirs["random_states"], strict=True):
-        assert torch.equal(mine["torch"], other["torch"])
+    for state, expected in zip(ours["random_states"], theirs["random_states"], strict=True):
+        assert torch.equal(state["torch"], expected["torch"])
     assert len(ours["random_states"]) == 2
     assert not torch.equal(*(state["torch"] for state in ours["random_states"])), "ranks draw different numbers"
 
@@ -595,13 +595,13 @@ def test_two_ranks_resume_bit_equal(whole, pretrained, code, tmp_path):
 def test_a_run_goes_on_with_the_prompts_it_began_with(pretrained, code, tmp_path, monkeypatch):
     monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
     shutil.copytree(code, tmp_path / "code")
-    given = arguments(pretrained, tmp_path / "code", tmp_path / "run", "--resume", "auto", "--validate-every", 0)
-    assert warm.alone(GRPO, *given, "--steps", 1).returncode == 0
+    words = arguments(pretrained, tmp_path / "code", tmp_path / "run", "--resume", "auto", "--validate-every", 0)
+    assert warm.single_process(GRPO, *words, "--steps", 1).returncode == 0
     (tmp_path / "code" / "a_new_file.py").write_text("def another(one):\n    return one\n")
-    done = warm.alone(GRPO, *given, "--steps", 2)
+    done = warm.single_process(GRPO, *words, "--steps", 2)
     assert done.returncode == 0 and not done.stderr, done.stderr
     shutil.rmtree(tmp_path / "cache" / "prompts")
-    done = warm.alone(GRPO, *given, "--steps", 3)
+    done = warm.single_process(GRPO, *words, "--steps", 3)
     assert "the prompts that this run began with are gone" in done.stdout
     assert done.returncode == 1 and "it has prompts and pairs" in done.stderr and len(done.stderr.splitlines()) == 1
 
@@ -652,7 +652,7 @@ def test_the_pairwise_objective_learns_its_pairs(pretrained, code, tmp_path):
         "--min-statements",
         2,
     )
-    done = warm.alone(GRPO, *arguments(pretrained, code, tmp_path / "run", *flags))
+    done = warm.single_process(GRPO, *arguments(pretrained, code, tmp_path / "run", *flags))
     assert done.returncode == 0, done.stderr
     margins = list(metrics(tmp_path / "run", "lp_margin").values())
     assert margins[-1] > margins[0] and set(metrics(tmp_path / "run", "r_margin").values()) == {1.0}
@@ -685,19 +685,19 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_is_one_sentence(pretrained, code, whole, tmp_path, what):
     """In this process: how a launchable turns an InputError into one line and an exit code is the same for all."""
-    flags, said = BAD[what]
+    flags, message = BAD[what]
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("no code here\n" * 99)
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a", "chosen": "b"}\n')
     write_pairs(tmp_path / "equal.jsonl", [Pair("", "    return a\n", "    return a)\n")] * 2)  # neither parses
-    given = arguments(pretrained, code, tmp_path / "run", *flags)
-    given = [str(one).format(tmp=tmp_path, whole=whole[0]) for one in given]
+    words = arguments(pretrained, code, tmp_path / "run", *flags)
+    words = [str(word).format(tmp=tmp_path, whole=whole[0]) for word in words]
     try:
         with pytest.raises(InputError) as refused:
-            grpo_ddp.train(command_line.parse(grpo_ddp.PRESETS, given))
+            grpo_ddp.train(command_line.parse(grpo_ddp.PRESETS, words))
     finally:
         process_group.stop()
-    assert said.format(tmp=tmp_path) in str(refused.value) and len(str(refused.value).splitlines()) == 1
+    assert message.format(tmp=tmp_path) in str(refused.value) and len(str(refused.value).splitlines()) == 1
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 

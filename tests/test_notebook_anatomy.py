@@ -49,9 +49,9 @@ LINK = re.compile(r"\]\(\s*<?([^)\s>]+)|(?:href|src)=\"([^\"]+)\"")
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_notebook_anatomy(path):
-    found = problems(path)
-    if found:
-        pytest.fail(f"{path.parent.name}/{path.name}:\n  " + "\n  ".join(found), pytrace=False)
+    faults = problems(path)
+    if faults:
+        pytest.fail(f"{path.parent.name}/{path.name}:\n  " + "\n  ".join(faults), pytrace=False)
 
 
 # ---- the rules ---------------------------------------------------------------------------------------------------
@@ -60,19 +60,19 @@ def test_notebook_anatomy(path):
 def problems(path: Path) -> list[str]:
     """What is wrong with the notebook at `path`, one sentence each. Solutions need no lesson's sections."""
     nb = read_notebook(path)
-    found = [*outputs_belong_to_code(nb), *shown_source_is_the_packages(nb), *cells_are_short_and_introduced(nb)]
-    found += [*parameters_cell(nb), *tone(nb), *links_resolve(nb, path), *title_and_promise(nb)]
-    found += [*loads_run_no_code(nb), *predictions_are_the_readers(nb), *gets_the_course_first(nb)]
+    faults = [*outputs_belong_to_code(nb), *shown_source_is_the_packages(nb), *cells_are_short_and_introduced(nb)]
+    faults += [*parameters_cell(nb), *tone(nb), *links_resolve(nb, path), *title_and_promise(nb)]
+    faults += [*loads_run_no_code(nb), *predictions_are_the_readers(nb), *gets_the_course_first(nb)]
     if path.parent.name == "notebooks":
-        found += [*header_box(nb), *sections(nb, path), *pages_at_the_end(nb)]
-        found += [*read_in_one_sitting(nb, path), *leads_on(nb, path), *questions(nb, path)]
-        found += [*comparisons_are_asserted(nb), *predictions_can_be_made_again(nb)]
+        faults += [*header_box(nb), *sections(nb, path), *pages_at_the_end(nb)]
+        faults += [*read_in_one_sitting(nb, path), *leads_on(nb, path), *questions(nb, path)]
+        faults += [*comparisons_are_asserted(nb), *predictions_can_be_made_again(nb)]
     if path.stat().st_size > LARGEST_BYTES:
-        found.append(f"the file has {path.stat().st_size:,} bytes; the limit is {LARGEST_BYTES:,}")
+        faults.append(f"the file has {path.stat().st_size:,} bytes; the limit is {LARGEST_BYTES:,}")
     on_disk = [cell.get("id") for cell in json.loads(path.read_text())["cells"]]
     if on_disk != [cell.id for cell in nb.cells]:
-        found.append("a cell has no id, or another cell's; run: make notebooks")
-    return found
+        faults.append("a cell has no id, or another cell's; run: make notebooks")
+    return faults
 
 
 def label(nb, cell) -> str:
@@ -127,9 +127,9 @@ def predictions_can_be_made_again(nb):
         for number in range(start, len(cells)) if "= predict(" in predicts.source else ():
             bound_here, read, _ = names[number]
             for name in sorted(read - bound_here):
-                before = [other for other in range(number) if name in names[other][0] | names[other][2]]
+                earlier = [other for other in range(number) if name in names[other][0] | names[other][2]]
                 taken_later = any(name in bound for bound, _, _ in names[number + 1 :])
-                if before and before[-1] < start and taken_later:
+                if earlier and earlier[-1] < start and taken_later:
                     yield f"{label(nb, cells[number])} finds another {name!r} when it runs again after the last cell"
 
 
@@ -158,15 +158,17 @@ def careless_loads(source: str) -> list[str]:
 
 
 def test_nothing_that_a_learner_reads_loads_what_can_run_code():
-    found = {}
+    by_path = {}
     for folder in ("ddp_course", "solutions", "exercises"):
         for path in sorted((authoring.ROOT / folder).rglob("*.[pi][yp]*")):
             if path.suffix == ".py" and path.name != "wrong.py":
-                found[path] = careless_loads(path.read_text())
+                by_path[path] = careless_loads(path.read_text())
             elif path.suffix == ".ipynb":
-                found[path] = [line for cell in code_cells(read_notebook(path)) for line in careless_loads(cell.source)]
-    assert found
-    assert not {str(path): lines for path, lines in found.items() if lines}
+                by_path[path] = [
+                    line for cell in code_cells(read_notebook(path)) for line in careless_loads(cell.source)
+                ]
+    assert by_path
+    assert not {str(path): lines for path, lines in by_path.items() if lines}
 
 
 def prints(source: str) -> bool:
@@ -182,10 +184,10 @@ def prints(source: str) -> bool:
 
 def cells_are_short_and_introduced(nb):
     lengths = []
-    for before, cell in zip([None, *lesson_cells(nb)], lesson_cells(nb), strict=False):
+    for previous, cell in zip([None, *lesson_cells(nb)], lesson_cells(nb), strict=False):
         if cell.cell_type != "code":
             continue
-        if before is None or before.cell_type != "markdown" or not before.source.strip():
+        if previous is None or previous.cell_type != "markdown" or not previous.source.strip():
             yield f"{label(nb, cell)} has no markdown before it"
         is_script = cell.source.startswith("%%writefile")
         lines = len(cell.source.splitlines()) - is_script
@@ -256,9 +258,9 @@ def sections(nb, path):
     numbered = [heading for heading in headings if re.match(r"\d", heading)]
     if not numbered:
         yield f"there is no numbered section (## {number}.1 ...)"
-    for place, heading in enumerate(numbered, start=1):
-        if not heading.startswith(f"{number}.{place} "):
-            yield f"section {heading!r} should be numbered {number}.{place}"
+    for position, heading in enumerate(numbered, start=1):
+        if not heading.startswith(f"{number}.{position} "):
+            yield f"section {heading!r} should be numbered {number}.{position}"
     if "what could go wrong" not in text.lower():
         yield "there is no 'What could go wrong'"
     if not re.search(r"^(#+ |>? ?\*\*)[^\n]*summary", text, re.IGNORECASE | re.MULTILINE):
@@ -292,12 +294,12 @@ def questions(nb, path):
         yield f"{len(asked)} of {len(sections)} sections end with a question (see CONTRIBUTING.md), expected half"
     for part in asked:
         name = part.splitlines()[0]
-        found = QUESTION.search(part)
-        if found is None or part[found.end() :].strip():
+        question = QUESTION.search(part)
+        if question is None or part[question.end() :].strip():
             yield f"section {name!r} does not end with its question, two or three lines of <details> right below it"
             continue
-        choices = CHOICE.findall(found[0])
-        if not 2 <= len(choices) <= 3 or found[0].count("<details>") != len(choices):
+        choices = CHOICE.findall(question[0])
+        if not 2 <= len(choices) <= 3 or question[0].count("<details>") != len(choices):
             yield f"the question of section {name!r} has {len(choices)} well-formed choices, expected 2 or 3"
         right = sum(explained.startswith("Right:") for _choice, explained in choices)
         if right != 1:
@@ -330,8 +332,8 @@ def sentences(markdown: str) -> list[str]:
     """The statements of a markdown cell: no headings, tables, questions, or sentences that lead to the cell below."""
     prose = re.sub(r"\]\([^)]*\)", "]", without_code(QUESTION.sub("", markdown)))
     prose = "\n".join(line for line in prose.splitlines() if not line.startswith(("#", "|", ">")))
-    found = (" ".join(piece.split()) for piece in re.split(r"(?<=[.?:])\s|\n\n|^- ", prose, flags=re.MULTILINE))
-    return [sentence for sentence in found if sentence and not sentence.endswith(("?", ":"))]
+    pieces = (" ".join(piece.split()) for piece in re.split(r"(?<=[.?:])\s|\n\n|^- ", prose, flags=re.MULTILINE))
+    return [sentence for sentence in pieces if sentence and not sentence.endswith(("?", ":"))]
 
 
 def asserts(source: str) -> bool:
@@ -559,8 +561,8 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_rule_is_named(what, course):
     change, message = BROKEN[what]
-    found = problems_after(course, change)
-    assert any(message in problem for problem in found), found
+    faults = problems_after(course, change)
+    assert any(message in problem for problem in faults), faults
 
 
 def test_stale_outputs_are_named(course):
@@ -603,8 +605,8 @@ def test_a_measured_comparison_stands_after_an_assertion(sentence, code, course)
         nb.cells[5].source = code
         nb.cells[6].source = f"{sentence}\n\n{nb.cells[6].source}"
 
-    found = [problem for problem in problems_after(course, change) if "asserted anything" in problem]
-    assert bool(found) == (code == "x = 1")
+    faults = [problem for problem in problems_after(course, change) if "asserted anything" in problem]
+    assert bool(faults) == (code == "x = 1")
 
 
 @pytest.mark.parametrize("sentence", ["It has just run on two ranks.", "The last cell just showed it.", "Not $5!$."])

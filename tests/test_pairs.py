@@ -47,14 +47,14 @@ def of_source(seed=0, count=50):
 
 @pytest.mark.parametrize("name", BREAKAGES)
 def test_a_breakage_changes_one_place_of_code_and_nothing_else(name):
-    seen = 0
+    count = 0
     for seed in range(30):
         choose = random.Random(seed)
         for block in of_source(seed):
             text = BREAKAGES[name](block, choose)
             if text is None:
                 continue
-            seen += 1
+            count += 1
             assert text != block.text and SOURCE.count(block.text) >= 1
             assert "docstring" not in block.text
             if name == "lines_swapped":
@@ -68,7 +68,7 @@ def test_a_breakage_changes_one_place_of_code_and_nothing_else(name):
             # What stands in a comment is no code: its line may move or lose its indentation, but is not edited.
             for line in block.text.splitlines():
                 assert not line.strip().startswith("#") or line.strip() in text
-    assert seen > 20
+    assert count > 20
 
 
 def test_what_is_broken_no_longer_parses_where_it_should_not():
@@ -120,11 +120,11 @@ BAD_LINES = {
 
 @pytest.mark.parametrize("what", BAD_LINES)
 def test_a_bad_line_is_named_by_its_number(tmp_path, what):
-    line, said = BAD_LINES[what]
+    line, message = BAD_LINES[what]
     (tmp_path / "p.jsonl").write_text(f"{GOOD}\n{line}\n{GOOD}\n")
     with pytest.raises(InputError, match="p.jsonl, line 2") as error:
         read_pairs(tmp_path / "p.jsonl")
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path):
@@ -144,9 +144,9 @@ def test_pairs_of_the_standard_library_come_from_files_of_their_own(tmp_path, mo
     train, held_out = read_pairs(folder / TRAIN), read_pairs(folder / VALIDATION)
     assert (len(train), len(held_out)) == (60, 40)
     assert not {pair.prompt + pair.chosen for pair in train} & {pair.prompt + pair.chosen for pair in held_out}
-    before = fingerprint(folder), (folder / TRAIN).stat().st_mtime_ns
+    written = fingerprint(folder), (folder / TRAIN).stat().st_mtime_ns
     assert prepare_pairs("stdlib", 60, 40, 1) == folder, "the second time it comes from the cache"
-    assert before == (fingerprint(folder), (folder / TRAIN).stat().st_mtime_ns)
+    assert written == (fingerprint(folder), (folder / TRAIN).stat().st_mtime_ns)
     other = prepare_pairs("stdlib", 60, 40, 2, say=lambda line: None)
     assert other != folder and fingerprint(other) != fingerprint(folder)
     # Made from the held-out files of pre-training: no model has seen them either.
@@ -194,9 +194,9 @@ def test_a_computed_weight_is_one_over_the_crowd_of_its_shape():
 
 def test_misses_take_the_mean_and_are_counted():
     weights = {density.key_of(prompt): 0.001 * (n + 1) for n, prompt in enumerate(PROMPTS[:4])}
-    found = density.look_up(PROMPTS, weights, most_misses=0.2)
-    assert found.misses == 1
-    assert found.values.tolist() == pytest.approx([0.4, 0.8, 1.2, 1.6, 1.0])
+    result = density.look_up(PROMPTS, weights, most_misses=0.2)
+    assert result.misses == 1
+    assert result.values.tolist() == pytest.approx([0.4, 0.8, 1.2, 1.6, 1.0])
     with pytest.raises(InputError, match="1 of 5 prompts have no weight, more than --most-misses 0.1 allows"):
         density.look_up(PROMPTS, weights, most_misses=0.1)
 
@@ -228,11 +228,11 @@ BAD_WEIGHTS = {
 
 @pytest.mark.parametrize("what", BAD_WEIGHTS)
 def test_a_bad_file_of_weights_is_named(tmp_path, what):
-    text, said = BAD_WEIGHTS[what]
+    text, message = BAD_WEIGHTS[what]
     (tmp_path / "w.json").write_text(text)
     with pytest.raises(InputError, match="w.json") as error:
         density.read_weights(tmp_path / "w.json")
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_weights_are_read_by_the_first_16_digits(tmp_path):
@@ -255,7 +255,7 @@ def test_the_modes_are_three_different_losses():
         assert loss("none", w, losses) == pytest.approx(plain, abs=1e-12)
         assert loss("mean", w, losses) == pytest.approx(mean, abs=1e-12)
         assert loss("sum", w, losses) == pytest.approx(weighted, abs=1e-12)
-        assert len({round(one, 6) for one in (plain, mean, weighted)}) == 3
+        assert len({round(loss, 6) for loss in (plain, mean, weighted)}) == 3
         # mean forgets the size of the weights, sum does not.
         assert loss("mean", 5 * w, losses) == pytest.approx(mean)
         assert loss("sum", 5 * w, losses) == pytest.approx(5 * weighted)
@@ -267,9 +267,9 @@ def test_the_modes_are_three_different_losses():
 def test_the_cap_bounds_what_a_pair_counts_in_the_end(mode):
     """Cutting the weights before they are normalised bounds nothing: beside light pairs a cut one is heavy again."""
     w = torch.tensor([100.0, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01], dtype=torch.float64)
-    given = {"total_weight": w.sum().item(), "pairs": len(w)}
-    assert density.factors(w, mode, None, **given).max() > 7
-    assert density.factors(w, mode, 2.0, **given).max() == 2.0
+    totals = {"total_weight": w.sum().item(), "pairs": len(w)}
+    assert density.factors(w, mode, None, **totals).max() > 7
+    assert density.factors(w, mode, 2.0, **totals).max() == 2.0
     cut_before = w.clamp(max=2.0)
     assert density.factors(cut_before, "mean", None, total_weight=cut_before.sum().item(), pairs=8).max() > 7
 
@@ -312,12 +312,12 @@ NOT_PAIRS = {  # files, what is given, what is said
 @pytest.mark.parametrize("what", NOT_PAIRS)
 def test_what_is_neither_pairs_nor_code_is_refused(tmp_path, monkeypatch, what):
     monkeypatch.setenv("DDP_COURSE_CACHE", str(tmp_path / "cache"))
-    files, given, said = NOT_PAIRS[what]
+    files, path, message = NOT_PAIRS[what]
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
-    with pytest.raises(InputError, match=re.escape(said)):
-        prepare_pairs(str(tmp_path / given), 10, 5, 1, say=lambda line: None)
+    with pytest.raises(InputError, match=re.escape(message)):
+        prepare_pairs(str(tmp_path / path), 10, 5, 1, say=lambda line: None)
 
 
 def test_of_a_mixed_folder_only_the_code_is_broken(tmp_path, monkeypatch):
@@ -342,10 +342,10 @@ def test_a_run_that_goes_on_reads_the_pairs_it_began_with(tmp_path, monkeypatch)
     asked = {"pairs": str(tmp_path / "a.py"), "train_pairs": 20, "validation_pairs": 5, "seed": 1}
     folder = prepare_pairs(*asked.values(), say=lambda line: None)
     (tmp_path / "a.py").write_text(CODE + "# more\n")
-    said, before = [], asked | {"pairs_folder": str(folder)}
-    assert prepare_pairs(*asked.values(), said.append, before) == folder and not said
-    assert prepare_pairs(*asked.values(), said.append, before | {"seed": 2}) != folder, "other pairs were asked for"
+    lines, recorded = [], asked | {"pairs_folder": str(folder)}
+    assert prepare_pairs(*asked.values(), lines.append, recorded) == folder and not lines
+    assert prepare_pairs(*asked.values(), lines.append, recorded | {"seed": 2}) != folder, "other pairs were asked for"
     for file in folder.iterdir():
         file.unlink()
-    assert prepare_pairs(*asked.values(), said.append, before) != folder
-    assert "the pairs that this run began with are gone" in said[-1]
+    assert prepare_pairs(*asked.values(), lines.append, recorded) != folder
+    assert "the pairs that this run began with are gone" in lines[-1]
