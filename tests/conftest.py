@@ -132,15 +132,15 @@ def no_process_left_behind():
     """
     tag = uuid.uuid4().hex
     os.environ[TEST_VARIABLE] = tag
-    before = set(psutil.pids())
+    initial = set(psutil.pids())
     try:
         yield
     finally:
         del os.environ[TEST_VARIABLE]
-    left = _left_behind(tag, before)
+    left = _left_behind(tag, initial)
     if left:
         psutil.wait_procs(left, timeout=5)  # some are about to end
-        left = _left_behind(tag, before)
+        left = _left_behind(tag, initial)
     if not left:
         return
     names = []
@@ -155,10 +155,10 @@ def no_process_left_behind():
     pytest.fail("the test left processes behind:\n" + "\n".join(names), pytrace=False)
 
 
-def _left_behind(tag, before):
+def _left_behind(tag, initial):
     """The processes of this test among those that are new since `before`, a set of pids."""
     left = []
-    for pid in set(psutil.pids()) - before:
+    for pid in set(psutil.pids()) - initial:
         try:
             process = psutil.Process(pid)
             child = os.getpid() in {ancestor.pid for ancestor in process.parents()}

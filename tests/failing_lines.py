@@ -183,7 +183,7 @@ AFTER = {
 }
 
 
-def said(line) -> str:
+def output_of(line) -> str:
     """The exception and the warnings of a call, as a reader sees them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -196,8 +196,8 @@ def said(line) -> str:
 
 
 if __name__ == "__main__":
-    texts = {message: said(line) for message, line in BEFORE.items()}
+    texts = {message: output_of(line) for message, line in BEFORE.items()}
     join()
-    texts |= {message: said(line) for message, line in AFTER.items()}
+    texts |= {message: output_of(line) for message, line in AFTER.items()}
     print(json.dumps(texts), flush=True)
     os._exit(0)  # DDP's replicas still hold the group

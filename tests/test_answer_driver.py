@@ -33,16 +33,16 @@ def job(tmp_path, monkeypatch):
 
 def records(job, text, folder):
     Path(folder, "answer.py").write_text(text)
-    [found] = run_answers([(folder / "answer.py", [job], "made_up")])
-    return found
+    [job_records] = run_answers([(folder / "answer.py", [job], "made_up")])
+    return job_records
 
 
 def test_a_driver_is_handed_the_function_and_the_arguments(job, tmp_path):
-    seen = [result for case in cases(records(job, ANSWER, tmp_path)) for result in case.results]
-    assert [(one["handed"], one["rank"]) for one in seen] == [("a", 0), ("b", 1), ("c", 0), ("d", 1)]
-    assert all(one["doubled"].tolist() == [2.0, 2.0] for one in seen)
+    results = [result for case in cases(records(job, ANSWER, tmp_path)) for result in case.results]
+    assert [(result["handed"], result["rank"]) for result in results] == [("a", 0), ("b", 1), ("c", 0), ("d", 1)]
+    assert all(result["doubled"].tolist() == [2.0, 2.0] for result in results)
     if sys.platform == "linux":  # elsewhere ranks are not forked
-        assert all(one["loaded"] for one in seen)
+        assert all(result["loaded"] for result in results)
 
 
 def test_a_missing_function_and_an_error_in_it_are_still_the_answers(job, tmp_path):
@@ -60,5 +60,5 @@ def test_the_hash_of_a_text_is_another_on_each_rank(tmp_path):
     """As under torchrun, where no two processes share the secret that goes into it; that of a number is the same."""
     text = "def hashes(_):\n    return [hash('a'), hash((1, b'a')), hash(7), hash((1, 2))]\n"
     job = Job(2, function="hashes", calls=(Call([(0,), (0,)], ""),))
-    [[one, two]] = [case.results for case in cases(records(job, text, tmp_path))]
-    assert one[0] != two[0] and one[1] != two[1] and one[2:] == two[2:] == [7, hash((1, 2))]
+    [[first, second]] = [case.results for case in cases(records(job, text, tmp_path))]
+    assert first[0] != second[0] and first[1] != second[1] and first[2:] == second[2:] == [7, hash((1, 2))]

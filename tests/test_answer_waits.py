@@ -71,15 +71,15 @@ def test_a_result_is_there_when_it_has_been_waited_for_and_not_before(tmp_path):
     [[record]] = run_answers([(path, [job], "")])
     assert trouble(record, Path("answer.py")) is None
     for case in cases([record]):
-        for rank, found in enumerate(case.results):
+        for rank, results in enumerate(case.results):
             for name, right in AFTER.items():
-                before, after = (torch.tensor(one) for one in found[name])
+                unwaited, waited = (torch.tensor(values) for values in results[name])
                 if case.given == "never":
-                    assert torch.equal(after.nan_to_num(-1), before.nan_to_num(-1)), (name, rank)
+                    assert torch.equal(waited.nan_to_num(-1), unwaited.nan_to_num(-1)), (name, rank)
                 else:
-                    assert after.tolist() == right[rank], (case.given, name, rank, found[name])
+                    assert waited.tolist() == right[rank], (case.given, name, rank, results[name])
                 if name == "irecv":
-                    assert before.isnan().all(), "fresh memory might hold the right values by chance"
+                    assert unwaited.isnan().all(), "fresh memory might hold the right values by chance"
     assert "only starts all_reduce" in nobody_waits([record])
 
 

@@ -20,15 +20,15 @@ def test_the_new_content_appears_at_the_end_of_the_block(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("before", ["old", None])
-def test_a_block_that_raises_changes_nothing(before, tmp_path):
+@pytest.mark.parametrize("content", ["old", None])
+def test_a_block_that_raises_changes_nothing(content, tmp_path):
     path = tmp_path / "file"
-    if before:
-        path.write_text(before)
+    if content:
+        path.write_text(content)
     with pytest.raises(ValueError, match="of the block"), replacing(path) as file:
         file.write("half of ")
         raise ValueError("of the block")
-    assert [found.read_text() for found in tmp_path.iterdir()] == ([before] if before else [])
+    assert [path.read_text() for path in tmp_path.iterdir()] == ([content] if content else [])
 
 
 def test_two_writers_do_not_meet(tmp_path):

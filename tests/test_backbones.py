@@ -39,12 +39,12 @@ def test_a_hugging_face_model_is_read_as_it_reads_itself(transformers, folder):
     features = model.features(prompts, completions)
     own = transformers.AutoModelForCausalLM.from_pretrained(folder).double().eval()
     for row, prompt, completion in zip(features, prompts, completions, strict=True):
-        after = backbone.encode(completion)
-        before = [0, *backbone.encode(prompt)][-(32 - len(after)) :]
+        completed = backbone.encode(completion)
+        context = [0, *backbone.encode(prompt)][-(32 - len(completed)) :]
         with torch.no_grad():
-            found = own(torch.tensor([before + after]), output_hidden_states=True)
-        likelihood = found.logits[0, len(before) - 1 : -1].log_softmax(-1)[range(len(after)), after]
-        mean = found.hidden_states[-1][0, len(before) :].mean(0)
+            outputs = own(torch.tensor([context + completed]), output_hidden_states=True)
+        likelihood = outputs.logits[0, len(context) - 1 : -1].log_softmax(-1)[range(len(completed)), completed]
+        mean = outputs.hidden_states[-1][0, len(context) :].mean(0)
         expected = torch.cat([mean, -likelihood.mean()[None], -likelihood.min()[None]])
         assert (row - expected).abs().max() < 1e-12
 
@@ -148,7 +148,7 @@ def test_an_architecture_is_read_as_it_reads_itself(transformers, folder, tmp_pa
 @pytest.mark.parametrize("what", ["BERT", "RoBERTa", "XLNet", "ELECTRA", "T5", "ViT", "weights of NaN"])
 def test_a_model_that_is_no_causal_language_model_is_refused_in_one_line(transformers, folder, tmp_path, what):
     """An attention to both sides would let the padding into the features."""
-    kind, sizes, made_by, said = {
+    kind, sizes, made_by, message = {
         "BERT": ("BertConfig", SIZES, "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
         "RoBERTa": ("RobertaConfig", SIZES, "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
         "ELECTRA": ("ElectraConfig", SIZES, "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
@@ -177,7 +177,7 @@ def test_a_model_that_is_no_causal_language_model_is_refused_in_one_line(transfo
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
         torch.nn.init.constant_(model.transformer.ln_f.weight, torch.nan)
         model.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=message) as error:
         load_backbone(name)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400 + len(str(tmp_path))
 
@@ -290,7 +290,7 @@ def nanochat(monkeypatch):
             encode=lambda text: [ord(letter) % 50 for letter in text],
             get_bos_token_id=lambda: 49,
             get_vocab_size=lambda: 50,
-            decode=lambda ids: "".join(chr(50 + one) for one in ids),
+            decode=lambda ids: "".join(chr(50 + token) for token in ids),
         )
         return StandIn(), tokenizer, {}
 
@@ -319,15 +319,15 @@ def test_nanochats_own_loader_is_asked(nanochat):
 
 
 def test_a_fingerprint_sees_weights_and_tokenizer_and_no_number_format(tmp_path):
-    one = load_backbone(f"minigpt:{make_backbone(tmp_path / 'one')}")
+    original = load_backbone(f"minigpt:{make_backbone(tmp_path / 'one')}")
     same = load_backbone(f"minigpt:{make_backbone(tmp_path / 'same')}")
     other = load_backbone(f"minigpt:{make_backbone(tmp_path / 'other', seed=2)}")
-    assert fingerprint(one) == fingerprint(same) != fingerprint(other)
+    assert fingerprint(original) == fingerprint(same) != fingerprint(other)
     same.model.double()
-    assert fingerprint(one) == fingerprint(same)
+    assert fingerprint(original) == fingerprint(same)
     same.tokenizer_state["name"] = "another"
-    assert fingerprint(one) != fingerprint(same)
-    assert json.dumps(one.tokenizer_state)
+    assert fingerprint(original) != fingerprint(same)
+    assert json.dumps(original.tokenizer_state)
 
 
 def test_whatever_a_policy_writes_gets_a_reward(tmp_path):

@@ -23,7 +23,7 @@ class Case:
     """Flags (`{tmp}` is a folder with the files that `files` makes), and what must be said."""
 
     flags: str
-    said: str
+    message: str
     exit_code: int = 1
     files: dict[str, bytes] = field(default_factory=dict)
 
@@ -114,15 +114,15 @@ def test_one_clear_line(tmp_path, name):
     for path, content in case.files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(content)
-    before = snapshot(tmp_path)
+    initial = snapshot(tmp_path)
     flags = case.flags.format(tmp=tmp_path).split()
     defaults = {"--preset": "tiny", "--steps": "1", "--run-dir": str(tmp_path / "new")}
     defaults = [word for name in defaults if name not in case.flags for word in (name, defaults[name])]
     done = warm.single_process(TRAINER, *defaults, *flags)
     assert done.returncode == case.exit_code, done.stderr
-    assert case.said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    assert case.message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
     assert done.stderr.startswith("error: ") and "Traceback" not in done.stdout
-    assert snapshot(tmp_path) == before, "something was written or overwritten"
+    assert snapshot(tmp_path) == initial, "something was written or overwritten"
 
 
 def test_letters_that_the_output_cannot_encode_are_escaped():
@@ -207,7 +207,7 @@ def test_a_checkpoint_that_cannot_be_used_is_refused(finished_run, tmp_path, dam
     source = tmp_path / "run"
     shutil.copytree(finished_run, source)
     (checkpoint,) = (source / "checkpoints").iterdir()
-    flags, said = (), "truncated or damaged"
+    flags, message = (), "truncated or damaged"
     if damage == "truncated":
         os.truncate(checkpoint / "state.pt", 1000)
     elif damage == "foreign":
@@ -215,16 +215,16 @@ def test_a_checkpoint_that_cannot_be_used_is_refused(finished_run, tmp_path, dam
         from ddp_course.checkpoint import checkpoint as checkpoints
 
         checkpoint = checkpoints.save(source, 2, {"weights": [1.0]})
-        said = "expected a checkpoint with model, optimizer, scaler, found one with weights"
+        message = "expected a checkpoint with model, optimizer, scaler, found one with weights"
     elif damage == "other sizes":
-        flags, said = ("--layers", 3), "it has layers 2, this run has 3"
+        flags, message = ("--layers", 3), "it has layers 2, this run has 3"
     else:
         (tmp_path / "other.txt").write_text("something else\n" * 999)
-        flags, said = ("--data", tmp_path / "other.txt"), "data and tokenizer"
-    before = snapshot(source)
+        flags, message = ("--data", tmp_path / "other.txt"), "data and tokenizer"
+    initial = snapshot(source)
     done = train_alone(tmp_path / "new", "--resume", checkpoint, *flags)
-    assert done.returncode == 1 and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
-    assert snapshot(source) == before and not (tmp_path / "new" / "metrics.jsonl").exists()
+    assert done.returncode == 1 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    assert snapshot(source) == initial and not (tmp_path / "new" / "metrics.jsonl").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root on Linux to make a small disk")

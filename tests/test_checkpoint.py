@@ -38,9 +38,9 @@ def test_a_truncated_checkpoint_is_passed_over(run_dir, position):
     newest = checkpoint.newest_valid(run_dir)
     size = (newest / "state.pt").stat().st_size
     os.truncate(newest / "state.pt", int(size * position))
-    said = []
-    assert checkpoint.newest_valid(run_dir, said.append).name == "step_000001"
-    assert len(said) == 1 and "step_000002" in said[0] and "truncated or damaged" in said[0]
+    messages = []
+    assert checkpoint.newest_valid(run_dir, messages.append).name == "step_000001"
+    assert len(messages) == 1 and "step_000002" in messages[0] and "truncated or damaged" in messages[0]
     with pytest.raises(InputError, match="truncated or damaged"):
         checkpoint.load(newest)
 
@@ -78,9 +78,9 @@ def test_only_damaged_checkpoints_is_an_error_and_none_is_not(run_dir, tmp_path_
 
 def test_saving_the_same_step_again_keeps_a_valid_one_and_replaces_a_damaged_one(run_dir):
     path = run_dir / "checkpoints/step_000002/state.pt"
-    before = path.stat().st_mtime_ns
+    written = path.stat().st_mtime_ns
     checkpoint.save(run_dir, 2, state(3))
-    assert path.stat().st_mtime_ns == before
+    assert path.stat().st_mtime_ns == written
     os.truncate(path, 10)
     checkpoint.save(run_dir, 2, state(2))
     assert checkpoint.newest_valid(run_dir).name == "step_000002"
@@ -144,8 +144,8 @@ try:
 except InputError as error:
     print(error)
 """
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600).stdout
-    assert "cannot write checkpoint" in said and "File too large" in said
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600).stdout
+    assert "cannot write checkpoint" in printed and "File too large" in printed
     assert sorted(os.listdir(run_dir / "checkpoints")) == ["step_000001", "step_000002"]
     assert checkpoint.newest_valid(run_dir).name == "step_000002"
 

@@ -205,11 +205,11 @@ def test_a_shell_starts_uses_and_ends_a_cluster(tmp_path):
 
 
 def test_where_it_cannot_run_one_sentence_says_why_and_what_to_do(monkeypatch):
-    for said, words in {
+    for error, words in {
         "unshare: unshare failed: Operation not permitted": "sudo",
         "tc qdisc replace dev port1 root tbf: Error: Specified qdisc kind is unknown.": "modprobe sch_tbf",
     }.items():
-        assert words in (sentence := available.explain(said)) and said in sentence and "\n" not in sentence
+        assert words in (sentence := available.explain(error)) and error in sentence and "\n" not in sentence
     monkeypatch.setattr(available.sys, "platform", "darwin")
     sentence = unavailable.__wrapped__()
     assert "needs Linux" in sentence
@@ -223,8 +223,10 @@ def test_where_it_cannot_run_one_sentence_says_why_and_what_to_do(monkeypatch):
 
 def test_what_became_of_ranks_whose_torchrun_was_told_to_end():
     """It reports nothing: a traceback is a failure, waiting at torchrun's last barrier a good end, the rest told."""
-    told = job.infer_report(["Received 15 death signal, shutting down workers"], [2, 3], {3: 0.1})
-    assert told.codes == {2: -15, 3: 1} and told.failed == {3} and told.told_to_stop == {2} and not told.left_early
+    report = job.infer_report(["Received 15 death signal, shutting down workers"], [2, 3], {3: 0.1})
+    assert (
+        report.codes == {2: -15, 3: 1} and report.failed == {3} and report.told_to_stop == {2} and not report.left_early
+    )
     waited = job.infer_report(["  in _exit_barrier"], [2], {})
     assert waited.codes == {2: 0} and waited.left_early == [2]
 

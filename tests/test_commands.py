@@ -96,16 +96,16 @@ STATES = {"a file": None, "a list": "[]", "a number": "5", "empty": "{}", "a tex
 @pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("command", [["status"], ["down"], ["up"], ["run", "all", "true"]], ids="-".join)
 def test_a_clusters_state_that_is_none_is_one_sentence(name, command, tmp_path, capsys):
-    folder, before = tmp_path / "state", STATES[name]
-    if before is None:
+    folder, content = tmp_path / "state", STATES[name]
+    if content is None:
         folder.write_text("a file")
     else:
         folder.mkdir()
-        (folder / "cluster.json").write_text(before)
+        (folder / "cluster.json").write_text(content)
     assert cluster(["--folder", str(folder), *command]) == 2
     out, err = capsys.readouterr()
     assert not out and err.startswith("error: ") and str(folder) in err and len(err.splitlines()) == 1, err
-    assert before is None or (folder / "cluster.json").read_text() == before
+    assert content is None or (folder / "cluster.json").read_text() == content
 
 
 ABSURD = ["1000000000000", "1" + 400 * "0", "1e400", "5e-324", "-1", "0", "nan", "inf", "9" * 5000]

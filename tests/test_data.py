@@ -703,11 +703,11 @@ def test_missing_token_files_and_useless_places_are_input_errors(tmp_path):
 
 
 def test_the_default_corpus_in_bytes(tmp_path):
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         folder = token_file.prepare("stdlib", "bytes")
     tokens = token_file.open_tokens(folder)
-    assert "tokenizing stdlib: " in said.getvalue()
+    assert "tokenizing stdlib: " in printed.getvalue()
     assert len(tokens.train) > 5e6 and 0.02 < len(tokens.val) / len(tokens.train) < 0.1
     corpus = corpora.load("stdlib")
     first = next(corpus.documents("train"))

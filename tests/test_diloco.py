@@ -145,8 +145,8 @@ def gap(ours, theirs, step=STEPS):
     """The largest distance of a weight, or of a logged loss where both have one."""
     distances = [largest_gap(checkpoint(ours, step)["model"], checkpoint(theirs, step)["model"])]
     for key in ("loss", "val_loss"):
-        one, other = metrics(ours, key), metrics(theirs, key)
-        distances += [abs(one[step] - other[step]) for step in one.keys() & other.keys()]
+        values, reference = metrics(ours, key), metrics(theirs, key)
+        distances += [abs(values[step] - reference[step]) for step in values.keys() & reference.keys()]
     return max(distances)
 
 
@@ -164,7 +164,7 @@ def test_bytes_are_those_of_ddp_over_the_updates_between_meetings(ran):
     _, folder, _, sent = ran
     weights = checkpoint(folder / "DDP", STEPS)["model"]
     size = 8 * sum(tensor.numel() for name, tensor in weights.items() if name != "output.weight")
-    large = {name: sum(one for one in sent[name] if one > 64) for name in ("DDP", "every update", "every 4")}
+    large = {name: sum(nbytes for nbytes in sent[name] if nbytes > 64) for name in ("DDP", "every update", "every 4")}
     assert large["DDP"] == (STEPS + 1) * size  # its wrapper does a backward pass that counts for nothing
     assert large["every update"] == STEPS * size and large["every 4"] == STEPS // 4 * size
     # Of each meeting loss, norm, whether to stop and seconds; two of each validation; of each checkpoint whether the
@@ -301,11 +301,11 @@ def test_one_worker_is_plain_training(tmp_path):
             assert largest_gap(ours["optimizer"]["state"][number], averages) < EQUAL
         by_update, by_round = metrics(tmp_path / "plain"), metrics(run_dir)
         assert max(by_round) == STEPS and len(by_round) == -(-STEPS // every)
-        before = 0
+        previous = 0
         for step, loss in by_round.items():
-            mean = sum(by_update[update] for update in range(before + 1, step + 1)) / (step - before)
+            mean = sum(by_update[update] for update in range(previous + 1, step + 1)) / (step - previous)
             assert loss == pytest.approx(mean, abs=EQUAL)
-            before = step
+            previous = step
 
 
 def test_what_is_due_between_meetings_is_done_at_the_next(tmp_path):

@@ -110,12 +110,12 @@ def test_saved_by_two_ranks_loaded_by_four_and_by_one(saved_by_two, kind):
 
 
 @pytest.fixture
-def alone():
+def single_rank():
     yield process_group.start()
     process_group.stop()
 
 
-def test_what_a_killed_save_leaves_is_neither_taken_nor_in_the_way(alone, tmp_path):
+def test_what_a_killed_save_leaves_is_neither_taken_nor_in_the_way(single_rank, tmp_path):
     model, optimizer = model_and_optimizer()
     distributed_checkpoint.save(tmp_path, 9, model, optimizer)
     (tmp_path / ".step_000010.tmp").mkdir()
@@ -140,11 +140,11 @@ def flip_a_bit(path):
 
 
 @pytest.mark.parametrize("damage", ["a flipped bit", "a missing file", "no checksums", "checksums cut short"])
-def test_a_damaged_newest_one_is_passed_over(alone, tmp_path, damage):
+def test_a_damaged_newest_one_is_passed_over(single_rank, tmp_path, damage):
     model, optimizer = model_and_optimizer()
     for step in (1, 2):
         distributed_checkpoint.save(tmp_path, step, model, optimizer)
-    newest, said = tmp_path / "step_000002", []
+    newest, messages = tmp_path / "step_000002", []
     checksums = newest / distributed_checkpoint.CHECKSUMS
     if damage == "a flipped bit":
         flip_a_bit(newest / "__0_0.distcp")
@@ -154,13 +154,13 @@ def test_a_damaged_newest_one_is_passed_over(alone, tmp_path, damage):
         checksums.unlink()
     else:
         checksums.write_text("".join(checksums.read_text().splitlines(keepends=True)[:-1]))
-    assert distributed_checkpoint.newest(tmp_path, said.append).name == "step_000001"
-    assert len(said) == 1 and "passing over" in said[0] and "step_000002" in said[0]
+    assert distributed_checkpoint.newest(tmp_path, messages.append).name == "step_000001"
+    assert len(messages) == 1 and "passing over" in messages[0] and "step_000002" in messages[0]
     with pytest.raises(InputError, match="is no distributed checkpoint that can be loaded"):
         distributed_checkpoint.load(newest, model, optimizer)
 
 
-def test_one_of_another_model_is_refused_in_one_line(alone, tmp_path):
+def test_one_of_another_model_is_refused_in_one_line(single_rank, tmp_path):
     path = distributed_checkpoint.save(tmp_path, 1, *model_and_optimizer())
     other = nn.Linear(3, 2)
     with pytest.raises(InputError, match="cannot load .*step_000001") as error:
@@ -169,14 +169,14 @@ def test_one_of_another_model_is_refused_in_one_line(alone, tmp_path):
 
 
 @pytest.mark.parametrize(("folder", "name"), [("tensors", "*.distcp"), ("checkpoints", "state.pt")])
-def test_a_run_whose_tensors_are_damaged_falls_back_to_the_checkpoint_before(alone, tmp_path, folder, name):
+def test_a_run_whose_tensors_are_damaged_falls_back_to_the_checkpoint_before(single_rank, tmp_path, folder, name):
     """What resumes is the plain checkpoint, which is whole; the tensors that belong to it are not."""
     model, optimizer = model_and_optimizer()
     state = DistributedState(model, optimizer, {"seed": 1})
     for step in (1, 2):
-        state.save(alone, tmp_path, step, {}, keep=0)
+        state.save(single_rank, tmp_path, step, {}, keep=0)
     [damaged] = (tmp_path / folder / "step_000002").glob(name)
     flip_a_bit(damaged)
-    said = []
-    found = checkpoint.newest_valid(tmp_path, said.append)
-    assert found.name == "step_000001" and "step_000002" in said[0] and state.restore(alone, found) == 1
+    messages = []
+    newest = checkpoint.newest_valid(tmp_path, messages.append)
+    assert newest.name == "step_000001" and "step_000002" in messages[0] and state.restore(single_rank, newest) == 1

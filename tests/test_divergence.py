@@ -81,16 +81,16 @@ def test_a_loss_that_is_no_number_is_said_at_once_with_step_and_rank(monkeypatch
     """Two ranks, of which rank 1 has the NaN; a finite loss in between starts the count anew."""
     world = World(0, 0, 2, torch.device("cpu"))
 
-    def all_gather(flags, mine):
-        flags[0].copy_(mine)
+    def all_gather(flags, flag):
+        flags[0].copy_(flag)
         flags[1].fill_(1.0)
 
     monkeypatch.setattr(divergence.dist, "all_gather", all_gather)
     watch = divergence.LossWatch(world, most=2)
     for step, loss in enumerate((1.0, math.nan, 2.0, math.inf)):
         watch.see(step, loss, own=0.5)
-    said = capsys.readouterr().err
-    assert "the loss of step 1 is nan, on rank 1 (1 in a row; --max-nonfinite-steps 2" in said
-    assert "the loss of step 3 is inf, on rank 1 (1 in a row" in said
+    printed = capsys.readouterr().err
+    assert "the loss of step 1 is nan, on rank 1 (1 in a row; --max-nonfinite-steps 2" in printed
+    assert "the loss of step 3 is inf, on rank 1 (1 in a row" in printed
     with pytest.raises(InputError, match="the run has diverged: the loss of step 4 is nan, on rank 1, as in the 2 st"):
         watch.see(4, math.nan, own=torch.tensor(0.5))

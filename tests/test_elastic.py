@@ -50,10 +50,10 @@ def test_the_trainer_goes_on_when_a_node_joins_and_when_it_leaves(tmp_path):
         job.start("b", when=(run_dir / "metrics.jsonl").exists)
         runs = job.ended()
     assert (runs["a"].exit_code, runs["b"].exit_code) == (0, 1), runs["a"].launcher_lines
-    said = runs["a"].lines[0] + runs["b"].lines[0]
-    sizes = [line.split(" = ")[1][0] for line in said if "tokens per update" in line]
+    lines = runs["a"].lines[0] + runs["b"].lines[0]
+    sizes = [line.split(" = ")[1][0] for line in lines if "tokens per update" in line]
     assert sorted(sizes) == ["1", "1", "2"]
-    assert sum("received SIGTERM" in line for line in said) == 2  # once to a, by its torchrun, and once to b
+    assert sum("received SIGTERM" in line for line in lines) == 2  # once to a, by its torchrun, and once to b
     logged = [json.loads(line)["step"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert sorted(set(logged)) == list(range(1, STEPS + 1))
     ours, whole = metrics(run_dir), metrics(tmp_path / "whole")
@@ -96,8 +96,8 @@ def test_a_port_is_free_and_none_that_the_system_gives_away():
     port = free_port()
     with socket.create_server(("localhost", port)), pytest.raises(OSError):
         socket.create_server(("localhost", port))
-    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
-    first = int(given.read_text().split()[0]) if given.exists() else 49152
+    path = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(path.read_text().split()[0]) if path.exists() else 49152
     assert port in GIVEN_TO_NOBODY and GIVEN_TO_NOBODY.stop <= first
 
 

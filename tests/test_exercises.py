@@ -26,10 +26,10 @@ def test_exercises_are_what_their_solutions_give():
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_no_two_ranks_of_05_1_read_the_same_positions(ranks):
-    given = run_path(str(authoring.ROOT / "solutions" / "05_sharding_data" / "1" / "given.py"))
-    batch, tokens = given["BATCH"], given["TOKENS"] - given["TOKENS"] // 10
+    script = run_path(str(authoring.ROOT / "solutions" / "05_sharding_data" / "1" / "given.py"))
+    batch, tokens = script["BATCH"], script["TOKENS"] - script["TOKENS"] // 10
     firsts = [
-        (step * ranks + rank) * batch % (tokens - batch) for step in range(given["STEPS"]) for rank in range(ranks)
+        (step * ranks + rank) * batch % (tokens - batch) for step in range(script["STEPS"]) for rank in range(ranks)
     ]
     assert len(set(firsts)) == len(firsts), "its text says that every rank reads positions that no other rank reads"
 
@@ -79,14 +79,14 @@ def test_exercise_runs_unsolved_and_solved(path, tmp_path, warm_launches):
             assert "NotImplementedError" not in printed, (
                 f"{name}, cell {cell.id} is not solved, or needs an answer that is not there yet"
             )
-        if found := CHECK.search(cell.source):
-            verdicts.setdefault(found[1], []).append(printed)
-        if found := WARM_UP.search(cell.source):
-            warm_ups.setdefault(found[1], []).append(printed.strip())
+        if match := CHECK.search(cell.source):
+            verdicts.setdefault(match[1], []).append(printed)
+        if match := WARM_UP.search(cell.source):
+            warm_ups.setdefault(match[1], []).append(printed.strip())
     assert list(verdicts) == [question for question in names() if question.startswith(path.stem[:2])]
-    for question, (before, after) in verdicts.items():
-        assert f"{question} not attempted" in before, before
-        assert f"{question} passed" in after, after
+    for question, (unsolved, solved) in verdicts.items():
+        assert f"{question} not attempted" in unsolved, unsolved
+        assert f"{question} passed" in solved, solved
     number = path.stem[:2]
     names_here = [f"{number}.a", f"{number}.b"]
     assert warm_ups == {name: [f"warm-up {name} not attempted", f"warm-up {name} passed"] for name in names_here}

@@ -34,10 +34,10 @@ def test_it_makes_the_token_files(folder, code, tmp_path):
 
 
 def test_a_special_token_in_a_text_stays_letters(folder):
-    found = tokenizer.existing(folder)
+    loaded = tokenizer.existing(folder)
     text = "x = '<|end|>' # åß∂"
-    assert found.end_of_text not in found.encode(text) and found.decode(found.encode(text)) == text
-    assert found.decode([found.end_of_text, 10**6]) == "<|end|>", "an id that it does not know is left out"
+    assert loaded.end_of_text not in loaded.encode(text) and loaded.decode(loaded.encode(text)) == text
+    assert loaded.decode([loaded.end_of_text, 10**6]) == "<|end|>", "an id that it does not know is left out"
 
 
 def test_a_run_that_goes_on_needs_it_no_more(folder, code, tmp_path):

@@ -70,8 +70,8 @@ def clock_after(monkeypatch, computed, delayed=(), queued=False):
     monkeypatch.setattr(fair_clock.psutil, "cpu_count", lambda: 2)
 
     def so_far():
-        used = {n: now * one for n, one in enumerate(computed)}
-        return used, {n: (used[n], now * one, queued) for n, one in enumerate(delayed)}
+        used = {n: now * share for n, share in enumerate(computed)}
+        return used, {n: (used[n], now * share, queued) for n, share in enumerate(delayed)}
 
     monkeypatch.setattr(fair_clock, "_processor_seconds", so_far)
     clock = fair_clock.FairClock()

@@ -54,9 +54,9 @@ def test_a_merged_model_computes_what_its_adapters_did():
 def test_a_layer_that_did_not_move_is_named():
     for names, expected in ((NAMES, []), (("q_proj", "value"), ["v_proj"])):
         model = add_lora(Language(), names)
-        before = {name: parameter.detach().clone() for name, parameter in trainable(model).items()}
-        assert untrained(model, before, NAMES) == list(NAMES)
-        assert untrained(trained(model), before, NAMES) == expected
+        initial = {name: parameter.detach().clone() for name, parameter in trainable(model).items()}
+        assert untrained(model, initial, NAMES) == list(NAMES)
+        assert untrained(trained(model), initial, NAMES) == expected
 
 
 def test_a_step_is_one_mean_over_its_answer_tokens():

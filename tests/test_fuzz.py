@@ -266,12 +266,12 @@ def run(folder, case):
     flags = [*case.flags, f"--timeout-seconds={seconds}"] if name != "speedrun" else case.flags
     store = warm.forked.open_store()
     ranks = [warm.forked.rank_environment(rank, case.ranks, store.port) for rank in range(case.ranks)]
-    before = os.getcwd()
+    working_folder = os.getcwd()
     os.chdir(folder)
     try:
         return warm.processes(script, flags, ranks if case.ranks > 1 else [case.environment], HANGS, MEMORY)
     finally:
-        os.chdir(before)
+        os.chdir(working_folder)
 
 
 def damage(run_dir, number):
@@ -327,31 +327,31 @@ def problems(home, folder, case) -> list[str]:
         if case.damage:
             name, number = case.damage
             damage(folder / name, number)
-        before = snapshot(folder, case.script)
+        initial = snapshot(folder, case.script)
         ended = run(folder, case)
-        after = snapshot(folder, case.script)
+        final = snapshot(folder, case.script)
     finally:
         shutil.rmtree(folder)
     surprised = case.script == "ladder" and any("not as expected" in done.stdout for done in ended)
-    found = [words for done in ended for words in ended_badly(done, surprised)]
-    if changed := [str(name) for name in before if before[name] != after.get(name)]:
-        found.append(f"changed: {', '.join(changed)}")
-    return [*found, *(done.stdout[-2000:] + done.stderr[-6000:] for done in ended)] if found else []
+    faults = [words for done in ended for words in ended_badly(done, surprised)]
+    if changed := [str(name) for name in initial if initial[name] != final.get(name)]:
+        faults.append(f"changed: {', '.join(changed)}")
+    return [*faults, *(done.stdout[-2000:] + done.stderr[-6000:] for done in ended)] if faults else []
 
 
 def ended_badly(done, surprised):
     """Nobody ends the other ranks here, so each that fails says why in a line. The ladder may say it in its output."""
-    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     others = [
         line
         for line in done.stderr.splitlines()
-        if line not in said and "warning: " not in line and not line.startswith(MATPLOTLIB_WITHOUT_A_HOME)
+        if line not in errors and "warning: " not in line and not line.startswith(MATPLOTLIB_WITHOUT_A_HOME)
     ]
     stopped = "stopped after step" in done.stdout  # with whatever exit code it was given for that
     if done.returncode not in (0, 1, 2) and not stopped:
         yield f"exit code {done.returncode}"
-    if len(said) != (done.returncode != 0 and not surprised and not stopped):
-        yield f"exit code {done.returncode} with {len(said)} lines that begin with error:"
+    if len(errors) != (done.returncode != 0 and not surprised and not stopped):
+        yield f"exit code {done.returncode} with {len(errors)} lines that begin with error:"
     if others or "Traceback" in done.stdout:
         yield "more than one line was said"
 
@@ -369,8 +369,8 @@ def test_it_ends_with_one_line_at_most(home, tmp_path):
     )
     @given(st.randoms(use_true_random=True).map(a_case))
     def check(case):
-        found = problems(home, tmp_path / str(next(number)), case)
-        assert not found, "\n".join([repr(case), *found])
+        faults = problems(home, tmp_path / str(next(number)), case)
+        assert not faults, "\n".join([repr(case), *faults])
 
     check()
     while time.monotonic() < end:
@@ -415,5 +415,5 @@ def test_an_absurd_number_that_is_read_runs_or_ends_in_one_sentence(home, tmp_pa
     for value in absurd_numbers(script, name)[0]:
         if (script, name) != ("ladder", "steps"):  # they are work, which has no time budget
             flags = merged(*SMALL[script].split(), *limit, f"--{name.replace('_', '-')}={value}")
-            found = problems(home, tmp_path / value, Case(script, 1, flags, {}, b"", None))
-            assert not found, "\n".join([value, *found])
+            faults = problems(home, tmp_path / value, Case(script, 1, flags, {}, b"", None))
+            assert not faults, "\n".join([value, *faults])

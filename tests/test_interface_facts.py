@@ -73,7 +73,7 @@ for line in sys.stdin:
 
 def record() -> dict[str, dict]:
     """{case: {machine: what it says of itself, and what gloo publishes there}}"""
-    found = {}
+    by_case = {}
     with Cluster(nodes=2, rate=None) as cluster:
         for number, node in enumerate(NODES, start=1):
             cluster.run(node, " && ".join(CABLE.format(name) for name in ("docker0", "ib0", "eth1")))
@@ -95,14 +95,14 @@ def record() -> dict[str, dict]:
         for server in servers.values():
             assert server.stdout.readline() == "ready\n"
         for case, special in CASES.items():
-            found[case] = {}
+            by_case[case] = {}
             for node, server in servers.items():
                 do, undo = special.get("commands", {}).get(node, ("true", "true"))
                 name, variable = special.get("names", {}).get(node, node), special.get("variable", {}).get(node)
                 hosts = special.get("hosts", {}).get(node, NAMES)
                 look = f"ip -br -4 addr; echo {END}; hostname; echo {END}; cat /etc/hosts"
-                said = cluster.run(node, f"{do}; hostname {name}; printf %s '{hosts}' > /etc/hosts; {look}").stdout
-                addresses, own_name, names = said.split(f"{END}\n")
+                printed = cluster.run(node, f"{do}; hostname {name}; printf %s '{hosts}' > /etc/hosts; {look}").stdout
+                addresses, own_name, names = printed.split(f"{END}\n")
                 facts = {
                     "hostname": own_name.strip(),
                     "hosts": names,
@@ -111,12 +111,12 @@ def record() -> dict[str, dict]:
                 }
                 server.stdin.write(json.dumps(variable) + "\n")
                 server.stdin.flush()
-                found[case][node] = facts | {"published": server.stdout.readline().strip()}
+                by_case[case][node] = facts | {"published": server.stdout.readline().strip()}
                 cluster.run(node, f"{undo}; hostname {node}")
         for server in servers.values():
             server.stdin.close()
             server.wait(60)
-    return found
+    return by_case
 
 
 @here
@@ -131,9 +131,9 @@ def test_the_rule_of_the_question_is_what_gloo_did():
             assert CHECKS.published(facts) == real, (case, machine)
 
 
-def plain(found):
+def plain(by_case):
     """Without what is another number each time: the other end of a cable, an address made from that of a card."""
-    return re.sub(r"@\w+ *|fe80:[\w:]*", "", json.dumps(found))
+    return re.sub(r"@\w+ *|fe80:[\w:]*", "", json.dumps(by_case))
 
 
 if __name__ == "__main__":

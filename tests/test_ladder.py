@@ -60,13 +60,13 @@ def flags_of(run_dir, precision, micro_batch_size):
 @pytest.mark.parametrize("accumulation", MICRO_BATCH)
 @pytest.mark.parametrize("precision", TOLERANCE)
 def test_n_processes_equal_one(runs, precision, accumulation, nproc):
-    one = runs(precision, MICRO_BATCH[accumulation], 1)
+    single = runs(precision, MICRO_BATCH[accumulation], 1)
     several = runs(precision, MICRO_BATCH[accumulation], nproc)
     tolerance = TOLERANCE[precision]
     for key in ("loss", "grad_norm", "val_loss"):
-        assert metrics(several, key) == pytest.approx(metrics(one, key), abs=tolerance, rel=tolerance)
-    assert len(metrics(one)) == STEPS
-    assert largest_gap(checkpoint(several, STEPS)["model"], checkpoint(one, STEPS)["model"]) <= tolerance
+        assert metrics(several, key) == pytest.approx(metrics(single, key), abs=tolerance, rel=tolerance)
+    assert len(metrics(single)) == STEPS
+    assert largest_gap(checkpoint(several, STEPS)["model"], checkpoint(single, STEPS)["model"]) <= tolerance
 
 
 @pytest.mark.parametrize("precision", TOLERANCE)
@@ -78,9 +78,9 @@ def test_accumulation_equals_one_large_batch(runs, precision):
 
 def test_the_ladder_would_notice_another_seed(runs, tmp_path):
     """The comparison can fail: another order of the same data is far outside every tolerance."""
-    one = runs("float64", 8, 1)
+    single = runs("float64", 8, 1)
     train_here(tmp_path, "--steps", STEPS, "--precision", "float64", "--seed", 2)
-    assert largest_gap(checkpoint(tmp_path, STEPS)["model"], checkpoint(one, STEPS)["model"]) > 1e-3
+    assert largest_gap(checkpoint(tmp_path, STEPS)["model"], checkpoint(single, STEPS)["model"]) > 1e-3
 
 
 def test_the_first_loss_is_that_of_the_data(runs):

@@ -193,8 +193,13 @@ def test_what_torchrun_writes_anew_is_read_as_well(tmp_path):
 def test_nodes_that_may_join_get_the_variable_that_lets_them(tmp_path):
     """Of torch 2.13; tests/test_elastic.py has a node join."""
     prints = script("import os; print(os.environ.get('TORCH_DISABLE_SHARE_RDZV_TCP_STORE'))")
-    alone = ["--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-conf=last_call_timeout=1"]
-    run = torchrun(prints, nproc=1, quiet=True, timeout=600, torchrun_args=alone)
+    rendezvous = [
+        "--nnodes=1:2",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",
+        "--rdzv-conf=last_call_timeout=1",
+    ]
+    run = torchrun(prints, nproc=1, quiet=True, timeout=600, torchrun_args=rendezvous)
     assert run.lines[0] == ["1"] and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 " in run.command
 
 
@@ -430,7 +435,7 @@ DURING = ["", "During handling of the above exception, another exception occurre
 CAUSE = ["", "The above exception was the direct cause of the following exception:", ""]
 
 
-def blame(errors, report, closed=(), before=0):
+def blame(errors, report, closed=(), ranks_before=0):
     """errors: rank -> stderr; report: rank -> exit code; closed: ranks torchrun sent SIGTERM. pid = 100 + rank.
 
     before: how many ranks of the job are on the nodes before this one.
@@ -438,7 +443,10 @@ def blame(errors, report, closed=(), before=0):
     log = [f"W1121 api.py:1028] Sending process {100 + rank} closing signal SIGTERM" for rank in closed]
     log.append("E1121 api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 100) of binary: python")
     for rank, code in report.items():
-        log += [f"  rank      : {before + rank} (local_rank: {rank})", f"  exitcode  : {code} (pid: {100 + rank})"]
+        log += [
+            f"  rank      : {ranks_before + rank} (local_rank: {rank})",
+            f"  exitcode  : {code} (pid: {100 + rank})",
+        ]
     when = {rank: float(rank) for rank, lines in errors.items() if any("Traceback" in line for line in lines)}
     return first_failure(1, log, errors, errors, when)
 
@@ -469,7 +477,7 @@ def test_a_rank_that_torchrun_ended_after_its_traceback_is_guilty():
 def test_on_a_later_node_ranks_are_known_by_their_local_number():
     """Ranks 2 and 3 of the job are 0 and 1 here, and those of the Run."""
     errors = {0: [*TRACE, CLOSED], 1: [*TRACE, "KeyError: 'x'"]}
-    codes, failure = blame(errors, {0: 1, 1: 1}, before=2)
+    codes, failure = blame(errors, {0: 1, 1: 1}, ranks_before=2)
     assert codes == {0: 1, 1: 1} and failure.rank == 1 and "KeyError: 'x'" in failure.text
 
 
@@ -506,9 +514,9 @@ def test_a_process_is_known_in_the_moment_that_it_starts():
     """Linux shows an empty environment then, in every third of these."""
     for _ in range(50):
         with subprocess.Popen(["sleep", "99"], env={RUN_VARIABLE: "this one"}) as sleeper:
-            found = environment_of(psutil.Process(sleeper.pid))
+            variables = environment_of(psutil.Process(sleeper.pid))
             sleeper.kill()
-        assert found == {RUN_VARIABLE: "this one"}
+        assert variables == {RUN_VARIABLE: "this one"}
 
 
 def test_a_leftover_process_fails_the_test_and_is_ended():

@@ -46,7 +46,7 @@ def test_notebook_runs(path, tmp_path, monkeypatch, request):
     prepare_folder(nb, name, folder)
     try:
         parameters = dict(nb.metadata.get("ddp_course", {}).get("test_parameters", {}))
-        before = cpu_seconds_of_children(warm_launches)
+        start = cpu_seconds_of_children(warm_launches)
         run_notebook(nb, name, folder, parameters, cell_seconds=HANG)
     except NotebookFailed as failure:
         pytest.fail(str(failure), pytrace=False)
@@ -56,7 +56,7 @@ def test_notebook_runs(path, tmp_path, monkeypatch, request):
             f"4.1):\n{threads.read_text()}",
             pytrace=False,
         )
-    seconds = cpu_seconds_of_children(warm_launches) - before
+    seconds = cpu_seconds_of_children(warm_launches) - start
     assert seconds < MOST_CPU_SECONDS, f"{name} computes for {seconds:.0f} s with its test parameters: smaller ones"
 
 
@@ -189,9 +189,9 @@ def test_make_notebooks_writes_outputs_stamp_and_nothing_else(course, capsys):
 def test_make_notebooks_leaves_a_failing_notebook_as_it_was(course, capsys):
     path = course / "notebooks" / "02_broken.ipynb"
     nbformat.write(notebook("print('before')\nprint(missing)"), path)
-    before = path.read_bytes()
+    content = path.read_bytes()
     assert authoring.main(["notebooks", "02"], course) == 1
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
     errors = capsys.readouterr().err
     assert "notebooks/02_broken.ipynb, cell 2 of 2 (id c1" in errors and "NameError" in errors and "before" in errors
 
@@ -199,9 +199,9 @@ def test_make_notebooks_leaves_a_failing_notebook_as_it_was(course, capsys):
 def test_make_notebooks_refuses_a_path_of_this_machine(course, capsys):
     path = course / "notebooks" / "02_leak.ipynb"
     nbformat.write(notebook("import os\nprint('now in', os.getcwd())"), path)
-    before = path.read_bytes()
+    content = path.read_bytes()
     assert authoring.main(["notebooks", "02"], course) == 1
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
     message = f"notebooks/02_leak.ipynb, cell 2 of 2 (id c1: import os): an output holds {course}"
     assert message in capsys.readouterr().err
 

@@ -28,18 +28,18 @@ def test_the_script_has_the_same_losses_on_one_two_and_three_processes(tmp_path)
     for nproc in (1, 2, 3):  # 64 rows are shared as 22, 21 and 21
         run = torchrun(tmp_path / "train.py", nproc=nproc, quiet=True, timeout=600)
         losses.append([float(line.split()[-1]) for line in run.lines[0] if line.startswith("step ")])
-    one, *several = losses
-    assert len(one) == 20 and one[-1] < 0.9 * one[0]
-    for of_several in several:
-        assert of_several == pytest.approx(one, abs=2e-6)  # six decimals, in another order of additions
+    single, *distributed = losses
+    assert len(single) == 20 and single[-1] < 0.9 * single[0]
+    for of_several in distributed:
+        assert of_several == pytest.approx(single, abs=2e-6)  # six decimals, in another order of additions
 
 
 def words_of(notebook):
     """Everything that a reader sees of it."""
     nb = read_notebook(ROOT / "notebooks" / notebook)
-    seen = [cell.source for cell in nb.cells]
-    seen += [text for cell in nb.cells if cell.cell_type == "code" for text in output_texts(cell)]
-    return spoken(" ".join(seen))
+    texts = [cell.source for cell in nb.cells]
+    texts += [text for cell in nb.cells if cell.cell_type == "code" for text in output_texts(cell)]
+    return spoken(" ".join(texts))
 
 
 def spoken(text):
@@ -67,8 +67,8 @@ def test_ddp_is_seen_training_within_ten_cells_and_500_words():
     cells = read_notebook(ROOT / "notebooks" / "00_your_lab.ipynb").cells
     cells = [cell for cell in cells if cell.id != "course-setup"]  # it is folded on every page
     [number, *_] = [number for number, cell in enumerate(cells) if 'torchrun("scripts/00_ddp.py"' in cell.source]
-    before = " ".join(cell.source for cell in cells[:number] if cell.cell_type == "markdown")
-    assert number < 10 and len(before.split()) < 500
+    text = " ".join(cell.source for cell in cells[:number] if cell.cell_type == "markdown")
+    assert number < 10 and len(text.split()) < 500
     [shown] = output_texts(cells[number])
     for nproc in (1, 2):
         assert f"torchrun --standalone --nproc-per-node={nproc} scripts/00_ddp.py\n[rank 0] step 1  loss" in shown

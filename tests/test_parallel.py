@@ -51,7 +51,7 @@ UNLIKE = ("--pack", "--activation-checkpointing", "--gradient-clip", 0)  # furth
 def factorisations(ranks, axes=5):
     """All ways to write `ranks` as a product of so many sizes, in order."""
     sizes = itertools.product(*[[n for n in range(1, ranks + 1) if ranks % n == 0]] * axes)
-    return [one for one in sizes if torch.tensor(one).prod() == ranks]
+    return [mesh for mesh in sizes if torch.tensor(mesh).prod() == ranks]
 
 
 def of(*sizes):

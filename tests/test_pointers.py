@@ -37,10 +37,12 @@ def notebook(section: str) -> Path | None:
 
 def lost(text: str, folder: Path) -> list[str]:
     """The pointers of a page that lead to no section."""
-    found = [(number, (folder / target).resolve()) for number, target in LINKED.findall(text)]
-    found = [(number, path) for number, path in found if path.parent.name == "notebooks"]
-    found += [(one, notebook(one)) for some in NAMED.findall(text) for one in re.findall(NUMBER, some)]
-    return [number for number, path in found if path is None or re.sub(r"^0(?=\d)", "", number) not in sections(path)]
+    pointers = [(number, (folder / target).resolve()) for number, target in LINKED.findall(text)]
+    pointers = [(number, path) for number, path in pointers if path.parent.name == "notebooks"]
+    pointers += [(section, notebook(section)) for some in NAMED.findall(text) for section in re.findall(NUMBER, some)]
+    return [
+        number for number, path in pointers if path is None or re.sub(r"^0(?=\d)", "", number) not in sections(path)
+    ]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}/{path.stem}")

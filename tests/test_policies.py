@@ -105,8 +105,8 @@ def test_the_policy_is_written_as_a_folder_that_loads_again(transformers, whole,
     saved = {name.removeprefix("model."): value for name, value in checkpoint(whole[0], 4)["model"].items()}
     own = transformers.AutoModelForCausalLM.from_pretrained(written)
     assert largest_gap(own.state_dict(), saved) == 0.0
-    before = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    assert largest_gap(own.state_dict(), before.state_dict()) > 0
+    original = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert largest_gap(own.state_dict(), original.state_dict()) > 0
     printed = in_this_process(
         grpo_ddp.train, parse(grpo_ddp.PRESETS, flags(written, code, tmp_path / "run", "--steps", 1))
     )
@@ -126,12 +126,12 @@ def test_an_architecture_can_be_a_policy(transformers, folder, tmp_path, what):
     start = load_policy(name)
     players = Players(start.model, start.model, Parses(1), start.tokenizer, 4, 1.0, 2, "float32", begin=start.begin)
     drawn = players.sample(players.policy, [players.encode(text) for text in ("def f(a):", "x", "for item in")], seed=1)
-    assert len(drawn) == 3 and all(1 <= len(one) <= 4 for one in drawn)
+    assert len(drawn) == 3 and all(1 <= len(completion) <= 4 for completion in drawn)
     text = torch.tensor([[*players.encode("x"), 5, 7, 9]])
     padded = torch.nn.functional.pad(text, (0, 6))
-    alone, _ = players.log_probabilities(players.policy, text)
-    found, _ = players.log_probabilities(players.policy, padded)
-    assert (found[:, : alone.shape[1]] - alone).abs().max() < 1e-5
+    expected, _ = players.log_probabilities(players.policy, text)
+    observed, _ = players.log_probabilities(players.policy, padded)
+    assert (observed[:, : expected.shape[1]] - expected).abs().max() < 1e-5
 
 
 def test_a_policy_of_nanochat(nanochat):  # noqa: F811
@@ -142,7 +142,7 @@ def test_a_policy_of_nanochat(nanochat):  # noqa: F811
     assert [len(prompt) for prompt in prompts] == [9, 2, 1] and all(prompt[0] == 49 for prompt in prompts)
     drawn = players.sample(players.policy, prompts, seed=1)
     assert drawn == players.sample(players.policy, prompts, seed=1) != players.sample(players.policy, prompts, seed=2)
-    assert all(1 <= len(one) <= 5 and 49 not in one[:-1] for one in drawn)
+    assert all(1 <= len(completion) <= 5 and 49 not in completion[:-1] for completion in drawn)
     tokens = torch.tensor([[49, 1, 2, 3]])
     log_probs, _ = players.log_probabilities(players.policy, tokens)
     with torch.no_grad():

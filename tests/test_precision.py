@@ -104,7 +104,7 @@ def test_the_trials_are_real_work(monkeypatch):
 
     _, seconds = fastest(trial, CPU)
     assert kinds == [(torch.float32, "fused"), (torch.bfloat16, "fused"), (torch.bfloat16, "math")] * 3
-    assert all(0 < one < float("inf") for one in seconds.values()) and weight.grad is not None
+    assert all(0 < duration < float("inf") for duration in seconds.values()) and weight.grad is not None
 
 
 def attend(attention, inputs):
@@ -117,8 +117,8 @@ def test_both_ways_of_attention_are_the_same(monkeypatch):
     inputs = [torch.randn(2, 3, 7, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     fused = attend("fused", inputs)
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *_, **__: pytest.fail("torch's"))
-    for one, other in zip(fused, attend("math", inputs), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    for observed, expected in zip(fused, attend("math", inputs), strict=True):
+        torch.testing.assert_close(observed, expected, rtol=0, atol=1e-12)
     torch.manual_seed(0)
     ones = [torch.zeros(1, 1, 4000, 1), torch.zeros(1, 1, 4000, 1), torch.ones(1, 1, 4000, 1)]
     assert causal_attention(*ones, 0.25, "math").mean().item() == pytest.approx(1, abs=0.02)  # what stays is scaled up

@@ -15,8 +15,8 @@ def empty_notebook(monkeypatch):
     monkeypatch.setattr(module, "_predictions", {})
 
 
-def revealed(capsys, said, measured, unit="", note=""):
-    prediction = predict("How many?", default=said, unit=unit)
+def revealed(capsys, guess, measured, unit="", note=""):
+    prediction = predict("How many?", default=guess, unit=unit)
     capsys.readouterr()
     prediction.reveal(measured, note)
     return capsys.readouterr().out.strip()
@@ -39,7 +39,7 @@ def test_without_an_answer_the_notebook_runs_on_and_says_so(capsys):
 
 
 @pytest.mark.parametrize(
-    ("said", "measured", "unit", "printed"),
+    ("guess", "measured", "unit", "printed"),
     [
         (1, 8, "", "you said 1 · measured 8 · off by a factor of 8"),
         (8, 1, "", "you said 8 · measured 1 · off by a factor of 8"),
@@ -54,8 +54,8 @@ def test_without_an_answer_the_notebook_runs_on_and_says_so(capsys):
         (True, True, "", "you said True · measured True · as predicted"),
     ],
 )
-def test_reveal_prints_both_and_how_far_off_it_was(capsys, said, measured, unit, printed):
-    assert revealed(capsys, said, measured, unit) == printed
+def test_reveal_prints_both_and_how_far_off_it_was(capsys, guess, measured, unit, printed):
+    assert revealed(capsys, guess, measured, unit) == printed
 
 
 def test_tensors_and_arrays_of_one_element_are_numbers(capsys):

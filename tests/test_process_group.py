@@ -174,7 +174,7 @@ def test_a_rank_beyond_the_world_size_is_named_as_that(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "message"),
     {
         "nobody serves it": "rank 1 got no answer from 127.0.0.1:.* within 2 s",
         "the launcher is gone": "rank 1 ends: its launcher, which served 127.0.0.1:.*, has ended",
@@ -183,7 +183,7 @@ def test_a_rank_beyond_the_world_size_is_named_as_that(monkeypatch):
         "no name": "MASTER_ADDR is 'aaa.*', which is not the name of a machine",
     }.items(),
 )
-def test_a_wait_for_the_others_is_as_long_as_it_says(monkeypatch, what, said):
+def test_a_wait_for_the_others_is_as_long_as_it_says(monkeypatch, what, message):
     """TCPStore's own wait took 42 s for 20, and 310 s for 120. (The limit here is far above what is measured, 2 s.)"""
     address = {"no machine": "no.such.machine.invalid", "no name": "a" * 300}.get(what, "127.0.0.1")
     monkeypatch.setattr(process_group, "_started", None)
@@ -192,13 +192,13 @@ def test_a_wait_for_the_others_is_as_long_as_it_says(monkeypatch, what, said):
         if what == "another service":
             mute.listen()
         port = str(mute.getsockname()[1]) if what == "another service" else str(free_port())
-        given = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": port}
-        given |= {"TORCHELASTIC_USE_AGENT_STORE": str(what == "the launcher is gone")}
-        for name, value in given.items():
+        variables = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": port}
+        variables |= {"TORCHELASTIC_USE_AGENT_STORE": str(what == "the launcher is gone")}
+        for name, value in variables.items():
             monkeypatch.setenv(name, value)
         seconds = 600 if what == "the launcher is gone" else 2
         start = time.monotonic()
-        with pytest.raises(InputError, match=said) as error:
+        with pytest.raises(InputError, match=message) as error:
             process_group.start(timeout_seconds=seconds, device="cpu")
     assert "\n" not in str(error.value) and time.monotonic() - start < 60
 
@@ -218,9 +218,9 @@ def test_ranks_notice_that_their_launcher_has_ended_before_they_had_met(tmp_path
         "       'MASTER_PORT': str(store.port), 'TORCHELASTIC_USE_AGENT_STORE': 'True'}\n"
         "subprocess.Popen([sys.executable, *sys.argv[1:]], env=os.environ | job)\ntime.sleep(600)\n"
     )
-    began, said = tmp_path / "began", tmp_path / "said"
+    began, report = tmp_path / "began", tmp_path / "said"
     launcher = subprocess.Popen(
-        [sys.executable, tmp_path / "launcher.py", tmp_path / "rank.py", began, said], env=environment()
+        [sys.executable, tmp_path / "launcher.py", tmp_path / "rank.py", began, report], env=environment()
     )
     try:
         wait_until(began.exists)
@@ -229,24 +229,24 @@ def test_ranks_notice_that_their_launcher_has_ended_before_they_had_met(tmp_path
         launcher.kill()
         launcher.wait()
     wait_until(lambda: not psutil.pid_exists(int(began.read_text())))
-    assert "has ended" in said.read_text()
+    assert "has ended" in report.read_text()
 
 
 @pytest.mark.parametrize(
-    ("rank", "said"),
+    ("rank", "message"),
     [
         (None, "LOCAL_RANK is not set, so each process would take GPU 0"),
         ("1", r"2 processes were started on this machine but it has 1 GPU\(s\)"),
     ],
 )
-def test_a_gpu_is_not_guessed_for_a_job_started_by_hand(monkeypatch, rank, said):
+def test_a_gpu_is_not_guessed_for_a_job_started_by_hand(monkeypatch, rank, message):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
     if rank:
         monkeypatch.setenv("LOCAL_RANK", rank)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         process_group.start(device="cuda")
 
 
@@ -334,6 +334,6 @@ def test_the_seed_decides_every_generator_alike_or_by_rank():
 
     shared, own = process_group.seed_shared, process_group.seed_rank
     assert after(shared, 7) == after(shared, 7) and after(own, 7, 1) == after(own, 7, 1)
-    for one, other in ((after(shared, 7), after(shared, 8)), (after(own, 7, 0), after(own, 7, 1))):
-        assert all(a != b for a, b in zip(one, other, strict=True))
+    for left, right in ((after(shared, 7), after(shared, 8)), (after(own, 7, 0), after(own, 7, 1))):
+        assert all(a != b for a, b in zip(left, right, strict=True))
     after(shared, 2**64 - 1), after(own, 2**64 - 1, 99)

@@ -33,7 +33,7 @@ def text_of(name: str) -> str:
 
 def pins(*files: str) -> dict[str, set[str]]:
     """{name: versions} of requirements files in which every block is one version with hashes, in alphabetical order."""
-    found: dict[str, set[str]] = {}
+    versions: dict[str, set[str]] = {}
     for file in files:
         text = text_of(f"requirements/{file}.txt")
         rest = re.sub(r"^(#.*|--index-url https://download\.pytorch\.org/whl/cpu)\n", "", text, flags=re.MULTILINE)
@@ -42,21 +42,21 @@ def pins(*files: str) -> dict[str, set[str]]:
         assert re.fullmatch(rf"(?:[a-z0-9.-]+==[\w.+]+{marker}{hashes})+", rest), f"{file}.txt: a line without a hash"
         assert [name for name, _ in blocks] == sorted(name for name, _ in blocks), f"{file}.txt: not in order"
         for name, version in blocks:
-            found.setdefault(canonicalize_name(name), set()).add(version)
-    return found
+            versions.setdefault(canonicalize_name(name), set()).add(version)
+    return versions
 
 
 def asked_for(*extras: str) -> list[Requirement]:
     """What pyproject.toml asks for, with these extras and those they name themselves (ddp-course[rustbpe,...])."""
-    found = [Requirement(line) for line in PROJECT["dependencies"]]
+    requirements = [Requirement(line) for line in PROJECT["dependencies"]]
     waiting = list(extras)
     while waiting:
         for requirement in map(Requirement, PROJECT["optional-dependencies"][waiting.pop()]):
             if canonicalize_name(requirement.name) == PROJECT["name"]:
                 waiting += requirement.extras
             else:
-                found.append(requirement)
-    return found
+                requirements.append(requirement)
+    return requirements
 
 
 def needed(requirements: list[Requirement]) -> set[str]:
@@ -64,13 +64,13 @@ def needed(requirements: list[Requirement]) -> set[str]:
 
     What only some platform or Python needs is left out: the pins are made on one of them.
     """
-    seen: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     waiting = [(requirement.name, extra) for requirement in requirements for extra in ("", *requirement.extras)]
     while waiting:
         name, extra = waiting.pop()
-        if (canonicalize_name(name), extra) in seen:
+        if (canonicalize_name(name), extra) in visited:
             continue
-        seen.add((canonicalize_name(name), extra))
+        visited.add((canonicalize_name(name), extra))
         try:
             lines = importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
@@ -80,7 +80,7 @@ def needed(requirements: list[Requirement]) -> set[str]:
             if OF_THIS_PLATFORM.search(marker) or (marker and not requirement.marker.evaluate({"extra": extra})):
                 continue
             waiting += [(requirement.name, further) for further in ("", *requirement.extras)]
-    return {name for name, _ in seen}
+    return {name for name, _ in visited}
 
 
 def test_environment_yml_says_what_pyproject_says():
@@ -129,8 +129,8 @@ def test_both_builds_of_torch_are_pinned_and_only_one_brings_cuda():
 def test_what_is_installed_here_is_what_is_pinned():
     pinned = pins("torch", "torch-cpu", "course", "peers", "wandb")
     folders = [folder for folder in sys.path if not folder.endswith("_vendor")]  # setuptools adds its own copies
-    there = importlib.metadata.distributions(path=folders)
-    here = {canonicalize_name(one.metadata["Name"]): one.version for one in there}
+    distributions = importlib.metadata.distributions(path=folders)
+    here = {canonicalize_name(distribution.metadata["Name"]): distribution.version for distribution in distributions}
     others = {name: here[name] for name in here.keys() & pinned.keys() if here[name] not in pinned[name]}
     assert not others, f"installed in another version than pinned: {others}: delete .venv"
 
@@ -288,10 +288,10 @@ def test_an_old_or_missing_python_gives_one_line(tmp_path):
     old = tmp_path / "python3"
     old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.8.10" && exit 0\nexit 1\n')
     old.chmod(0o755)
-    for python, found in ((old, "Python 3.8.10"), (tmp_path / "none", "not found")):
+    for python, problem in ((old, "Python 3.8.10"), (tmp_path / "none", "not found")):
         run = make("--silent", "test", f"PYTHON={python}", f"VENV={tmp_path}/venv")
         assert run.returncode != 0
         first, *rest = run.stderr.splitlines()
-        assert "The course needs Python 3.11 or newer" in first and found in first
+        assert "The course needs Python 3.11 or newer" in first and problem in first
         assert all(line.startswith("make") for line in rest)
         assert not (tmp_path / "venv").exists()

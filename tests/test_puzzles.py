@@ -128,15 +128,15 @@ def test_no_augmentation_of_a_held_out_puzzle_is_trained_on():
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "options, message",
     [
         ({"batch_size": 0}, "at least 1"),
         ({"batch_size": 4, "rank": 2, "world_size": 2}, "expected 0 to 1"),
         ({"batch_size": 4, "start": -1}, "expected 0 or more"),
     ],
 )
-def test_batches_that_make_no_sense_are_refused(numbered, options, said):
-    with pytest.raises(InputError, match=said):
+def test_batches_that_make_no_sense_are_refused(numbered, options, message):
+    with pytest.raises(InputError, match=message):
         PuzzleBatches(numbered, **options)
 
 
@@ -365,12 +365,12 @@ BAD = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_a_bad_setting_is_named(tmp_path, what):
-    words, said = BAD[what]
+    words, message = BAD[what]
     (tmp_path / "bad.txt").write_text("# a comment\n\nlearning_rate=1e-3\nsteps: 3\n")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError) as error:
         parse(PRESETS, [word.format(tmp=tmp_path) for word in words])
-    assert said.format(tmp=tmp_path) in str(error.value) and "\n" not in str(error.value)
+    assert message.format(tmp=tmp_path) in str(error.value) and "\n" not in str(error.value)
 
 
 def test_flags_and_key_value_words_win_over_a_file_wherever_it_stands(tmp_path):
@@ -442,7 +442,7 @@ def test_a_folder_of_puzzles_is_read_without_overlap(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ("question,solution\n", "has no column 'answer': its first line must name"),
         ("", "has no column 'question'"),
@@ -453,11 +453,11 @@ def test_a_folder_of_puzzles_is_read_without_overlap(tmp_path):
         ("question,answer\n\udcff\n", "is no CSV file in UTF-8"),
     ],
 )
-def test_a_bad_file_of_puzzles_is_named(tmp_path, text, said):
+def test_a_bad_file_of_puzzles_is_named(tmp_path, text, message):
     (tmp_path / "train.csv").write_text(text, errors="surrogateescape")
     with pytest.raises(InputError) as error:
         read_sets(tmp_path, 1, 4, 2, 1, 1)
-    assert said in str(error.value) and str(tmp_path / "train.csv") in str(error.value)
+    assert message in str(error.value) and str(tmp_path / "train.csv") in str(error.value)
 
 
 def test_it_trains_in_bfloat16_on_a_folder_and_tells_tensorboard(tmp_path):

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.smoke
 
 def readings(figure):
     """{(row, sample): the colours of its parts, from bottom to top}."""
-    found = {}
+    by_cell = {}
     for patch in figure.axes[0].patches:
         if patch.get_facecolor()[3]:
-            place = int(patch.get_y()), int(patch.get_x())
-            found.setdefault(place, []).append((-patch.get_y(), colors.to_hex(patch.get_facecolor()).upper()))
-    return {place: [colour for _, colour in sorted(parts)] for place, parts in found.items()}
+            cell = int(patch.get_y()), int(patch.get_x())
+            by_cell.setdefault(cell, []).append((-patch.get_y(), colors.to_hex(patch.get_facecolor()).upper()))
+    return {cell: [colour for _, colour in sorted(parts)] for cell, parts in by_cell.items()}
 
 
 def test_each_reading_has_the_colour_of_its_rank():

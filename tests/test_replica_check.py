@@ -99,7 +99,7 @@ process_group.stop()
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def reports(tmp_path_factory):
     """What each case said, which has to be the same on all ranks."""
     script = tmp_path_factory.mktemp("three") / "script.py"
     script.write_text(THREE_RANKS)
@@ -109,8 +109,8 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", ["nothing", "all well", "other_buffer", "seed_of_rank_0"])
-def test_equal_replicas_pass_and_so_does_what_nobody_asked_for(found, case):
-    assert found[case] is None
+def test_equal_replicas_pass_and_so_does_what_nobody_asked_for(reports, case):
+    assert reports[case] is None
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ def test_equal_replicas_pass_and_so_does_what_nobody_asked_for(found, case):
         ("buffers", "buffer 1.running_mean on rank 1 is up to 1 from rank 0's (1 of "),
     ],
 )
-def test_the_step_the_kind_the_tensor_and_the_rank_are_named(found, case, says):
-    assert found[case].startswith(f"ReplicasDiffer: replicas differ after step 12: {says}")
+def test_the_step_the_kind_the_tensor_and_the_rank_are_named(reports, case, says):
+    assert reports[case].startswith(f"ReplicasDiffer: replicas differ after step 12: {says}")
 
 
-def test_equal_random_states_are_named(found):
-    assert found["own_random_state"].startswith("RandomStatesEqual: ranks 0 and 1 draw the same random numbers after")
+def test_equal_random_states_are_named(reports):
+    assert reports["own_random_state"].startswith("RandomStatesEqual: ranks 0 and 1 draw the same random numbers after")
 
 
 FLIPPED = f"""

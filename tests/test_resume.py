@@ -244,8 +244,8 @@ def test_resuming_a_finished_run_changes_nothing_and_says_so(uninterrupted, tmp_
     import shutil
 
     run_dir = shutil.copytree(uninterrupted[1], tmp_path / "run")
-    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    initial = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
     printed = train_here(run_dir, *FLAGS, "--resume", "auto")
     assert f"nothing left to do: step {STEPS} of {STEPS}" in printed
     assert "nan" not in printed
-    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == initial

@@ -101,11 +101,11 @@ NUMBERS = (
 @pytest.mark.parametrize("nproc", [2, 4])
 @pytest.mark.parametrize("case", CASES)
 def test_n_processes_equal_one(climb, case, nproc):
-    one, several = climb(1, case), climb(nproc, case)
+    single, several = climb(1, case), climb(nproc, case)
     for key in NUMBERS:
-        assert metrics(several, key) == pytest.approx(metrics(one, key), abs=1e-10, rel=1e-10), key
-    assert len(metrics(one)) == STEPS
-    assert largest_gap(checkpoint(several, STEPS)["head"], checkpoint(one, STEPS)["head"]) <= 1e-10
+        assert metrics(several, key) == pytest.approx(metrics(single, key), abs=1e-10, rel=1e-10), key
+    assert len(metrics(single)) == STEPS
+    assert largest_gap(checkpoint(several, STEPS)["head"], checkpoint(single, STEPS)["head"]) <= 1e-10
 
 
 @pytest.mark.parametrize("nproc", [2, 4])
@@ -148,12 +148,12 @@ def test_the_first_loss_and_gradient_are_those_of_the_data(climb, material, case
 
     def reward(prompt, completion):
         completion = list(completion.encode())
-        before = [0, *prompt.encode()][-(40 - len(completion)) :]
-        tokens = torch.tensor([before + completion])
+        context = [0, *prompt.encode()][-(40 - len(completion)) :]
+        tokens = torch.tensor([context + completion])
         with torch.no_grad():
             states = model.model(tokens)[0]
-            surprise = -model.output(states).log_softmax(-1)[range(len(before) - 1, tokens.shape[1] - 1), completion]
-            mean = states[len(before) :].mean(0)
+            surprise = -model.output(states).log_softmax(-1)[range(len(context) - 1, tokens.shape[1] - 1), completion]
+            mean = states[len(context) :].mean(0)
         return head(torch.cat([mean, surprise.mean()[None], surprise.max()[None]])[None])[0]
 
     total = weighted = 0
@@ -335,10 +335,10 @@ def test_the_best_checkpoint_is_named_kept_and_loaded(material, tmp_path):
 
 def test_resuming_a_finished_run_changes_nothing(material, tmp_path):
     train(flags_of(material, tmp_path / "run", "--steps", 2))
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    initial = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     printed = train(flags_of(material, tmp_path / "run", "--steps", 2, "--resume", "auto"))
     assert "nothing left to do: step 2 of 2" in printed
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == initial
 
 
 @pytest.fixture
@@ -352,9 +352,9 @@ def test_padding_and_company_never_change_a_score(model, material):
     pairs = read_pairs(material / "pairs" / TRAIN)
     prompts = [pair.prompt for pair in pairs] + ["", "a prompt"]
     completions = [pair.chosen for pair in pairs] + ["x", "b" * 99]
-    together = model.features(prompts, completions)
-    alone = torch.cat([model.features([p], [c]) for p, c in zip(prompts, completions, strict=True)])
-    assert (together - alone).abs().max() < 1e-12
+    batched = model.features(prompts, completions)
+    separate = torch.cat([model.features([p], [c]) for p, c in zip(prompts, completions, strict=True)])
+    assert (batched - separate).abs().max() < 1e-12
     tokens, starts, lengths = torch.randint(1, 255, (3, 30)), torch.tensor([4, 9, 2]), torch.tensor([11, 30, 3])
     other = tokens.clone()
     other[torch.arange(30) >= lengths[:, None]] = 7
@@ -436,12 +436,12 @@ def trouble(material, tmp_path_factory):
 
 @pytest.mark.parametrize("what", BAD_FLAGS)
 def test_bad_input_is_named(what, trouble, material, tmp_path):
-    flags, said = BAD_FLAGS[what]
+    flags, message = BAD_FLAGS[what]
     backbone = material / "backbone" / "checkpoints" / "step_000001"
     flags = [flag.format(tmp=trouble, backbone=backbone) for flag in flags.split()]
     with pytest.raises(InputError) as error:
         train(flags_of(material, tmp_path / "run", "--steps", 3, *flags))
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
@@ -468,10 +468,10 @@ def test_one_of_two_ranks_speaks_in_one_line(material, tmp_path):
 
 @pytest.mark.parametrize("what", ["pre-training", "another backbone", "a backbone that is gone"])
 def test_a_reward_model_that_cannot_be_loaded_is_named(what, trouble, material):
-    path, backbone, said = {
+    path, backbone, message = {
         "pre-training": (material / "backbone", "", "is not a checkpoint of reward_ddp but"),
         "another backbone": (trouble / "reward", f"minigpt:{trouble / 'twin'}", "was trained on another backbone"),
         "a backbone that is gone": (trouble / "reward", "minigpt:gone", "there is no such checkpoint folder"),
     }[what]
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         load_reward_model(Path(path), backbone=backbone)

@@ -90,7 +90,7 @@ def test_a_launcher_that_was_gone_before_training_began_is_noticed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("restarts", "most", "code", "told"),
+    ("restarts", "most", "code", "is_stopped"),
     [
         (0, 2, 75, True),  # it would start the ranks again, and again: a stop would be a loop
         (2, 2, 75, False),  # its restarts are used up
@@ -99,7 +99,7 @@ def test_a_launcher_that_was_gone_before_training_began_is_noticed(monkeypatch):
     ],
 )
 def test_a_torchrun_that_would_restart_is_told_to_stop(
-    world, handlers, monkeypatch, tmp_path, restarts, most, code, told
+    world, handlers, monkeypatch, tmp_path, restarts, most, code, is_stopped
 ):
     sent = []
     monkeypatch.setattr(torchrun, "stop", sent.append)
@@ -108,7 +108,7 @@ def test_a_torchrun_that_would_restart_is_told_to_stop(
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error"))
     request = StopRequest(world, RunSettings(max_seconds=1e-9, exit_code_when_stopped=code))
     assert request.asked() and request.leave(7, tmp_path) == code
-    assert sent == [world.launcher] * told
+    assert sent == [world.launcher] * is_stopped
     assert "stopped after step 7: the time budget is spent" in (tmp_path / "error").read_text()
 
 
@@ -134,10 +134,10 @@ def snapshot(folder):
 def test_a_folder_of_somebody_else_is_refused_and_left_as_it_was(world, tmp_path, name, resume):
     (tmp_path / "run" / name).parent.mkdir(parents=True)
     (tmp_path / "run" / name).write_text('{"step": 7, "world_size": 1}\n')
-    before = snapshot(tmp_path)
+    initial = snapshot(tmp_path)
     with pytest.raises(InputError, match="run is neither empty nor a run of this course"):
         open_run(world, "run", resume, "minigpt")
-    assert snapshot(tmp_path) == before
+    assert snapshot(tmp_path) == initial
 
 
 @pytest.mark.parametrize(
@@ -149,10 +149,10 @@ def test_a_folder_of_somebody_else_is_refused_however_it_is_spelled(world, tmp_p
     (tmp_path / "link").symlink_to("run")
     for folder in (tmp_path, tmp_path / "run"):
         (folder / "config.json").write_text('{"mine": 1}\n')
-    before = snapshot(tmp_path)
+    initial = snapshot(tmp_path)
     with pytest.raises(InputError, match="is neither empty nor a run of this course"):
         open_run(world, spelled.format(name=tmp_path.name), "no", "minigpt")
-    assert snapshot(tmp_path) == before
+    assert snapshot(tmp_path) == initial
 
 
 def test_files_that_come_while_a_run_prepares_are_not_overwritten(world, tmp_path):
@@ -187,10 +187,10 @@ def test_a_run_of_another_script_is_named(world, tmp_path, resume):
 def test_settings_that_cannot_be_read_are_named_and_kept(world, tmp_path):
     checkpoint.save(tmp_path / "run", 1, {"step": 1})
     (tmp_path / "run" / "config.json").write_text(OURS[:30])
-    before = snapshot(tmp_path)
+    initial = snapshot(tmp_path)
     with pytest.raises(InputError, match=r"config\.json.*move it away to go on without it"):
         open_run(world, "run", "auto", "minigpt")
-    assert snapshot(tmp_path) == before
+    assert snapshot(tmp_path) == initial
 
 
 def begun(world, tmp_path, steps=3):
@@ -213,7 +213,7 @@ def test_odd_lines_among_the_metrics_are_set_aside(world, tmp_path, capsys, odd)
     gc.collect()
     lines = (run / METRICS).read_bytes().splitlines(keepends=True)
     (run / METRICS).write_bytes(lines[0] + odd + lines[1] + lines[2] + b'{"step": 4, "lo')
-    run_directory, found = open_run(world, "run", "auto", "minigpt")
+    run_directory, resume_from = open_run(world, "run", "auto", "minigpt")
     run_directory.begin(2, json.loads(OURS))
     assert (run / METRICS).read_bytes() == lines[0] + lines[1]
     assert (run / "set_aside_metrics.jsonl").read_bytes() == odd + b'{"step": 4, "lo\n'
@@ -249,9 +249,9 @@ def test_metrics_that_are_a_folder_are_told_in_one_line(world, tmp_path):
 @pytest.mark.parametrize("resume", ["no", "auto", "as a checkpoint"])
 def test_a_path_that_cannot_be_is_told_in_one_line(world, tmp_path, path, resume):
     (tmp_path / "file").write_text("")
-    given = ("", path) if resume == "as a checkpoint" else (path, resume)
+    paths = ("", path) if resume == "as a checkpoint" else (path, resume)
     with pytest.raises(InputError) as error:
-        open_run(world, *given, "minigpt")
+        open_run(world, *paths, "minigpt")
     assert "\n" not in str(error.value)
 
 
@@ -263,8 +263,8 @@ def as_of_torchrun(monkeypatch, run_id="mine", attempt=0):
 @pytest.mark.parametrize("requested", ["run", ""])
 def test_a_restarted_attempt_goes_on_by_itself(world, monkeypatch, requested):
     as_of_torchrun(monkeypatch)
-    first, found = open_run(world, requested, "no", "minigpt")
-    assert found is None
+    first, resume_from = open_run(world, requested, "no", "minigpt")
+    assert resume_from is None
     first.begin(0, json.loads(OURS))
     first.log({"step": 1})
     path = first.path
@@ -272,8 +272,8 @@ def test_a_restarted_attempt_goes_on_by_itself(world, monkeypatch, requested):
     del first
     gc.collect()
     as_of_torchrun(monkeypatch, attempt=1)
-    second, found = open_run(world, requested, "no", "minigpt")
-    assert (second.path, found) == (path, path / "checkpoints" / "step_000001")
+    second, resume_from = open_run(world, requested, "no", "minigpt")
+    assert (second.path, resume_from) == (path, path / "checkpoints" / "step_000001")
     del second
     gc.collect()
     as_of_torchrun(monkeypatch, run_id="of another", attempt=1)
@@ -288,8 +288,8 @@ def test_a_restart_after_a_resume_from_elsewhere_goes_on_with_its_own(world, mon
     as_of_torchrun(monkeypatch)
     elsewhere = checkpoint.save(tmp_path / "elsewhere", 5, {"step": 5})
     for _ in range(2):
-        first, found = open_run(world, "run", str(elsewhere), "minigpt")
-        assert found == elsewhere
+        first, resume_from = open_run(world, "run", str(elsewhere), "minigpt")
+        assert resume_from == elsewhere
         first.begin(5, json.loads(OURS))
         first.log({"step": 6})
         del first

@@ -126,9 +126,9 @@ def test_each_token_goes_through_the_model_once(model, monkeypatch):
 
 def test_the_model_is_left_as_it_was(model):
     model.train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
     sample(model, RAGGED, 3, generator=dice())
-    assert model.training and all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training and all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
     assert not any(parameter.grad is not None for parameter in model.parameters())
 
 
@@ -137,13 +137,13 @@ def test_nothing_to_do(model):
 
 
 @pytest.mark.parametrize(
-    ("prompts", "options", "said"),
+    ("prompts", "options", "message"),
     [
         ([[1], []], {}, "1 to 32 tokens, found 0"),
         ([[1] * 33], {}, "found 33 to 33"),
         ([[1]], {"temperature": 0.0}, "above 0, found 0.0"),
     ],
 )
-def test_what_cannot_be_sampled_is_refused(model, prompts, options, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_sampled_is_refused(model, prompts, options, message):
+    with pytest.raises(ValueError, match=message):
         sample(model, prompts, 3, **options)

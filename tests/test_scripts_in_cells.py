@@ -34,13 +34,13 @@ FROM_ELSEWHERE = re.compile(r"\b(from ddp_course|import_module\(|run_path\()")  
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_scripts_in_cells(path):
     nb = read_notebook(path)
-    found = [
+    faults = [
         f"{path.parent.name}/{path.name}, {cell_label(nb, cell)}: {problem}"
         for cell, destination, text in written_files(nb)
         for problem in problems(destination, text)
     ]
-    if found:
-        pytest.fail("\n".join(found), pytrace=False)
+    if faults:
+        pytest.fail("\n".join(faults), pytrace=False)
 
 
 @pytest.mark.parametrize("notebook", ["06_big_batches", "08_metrics_and_io"])
@@ -72,8 +72,8 @@ def problems(destination: str, text: str) -> list[str]:
         compile(tree, destination, "exec")
     except SyntaxError as error:
         return [f"does not compile: {error}"]
-    found = [*absolute_paths(tree), *fixed_ports(text), *endings(destination, text), *held_at_the_end(tree)]
-    return [*found, *ruff(destination, text)]
+    faults = [*absolute_paths(tree), *fixed_ports(text), *endings(destination, text), *held_at_the_end(tree)]
+    return [*faults, *ruff(destination, text)]
 
 
 def absolute_paths(tree: ast.AST):
@@ -182,8 +182,8 @@ def test_a_right_script_passes():
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_script_is_named(what):
     text, message = WRONG[what]
-    found = problems("scripts/wrong.py", text)
-    assert any(message in problem for problem in found), found
+    faults = problems("scripts/wrong.py", text)
+    assert any(message in problem for problem in faults), faults
 
 
 @pytest.mark.parametrize("destination", ["one.py", "../scripts/one.py", "/tmp/scripts/one.py", "-a scripts/one.py"])

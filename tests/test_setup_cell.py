@@ -85,8 +85,8 @@ def test_on_a_host_it_clones_installs_and_changes_the_folder_once(repository, tm
     for runs in (1, 2):  # the second time in a new kernel
         run = run_cell(folder, "-S", after=import_both, **variables)
         assert (run.returncode, run.stderr) == (0, "")
-        said, at = run.stdout.splitlines()
-        assert said == f"The course is installed; the kernel now works in {clone / 'notebooks'}"
+        message, at = run.stdout.splitlines()
+        assert message == f"The course is installed; the kernel now works in {clone / 'notebooks'}"
         assert at == f"{clone / 'ddp_course' / '__init__.py'} {clone / 'notebooks'}"
         assert (folder / "installed").read_text() == "once " * runs
 
@@ -100,11 +100,11 @@ def test_a_clone_that_fails_says_why(tmp_path):
 def test_outputs_do_not_depend_on_the_cell(tmp_path):
     nb = nbformat.v4.new_notebook()
     nb.cells = [nbformat.v4.new_code_cell("x = 1", id="c0")]
-    before = code_hash(nb)
+    initial_hash = code_hash(nb)
     put_setup_cell(nb, authoring.ROOT)
     put_setup_cell(nb, authoring.ROOT)  # in place of the first
-    assert [cell.id for cell in nb.cells] == ["course-setup", "c0"] and code_hash(nb) == before
-    assert before != code_hash(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x = 2")]))
+    assert [cell.id for cell in nb.cells] == ["course-setup", "c0"] and code_hash(nb) == initial_hash
+    assert initial_hash != code_hash(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x = 2")]))
 
 
 def test_the_authors_command_writes_the_cell_into_lessons_solutions_and_exercises(tmp_path, capsys):

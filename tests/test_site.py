@@ -48,7 +48,7 @@ def test_no_page_fetches_anything(site):
     fetched = re.compile(
         r"<(?:script|img|iframe|link (?:[^>]*rel=\"stylesheet\"))[^>]*(?:src|href)=\"(?:https?:)?//[^\"]*"
     )
-    assert [(page.name, found[0]) for page in pages(site) if (found := fetched.findall(page.read_text()))] == []
+    assert [(page.name, fetches[0]) for page in pages(site) if (fetches := fetched.findall(page.read_text()))] == []
 
 
 def test_each_figure_has_a_text(site):

@@ -68,16 +68,16 @@ def curves(lines):
 @pytest.fixture(scope="module")
 def of_the_trainer(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("trainer") / "run"
-    train_in_turn([[str(one) for one in (*TRAINER, "--run-dir", run_dir)]], 1, run_dir.parent)
+    train_in_turn([[str(word) for word in (*TRAINER, "--run-dir", run_dir)]], 1, run_dir.parent)
     return {"loss": metrics(run_dir), "validation loss": metrics(run_dir, "val_loss")}
 
 
 @pytest.mark.parametrize("nproc", [1, pytest.param(2, marks=pytest.mark.smoke), 3, 4])
 def test_its_losses_are_the_trainers(of_the_trainer, nproc):
     run = warm.ranks(SKELETON, *FLAGS, nproc=nproc)
-    found = curves(run.lines[0])
+    losses = curves(run.lines[0])
     for name, of_step in of_the_trainer.items():
-        assert found[name] == pytest.approx(of_step, abs=PRINTED), name
+        assert losses[name] == pytest.approx(of_step, abs=PRINTED), name
     assert not any(run.lines[rank] for rank in range(1, nproc)), "one rank speaks for all"
     assert all(float(re.search(r"  tokens/s (\d+)$", line)[1]) > 0 for line in run.lines[0] if "  loss " in line)
 
@@ -166,10 +166,10 @@ def test_a_folder_that_cannot_be_used_is_refused_and_left_as_it_is(damage, finis
         for name, content in (contents(finished) | {"lock": b""}).items():
             (folder / name).write_bytes(content)
     BROKEN[damage](folder)
-    before = contents(tmp_path)
+    initial = contents(tmp_path)
     run = warm.ranks(SKELETON, *FLAGS, "--run-dir", folder, nproc=2, exit_code=1)
     assert f"--run-dir {folder} has to be new, or an intact run of this script" in refusal(run)
-    assert contents(tmp_path) == before
+    assert contents(tmp_path) == initial
 
 
 @pytest.mark.parametrize("without", [0, 1])

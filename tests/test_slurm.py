@@ -156,16 +156,16 @@ def test_the_template_where_slurm_signals_the_first_process_of_a_task_alone(stat
     slurm |= {"GPUS_ON_NODE": 4}
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURMD_NODENAME": "node1"}
     env |= {f"SLURM_{name}": str(value) for name, value in slurm.items()}
-    said = tmp_path / "said"
+    log = tmp_path / "said"
     batch = subprocess.Popen(["bash", os.path.abspath(TEMPLATE), "--steps", "9"], cwd=tmp_path, env=env)
     try:
-        while not said.exists():
+        while not log.exists():
             time.sleep(0.05)
         batch.terminate()
         assert batch.wait(600) == (-signal.SIGKILL if state == "RUNNING" else 75)
     finally:
         batch.kill()
-    started, *then = said.read_text().splitlines()
+    started, *then = log.read_text().splitlines()
     requeued = ["requeued 20007"] if state == "RUNNING" else []
     assert then == ["scancel --signal=TERM 20007.0", "torchrun is asked", *requeued]
     assert "--nproc-per-node=4 " in started and "--rdzv-endpoint=node1:10007 " in started

@@ -169,12 +169,12 @@ def test_the_reference_tells_a_sign_that_is_taken_too_early():
 
 
 def test_a_lookup_in_bfloat16_keeps_table_and_gradient_in_float32():
-    alone = World(0, 0, 1, torch.device("cpu"))
+    world = World(0, 0, 1, torch.device("cpu"))
     tables = []
     for cast_to in (None, torch.bfloat16):
         torch.manual_seed(1)
         embedding = SparseEmbedding(9, 4, std=1.0, cast_to=cast_to)
-        optimizer = SparseSignSGD(embedding, alone, lr=0.1, weight_decay=0.1)
+        optimizer = SparseSignSGD(embedding, world, lr=0.1, weight_decay=0.1)
         vectors = embedding(torch.tensor([3, 5, 3]))
         assert vectors.dtype == (cast_to or torch.float32)
         (vectors.float() * torch.tensor([[1.0], [2.0], [-3.0]])).sum().backward()

@@ -115,22 +115,22 @@ def test_from_a_backbone_nothing_is_pretrained_and_the_report_says_so(tmp_path):
 
 def test_a_checkpoint_of_ours_is_a_backbone_by_its_path_alone(tmp_path):
     saved = make_backbone(tmp_path / "ours")
-    for given in (tmp_path / "ours", saved, f"minigpt:{saved}"):
-        assert speedrun.settled(str(given)) == f"minigpt:{saved}"
+    for spelling in (tmp_path / "ours", saved, f"minigpt:{saved}"):
+        assert speedrun.settled(str(spelling)) == f"minigpt:{saved}"
     reward, grpo = stages(tmp_path / "run", "tiny", backbone=f"minigpt:{saved}")
     assert reward.flags[reward.flags.index("--backbone") + 1] == f"minigpt:{saved}"
     assert grpo.flags[grpo.flags.index("--pretrained") + 1] == f"minigpt:{saved}"
 
 
 @pytest.mark.parametrize(
-    ("backbone", "said"),
+    ("backbone", "message"),
     [
         ("nowhere", "cannot load the backbone minigpt:.*nowhere: there is no such checkpoint folder"),
         ("gguf:model", "no backbone 'gguf:model': a name has the form"),
     ],
 )
-def test_a_backbone_that_is_not_there_is_refused_before_anything_is_written(tmp_path, capsys, backbone, said):
-    with pytest.raises(InputError, match=said):
+def test_a_backbone_that_is_not_there_is_refused_before_anything_is_written(tmp_path, capsys, backbone, message):
+    with pytest.raises(InputError, match=message):
         speedrun.speedrun(tmp_path / "run", "tiny", backbone=backbone)
     assert main(["--preset", "tiny", "--run-dir", str(tmp_path / "run"), "--backbone", backbone]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1 and not (tmp_path / "run").exists()
@@ -219,8 +219,8 @@ def test_metrics_with_null_make_a_report_and_none_at_all_an_error(finished_run, 
 
 def test_a_wrong_flag_is_one_line(capsys):
     assert main(["--preset", "enormous"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: argument --preset: invalid choice") and len(said.splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: argument --preset: invalid choice") and len(printed.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,11 @@ def brute_force(puzzle, size):
     import itertools
 
     rows = list(itertools.permutations(range(1, size + 1)))
-    given = [puzzle[row * size : (row + 1) * size] for row in range(size)]
-    fit = [[one for one in rows if all(not g or g == d for g, d in zip(line, one, strict=True))] for line in given]
+    clues = [puzzle[row * size : (row + 1) * size] for row in range(size)]
+    fit = [
+        [candidate for candidate in rows if all(not g or g == d for g, d in zip(line, candidate, strict=True))]
+        for line in clues
+    ]
     return sum(is_valid(sum(grid, ()), size) for grid in itertools.product(*fit))
 
 

@@ -61,21 +61,23 @@ def terms(message: str, text: str) -> list[str]:
 def problems(message: str, text: str) -> list[str]:
     if "**First:**" not in text:
         return ["it does not say what to do first"]
-    places = [(place[1].lower(), *link) for place in PLACES.finditer(text) for link in re.findall(LINK, place[2])]
-    if not places and not NOWHERE.search(text):
+    references = [
+        (reference[1].lower(), *link) for reference in PLACES.finditer(text) for link in re.findall(LINK, reference[2])
+    ]
+    if not references and not NOWHERE.search(text):
         return ["it names no section, and does not say that none runs it"]
-    found = []
-    for how, label, notebook in places:
+    faults = []
+    for how, label, notebook in references:
         whole, printed = map(comparable, texts_of(label, notebook) or ["", ""])
         if not whole:
-            found.append(f"there is no section {label} in {notebook}")
+            faults.append(f"there is no section {label} in {notebook}")
         elif how == "shown" and comparable(message) not in printed:
-            found.append(f"section {label} does not print it; it may explain it")
+            faults.append(f"section {label} does not print it; it may explain it")
         elif how == "explained" and comparable(message) in printed:
-            found.append(f"section {label} prints it: say shown")
+            faults.append(f"section {label} prints it: say shown")
         elif how == "explained" and not any(comparable(term) in whole for term in terms(message, text)):
-            found.append(f"section {label} has neither the message nor a name of the entry")
-    return found
+            faults.append(f"section {label} has neither the message nor a name of the entry")
+    return faults
 
 
 @pytest.mark.parametrize("message", ENTRIES)

@@ -88,9 +88,9 @@ def test_a_failure_on_rank_0_reaches_every_rank(two_ranks, error):
 
 
 def test_a_result_that_cannot_be_sent_fails_on_every_rank(two_ranks):
-    found = two_ranks("not_picklable")
-    assert [kind for kind, _ in found] == ["TypeError", "InputError"]
-    assert all("cannot pickle" in text for _, text in found)
+    failures = two_ranks("not_picklable")
+    assert [kind for kind, _ in failures] == ["TypeError", "InputError"]
+    assert all("cannot pickle" in text for _, text in failures)
 
 
 def test_a_frozen_rank_0_is_an_error_and_no_endless_wait(tmp_path):

@@ -50,5 +50,5 @@ def test_utilisation_is_logged_where_the_peak_is_known(tmp_path, monkeypatch):
     monkeypatch.setattr(minigpt_ddp, "peak_per_second", lambda *_: 1e6)
     printed = train_here(tmp_path / "known", *flags)
     speed = metrics(tmp_path / "known", "tokens_per_s")
-    assert metrics(tmp_path / "known", "mfu") == {step: one / 1e6 for step, one in speed.items()}
+    assert metrics(tmp_path / "known", "mfu") == {step: rate / 1e6 for step, rate in speed.items()}
     assert f"tokens/s  mfu {speed[2] / 1e6:.1%}" in printed

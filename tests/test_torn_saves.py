@@ -209,10 +209,10 @@ def trainer_runs(tmp_path_factory):
 @pytest.mark.parametrize("kill_point", PLACES)
 def test_resume_auto_of_the_trainer_ends_bit_equal(trainer_runs, kill_point):
     folder, started = trainer_runs
-    (_, first_end), (said, last_end) = started[kill_point]
-    assert (first_end, last_end) == (-signal.SIGKILL, 0), said
+    (_, first_end), (printed, last_end) = started[kill_point]
+    assert (first_end, last_end) == (-signal.SIGKILL, 0), printed
     resumed = 3 if kill_point == "after rename" else 2
-    assert f"resuming from {folder / kill_point}/checkpoints/step_{resumed:06d}" in said
+    assert f"resuming from {folder / kill_point}/checkpoints/step_{resumed:06d}" in printed
     assert metrics(folder / kill_point) == metrics(folder / "whole") and len(metrics(folder / kill_point)) == STEPS
     ours, theirs = contents(folder / kill_point, STEPS), contents(folder / "whole", STEPS)
     assert equal(ours, theirs)

@@ -53,9 +53,9 @@ def launch(path, text, **options):
 
 @pytest.mark.parametrize("text", [LOOKS, RAISES, KILLED, EXITS], ids=["looks", "raises", "killed", "exits"])
 def test_it_says_and_ends_as_a_cold_one(tmp_path, text, monkeypatch, warm_launches):
-    before = sum(warm_launches.cpu_times()[2:4])
+    start = sum(warm_launches.cpu_times()[2:4])
     warm = launch(tmp_path / "script.py", text)
-    assert sum(warm_launches.cpu_times()[2:4]) > before, "nothing was forked"
+    assert sum(warm_launches.cpu_times()[2:4]) > start, "nothing was forked"
     monkeypatch.delenv("WARM_SERVER")
     cold = launch(tmp_path / "script.py", text)
     assert warm.exit_code == cold.exit_code

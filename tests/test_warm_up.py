@@ -18,12 +18,12 @@ def no_answer_yet():
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [(lambda: 3, "passed"), (lambda: 4, "wrong: 1 + 2 is 3"), (no_answer_yet, "not attempted")]
+    ("answer", "message"), [(lambda: 3, "passed"), (lambda: 4, "wrong: 1 + 2 is 3"), (no_answer_yet, "not attempted")]
 )
-def test_what_a_warm_up_says(answer, said, capsys, monkeypatch):
+def test_what_a_warm_up_says(answer, message, capsys, monkeypatch):
     monkeypatch.delenv(STRICT_VARIABLE, raising=False)
     attempted(answer)
-    assert capsys.readouterr().out == f"warm-up 02.a {said}\n"
+    assert capsys.readouterr().out == f"warm-up 02.a {message}\n"
 
 
 def test_an_assertion_without_words_is_shown_as_its_line(capsys, monkeypatch):

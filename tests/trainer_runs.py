@@ -189,9 +189,9 @@ def main() -> None:
     with one_process_group() as world:
         outcomes, sent = [], []
         for job in json.loads(Path(sys.argv[1]).read_text()):
-            before = max((number for number, _ in reduced()), default=-1)
+            last_number = max((number for number, _ in reduced()), default=-1)
             outcomes.append(outcome(job, world))
-            sent.append([size for number, size in reduced() if number > before])
+            sent.append([size for number, size in reduced() if number > last_number])
         print(json.dumps({"outcomes": outcomes, "sent": sent}))
 
 
@@ -201,17 +201,17 @@ def run_jobs(folder: Path, jobs: dict[str, dict], nproc: int) -> tuple[dict[str,
     run = warm.ranks(ROOT / "tests/trainer_runs.py", folder / f"jobs_{nproc}.json", nproc=nproc)
     mesh = any(job["script"] == "parallel" for job in jobs.values())
     agreed = [of_rank["outcomes"] if mesh else of_rank for of_rank in run.results.values()]
-    assert len({json.dumps(one) for one in agreed}) == 1, "ranks disagree"
+    assert len({json.dumps(rank_results) for rank_results in agreed}) == 1, "ranks disagree"
     return tuple(dict(zip(jobs, run.results[0][what], strict=True)) for what in ("outcomes", "sent"))
 
 
-def same(one, other) -> bool:
+def same(left, right) -> bool:
     """Of nested dicts and lists of tensors, whether all are equal."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[name], right[name]) for name in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
 
 
 if __name__ == "__main__":

@@ -131,9 +131,9 @@ def main(arguments: list[str] | None = None) -> int:
             options.save.write_text(json.dumps(as_texts(all_verdicts(start)), indent=1))
             return 0
         if options.compare:
-            found = differences(json.loads(options.compare.read_text()), as_texts(all_verdicts(start)))
-            print("\n\n".join(found) or "every verdict is the same, to the word")
-            return 1 if found else 0
+            changes = differences(json.loads(options.compare.read_text()), as_texts(all_verdicts(start)))
+            print("\n\n".join(changes) or "every verdict is the same, to the word")
+            return 1 if changes else 0
         return grade_all(start)
     except InputError as error:
         print(error, file=sys.stderr)

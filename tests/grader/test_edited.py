@@ -28,7 +28,7 @@ def test_places_are_changed_one_after_the_other():
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("edit", "message"),
     [
         ("-    return y\n+    return x", "stands there 2 times, not once:\n    return y"),
         ("-    y = x + 1\n+    y = 0\n@@\n-    y = x + 1\n+    y = 1", "stands there 0 times"),
@@ -40,10 +40,10 @@ def test_places_are_changed_one_after_the_other():
         ("", "changes nothing"),
     ],
 )
-def test_an_edit_that_does_not_fit_exactly_once_is_refused(edit, said):
+def test_an_edit_that_does_not_fit_exactly_once_is_refused(edit, message):
     with pytest.raises(InputError) as refused:
         edited(BASE, edit)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_what_does_not_fit_is_named(monkeypatch):

@@ -50,16 +50,16 @@ def test_a_check_is_about_its_jobs_and_calls():
 
 
 @pytest.mark.parametrize(
-    ("begin", "said"),
+    ("begin", "message"),
     [("{where}", "with 2 ranks (odd): "), ("{given}: ", "odd: "), ("{ranks}: ", "with 2 ranks: "), ("", "")],
 )
-def test_the_case_stands_before_what_was_observed(begin, said):
+def test_the_case_stands_before_what_was_observed(begin, message):
     def results_are_small(case, rank, result):
         expect(result < 2, lambda: f"rank {rank} has {result}", "the sum")
 
     with pytest.raises(Wrong) as wrong:
         check("fine", begin=begin)(results_are_small)(RECORDS)
-    assert (wrong.value.observed, wrong.value.look) == (f"{said}rank 1 has 2", "the sum")
+    assert (wrong.value.observed, wrong.value.look) == (f"{message}rank 1 has 2", "the sum")
 
 
 def test_checks_are_asked_in_the_order_in_which_they_are_defined():
