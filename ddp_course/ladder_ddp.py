@@ -79,8 +79,8 @@ class LadderConfig:
     """A file for the records, one JSON object per rung; it replaces records of an earlier run. Empty: no file."""
     fault: str = "none"
     """Make a mistake in what the several processes do: no_all_reduce, sum_for_mean, same_share (data parallel);
-    global_rank (meshes); fused_as_one, no_backward_sum, bias_in_each_part, own_norm, not_tied (tensor);
-    scale_grads, table_not_summed (pipeline); positions_from_0, own_tokens_only (context);
+    cut_matrices (shards); global_rank (meshes); fused_as_one, no_backward_sum, bias_in_each_part, own_norm, not_tied
+    (tensor); scale_grads, table_not_summed (pipeline); positions_from_0, own_tokens_only, heads_in_turn (context);
     experts_divided, balance_per_rank, experts_mixed, experts_apart (experts). Several, separated by commas, are
     injected one after the other. A rung to which a mistake does not apply runs without it."""
     timeout_seconds: Timeout = 60

@@ -1,6 +1,7 @@
 """Rungs about context parallelism: each rank has a part of every window's tokens. Notebook 24."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -11,7 +12,16 @@ from torch import Tensor, nn
 from ddp_course.distributed.context_parallel import ring_attention, zigzag
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.axes import CUT, add_gradients, all_ranks, divided, train_sharded, with_tokens
+from ddp_course.ladder.axes import (
+    CUT,
+    HEADS,
+    add_gradients,
+    all_ranks,
+    divided,
+    train_sharded,
+    up_to_multiple,
+    with_tokens,
+)
 from ddp_course.ladder.comparison import Comparison, Rung, batches, mistake, train_reference, weights
 from ddp_course.ladder.setting import Batch, Setting
 from ddp_course.ladder.subjects import build_minigpt
@@ -28,10 +38,11 @@ class AttentionOf(nn.Module):
     def __init__(self, whole: Attention, attend: Attend) -> None:
         super().__init__()
         self.query_key_value, self.projection = whole.query_key_value, whole.projection
-        self.heads, self.attend = whole.heads, attend
+        self.heads, self.attend = (whole.heads, whole.kv_heads, whole.kv_heads), attend
 
     def forward(self, x: Tensor, past: None = None) -> Tensor:
-        query, key, value = self.query_key_value(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        fused = self.query_key_value(x).unflatten(-1, (sum(self.heads), -1)).transpose(1, 2)
+        query, key, value = fused.split(self.heads, dim=1)
         return self.projection(self.attend(query, key, value).transpose(1, 2).flatten(2))
 
 
@@ -71,9 +82,9 @@ def own_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def context_parallel(setting: Setting, world: World, attention, divide) -> Comparison:
+def context_parallel(setting: Setting, world: World, attention, divide, **changes) -> Comparison:
     """MiniGPT on this rank's tokens; only attention and positions depend on those of other ranks."""
-    global_batches, axis, model = batches(setting), all_ranks(world), build_minigpt(setting)
+    global_batches, axis, model = batches(setting), all_ranks(world), build_minigpt(setting, **changes)
     positions = divide(setting.context, axis.size)
     own_positions = positions[0 if setting.fault == "same_share" else axis.rank]
     attend = own_attention if setting.fault == "own_tokens_only" else partial(attention, positions=positions, axis=axis)
@@ -92,7 +103,7 @@ def context_parallel(setting: Setting, world: World, attention, divide) -> Compa
         add_gradients(setting, model.parameters(), axis)
 
     replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: weights(model))
-    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches))
+    return Comparison(replicas, train_reference(build_minigpt(setting, **changes), global_batches))
 
 
 def ring(setting: Setting, world: World) -> Comparison:
@@ -110,17 +121,43 @@ def ulysses(setting: Setting, world: World) -> Comparison:
     return context_parallel(setting, world, ulysses_attention, blocks)
 
 
+def ring_of_shared_heads(setting: Setting, world: World) -> Comparison:
+    """Grouped-query attention: two query heads share a key and a value head, which are sent once."""
+    attention = heads_in_turn if setting.fault == "heads_in_turn" else ring_attention
+    return context_parallel(setting, world, attention, zigzag, kv_heads=setting.heads // 2)
+
+
+def heads_in_turn(q: Tensor, k: Tensor, v: Tensor, **where) -> Tensor:
+    """The mistake: `repeat` in place of `repeat_interleave`."""
+    return ring_attention(q, k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1), **where)
+
+
+def with_shared_heads(setting: Setting, ranks: int) -> Setting:
+    """Make tokens divide, and take four heads, whatever the number of ranks: a ring does not cut them."""
+    setting = with_tokens(setting, ranks)
+    return replace(setting, heads=HEADS, width=up_to_multiple(setting.width, HEADS))
+
+
 TOPIC = "context"
 RING = Rung("ring attention: blocks", TOPIC, ring, reordered, CUT, fits=with_tokens)
+SHARED = Rung("ring: shared key heads", TOPIC, ring_of_shared_heads, reordered, CUT, fits=with_shared_heads)
 RUNGS = [
     RING,
     Rung("ring attention: zigzag", TOPIC, ring_in_zigzag, reordered, CUT, fits=with_tokens),
+    SHARED,
     Rung("Ulysses", TOPIC, ulysses, reordered, CUT, fits=with_tokens),
     mistake(
         "positions from 0",
         "positions_from_0",
         RING,
         "each rank embeds its tokens as if its part were the beginning of the window",
+    ),
+    mistake(
+        "key heads in turn",
+        "heads_in_turn",
+        SHARED,
+        "query heads 0 and 1 share key head 0; repeated as a whole, key head 1 comes to query head 1",
+        differs_from=1,
     ),
     mistake(
         "own tokens only",

@@ -177,7 +177,7 @@ RUNGS = [
     Rung("by hand: ZeRO-1", "shards", zero_1_by_hand, divided, DIVIDED),
     MUON,
     mistake(
-        "ZeRO-1 of Muon: cut matrices",
+        "Muon on rows of matrices",
         "cut_matrices",
         MUON,
         "Muon makes the update of a whole matrix orthogonal; a rank that has some rows makes these orthogonal",

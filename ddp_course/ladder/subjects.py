@@ -18,7 +18,7 @@ from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 def build(setting: Setting, dtype: torch.dtype = torch.float64, **changes) -> nn.Module:
     """Build the setting's model from the setting's seed: equal weights on every rank and in every call.
 
-    changes: `dropout`, `activation_checkpointing`; for the MLP also `norm` ("batch", "group").
+    changes: `dropout`, `activation_checkpointing`; for MiniGPT also `kv_heads`, for the MLP `norm` ("batch", "group").
     """
     torch.manual_seed(setting.seed)
     if setting.model == "minigpt" and "norm" not in changes:
@@ -29,9 +29,9 @@ def build(setting: Setting, dtype: torch.dtype = torch.float64, **changes) -> nn
     return TokenModel(setting, Recurrent if setting.model == "recurrent" else MLP, **changes).to(dtype)
 
 
-def build_minigpt(setting: Setting) -> MiniGPT:
+def build_minigpt(setting: Setting, **changes) -> MiniGPT:
     """Build MiniGPT whatever `setting.model` is, for rungs that shard its attention or its layers."""
-    return build(replace(setting, model="minigpt"))
+    return build(replace(setting, model="minigpt"), **changes)
 
 
 class TokenModel(nn.Module):
