@@ -15,7 +15,7 @@ def drive(one_batch, sizes, batches):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
     widths = [FEATURES, *[WIDTH] * (LAYERS - 1), CLASSES]
-    layers = [nn.Linear(*two).double() for two in zip(widths, widths[1:], strict=False)]
+    layers = [nn.Linear(*pair).double() for pair in zip(widths, widths[1:], strict=False)]
     own = layers[LAYERS * rank // ranks : LAYERS * (rank + 1) // ranks]
     stage, gaps = Stage(own, ends=rank == ranks - 1), []
     right = {parameter: torch.zeros_like(parameter) for parameter in stage.parameters()}
@@ -68,6 +68,6 @@ class Saved:
             del self.counts[self.number]
 
 
-def gap(right, mine):
+def gap(right, own):
     """Infinite if it is missing or has another shape."""
-    return float("inf") if mine is None or mine.shape != right.shape else (mine - right).abs().max().item()
+    return float("inf") if own is None or own.shape != right.shape else (own - right).abs().max().item()
