@@ -1,8 +1,6 @@
 """16.3: a data set that each machine downloads once, that is whole when it is read, and errors that all hear of."""
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.messages import assert_little_is_sent
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect_little_is_sent
 
 from .driver import SIZE
 
@@ -33,94 +31,77 @@ def job(world):
 JOBS = [job(world) for world in (2, 3)]
 
 
-def every_rank_gets_the_whole_file(records):
-    """On every rank prepare returns the path of the file on its machine, which is whole by then."""
-    for case, number, rank, one in attempts(records):
-        if number in expected_failures(case) or one["raised"]:
+@check("every rank gets the whole file of its machine")
+def every_rank_gets_the_whole_file(case, rank, result):
+    for number, attempt in enumerate(result):
+        if number in expected_failures(case) or attempt["raised"]:
             continue
-        if one["path"] != "data.bin":
-            look = "what is returned"
-            raise Wrong(f"{case.where}rank {rank} returned {one['path']}, not data.bin in its folder", look)
-        if one["bytes"] != SIZE:
-            state = f"{one['bytes']:,} of {SIZE:,} bytes" if one["bytes"] else "not there"
-            look = "when may a rank return: what has to be done by then, and on which machine?"
-            if number:
-                look = "what the attempt that failed has left, and what the next one makes of it"
-            elif not any(result[0]["downloads"] for result, on in on_machines(case) if on == RUNS[case.given][0][rank]):
-                look = "which rank downloads: RANK is 0 once per job, LOCAL_RANK once per machine"
-            raise Wrong(f"{case.where}rank {rank} returned, and the file on its machine is {state}", look)
-    return "every rank gets the whole file of its machine"
+        expect(
+            attempt["path"] == "data.bin",
+            f"rank {rank} returned {attempt['path']}, not data.bin in its folder",
+            "what is returned",
+        )
+        state = f"{attempt['bytes']:,} of {SIZE:,} bytes" if attempt["bytes"] else "not there"
+        look_at = "when may a rank return: what has to be done by then, and on which machine?"
+        if number:
+            look_at = "what the attempt that failed has left, and what the next one makes of it"
+        elif not downloads(case, RUNS[case.given][0][rank], 0):
+            look_at = "which rank downloads: RANK is 0 once per job, LOCAL_RANK once per machine"
+        expect(attempt["bytes"] == SIZE, f"rank {rank} returned, and the file on its machine is {state}", look_at)
 
 
-def each_machine_downloads_once(records):
-    """A machine that has the file downloads nothing, any other one once."""
-    for case, number, rank, _ in attempts(records):
-        machines, there, fails, shared = RUNS[case.given]
-        if rank or shared:
-            continue
-        for machine in sorted(set(machines)):
-            downloads = sum(result[number]["downloads"] for result, on in on_machines(case) if on == machine)
-            right = int(machine in fails if number else machine not in there)
-            if downloads != right:
-                again = "after the error " if number else ""
-                look = "which of its ranks downloads, and is the file there already?"
-                raise Wrong(f"{case.where}{again}machine {machine} downloaded {downloads} times, not {right}", look)
-    return "each machine downloads once, and not what it has"
+@check("each machine downloads once, and not what it has")
+def each_machine_downloads_once(case):
+    machines, present, fails, shared = RUNS[case.given]
+    for number in range(len(case.results[0])):
+        for machine in sorted(set(machines)) if not shared else ():
+            count, right = downloads(case, machine, number), int(machine in fails if number else machine not in present)
+            expect(
+                count == right,
+                f"{'after the error ' if number else ''}machine {machine} downloaded {count} times, not {right}",
+                "which of its ranks downloads, and is the file there already?",
+            )
 
 
-def nobody_sees_a_part(records):
-    """Under the name that prepare returns there is never a file that is not whole."""
-    for case, _, rank, one in attempts(records):
-        if one["parts_seen"]:
-            look = "download under another name, of this machine's own, and rename what is whole"
-            raise Wrong(f"{case.where}while rank {rank} downloaded, data.bin was there and not whole", look)
-        if one["raised"] and RUNS[case.given][3]:
-            look = "under which name does each machine download, if they share the disk?"
-            raise Wrong(f"{case.where}rank {rank} raised {one['raised'].partition(' -> ')[0]}", look)
-    return "data.bin is whole whenever it is there"
+@check("data.bin is whole whenever it is there")
+def nobody_sees_a_part(case, rank, result):
+    for attempt in result:
+        expect(
+            not attempt["parts_seen"],
+            f"while rank {rank} downloaded, data.bin was there and not whole",
+            "download under another name, of this machine's own, and rename what is whole",
+        )
+        if attempt["raised"] and RUNS[case.given][3]:
+            raise Wrong(
+                f"rank {rank} raised {attempt['raised'].partition(' -> ')[0]}",
+                "under which name does each machine download, if they share the disk?",
+            )
 
 
-def an_error_reaches_every_rank(records):
-    """If a download raises, every rank raises an error with its text, and the next call downloads what is missing."""
-    for case, number, rank, one in attempts(records):
-        if number not in expected_failures(case):
-            continue
-        if not one["raised"]:
-            look = "every rank has to hear of it: from whom, and in which collective?"
-            raise Wrong(f"{case.where}rank {rank} raised nothing", look)
-        if "No space left" not in one["raised"]:
-            look = "what went wrong, and where, is known on one rank: send its text"
-            raise Wrong(f"{case.where}rank {rank} raised {one['raised']!r}, without the download's error", look)
-    return "an error of one download is raised on every rank"
+@check("an error of one download is raised on every rank")
+def an_error_reaches_every_rank(case, rank, result):
+    for number in expected_failures(case):
+        raised = result[number]["raised"]
+        expect(
+            raised, f"rank {rank} raised nothing", "every rank has to hear of it: from whom, and in which collective?"
+        )
+        expect(
+            "No space left" in raised,
+            f"rank {rank} raised {raised!r}, without the download's error",
+            "what went wrong, and where, is known on one rank: send its text",
+        )
 
 
-def the_file_is_not_sent(records):
-    """A rank sends at most 16 KB: the file comes from the download, not from another rank."""
-    look = "what does a rank have to tell the others? An error, or that there is none"
-    few = assert_little_is_sent(cases(records), FEW, lambda *_: "for a file that each machine downloads", look)
-    return f"{few} bytes at most are sent between ranks"
+@check(lambda sent: f"{max(sent)} bytes at most are sent between ranks")
+def the_file_is_not_sent(case):
+    look_at = "what does a rank have to tell the others? An error, or that there is none"
+    return expect_little_is_sent(case, FEW, lambda rank: "for a file that each machine downloads", look_at)
 
 
-CHECKS = [
-    every_rank_gets_the_whole_file,
-    each_machine_downloads_once,
-    nobody_sees_a_part,
-    an_error_reaches_every_rank,
-    the_file_is_not_sent,
-]
-
-
-def attempts(records):
-    """(case, number of the attempt, rank, what happened there)"""
-    for case in cases(records):
-        for rank, result in enumerate(case.results):
-            for number, one in enumerate(result):
-                yield case, number, rank, one
-
-
-def on_machines(case):
-    """(what happened on a rank, its machine), by rank"""
-    return zip(case.results, RUNS[case.given][0], strict=True)
+def downloads(case, machine, number):
+    """How often the ranks of a machine downloaded in one attempt."""
+    ranks = zip(case.results, RUNS[case.given][0], strict=True)
+    return sum(result[number]["downloads"] for result, own in ranks if own == machine)
 
 
 def expected_failures(case):

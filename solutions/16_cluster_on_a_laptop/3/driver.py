@@ -17,8 +17,8 @@ ERRORS = [  # of the download on each machine: what it raises is its own affair
 ]
 
 
-def drive(prepare, number, machines, there, fails, shared):
-    """machines: of each rank; there: those that have the file already; fails: those whose first download fails.
+def drive(prepare, number, machines, present, fails, shared):
+    """machines: of each rank; present: those that have the file already; fails: those whose first download fails.
 
     Returns, for each attempt (two if one fails), the path, how many bytes of it are right, what was raised, how often
     this rank downloaded, and how often it then saw a file that was not whole under the name that `prepare` returns.
@@ -34,47 +34,47 @@ def drive(prepare, number, machines, there, fails, shared):
     folder = run / ("shared" if shared else f"machine_{machine}")
     folder.mkdir(parents=True, exist_ok=True)
     final, attempts = folder / "data.bin", []
-    if machine in there and os.environ["LOCAL_RANK"] == "0":
+    if machine in present and os.environ["LOCAL_RANK"] == "0":
         final.write_bytes(PARTS * PART)
     meet(run / "ready")
     for attempt in range(2 if fails else 1):
-        found = {"path": None, "bytes": 0, "raised": None, "downloads": 0, "parts_seen": 0}
-        attempts.append(found)
+        report = {"path": None, "bytes": 0, "raised": None, "downloads": 0, "parts_seen": 0}
+        attempts.append(report)
 
-        def download(path, attempt=attempt, found=found):
-            found["downloads"] += 1
+        def download(path, attempt=attempt, report=report):
+            report["downloads"] += 1
             if shared:
-                begun_together(run, machine, set(machines))
+                wait_for_machines(run, machine, set(machines))
             with open(path, "wb") as file:
                 for part in range(PARTS):
                     file.write(PART)
                     file.flush()
                     time.sleep(0.02 * (1 + machine))
-                    found["parts_seen"] += final.exists() and final.stat().st_size < SIZE
+                    report["parts_seen"] += final.exists() and final.stat().st_size < SIZE
                     if part == 1 and attempt == 0 and machine in fails:
                         raise ERRORS[machine]
 
         try:
-            found["path"] = os.path.relpath(os.path.abspath(prepare(folder, download)), folder)
-            found["bytes"] = final.stat().st_size if final.is_file() else 0
+            report["path"] = os.path.relpath(os.path.abspath(prepare(folder, download)), folder)
+            report["bytes"] = final.stat().st_size if final.is_file() else 0
         except Exception as error:
             if attempt or not (fails or shared):
                 raise
-            found["raised"] = f"{type(error).__name__}: {error}"[:300]
+            report["raised"] = f"{type(error).__name__}: {error}"[:300]
         meet(run / f"attempt_{attempt}")
     return attempts
 
 
-def begun_together(run, machine, machines):
+def wait_for_machines(run, machine, machines):
     """Wait a second at most for the downloads of the other machines to begin."""
     (run / f"begun_{machine}").touch()
     deadline = time.monotonic() + 1
-    while not all((run / f"begun_{one}").exists() for one in machines) and time.monotonic() < deadline:
+    while not all((run / f"begun_{other}").exists() for other in machines) and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
-def meet(place):
+def meet(path):
     """Wait until all ranks are here, without a collective: one of them may be in one of the answer's."""
-    Path(f"{place}_{dist.get_rank()}").touch()
-    while not all(Path(f"{place}_{rank}").exists() for rank in range(dist.get_world_size())):
+    Path(f"{path}_{dist.get_rank()}").touch()
+    while not all(Path(f"{path}_{rank}").exists() for rank in range(dist.get_world_size())):
         time.sleep(0.02)
