@@ -1,4 +1,4 @@
-"""Inside a rank, for 25.1: a worker with the answer's meetings, beside one process that plays all workers."""
+"""Inside a rank, for 25.1: a worker with the answer's meetings, and one process that plays all workers."""
 
 import torch
 import torch.distributed as dist
@@ -13,24 +13,25 @@ def drive(build, kind, updates, every, lr, momentum):
     common = nn.Parameter(weights(played[0]))
     outer = torch.optim.SGD([common], lr, momentum, nesterov=momentum > 0)
     worker = new_worker(kind)
-    meeting, found = build(worker[1], every, lr, momentum), []
+    meeting, reports = build(worker[1], every, lr, momentum), []
     for step in range(1, updates + 1):
-        for number, one in enumerate(played):
-            update(one, step, number)
+        for number, other in enumerate(played):
+            update(other, step, number)
         if step % every == 0:
             start = common.detach().clone()
-            common.grad = sum(start - weights(one) for one in played) / world
+            common.grad = sum(start - weights(other) for other in played) / world
             outer.step()
             for model, _ in played:
                 vector_to_parameters(common.detach().clone(), model.parameters())
         update(worker, step, rank)
         own = [parameter.detach().clone() for parameter in worker[0].parameters()]
         meeting.step()
-        found.append({"gap": distance(weights(worker), weights(played[rank])), "kept": kept(worker, played[rank])})
+        gap = distance(weights(worker), weights(played[rank]))
+        reports.append({"gap": gap, "state gap": state_gap(worker, played[rank])})
         if step == every:
             still = sum(map(torch.equal, own, worker[0].parameters()))  # parameters that the meeting has not moved
             first = {"moved": weights(worker) - start, "mean way": -common.grad, "still": still}
-    return {"steps": found, "weights": weights(worker)} | (first if updates >= every else {})
+    return {"steps": reports, "weights": weights(worker)} | (first if updates >= every else {})
 
 
 def new_worker(kind):
@@ -58,17 +59,17 @@ def weights(worker):
     return parameters_to_vector(model.parameters()).detach().clone()
 
 
-def kept(worker, right):
+def state_gap(worker, right):
     """How far the state of the own optimizer is from that of the worker that is played; None if some is missing."""
     gaps = [0.0]
-    for mine, other in zip(worker[0].parameters(), right[0].parameters(), strict=True):
+    for parameter, other in zip(worker[0].parameters(), right[0].parameters(), strict=True):
         for entry, value in right[1].state.get(other, {}).items():
-            own = worker[1].state.get(mine, {}).get(entry)
+            own = worker[1].state.get(parameter, {}).get(entry)
             if not torch.is_tensor(own) and torch.is_tensor(value):
                 return None
             gaps.append(distance(own, value) if torch.is_tensor(value) else 0.0)
     return max(gaps)
 
 
-def distance(mine, right):
-    return (mine - right).abs().max().item() if mine.shape == right.shape else float("inf")
+def distance(tensor, right):
+    return (tensor - right).abs().max().item() if tensor.shape == right.shape else float("inf")
