@@ -12,22 +12,22 @@ def drive(build, padded, updates):
     """For each update the gaps of table and layers, and how many windows each call of the stage had
     (in the first update torch calls it once more, to learn the shape of its output)."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    one = Stage(range(LAYERS), first=True, last=True)
+    one_process = Stage(range(LAYERS), first=True, last=True)
     own = range(LAYERS * rank // ranks, LAYERS * (rank + 1) // ranks)
     stage = Stage(own, first=rank == 0, last=rank == ranks - 1)
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9) for model in (one, stage)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9) for model in (one_process, stage)]
     pipeline = build(stage, optimizers[1], MICRO_BATCHES)
-    found, right = [], dict(one.named_parameters())
+    reports, right = [], dict(one_process.named_parameters())
     for update in range(updates):
         inputs, targets = batch(update, padded)
         optimizers[0].zero_grad()
-        F.cross_entropy(one(inputs).flatten(0, 1), targets.flatten()).backward()
+        F.cross_entropy(one_process(inputs).flatten(0, 1), targets.flatten()).backward()
         optimizers[0].step()
         stage.calls.clear()
         pipeline.update(inputs.clone(), targets.clone())
         gaps = {name: gap(right[name], parameter) for name, parameter in stage.named_parameters()}
-        found.append({"table": gaps.pop("table", 0.0), "layers": max(gaps.values()), "calls": list(stage.calls)})
-    return found
+        reports.append({"table": gaps.pop("table", 0.0), "layers": max(gaps.values()), "calls": list(stage.calls)})
+    return reports
 
 
 class Stage(nn.Module):
@@ -60,5 +60,5 @@ def batch(update, padded):
     return inputs, targets
 
 
-def gap(right, mine):
-    return (mine - right).abs().max().item() if mine.shape == right.shape else float("inf")
+def gap(right, own):
+    return (own - right).abs().max().item() if own.shape == right.shape else float("inf")
