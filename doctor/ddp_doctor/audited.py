@@ -1,4 +1,4 @@
-"""What the audit inside each rank has written, as plain data: the input of the checks."""
+"""Reads the records of the audit inside each rank as plain data: the input of the checks."""
 
 import functools
 import json
@@ -69,7 +69,7 @@ class AuditedRun:
 
     @functools.cached_property
     def gradient_collectives(self) -> list[dict]:
-        """Of the lowest rank that sends gradients by itself."""
+        """The collectives of the lowest rank that sends gradients by itself."""
         sends = ([event for event in events if event["on_gradients"]] for events in self.of("collective").values())
         return next(filter(None, sends), [])
 

@@ -23,7 +23,7 @@ MARKS = {"wrong": "WRONG", "note": "note ", "ok": "ok   ", "unknown": "?    "}
 
 @dataclass
 class Checked:
-    """What was found, and the job that failed or hung instead, if one did."""
+    """The findings of an audit, or the job that failed or hung instead."""
 
     findings: list[Finding]
     failed: Job | None = None

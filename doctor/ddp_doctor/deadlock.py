@@ -6,8 +6,10 @@ from ddp_doctor.job import Job, Rank
 
 
 def cannot_end(job: Job) -> bool:
-    """Of a job in which nothing moves. A rank that may come back by itself proves nothing, nor do equal collectives:
-    a GPU can need long for one."""
+    """Is a job in which nothing moves a deadlock?
+
+    Not if a rank may wake by itself, or if all wait in one collective: a GPU can need long for it.
+    """
     if len(job.ranks) < job.world_size or not all(rank.state in ("waiting", "ended") for rank in job.ranks.values()):
         return False
     running = {number: rank for number, rank in job.ranks.items() if rank.running}

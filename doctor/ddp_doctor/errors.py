@@ -10,6 +10,5 @@ class InputError(Exception):
 
 
 def in_one_line(error: Exception | str) -> str:
-    """What an error says, with a line break or another control character shown as in a program: a file may have one
-    in its name."""
+    """The text of an error, with control characters escaped: the name of a file may have a line break."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(error))

@@ -154,7 +154,7 @@ class Recorder:
             self.next_history = time.monotonic() + (time.thread_time() - begin) / SHARE
 
     def last_look(self):
-        """What may still be missing, when this process is about to end."""
+        """Record what is not yet written when this process is about to end."""
         try:
             self.look(last=True)
         except Exception as error:
@@ -381,7 +381,7 @@ def _note_exits():
 
 
 def _first_of_chain(error):
-    """Of an exception and those that led to it, the first: its type, text and stack, innermost first."""
+    """The first exception of a chain: its type, text and stack, innermost first."""
     while "DataLoader worker" not in str(error):  # torch raises that from what it came to know it by
         earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if earlier is None:

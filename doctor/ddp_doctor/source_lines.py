@@ -1,4 +1,4 @@
-"""What a line of the reader's script says, and under which condition it stands: from the source, never run."""
+"""Reads a line of the reader's script, and the conditions around it, from the source; the script is not run."""
 
 import ast
 import contextlib

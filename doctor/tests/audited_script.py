@@ -1,4 +1,4 @@
-"""What a rank of `doctor check` is, forked by forked_ranks.py: the audit begins, then the script runs.
+"""A rank of `doctor check`, forked by forked_ranks.py: begins the audit, then runs the script.
 
 audited_script.py FOLDER SCRIPT ARGUMENTS
 """

@@ -74,7 +74,7 @@ def examine(case: Case, idle: float = 3.0) -> tuple[Job, Verdict, str]:
 
 
 def wrong(case: Case, verdict: Verdict) -> list[str]:
-    """What is wrong with the verdict; [] if nothing."""
+    """The problems of the verdict; [] if there are none."""
     if not case.sick:
         return [f"an alarm on a healthy script: {verdict.sentence}"] if verdict.alarm else []
     problems = []

@@ -19,7 +19,7 @@ EMPTY = {"entries": [], "pg_status": {}}
 
 
 def dump(backend: str, count: int) -> dict:
-    """Of a rank that has started `count` all-reduces and finished all but the last."""
+    """The dump of a rank that has started `count` all-reduces and finished all but the last."""
     entries = [
         {
             "record_id": number,

@@ -1,4 +1,4 @@
-"""What logs say, as far as it matters (errors, messages, exit codes, where each rank waited), and what follows."""
+"""Collects from logs the errors, messages, exit codes and waits of the ranks."""
 
 import re
 from dataclasses import dataclass, field

@@ -61,7 +61,7 @@ def as_json(explanation: Explanation, facts: Facts) -> dict:
 
 
 def _roles(roles: dict[int, str]) -> list[str]:
-    """What the other ranks did; ranks of one text on one line."""
+    """One line for the other ranks that did the same."""
     grouped: dict[str, list[int]] = {}
     for rank, text in roles.items():
         grouped.setdefault(text.rpartition(" (line ")[0] or text, []).append(rank)

@@ -9,7 +9,7 @@ from ddp_doctor.explain.messages import BY_NAME
 
 
 def nccl_waits(facts: Facts) -> Explanation | None:
-    """What NCCL's watchdogs tell: they print the number of the collective, and how far their rank had come."""
+    """Explains messages of NCCL's watchdogs, which print the collective's number and their rank's progress."""
     waits = facts.waits
     if not waits:
         return None
@@ -79,7 +79,7 @@ def _absent(explanation: Explanation, facts: Facts, first: Wait) -> None:
 
 
 def lost_contact(facts: Facts) -> Explanation | None:
-    """What gloo and the store tell: only that a rank waited, or that another one is gone."""
+    """Explains messages of gloo and the store, which only say that a rank waited, or that another is gone."""
     symptoms = facts.by_role("symptom")
     if not symptoms:
         return None

@@ -34,7 +34,7 @@ class Failure:
 
 @dataclass
 class Report:
-    """What one torchrun says of its ranks: their exit codes, which of them failed, and whom it told to stop."""
+    """The ranks in one torchrun's log: exit codes, the ranks that failed, and those that it told to stop."""
 
     codes: dict[int, int]
     failed: set[int] = field(default_factory=set)
@@ -95,7 +95,7 @@ def blame(report, lines, errors, when, name="rank {}".format):
 
 
 def torchruns_report(launcher_lines, ranks):
-    """What one torchrun's log says of `ranks`: its local ranks -> what the run calls them."""
+    """The Report of one torchrun's log. ranks: {local rank: rank of the run}."""
     log = "\n".join(launcher_lines)
     entry = r"rank\s+: \d+ \(local_rank: (\d+)\)\s+exitcode\s+: (-?\d+)\s+\(pid: (\d+)\)"
     reported = {ranks.get(int(local), int(local)): (int(code), int(pid)) for local, code, pid in re.findall(entry, log)}
@@ -110,7 +110,7 @@ def torchruns_report(launcher_lines, ranks):
 
 
 def launcher_text(exit_code, launcher_lines):
-    """What to say of a run that ended before, or without, a rank that failed."""
+    """The text for a run that ended without a failed rank."""
     if exit_code is None:
         return "the process that watched over torchrun was killed; torchrun and its ranks were ended"
     if exit_code < 0:
@@ -119,7 +119,7 @@ def launcher_text(exit_code, launcher_lines):
 
 
 def _ending(code):
-    """What became of a process, in words."""
+    """Words for the exit code of a process."""
     if code >= 0:
         return f"failed with exit code {code}"
     if -code == signal.SIGABRT:

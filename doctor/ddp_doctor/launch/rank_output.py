@@ -1,4 +1,4 @@
-"""What the ranks of a run print, read live from the files that torchrun lets them write, and shown by rank.
+"""Shows the output of a run's ranks, by rank, read live from the files that torchrun writes.
 
 Files, not pipes: nothing is lost when a rank, torchrun or its supervisor dies, and a process that outlives its rank
 cannot hold a pipe open. print(), not an inherited stdout: ipykernel keeps what is printed, and under pytest only that.
@@ -64,12 +64,12 @@ class RankOutput:
         return self.folder.glob("ranks/*/attempt_*/*/std*.log")
 
     def attempt_rank_stream(self, path):
-        """Of such a path: the number of the start, the rank, whether it is stderr."""
+        """Split the path of an output file: the number of the attempt, the rank, whether it is stderr."""
         attempt, rank, name = path.parts[-3:]
         return int(attempt.removeprefix("attempt_")), int(rank), name == "stderr.log"
 
     def label(self, rank):
-        """What stands before a line of this rank."""
+        """The prefix of a line of this rank."""
         return f"rank {rank}"
 
     def _replaced(self, path):

@@ -73,7 +73,7 @@ def sweep(tag, grace=3.0, variable=RUN_VARIABLE):
 
 
 def hear(kernel, wait):
-    """What the kernel says within `wait` seconds: "stop 10" (a grace in seconds), "" if it is gone, None if nothing."""
+    """The kernel's order, waited for `wait` seconds: "stop 10" (a grace in seconds); "" if it is gone; None if none."""
     if os.getppid() != kernel:  # a child that the kernel forked may still hold the pipe open
         return ""
     if select.select([0], [], [], wait)[0]:
