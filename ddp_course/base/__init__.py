@@ -1,1 +1,1 @@
-"""What every other room may import: the error for bad input, files that are replaced whole, JSON, quantities."""
+"""The ground floor, which every other room may import: the error for bad input, atomic files, JSON, quantities."""

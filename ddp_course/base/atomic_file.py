@@ -34,7 +34,7 @@ def is_left_by_a_kill(name: str) -> bool:
 
 
 def flush_to_disk(file: IO) -> None:
-    """What was written to `file` survives a power cut."""
+    """Make the bytes written to `file` survive a power cut."""
     file.flush()
     os.fsync(file.fileno())
 

@@ -12,7 +12,7 @@ class InputError(Exception):
 
 
 def in_one_line(error: Exception | str) -> str:
-    """What an error says, with a line break or another control character shown as in a program: a file may have one
-    in its name. Of a word that is longer than any path most is left out."""
+    """The text of an error, with control characters escaped, because a file's name may have a line break, and words
+    longer than any path cut."""
     text = re.sub(r"(\S{300})\S+", r"\1...", str(error))
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)

@@ -1,4 +1,4 @@
-"""What a run prints, when nobody can read it any more: `| head` has left, or the disk of a log is full.
+"""Handles a failing standard output: `| head` has left, or the disk of a log is full.
 
 The first print that fails would end rank 0 with a traceback in mid-step and leave its peers in a collective. Here it is
 noted instead: `StopRequest` lets all ranks save and stop after the same step, and `command_line.run` says why.

@@ -1,4 +1,4 @@
-"""What a grading saw: the record of each job, and each call of the answer's function over all ranks."""
+"""The records of a grading: each job, and each call of the answer's function over all ranks."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ __all__ = ["Call", "Case", "Job", "JobRecord", "LogsOf", "Operation", "RankRecor
 
 @dataclass
 class JobRecord:
-    """What the ranks of one job did.
+    """The record of one job's ranks.
 
     started      false if an earlier job had failed or the time was used up
     finished     false also if the answer killed the process that runs the ranks

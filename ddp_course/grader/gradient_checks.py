@@ -1,4 +1,4 @@
-"""What questions ask of an answer that returns, on every rank, a loss and the gradients of it."""
+"""Checks of an answer that returns a loss and its gradients on every rank."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What questions ask of how often an answer talks, and how much it says."""
+"""Checks of how many operations an answer starts, and how many bytes they send."""
 
 from collections.abc import Callable, Iterable
 

@@ -1,4 +1,4 @@
-"""What a reader has done, kept as one line of JSON for each event in the folder that `make lab` names.
+"""Records a reader's progress, one line of JSON for each event, in the folder that `make lab` names.
 
 Without the variable DDP_COURSE_PROGRESS nothing is written, so tests and authors leave no trace.
 """

@@ -1,4 +1,4 @@
-"""What a grading says: one of four states, what was observed, and one place to look."""
+"""The verdict of a grading: one of four states, what was observed, and where to look."""
 
 import html
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class Wrong(Exception):
 
 
 class NotPassed(AssertionError):
-    """What a strict check raises on every state but passed; `verdict` is its Verdict."""
+    """Raised by a strict check on every state but passed; `verdict` is its Verdict."""
 
     def __init__(self, verdict: "Verdict"):
         super().__init__(repr(verdict))

@@ -22,7 +22,7 @@ def tree(size: float, ranks: int, link: Link) -> float:
 
 
 def library(size: float, ranks: int, link: Link) -> float:
-    """What a library does that chooses by size, as NCCL: the quicker of both."""
+    """The quicker of ring and tree, as a library such as NCCL chooses by size."""
     return min(ring(size, ranks, link), tree(size, ranks, link))
 
 

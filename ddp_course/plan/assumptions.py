@@ -1,4 +1,4 @@
-"""What is assumed of a cluster until somebody has measured it."""
+"""Assumptions about a cluster that nobody has measured yet."""
 
 from dataclasses import dataclass
 

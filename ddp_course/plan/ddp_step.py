@@ -138,7 +138,7 @@ def worth_measuring(ddp: DDP, draws: int = DRAWS) -> dict[str, dict[str, float]]
 
 
 def expected_maximum(count: int) -> float:
-    """Of `count` draws from a normal distribution, in standard deviations (Blom's approximation). A step waits for its
+    """The expected maximum of `count` normal draws, in standard deviations (Blom's approximation): a step waits for its
     slowest rank."""
     return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 

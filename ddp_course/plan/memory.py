@@ -52,7 +52,7 @@ class Layout:
 
 
 def layers_here(model: Model, layout: Layout) -> int:
-    """Of the fullest stage."""
+    """The number of layers of the fullest stage."""
     return math.ceil(model.layers / layout.pp)
 
 
@@ -84,7 +84,7 @@ class Memory:
 
 
 def memory(model: Model, layout: Layout, micro_batches: int, precision: str = "bf16", state=None) -> Memory:
-    """What the fullest GPU holds when it holds most. state: bytes as in STATE, of a trainer that differs."""
+    """The peak memory of the fullest GPU. state: bytes as in STATE, of a trainer that differs."""
     common, experts = stage_parameters(model, layout)
     zero = layout.zero if layout.shards > 1 else 0
     state = state or STATE["fp32" if zero == 3 else precision]  # FSDP2 shards float32 weights and casts what it gathers

@@ -32,6 +32,6 @@ def of_formulas(runs: Sequence[Published]) -> Errors:
 
 
 def of_constant(runs: Sequence[Published], constant: float | None = None) -> Errors:
-    """Of the best one if none is given."""
+    """The errors of one constant MFU; of the best constant by default."""
     measured = [run.mfu for run in runs]
     return errors([constant or best_constant(measured)] * len(runs), measured)

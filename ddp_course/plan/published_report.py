@@ -1,4 +1,4 @@
-"""What `--published` prints: the meshes that others trained on, and how far the formulas can be trusted."""
+"""Prints `--published`: the meshes that others trained on, and how far the formulas can be trusted."""
 
 from ddp_course.plan import null_model, playbook, published
 from ddp_course.plan.assumptions import COUNTED_SHARE
@@ -38,7 +38,7 @@ def _runs(runs) -> list[str]:
 
 
 def _names(names: list[str]) -> str:
-    """Of several, their common first word."""
+    """The name of one run, or the first word that several share."""
     return names[0] if len(names) == 1 else f"{names[0].split()[0]} ({len(names)} runs)"
 
 

@@ -41,7 +41,7 @@ class SearchResult:
     tried: int = 0
 
     def simplest(self) -> Plan:
-        """Of those as quick as the best, that with the fewest axes; without checkpointing or sharding if possible."""
+        """The plan with the fewest axes among the quickest; without checkpointing or sharding if possible."""
         return simplest(self.fits)
 
     def distinct(self) -> list[Plan]:

@@ -16,7 +16,7 @@ from ddp_course.plan.memory import BYTES_PER_STEP, COMPUTED, Layout, layers_here
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of one axis, per GPU and update."""
+    """The messages of one axis, per GPU and update."""
 
     axis: str
     bytes: float
@@ -42,7 +42,7 @@ def bubble(layout: Layout, count: int) -> float:
 
 
 def traffic(job: Job, layout: Layout) -> list[Traffic]:
-    """Of each axis with more than one rank."""
+    """The Traffic of each axis with more than one rank."""
     model, cluster = job.model, job.cluster
     count, size, layers = micro_batches(model, layout, job.tokens), COMPUTED[job.precision], layers_here(model, layout)
     vectors = size * model.width * job.tokens / (layout.dp * layout.shard * layout.cp)  # one per token of this rank

@@ -64,7 +64,7 @@ class Stage:
 
 
 def stages(run_dir: Path, preset: str, data: str = "stdlib", seed: int = 1, backbone: str = "") -> list[Stage]:
-    """What is launched, in order. Who loads what stands here: by the name of a run directory, and nowhere else.
+    """The stages in launch order. Which stage loads which is decided here alone, by the names of run directories.
 
     `backbone`: a pre-trained model, as `prepare_backbone` names it; with one nothing is pre-trained.
     """

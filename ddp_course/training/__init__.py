@@ -1,1 +1,1 @@
-"""What any trainer needs, also with one process: its command line, run directory, checkpoints and progress."""
+"""The parts that all trainers share: command line, run directory, checkpoints and progress."""

@@ -33,7 +33,7 @@ def require_memory(world: World, what: str, need: int) -> None:
 
 
 def training_bytes(parameters: int, dtype: torch.dtype) -> int:
-    """What a rank holds of a model that AdamW trains: weights, gradients, and two averages of these."""
+    """Bytes on a rank of a model that AdamW trains: weights, gradients, and two averages of these."""
     return 4 * parameters * dtype.itemsize
 
 

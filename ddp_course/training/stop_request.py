@@ -23,7 +23,7 @@ class StopRequest:
     """
 
     def __init__(self, world: World, config: RunSettings) -> None:
-        """Of the settings: the time budget, for which rank 0's clock counts, since clocks disagree; the exit code."""
+        """Take the time budget, measured by rank 0 because clocks disagree, and the exit code from `config`."""
         self.reason, self._signalled = "", False
         budgeted = config.max_seconds is not None and world.is_main
         self._deadline = time.monotonic() + config.max_seconds if budgeted else float("inf")

@@ -1,1 +1,1 @@
-"""What the grader runs inside the ranks. It knows torch and the learner's answer, and nothing else of ours."""
+"""The part of the grader that runs inside the ranks. It knows torch and the learner's answer, nothing else of ours."""

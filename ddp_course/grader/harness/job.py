@@ -1,4 +1,4 @@
-"""What the harness is asked to run, and how it ended: what the grading process and the harness tell each other."""
+"""Jobs and their endings: the messages between the grading process and the harness."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a rank writes down while it runs, so that nothing is lost if it dies, and the reading of it.
+"""Writes the notes of a rank while it runs, so that nothing is lost if it dies, and reads them.
 
 rank_0.jsonl   a line for each event, each in one write: an Operation, a call that begins, or fields of the RankRecord
 rank_0.2.pt    what call number 2 returned, and its tensor arguments afterwards: written aside and then renamed
@@ -36,7 +36,7 @@ class Operation:
 
 @dataclass
 class RankRecord:
-    """What one rank did. Lists are by call; a script counts as one call that returns nothing."""
+    """The record of one rank. Lists are by call; a script counts as one call that returns nothing."""
 
     results: list = field(default_factory=list)
     after: list[list] = field(default_factory=list)  # the tensors among the arguments, after the call
@@ -141,7 +141,7 @@ def read_rank(folder: Path, rank: int) -> RankRecord:
 
 
 def read_events(folder: Path, rank: int) -> RankRecord:
-    """What a rank did, without what it returned and printed."""
+    """The record of a rank, without its results and its output."""
     record = RankRecord(operations=[[]])  # before the first call, or of a script
     notes = folder / f"rank_{rank}.jsonl"
     for line in notes.read_text(errors="replace").splitlines() if notes.exists() else []:
@@ -162,7 +162,7 @@ def read_events(folder: Path, rank: int) -> RankRecord:
 
 
 def _output(path):
-    """What is in the file, the middle left out if it is long."""
+    """The content of the file, the middle left out if it is long."""
     if not path.exists():
         return ""
     with open(path, "rb") as file:

@@ -108,7 +108,7 @@ def _call_function(task, rank, port, notes):
 
 
 def hash_of_rank(rank):
-    """What `hash` is to the answer: of a text, another number on each rank, as in processes that were not forked."""
+    """A `hash` for the answer that hashes text differently on each rank, as in processes that were not forked."""
 
     def hash_here(value):
         return hash((rank, hash(value))) if _holds_text(value) else hash(value)
@@ -129,7 +129,7 @@ def _load(name, path, **attributes):
 
 
 def _described(error, answer):
-    """What was raised, and the last line of the answer on the way there."""
+    """The error, and the last line of the answer in its traceback."""
     line = next((f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == answer), None)
     if isinstance(error, SyntaxError) and error.filename == answer:
         line = error.lineno
