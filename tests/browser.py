@@ -74,7 +74,7 @@ def open_browser(profile: Path) -> Iterator[Browser]:
 
 
 def _address(written: Path) -> str:
-    """Of the first page, once the browser has written its port."""
+    """The address of the first page, once the browser has written its port."""
     end = time.monotonic() + SECONDS
     while not (written.exists() and written.read_text().count("\n")):
         assert time.monotonic() < end, f"chromium has not started in {SECONDS} s"

@@ -68,7 +68,7 @@ DAMAGES = ("none", "none", "cut short", "one bit flipped", "gone")
 
 @dataclass(frozen=True)
 class Case:
-    """What is to happen, where and when. `place`: at which step, fsync or loading, from 0."""
+    """A fault to inject. `place`: at which step, fsync or loading, from 0."""
 
     trainer: str
     kind: str
@@ -110,7 +110,7 @@ class Chaos:
         return run_dir
 
     def run(self, number: int, case: Case) -> str:
-        """What went wrong; nothing if the case ended as it has to."""
+        """The fault of the case; nothing if it ended as it has to."""
         whole, run_dir, mark = self.undisturbed(case.trainer), self.folder / f"run {number}", self.folder / f"{number}"
         if case.moment == "loading":  # there is something to load
             copy_of_first_steps(whole, run_dir)
@@ -206,7 +206,7 @@ def copy_of_first_steps(whole: Path, run_dir: Path) -> None:
 
 
 def damage(run_dir: Path, how: str) -> None:
-    """Of a run with two checkpoints or more, the newest."""
+    """Damage the newest checkpoint of a run that has two or more."""
     steps = sorted((run_dir / "checkpoints").glob("step_*"))
     if how == "none" or len(steps) < 2:
         return
@@ -223,7 +223,7 @@ def damage(run_dir: Path, how: str) -> None:
 
 
 def different(run_dir: Path, whole: Path) -> str:
-    """What differs first; nothing if both ended with the same bits."""
+    """The first difference; nothing if both ended with the same bits."""
     for key in ("loss", "val_loss"):
         if metrics(run_dir, key) != metrics(whole, key):
             return f"{key} differs: {metrics(run_dir, key)} and {metrics(whole, key)}"

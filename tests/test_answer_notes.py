@@ -1,4 +1,4 @@
-"""What a rank of an answer leaves behind can be read after any end of it, and runs no code in who reads it."""
+"""Notes of a rank can be read however it ended, and reading them runs no code."""
 
 import json
 import os

@@ -265,7 +265,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
 
 
 class StandIn(nn.Module):
-    """What nanochat's model has that a backbone needs: lm_head, config, and logits that are squashed after lm_head."""
+    """Stands in for nanochat's model: lm_head, config, and logits that are squashed after lm_head."""
 
     def __init__(self):
         super().__init__()

@@ -313,7 +313,7 @@ with mock.patch.object(dist, "broadcast", counting_broadcast):
 
 
 def costs(optimizer):
-    """Of each rank's matrices, the operations."""
+    """The operations on each rank's matrices."""
     numbers = [0] * world.size
     for matrix, owner in optimizer.owner.items():
         numbers[owner] += newton_schulz_flops(matrix)

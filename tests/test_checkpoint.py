@@ -46,7 +46,7 @@ def test_a_truncated_checkpoint_is_passed_over(run_dir, position):
 
 
 def test_a_kill_at_any_place_of_a_save_does_not_stop_the_next_one(run_dir):
-    """What it left has our own pid, as in a container whose pids repeat; or `latest` was not yet written."""
+    """Its leftovers have our own pid, as in a container whose pids repeat; or `latest` was not yet written."""
     (run_dir / "checkpoints" / f".step_000003.{os.getpid()}.tmp").mkdir()
     assert checkpoint.load(checkpoint.save(run_dir, 3, state(3)))["step"] == 3
     (run_dir / "latest").write_text("step_000002\n")

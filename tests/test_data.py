@@ -1,4 +1,4 @@
-"""What the model is trained on: corpora, tokenizers, token files and windows."""
+"""The training data: corpora, tokenizers, token files and windows."""
 
 import contextlib
 import hashlib

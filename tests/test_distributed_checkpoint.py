@@ -170,7 +170,7 @@ def test_one_of_another_model_is_refused_in_one_line(single_rank, tmp_path):
 
 @pytest.mark.parametrize(("folder", "name"), [("tensors", "*.distcp"), ("checkpoints", "state.pt")])
 def test_a_run_whose_tensors_are_damaged_falls_back_to_the_checkpoint_before(single_rank, tmp_path, folder, name):
-    """What resumes is the plain checkpoint, which is whole; the tensors that belong to it are not."""
+    """The plain checkpoint is whole; the tensors that belong to it are not."""
     model, optimizer = model_and_optimizer()
     state = DistributedState(model, optimizer, {"seed": 1})
     for step in (1, 2):

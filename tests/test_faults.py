@@ -1,4 +1,4 @@
-"""What becomes of a training job when something dies. No launcher of ours here: torchrun as from a terminal."""
+"""Training jobs in which a process dies, under plain torchrun, as from a terminal."""
 
 import signal
 import subprocess

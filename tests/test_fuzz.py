@@ -200,7 +200,7 @@ class Case:
 
 
 def value_of(flag, choose) -> str:
-    """What may be given for a flag, right or wrong."""
+    """A value for a flag, right or wrong."""
     kinds = {flag.type, *get_args(flag.type)}
     if get_origin(flag.type) is Literal:
         return choose.choice([*map(str, get_args(flag.type)), "other"])
@@ -308,7 +308,7 @@ def change_inside(part, choose):
 
 
 def snapshot(folder, script):
-    """What may not change: all but what this script writes into a run of its own, and what is empty."""
+    """The files that may not change: all but empty ones and those that this script writes into a run of its own."""
     own = "config.json", "metrics.jsonl", "latest", "samples.txt", "checkpoints", "tensors", "best"
     files = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
     names = {path.relative_to(folder): path for path in files}

@@ -1,4 +1,4 @@
-"""What `make gpu` writes is read and shown; where there is no GPU or no record, that is said in one sentence."""
+"""The record of `make gpu` is read and shown; a missing GPU or record is reported in one sentence."""
 
 import ast
 import json

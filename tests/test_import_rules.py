@@ -1,4 +1,4 @@
-"""What a rank really loads, seen in a fresh process. Who may import whom stands in pyproject.toml, for lint-imports."""
+"""The modules that a rank loads, in a fresh process. The import rules stand in pyproject.toml, for lint-imports."""
 
 import re
 import subprocess

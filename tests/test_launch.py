@@ -191,7 +191,7 @@ def test_what_torchrun_writes_anew_is_read_as_well(tmp_path):
 
 
 def test_nodes_that_may_join_get_the_variable_that_lets_them(tmp_path):
-    """Of torch 2.13; tests/test_elastic.py has a node join."""
+    """With torch 2.13; in tests/test_elastic.py a node joins."""
     prints = script("import os; print(os.environ.get('TORCH_DISABLE_SHARE_RDZV_TCP_STORE'))")
     rendezvous = [
         "--nnodes=1:2",

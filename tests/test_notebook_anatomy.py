@@ -58,7 +58,7 @@ def test_notebook_anatomy(path):
 
 
 def problems(path: Path) -> list[str]:
-    """What is wrong with the notebook at `path`, one sentence each. Solutions need no lesson's sections."""
+    """The faults of the notebook at `path`, one sentence each. Solutions need no lesson's sections."""
     nb = read_notebook(path)
     faults = [*outputs_belong_to_code(nb), *shown_source_is_the_packages(nb), *cells_are_short_and_introduced(nb)]
     faults += [*parameters_cell(nb), *tone(nb), *links_resolve(nb, path), *title_and_promise(nb)]

@@ -73,7 +73,7 @@ def test_notebook_02b_holds_where_the_system_counts_no_bytes():
 
 
 def cpu_seconds_of_children(server: psutil.Process | None = None) -> float:
-    """Of those that have ended and were waited for, with what they waited for in turn; those of `server`, too."""
+    """CPU time of the children that have ended and were waited for, with theirs; of `server`'s children, too."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     forked = server.cpu_times() if server else None
     return spent.ru_utime + spent.ru_stime + (forked.children_user + forked.children_system if forked else 0)

@@ -1,4 +1,4 @@
-"""What is said in more than one place is said alike: dependencies, pins, commands, and the files a visitor expects."""
+"""Dependencies, pins and commands agree wherever they are written; the files that a visitor expects exist."""
 
 import importlib.metadata
 import os
@@ -47,7 +47,7 @@ def pins(*files: str) -> dict[str, set[str]]:
 
 
 def asked_for(*extras: str) -> list[Requirement]:
-    """What pyproject.toml asks for, with these extras and those they name themselves (ddp-course[rustbpe,...])."""
+    """The requirements of pyproject.toml, with these extras and those they name (ddp-course[rustbpe,...])."""
     requirements = [Requirement(line) for line in PROJECT["dependencies"]]
     waiting = list(extras)
     while waiting:

@@ -144,7 +144,7 @@ def test_batches_that_make_no_sense_are_refused(numbered, options, message):
 
 
 def test_one_step_gradients_need_no_more_memory_for_more_steps():
-    """What autograd keeps is counted: with full gradients it grows with the steps."""
+    """Counts the tensors that autograd keeps: with full gradients they grow with the steps."""
 
     def kept(gradient, fast_steps):
         model = PuzzleModel(

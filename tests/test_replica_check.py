@@ -1,4 +1,4 @@
-"""What the check of the replicas finds, and what it says; and the trainer that it ends."""
+"""The check of the replicas: its findings, its messages, and the trainer that it ends."""
 
 import pytest
 import warm
@@ -100,7 +100,7 @@ process_group.stop()
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
-    """What each case said, which has to be the same on all ranks."""
+    """The message of each case, which has to be the same on all ranks."""
     script = tmp_path_factory.mktemp("three") / "script.py"
     script.write_text(THREE_RANKS)
     results = warm.ranks(script, nproc=3).results

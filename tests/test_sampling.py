@@ -118,7 +118,7 @@ def test_it_stops_when_all_texts_have_ended(model, monkeypatch):
 
 
 def test_each_token_goes_through_the_model_once(model, monkeypatch):
-    """What the cache is for: 4 prompts of up to 8 tokens, then one token of each text a step."""
+    """The model computes 4 prompts of up to 8 tokens, then one token of each text a step."""
     sizes = watch(monkeypatch)
     sample(model, RAGGED, 6, generator=dice())
     assert sizes == [(4, 8), *[(4, 1)] * 5]

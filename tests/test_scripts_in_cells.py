@@ -62,7 +62,7 @@ def functions(source: str) -> dict[str, str]:
 
 
 def problems(destination: str, text: str) -> list[str]:
-    """What is wrong with a file that a cell writes. Files that are no Python (a SLURM job, say) need only a place."""
+    """The faults of a file that a cell writes. Files that are no Python (a SLURM job, say) need only a folder."""
     if PurePosixPath(destination).parts[0] not in WRITE_FOLDERS or ".." in PurePosixPath(destination).parts:
         return [f"writes {destination}; a cell writes to scripts/ or answers/ only, in one piece"]
     if not destination.endswith(".py"):

@@ -100,7 +100,7 @@ def answer_of_the_page(browser):
 
 
 def answer_of_the_command(browser):
-    """Of the command that the page shows for a terminal."""
+    """The output of the command that the page shows for a terminal."""
     command = shlex.split(browser.value("document.querySelector('.calculator-command').textContent"))
     run = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True)
     return run.stdout + run.stderr

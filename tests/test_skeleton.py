@@ -140,7 +140,7 @@ def contents(folder):
 
 
 def refusal(run):
-    """What one rank of a run said, in one line, before all ranks ended; the sentence of torch's launcher left out."""
+    """The one line that a rank printed before all ranks ended, without the sentence of torch's launcher."""
     lines = [line for rank in sorted(run.lines) for line in run.lines[rank]]
     assert len(lines) == 1, lines
     return lines[0]

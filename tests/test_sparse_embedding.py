@@ -129,7 +129,7 @@ def one_process():
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """What every rank found: of one process, and of four."""
+    """The results of every rank: of one process, and of four."""
     script = tmp_path_factory.mktemp("script") / "script.py"
     script.write_text(SCRIPT)
     return {1: one_process(), 4: list(warm.ranks(script, nproc=4).results.values())}

@@ -1,4 +1,4 @@
-"""What a reader does is kept where `make lab` says, and nowhere else; the start page shows it."""
+"""A reader's progress is kept only in the folder that `make lab` names; the start page shows it."""
 
 import nbformat
 import pytest

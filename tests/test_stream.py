@@ -39,7 +39,7 @@ def first_tokens(stream_of_rank, batches):
 
 
 def joint(files, world, batches, workers=0, **options):
-    """What all ranks together read: a list for each batch, rank 0's windows first."""
+    """The windows that all ranks read: a list for each batch, rank 0's first."""
     by_rank = []
     for rank in range(world):
         stream_of_rank = stream(files, rank=rank, world_size=world, **options)

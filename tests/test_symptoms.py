@@ -44,7 +44,7 @@ def comparable(text: str) -> str:
 
 
 def texts_of(label: str, notebook: str) -> list[str]:
-    """What stands behind a link: [11.5](...) has a section's number, [11b, What could go wrong](...) its heading."""
+    """The section of a link: [11.5](...) has its number, [11b, What could go wrong](...) its heading."""
     if not (NOTEBOOKS / notebook).exists():
         return []
     for heading, texts in sections(notebook).items():

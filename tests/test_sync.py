@@ -57,7 +57,7 @@ print(json.dumps(found | {error.__name__: failure(error) for error in (InputErro
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
-    """What each function of ON_TWO_RANKS returned, by rank: one job for all."""
+    """The results of the functions of ON_TWO_RANKS, by rank: one job for all."""
     run = warm.ranks(script(tmp_path_factory.mktemp("two"), ON_TWO_RANKS), nproc=2)
     return lambda name: [run.results[rank][name] for rank in range(2)]
 

@@ -1,4 +1,4 @@
-"""What differs between the supported versions of torch is asked of one module, which has an answer for each."""
+"""One module holds the differences between the supported versions of torch."""
 
 import importlib
 import json

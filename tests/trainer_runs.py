@@ -152,7 +152,7 @@ FAULTS = {
 
 
 def outcome(job: dict, world) -> str:
-    """What became of the job: an exit code, or what it raised."""
+    """The outcome of the job: an exit code, or the error that it raised."""
     if world.is_main and "copy" in job:
         source, step, target = job["copy"]
         shutil.copytree(source, target)
@@ -206,7 +206,7 @@ def run_jobs(folder: Path, jobs: dict[str, dict], nproc: int) -> tuple[dict[str,
 
 
 def same(left, right) -> bool:
-    """Of nested dicts and lists of tensors, whether all are equal."""
+    """Whether nested dicts and lists of tensors are equal."""
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(same(left[name], right[name]) for name in left)
     if isinstance(left, list):
