@@ -21,6 +21,7 @@ import psutil
 SAVE, KILL_WAIT = 90, 30  # seconds of the play
 DEFAULT_NOTICE = 60  # of --signal=B:TERM
 STAND_IN = Path(__file__).with_name("stand_in.py")
+TASKS = ("0", "1")
 NAMES = ("srun", "scancel", "scontrol", "squeue", "hostname", "sleep", "train")
 NOT_PLAYED = ("sbatch", "salloc", "sinfo", "sacct", "sattach", "sstat", "strigger")  # the real ones stay out of it
 QUIET, POLLING = 0.5, 2.0  # real seconds without movement; for a script that never stands still, once all are asked
@@ -44,20 +45,20 @@ def play(script: str, folder: Path, ends: list[str]) -> dict:
         (programs / name).write_text(f'#!/usr/bin/env bash\nexec {command} "$@"\n')  # sh may drop `export -f`
         (programs / name).chmod(0o755)
     (folder / "slurm_script").write_text(script)
-    found = {"attempts": [], "state": "COMPLETED", "exit_code": 0}
+    record = {"attempts": [], "state": "COMPLETED", "exit_code": 0}
     for number, end in enumerate(ends):
         attempt = Attempt(folder, options, number)
-        found["attempts"].append(attempt.run(end))
-        found |= {"state": attempt.state, "exit_code": attempt.code}
+        record["attempts"].append(attempt.run(end))
+        record |= {"state": attempt.state, "exit_code": attempt.code}
         if attempt.ended != "requeued":
             break
     output = folder / "output"
-    return found | {"printed": output.read_text(errors="replace") if output.exists() else ""}
+    return record | {"printed": output.read_text(errors="replace") if output.exists() else ""}
 
 
 def options_of(script: str) -> dict[str, str]:
     """The #SBATCH options before the first command, by their long names; of one given twice the last, as in Slurm."""
-    found = {}
+    options = {}
     for line in script.splitlines():
         if line.startswith("#SBATCH"):
             words = line.removeprefix("#SBATCH").partition(" #")[0].replace('"', "").replace("'", "").split()
@@ -65,10 +66,10 @@ def options_of(script: str) -> dict[str, str]:
                 name, given, value = words.pop(0).partition("=")
                 if not given and words and not words[0].startswith("-"):
                     value = words.pop(0)
-                found[{"--no-requeue": "--requeue"}.get(name, name)] = "no" if name == "--no-requeue" else value
+                options[{"--no-requeue": "--requeue"}.get(name, name)] = "no" if name == "--no-requeue" else value
         elif line.strip() and not line.startswith("#"):
             break
-    return found
+    return options
 
 
 def signal_of(options: dict[str, str]) -> tuple[bool, signal.Signals | None, int]:
@@ -76,7 +77,7 @@ def signal_of(options: dict[str, str]) -> tuple[bool, signal.Signals | None, int
     asked = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", options.get("--signal", ""))
     if not asked:
         return False, None, 0
-    named = {one.name: one for one in signal.Signals} | {str(int(one)): one for one in signal.Signals}
+    named = {each.name: each for each in signal.Signals} | {str(int(each)): each for each in signal.Signals}
     number = named.get(asked[2], named.get(f"SIG{asked[2].upper()}"))
     return "B" in (asked[1] or ""), number, int(asked[3] or DEFAULT_NOTICE)
 
@@ -106,15 +107,14 @@ class Attempt:
             self.play(end)
         finally:
             self.end_all()
-        tasks = {task: [one for one in self.events() if one.get("task") == task] for task in ("0", "1")}
         return {
             "ended": self.ended,
             "code": self.code,
             "notice": signal_of(self.options)[2] if signal_of(self.options)[1] else None,
-            "began": {task: [one["step"], one["folder"]] for task in tasks for one in self.of("begins", task)[:1]},
-            "asked": [task for task in tasks if self.of("asked", task)],
+            "began": {task: [e["step"], e["folder"]] for task in TASKS for e in self.of("begins", task)[:1]},
+            "asked": [task for task in TASKS if self.of("asked", task)],
             "in_time": self.in_time,
-            "saved": [task for task in tasks if self.of("saved", task)],
+            "saved": [task for task in TASKS if self.of("saved", task)],
             "srun_killed": bool(self.of("srun killed its tasks")),
             "scancel_killed": bool(self.of("scancel killed the tasks")),
             "left_early": self.left_early,
@@ -137,7 +137,7 @@ class Attempt:
             else:
                 self.to_tasks(number)
         self.settle()
-        self.in_time = [one["task"] for one in self.of("asked")]
+        self.in_time = [event["task"] for event in self.of("asked")]
         gone = self.gone()
         self.left_early = bool(gone and self.in_time)
         if not gone and len(self.in_time) == 2 and notice >= SAVE:
@@ -196,16 +196,16 @@ class Attempt:
                     busy |= process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
         except psutil.Error:
             busy = True  # one has ended meanwhile
-        before, self.used = self.used, used
-        return not busy and used == before
+        earlier, self.used = self.used, used
+        return not busy and used == earlier
 
     def events(self):
         file = self.folder / "events.jsonl"
         every = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-        return [one for one in every if one["attempt"] == self.number]
+        return [event for event in every if event["attempt"] == self.number]
 
-    def of(self, event, task=None):
-        return [one for one in self.events() if one["event"] == event and task in (None, one.get("task"))]
+    def of(self, name, task=None):
+        return [event for event in self.events() if event["event"] == name and task in (None, event.get("task"))]
 
     def task_pids(self):
         texts = [file.read_text() for file in (self.folder / f"steps-{self.number}").glob("*/*")]

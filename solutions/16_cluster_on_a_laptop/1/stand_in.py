@@ -94,18 +94,18 @@ def srun(arguments):
 def scancel(arguments):
     """Without a signal: the end of the job, or SIGKILL for a step. With one: to its tasks, not to the batch shell."""
     text = " ".join(arguments)
-    found = re.search(r"(?:--signal[= ]|-s ?)(?:SIG)?(\w+)", text)
-    whom = [word for word in arguments if re.fullmatch(r"\d+(\.\w+)?", word) and word != (found and found[1])]
+    option = re.search(r"(?:--signal[= ]|-s ?)(?:SIG)?(\w+)", text)
+    whom = [word for word in arguments if re.fullmatch(r"\d+(\.\w+)?", word) and word != (option and option[1])]
     if not whom or whom[0].partition(".")[0] != os.environ["SLURM_JOB_ID"]:
         print(f"scancel: error: Invalid job id {text}", file=sys.stderr)
         return 1
     step = whom[0].partition(".")[2]
-    name = found[1] if found else ""
+    name = option[1] if option else ""
     number = signal.Signals(int(name)) if name.isdigit() else getattr(signal, f"SIG{name}", None) if name else None
-    if not found and not step:
+    if not option and not step:
         note("cancelled")
         return 0
-    if not found:
+    if not option:
         number = signal.SIGKILL
         note("scancel killed the tasks")
     if number is None:
@@ -164,7 +164,7 @@ def other(arguments):
 def train(arguments):
     """`train --run-dir FOLDER [--resume]`: at SIGTERM it saves, for 90 seconds of the play, and ends with 75."""
     options = dict(zip(arguments[::2], arguments[1::2], strict=False))
-    folder = options.get("--run-dir") or next((one[10:] for one in arguments if one.startswith("--run-dir=")), "")
+    folder = options.get("--run-dir") or next((word[10:] for word in arguments if word.startswith("--run-dir=")), "")
     if not folder:
         print("train: --run-dir is missing", file=sys.stderr)
         return 2
@@ -208,7 +208,7 @@ def send(pid, number):
     return True
 
 
-PROGRAMS = {one.__name__: one for one in (srun, scancel, scontrol, squeue, hostname, sleep, train)}
+PROGRAMS = {program.__name__: program for program in (srun, scancel, scontrol, squeue, hostname, sleep, train)}
 
 if __name__ == "__main__":
     sys.exit(PROGRAMS.get(sys.argv[1], other)(sys.argv[2:]))
