@@ -3,8 +3,7 @@
 from itertools import product
 from math import prod
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
+from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect
 
 FUNCTION = "groups"
 ALL = [("tp",), ("dp",), ("dp", "tp")]
@@ -33,107 +32,98 @@ def job(world):
 JOBS = [job(world) for world in RUNS]
 
 
-def other_products_are_refused(records):
-    """Where the sizes make another number of ranks, every rank raises ValueError that names both numbers."""
-    for case, rank, sizes, _, result in results(records):
-        places, said = prod(sizes.values()), result.get("refused")
-        if places == case.world:
-            if said is not None:
-                look = "when to refuse: here the product of the sizes is the number of ranks"
-                raise Wrong(f"{case.where}rank {rank} raised ValueError: {said[:80]}", look)
-        elif said is None:
-            look = "compare the product of the sizes with dist.get_world_size() first, on every rank"
-            raised = f"{result['raised']} and no ValueError" if "raised" in result else "no ValueError"
-            raise Wrong(f"{case.where}rank {rank} raised {raised}", look)
-        elif str(places) not in said or str(case.world) not in said:
-            raise Wrong(
-                f"{case.where}rank {rank} raised ValueError: {said[:80]!r}, without {places} or without {case.world}",
-                "a message with the places of the mesh and the number of ranks",
-            )
-    return "a mesh of another size is refused, with both numbers"
+@check("a mesh of another size is refused, with both numbers")
+def other_products_are_refused(case, rank, result):
+    size, refused = prod(case.args[rank][0].values()), result.get("refused")
+    if size == case.world:
+        expect(
+            refused is None,
+            f"rank {rank} raised ValueError: {str(refused)[:80]}",
+            "when to refuse: here the product of the sizes is the number of ranks",
+        )
+        return
+    raised = f"{result['raised']} and no ValueError" if "raised" in result else "no ValueError"
+    expect(
+        refused is not None,
+        f"rank {rank} raised {raised}",
+        "compare the product of the sizes with dist.get_world_size() first, on every rank",
+    )
+    expect(
+        str(size) in refused and str(case.world) in refused,
+        f"rank {rank} raised ValueError: {refused[:80]!r}, without {size} or without {case.world}",
+        "a message with the places of the mesh and the number of ranks",
+    )
 
 
-def a_group_per_entry(records):
-    """Every rank gets a list with one process group for each entry of `over`, also where it is alone."""
-    for case, rank, _, over, result in results(records):
-        if result.get("returned"):
-            look = "one entry per entry of `over`, in their order; a rank that is alone is in a group as well"
-            raise Wrong(f"{case.where}rank {rank} returned {result['returned']}, not {len(over)} process groups", look)
-    return "one group per entry, also for a rank that is alone"
+@check("one group per entry, also for a rank that is alone")
+def a_group_per_entry(case, rank, result):
+    expect(
+        not result.get("returned"),
+        f"rank {rank} returned {result.get('returned')}, not {len(case.args[rank][1])} process groups",
+        "one entry per entry of `over`, in their order; a rank that is alone is in a group as well",
+    )
 
 
+@check("the last axis counts fastest, on one axis and over several")
 def the_right_ranks(records):
-    """A rank's group has those that differ from it along the axes of the entry alone, and all of them answer there."""
-    for case, rank, sizes, over, result in results(records):
-        for axes, ranks, answered in zip(over, result.get("ranks", ()), result.get("answered", ()), strict=False):
-            right, name = line_of(sizes, axes, rank), f"the group of rank {rank} over {' and '.join(axes)}"
-            if ranks != right:
-                observed = f"{case.where}{name} has the ranks {ranks}, not {right}"
-                raise Wrong(observed, look(records))
-            if answered != right:
-                raise Wrong(
-                    f"{case.where}in {name} the ranks {answered} answered, not {right}",
-                    "every rank has to build the same groups in the same order, also those that it is not in",
-                )
-    return "the last axis counts fastest, on one axis and over several"
+    """Looks at all groups of all ranks, to say what they have in common."""
+    for case, rank, sizes, axes, ranks, answered in groups(records):
+        right, name = line_of(sizes, axes, rank), f"the group of rank {rank} over {' and '.join(axes)}"
+        expect(ranks == right, f"{case.where}{name} has the ranks {ranks}, not {right}", lambda: where_to_look(records))
+        expect(
+            answered == right,
+            f"{case.where}in {name} the ranks {answered} answered, not {right}",
+            "every rank has to build the same groups in the same order, also those that it is not in",
+        )
 
 
-def each_group_is_built_once(records):
-    """A rank is in no more new groups than `over` has entries; one for each axis may come on top."""
-    for case, rank, sizes, over, result in results(records):
-        if result.get("built", 0) > len(over) + len(sizes):
-            raise Wrong(
-                f"{case.where}rank {rank} is in {result['built']} new groups; {len(over)} were asked for",
-                "each group opens connections of its own: is it built once, or once for each of its ranks?",
-            )
-    return "each group is built once"
+@check("each group is built once")
+def each_group_is_built_once(case, rank, result):
+    sizes, over = case.args[rank]
+    built = result.get("built", 0)
+    expect(
+        built <= len(over) + len(sizes),  # one for each axis may come on top
+        f"rank {rank} is in {built} new groups; {len(over)} were asked for",
+        "each group opens connections of its own: is it built once, or once for each of its ranks?",
+    )
 
 
-def nothing_is_sent(records):
-    """The coordinates follow from the sizes: no rank asks another one."""
-    for case, rank, _, _, _ in results(records):
-        own = [one for one in case.operations[rank] if one.line is not None]
-        if own:
-            raise Wrong(
-                f"{case.where}rank {rank} started {len(own)} operations, {own[0].op} first",
-                "every rank can compute the place of every other one",
-            )
-    return "no rank has to ask another one"
-
-
-CHECKS = [other_products_are_refused, a_group_per_entry, the_right_ranks, each_group_is_built_once, nothing_is_sent]
+@check("no rank has to ask another one")
+def nothing_is_sent(case, rank, result):
+    if own := [operation for operation in case.operations[rank] if operation.line is not None]:
+        raise Wrong(
+            f"rank {rank} started {len(own)} operations, {own[0].op} first",
+            "every rank can compute the place of every other one",
+        )
 
 
 def line_of(sizes, axes, rank, last_first=False):
-    """The ranks at the place of `rank` on all axes but these. last_first: if the first axis counted fastest."""
-    places = list(product(*(range(size) for size in (reversed(sizes.values()) if last_first else sizes.values()))))
+    """The ranks with the coordinates of `rank` on all axes but these. last_first: if the first axis counted fastest."""
+    coordinates = list(product(*map(range, reversed(sizes.values()) if last_first else sizes.values())))
     names = list(reversed(sizes) if last_first else sizes)
     fixed = [number for number, name in enumerate(names) if name not in axes]
-    return [other for other, place in enumerate(places) if all(place[n] == places[rank][n] for n in fixed)]
+    return [other for other, own in enumerate(coordinates) if all(own[n] == coordinates[rank][n] for n in fixed)]
 
 
-def look(records):
+def where_to_look(records):
     """Where to look, by what all groups of all ranks have in common."""
-    found = [
-        (sizes, axes, rank, ranks)
-        for _, rank, sizes, over, result in results(records)
-        for axes, ranks in zip(over, result.get("ranks", ()), strict=False)
-    ]
-    if all(ranks == line_of(sizes, axes, rank, last_first=True) for sizes, axes, rank, ranks in found):
+    built = [(sizes, axes, rank, ranks) for _, rank, sizes, axes, ranks, _ in groups(records)]
+    if all(ranks == line_of(sizes, axes, rank, last_first=True) for sizes, axes, rank, ranks in built):
         return "which axis counts fastest: it is the last one"
-    if all(ranks == line_of(sizes, set(sizes) - set(axes), rank) for sizes, axes, rank, ranks in found):
+    if all(ranks == line_of(sizes, set(sizes) - set(axes), rank) for sizes, axes, rank, ranks in built):
         return "along which axes the ranks of a group differ, and on which they agree"
-    if all(any(ranks == line_of(sizes, [axis], rank) for axis in axes) for sizes, axes, rank, ranks in found):
+    if all(any(ranks == line_of(sizes, [axis], rank) for axis in axes) for sizes, axes, rank, ranks in built):
         return "an entry with two axes: its group has the ranks that differ on either of them or on both"
-    if all(len(ranks) == prod(sizes.values()) for sizes, _, _, ranks in found):
+    if all(len(ranks) == prod(sizes.values()) for sizes, _, _, ranks in built):
         return "which group is returned: the one that new_group has given for these ranks"
-    if all(ranks == line_of(sizes, axes, rank) for sizes, axes, rank, ranks in found if len(axes) == 1):
+    if all(ranks == line_of(sizes, axes, rank) for sizes, axes, rank, ranks in built if len(axes) == 1):
         return "an entry with two axes: another axis may lie between them, and its groups need not be in a row"
     return "how many ranks one step along an axis is: the product of the sizes of all axes after it"
 
 
-def results(records):
-    """Each case, rank, sizes of the mesh, what was asked for, and what the rank found."""
+def groups(records):
+    """Each group: the case, the rank, the sizes of the mesh, the axes, the ranks in it and those that answered."""
     for case in cases(records):
         for rank, (result, (sizes, over)) in enumerate(zip(case.results, case.args, strict=True)):
-            yield case, rank, sizes, over, result
+            for axes, ranks, answered in zip(over, result.get("ranks", ()), result.get("answered", ()), strict=False):
+                yield case, rank, sizes, axes, ranks, answered

@@ -8,13 +8,13 @@ import torch.distributed as dist
 
 def drive(groups, sizes, over):
     """By entry of `over`: the ranks of this rank's group as torch names them, and those that answered in it."""
-    before = memberships()
+    old = memberships()
     try:
-        found, result = groups(dict(sizes), [tuple(axes) for axes in over]), {}
-        if not isinstance(found, list | tuple):
-            result = {"returned": f"a {type(found).__name__}"}
-        elif len(found) != len(over) or not all(isinstance(group, dist.ProcessGroup) for group in found):
-            result = {"returned": f"[{', '.join(type(group).__name__ for group in found)}]"}
+        built, result = groups(dict(sizes), [tuple(axes) for axes in over]), {}
+        if not isinstance(built, list | tuple):
+            result = {"returned": f"a {type(built).__name__}"}
+        elif len(built) != len(over) or not all(isinstance(group, dist.ProcessGroup) for group in built):
+            result = {"returned": f"[{', '.join(type(group).__name__ for group in built)}]"}
     except ValueError as error:
         result = {"refused": str(error)}
     except Exception as error:
@@ -25,8 +25,8 @@ def drive(groups, sizes, over):
     dist.all_reduce(strange)
     if strange:  # on this rank or another one: then nobody communicates in these groups
         return result
-    ranks = [sorted(dist.get_process_group_ranks(group)) for group in found]
-    return {"ranks": ranks, "built": memberships() - before, "answered": [*map(answers, found, ranks)]}
+    ranks = [sorted(dist.get_process_group_ranks(group)) for group in built]
+    return {"ranks": ranks, "built": memberships() - old, "answered": [*map(answers, built, ranks)]}
 
 
 def memberships():
@@ -39,7 +39,7 @@ def answers(group, ranks):
     mask = torch.tensor(sum(2**rank for rank in ranks))
     masks = [torch.zeros_like(mask) for _ in range(dist.get_world_size())]
     dist.all_gather(masks, mask)
-    masks = [one.item() for one in masks]
+    masks = [own.item() for own in masks]
     if any(
         masks[other] != masks[rank]
         for rank in range(len(masks))
