@@ -5,17 +5,24 @@ from numbers import Real
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.messages import assert_little_is_sent
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import Mistake, number, recognised
+from ddp_course.grader.vocabulary import (
+    Call,
+    Job,
+    Mistake,
+    Wrong,
+    check,
+    expect,
+    expect_little_is_sent,
+    number,
+    recognised,
+)
 
 RELATIVE_ERROR = 1e-9  # float64 sums are far better than this, float32 ones far worse
 SMALL_MESSAGE = 1024  # bytes; enough for two numbers in any wrapping, not for the values
 
 
 def call(given, *values):
-    return Call([(list(map(float, mine)),) for mine in values], given)
+    return Call([(list(map(float, own)),) for own in values], given)
 
 
 def job(*calls):
@@ -39,73 +46,56 @@ JOBS = [
 ]
 
 
-def every_rank_returns_a_number(records):
-    """Every rank returns one number, also a rank without values."""
-    for case in cases(records):
-        for rank, result in enumerate(case.results):
-            if not isinstance(number(result), Real) or not math.isfinite(number(result)):
-                spread = isinstance(number(result), Real) and not all(mine for (mine,) in case.args)
-                raise Wrong(
-                    f"{case.where}rank {rank} returned {shown(result)}; it should be {expected(case)}",
-                    "what a rank adds that has no values" if spread else f"the line that returns, on rank {rank}",
-                )
-    return "every rank returns one number, also a rank that has no values"
+@check("every rank returns one number, also a rank that has no values")
+def every_rank_returns_a_number(case, rank, result):
+    spread = isinstance(number(result), Real) and not all(own for (own,) in case.args)
+    expect(
+        isinstance(number(result), Real) and math.isfinite(number(result)),
+        f"rank {rank} returned {shown(result)}; it should be {expected_mean(case)}",
+        "what a rank adds that has no values" if spread else f"the line that returns, on rank {rank}",
+    )
 
 
-def the_mean_is_exact(records):
-    """The result is the mean over all values of all ranks, to nine digits, on every rank."""
-    for case in cases(records):
-        right = [math.isclose(number(one), expected(case), rel_tol=RELATIVE_ERROR) for one in case.results]
-        if not all(right):
-            rank = right.index(False)
-            words, look = what_it_is(case, rank)
-            raise Wrong(
-                f"{case.where}rank {rank} returned {number(case.results[rank])!r}{words}; the mean over all values is "
-                f"{expected(case)!r}",
-                look,
-            )
-    return "it is the mean over all values, on 1, 2, 3 and 4 ranks, also where large values cancel"
+@check("it is the mean over all values, on 1, 2, 3 and 4 ranks, also where large values cancel")
+def the_mean_is_exact(case, rank, result):
+    mean, right = number(result), expected_mean(case)
+    if not math.isclose(mean, right, rel_tol=RELATIVE_ERROR):
+        words, look_at = likeness(case, rank)
+        raise Wrong(f"rank {rank} returned {mean!r}{words}; the mean over all values is {right!r}", look_at)
 
 
-def the_ranks_agree(records):
-    """The result is the same on every rank, to the last bit."""
-    for case in cases(records):
-        for rank, result in enumerate(case.results):
-            if number(result) != number(case.results[0]):
-                raise Wrong(
-                    f"{case.where}rank {rank} returned {number(result)!r}, rank 0 {number(case.results[0])!r}",
-                    "the order in which each rank adds: a sum of floats depends on it",
-                )
-    return "all ranks return the same bits"
+@check("all ranks return the same bits")
+def the_ranks_agree(case, rank, result):
+    expect(
+        number(result) == number(case.results[0]),
+        f"rank {rank} returned {number(result)!r}, rank 0 {number(case.results[0])!r}",
+        "the order in which each rank adds: a sum of floats depends on it",
+    )
 
 
-def little_travels(records):
-    """What a rank sends does not grow with the number of its values."""
-    most = assert_little_is_sent(
-        cases(records),
+@check(lambda sent: f"a rank hands over {max(sent)} bytes at most, with 3,000 values as with one")
+def little_travels(case):
+    return expect_little_is_sent(
+        case,
         SMALL_MESSAGE,
-        lambda case, rank: f"for its {len(case.args[rank][0]):,} values",
+        lambda rank: f"for its {len(case.args[rank][0]):,} values",
         "which two numbers about its values does a rank have to pass on?",
     )
-    return f"a rank hands over {most} bytes at most, with 3,000 values as with one"
-
-
-CHECKS = [every_rank_returns_a_number, the_mean_is_exact, the_ranks_agree, little_travels]
 
 
 def shown(result):
     return repr(number(result)) if not torch.is_tensor(number(result)) else f"a tensor of {result.numel()} numbers"
 
 
-def expected(case):
-    values = [value for (mine,) in case.args for value in mine]
+def expected_mean(case):
+    values = [value for (own,) in case.args for value in own]
     return math.fsum(values) / len(values)
 
 
-def what_it_is(case, rank):
+def likeness(case, rank):
     """The words behind a wrong result, and where to look."""
-    found, lists = number(case.results[rank]), [mine for (mine,) in case.args]
-    close = math.isclose(found, expected(case), rel_tol=1e-5)
+    mean, right = number(case.results[rank]), expected_mean(case)
+    close = math.isclose(mean, right, rel_tol=1e-5)
     otherwise = "what is added over the ranks, and what it is divided by"
     if close or "million" in case.given:
         otherwise = "the dtype of what is added: float32 cannot tell 16,777,216 from 16,777,217"
@@ -113,12 +103,12 @@ def what_it_is(case, rank):
         otherwise = "where digits are cut off: of each value, of what travels, and of the result"
     if close:
         return "", otherwise
-    own = {r: math.fsum(mine) / len(mine) for r, mine in enumerate(lists) if mine}
+    means = {r: math.fsum(own) / len(own) for r, (own,) in enumerate(case.args) if own}
     by_means = "a rank with one value counts as much there as a rank with four"
     on_one_rank = "which ranks have the result after the operation you chose? A reduce leaves it on one"
-    mistakes = [Mistake("the mean of the ranks' means", math.fsum(own.values()) / len(own), by_means)]
-    if rank in own:
-        mistakes.append(Mistake("the mean of its own values", own[rank], on_one_rank))
-    words, look = recognised(found, mistakes, otherwise, rel_tol=1e-5)
-    right = [r for r, one in enumerate(case.results) if math.isclose(number(one), expected(case), rel_tol=1e-9)]
-    return (words, look) if words or not right else (f", while rank {right[0]} is right", on_one_rank)
+    mistakes = [Mistake("the mean of the ranks' means", math.fsum(means.values()) / len(means), by_means)]
+    if rank in means:
+        mistakes.append(Mistake("the mean of its own values", means[rank], on_one_rank))
+    words, look_at = recognised(mean, mistakes, otherwise, rel_tol=1e-5)
+    exact = [r for r, result in enumerate(case.results) if math.isclose(number(result), right, rel_tol=RELATIVE_ERROR)]
+    return (words, look_at) if words or not exact else (f", while rank {exact[0]} is right", on_one_rank)
