@@ -11,28 +11,28 @@ ZERO = "all gradients are zero"
 
 def drive(clip, max_norm, given):
     rank, world = dist.get_rank(), dist.get_world_size()
-    parameters, before = [], []
+    parameters, names = [], []
     for name, gradient in gradients(given).items():
         own = gradient.chunk(world)[rank].clone() if name not in WHOLE else gradient.clone()
         parameter = torch.nn.Parameter(torch.zeros_like(own))
         parameter.cut, parameter.grad = name not in WHOLE, None if name == "frozen" else own
         parameters.append(parameter)
-        before.append(name)
+        names.append(name)
     norm = clip(parameters, max_norm)
-    named = zip(before, parameters, strict=True)
-    return {"norm": float(norm), "gradients": {name: one.grad for name, one in named if name != "frozen"}}
+    named = zip(names, parameters, strict=True)
+    return {"norm": float(norm), "gradients": {name: weight.grad for name, weight in named if name != "frozen"}}
 
 
 def gradients(given):
     """Of one process, by name."""
     seed = int(given.split()[-1]) + 3 if given.startswith("batch") else 3
-    generator, found = torch.Generator().manual_seed(seed), {}
+    generator, named = torch.Generator().manual_seed(seed), {}
     for number, (name, shape) in enumerate({**CUT, **WHOLE, **(MORE if given == MANY else {})}.items()):
-        found[name] = (1 + number) * torch.randn(shape, generator=generator, dtype=torch.float64)
+        named[name] = (1 + number) * torch.randn(shape, generator=generator, dtype=torch.float64)
     if given == ZERO:
-        found = {name: torch.zeros_like(gradient) for name, gradient in found.items()}
+        named = {name: torch.zeros_like(gradient) for name, gradient in named.items()}
     if given == "nothing is cut":
-        found = {name: gradient for name, gradient in found.items() if name in WHOLE}
+        named = {name: gradient for name, gradient in named.items() if name in WHOLE}
     if given == "everything is cut":
-        found = {name: gradient for name, gradient in found.items() if name in CUT}
-    return found
+        named = {name: gradient for name, gradient in named.items() if name in CUT}
+    return named
