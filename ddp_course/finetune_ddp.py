@@ -69,7 +69,7 @@ def train(config: FinetuneConfig) -> int:
         [encode(start, pair, max_tokens) for pair in read_pairs(folder / name, kind)] for name in (TRAIN, VALIDATION)
     )
     policy, dtype = start.model, parameter_dtype(config.precision)
-    names = config.lora_layers.split(",")
+    names = [name.strip() for name in config.lora_layers.split(",")]
     layers = linear_layers(policy, names) if config.lora_rank else []
     adapter_size = config.lora_rank * sum(layer.in_features + layer.out_features for layer in layers)
     size = sum(parameter.numel() for parameter in policy.parameters())
