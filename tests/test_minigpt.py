@@ -1,12 +1,15 @@
 """MiniGPT with fewer heads of keys and values than of queries: grouped-query attention."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
+from ddp_course.checkpoint import checkpoint
+from ddp_course.data import tokenizer
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, flops_per_token, generate, parameter_count
 from ddp_course.models.sampling import KeyValueCache, sample
+from ddp_course.post_training.pretrained import load_pretrained
 
 pytestmark = pytest.mark.smoke
 PLAIN = MiniGPTConfig(vocab_size=31, context=12, layers=2, heads=4, width=16)
@@ -70,6 +73,16 @@ def test_the_cache_holds_the_key_heads_alone():
     cache = KeyValueCache(model, capacity=5)
     cache.hidden(torch.tensor([prompt]), torch.arange(5)[None])
     assert cache._layers[0]._kept[0].shape == (1, 5, 2, SIZE)
+
+
+@pytest.mark.parametrize("kv_heads", [None, 2])
+def test_a_checkpoint_is_read_with_its_key_heads(tmp_path, kv_heads):
+    model = build(replace(PLAIN, kv_heads=kv_heads, vocab_size=256)).float()
+    config = asdict(model.config) | {"tokenizer_state": tokenizer.build("bytes", []).state()}
+    if kv_heads is None:
+        del config["kv_heads"]  # from before it was a setting
+    path = checkpoint.save(tmp_path, 1, {"step": 1, "config": config, "model": model.state_dict()})
+    assert torch.equal(load_pretrained(path).model(TOKENS), model(TOKENS))
 
 
 def test_heads_that_do_not_divide_are_refused():
