@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from training_runs import merged
+from training_runs import ROOT, merged
 
+from ddp_course.authoring.notebook_run import read_notebook
 from ddp_course.base.errors import InputError
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.plan.__main__ import main
@@ -87,6 +88,17 @@ def test_fully_sharded_holds_a_part_of_everything(ranks):
     """Notebook 17.4: (1 + 1 + 2) / n."""
     estimate = memory(SEVEN, Layout(shard=ranks, zero=3), 1, "fp32")
     assert estimate.weights + estimate.gradients + estimate.optimizer == pytest.approx(4 * 4 * SEVEN.parameters / ranks)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_each_stage_of_zero_holds_what_notebook_17_says(stage):
+    [cell] = [cell for cell in read_notebook(ROOT / "notebooks/17_fully_sharded.ipynb").cells if cell.id == "units"]
+    scope = {}
+    exec(cell.source, scope)
+    for ranks in (2, 64):
+        held = memory(SEVEN, Layout(shard=ranks, zero=stage), 1, "fp32")
+        of_parts = [part / 4 / SEVEN.parameters for part in (held.weights, held.gradients, held.optimizer)]
+        assert of_parts == pytest.approx(scope["units"](ranks)[f"ZeRO-{stage}"])
 
 
 def test_a_gated_block_keeps_what_autograd_keeps():
