@@ -4,10 +4,19 @@ import math
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.gradient_checks import assert_shaped_like
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import Detector, Mistake, called_once, number, recognised
+from ddp_course.grader.vocabulary import (
+    Call,
+    Detector,
+    Job,
+    Mistake,
+    Wrong,
+    called_once,
+    check,
+    expect,
+    expect_shapes,
+    number,
+    recognised,
+)
 
 from . import driver
 
@@ -80,44 +89,6 @@ DETECTED = [
 ]
 
 
-def the_loss_is_exact(records):
-    """loss_and_gradients returns the loss a token over all micro-batches and ranks, on every rank."""
-    for case in cases(records[len(DETECT) :]):
-        right, _ = expected(case)
-        for rank, (loss, _) in enumerate(case.results):
-            loss = number(loss)
-            if not isinstance(loss, int | float):
-                raise Wrong(
-                    f"{case.where}the loss on rank {rank} is {str(loss)[:60]!r}, not a number", "the value returned"
-                )
-            if not math.isclose(loss, right, rel_tol=CLOSE):
-                words, look = what_it_is(loss, right, case)
-                raise Wrong(
-                    f"{case.where}the loss on rank {rank} is {loss:.12g}; over all tokens it is {right:.12g}{words}",
-                    look,
-                )
-    return "your loss is the mean over all tokens to 1e-10, also with empty micro-batches and a rank without targets"
-
-
-def the_gradient_is_exact(records):
-    """The returned gradients are those of that loss, on every rank."""
-    for case in cases(records[len(DETECT) :]):
-        _, right = expected(case)
-        length = math.sqrt(sum(one.square().sum().item() for one in right))
-        for rank, (_, gradients) in enumerate(case.results):
-            assert_shaped_like(case, rank, gradients, right, "targets")
-            gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True)) / length
-            if not gap < CLOSE:
-                times = math.sqrt(sum(one.square().sum().item() for one in gradients)) / length
-                turned = not all(torch.allclose(a, times * b) for a, b in zip(gradients, right, strict=True))
-                raise Wrong(
-                    f"{case.where}the gradient on rank {rank} is off by {gap:.1e} of its length; it is {times:.4g} "
-                    f"times as long as that of the loss over all tokens",
-                    BY_MICRO_BATCH if turned else what_it_is(times, 1.0, case, BY_DDP)[1],
-                )
-    return "and so is its gradient, on 2 and 3 ranks"
-
-
 it_is_called_once = called_once(
     "it_is_called_once",
     DETECTOR,
@@ -127,21 +98,55 @@ it_is_called_once = called_once(
 )
 
 
-CHECKS = [*DETECTED, it_is_called_once, the_loss_is_exact, the_gradient_is_exact]
+@check(
+    "your loss is the mean over all tokens to 1e-10, also with empty micro-batches and a rank without targets", TRAIN
+)
+def the_loss_is_exact(case):
+    right, _ = one_process(case)
+    for rank, (loss, _) in enumerate(case.results):
+        loss = number(loss)
+        expect(
+            isinstance(loss, int | float),
+            f"the loss on rank {rank} is {str(loss)[:60]!r}, not a number",
+            "the value returned",
+        )
+        if not math.isclose(loss, right, rel_tol=CLOSE):
+            words, look_at = likeness(loss, right, case)
+            raise Wrong(f"the loss on rank {rank} is {loss:.12g}; over all tokens it is {right:.12g}{words}", look_at)
 
 
-def expected(case):
+@check("and so is its gradient, on 2 and 3 ranks", TRAIN)
+def the_gradient_is_exact(case):
+    _, right = one_process(case)
+    for rank, (_, gradients) in enumerate(case.results):
+        expect_shapes(rank, gradients, right, "targets")
+        gap = max((a - b).abs().max().item() for a, b in zip(gradients, right, strict=True)) / length(right)
+        if not gap < CLOSE:
+            times = length(gradients) / length(right)
+            turned = not all(torch.allclose(a, times * b) for a, b in zip(gradients, right, strict=True))
+            raise Wrong(
+                f"the gradient on rank {rank} is off by {gap:.1e} of its length; it is {times:.4g} times as long as "
+                "that of the loss over all tokens",
+                BY_MICRO_BATCH if turned else likeness(times, 1.0, case, BY_DDP)[1],
+            )
+
+
+def one_process(case):
     _, lengths = case.args[0]
     batches = [batch for rank in range(case.world) for batch in driver.data(rank, lengths[rank])]
-    return driver.alone(driver.Model(), batches)
+    return driver.one_process(driver.Model(), batches)
 
 
-def what_it_is(found, right, case, by_world="is a target counted twice there, or the number of ranks put in as well?"):
+def length(gradients):
+    return math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
+
+
+def likeness(value, right, case, by_world="is a target counted twice there, or the number of ranks put in as well?"):
     """The words behind a number that should be `right`, and where to look: by what the sum over all tokens must have
     been divided to give it. by_world: where to look if the number of ranks is in the divisor, or a multiple of it."""
-    if math.isnan(found):
+    if math.isnan(value):
         return "", "the mean over no targets at all is 0 / 0"
-    if math.isclose(found, right, rel_tol=1e-6):
+    if math.isclose(value, right, rel_tol=1e-6):
         return "", "the dtype in which the loss is added up"
     lines = [length for lengths in case.args[0][1] for lengths in lengths for length in lengths]
     targets, width = sum(lines), driver.data(0, [[1]])[0][1].shape[1]
@@ -155,4 +160,4 @@ def what_it_is(found, right, case, by_world="is a target counted twice there, or
         for number, look in divisors.items()
         if number != targets
     ]
-    return recognised(found, mistakes, BY_MICRO_BATCH, rel_tol=1e-9)
+    return recognised(value, mistakes, BY_MICRO_BATCH, rel_tol=1e-9)

@@ -28,7 +28,7 @@ def drive(function, what, *arguments):
 class Mean:
     """Loss and gradients with a weight for the summed loss of each micro-batch, added up over the ranks.
 
-    `weight(batch, mine, everyones)` gets the number of targets of this micro-batch, those of all micro-batches of
+    `weight(index, own, everyones)` gets the index of this micro-batch, the numbers of targets of all micro-batches of
     this rank, and those of every rank. loss, gradient, last_gradient: factors on what is returned, the third for the
     last parameter; elsewhere: a factor on the gradient of all ranks but rank 0.
     """
@@ -39,41 +39,41 @@ class Mean:
         self.loss_weight = loss_weight or weight
 
     def __call__(self, module, micro_batches):
-        mine = [int((targets != IGNORED).sum()) for _, targets in micro_batches]
+        own = [int((targets != IGNORED).sum()) for _, targets in micro_batches]
         everyones = [None] * dist.get_world_size()
-        dist.all_gather_object(everyones, mine)
+        dist.all_gather_object(everyones, own)
         total = torch.zeros((), dtype=torch.float64)
-        for place, batch in enumerate(micro_batches):
+        for index, batch in enumerate(micro_batches):
             summed = loss_sum(module, *batch)
-            (summed * self.weight(place, mine, everyones)).backward()
-            total += summed.detach() * self.loss_weight(place, mine, everyones)
+            (summed * self.weight(index, own, everyones)).backward()
+            total += summed.detach() * self.loss_weight(index, own, everyones)
         gradients = [parameter.grad for parameter in module.parameters()]
-        for one in [total, *gradients]:
-            dist.all_reduce(one)
+        for tensor in [total, *gradients]:
+            dist.all_reduce(tensor)
         gradients[-1] = gradients[-1] * self.last_gradient
         factor = self.gradient * (self.elsewhere if dist.get_rank() else 1.0)
-        return total.item() * self.loss, [one * factor for one in gradients]
+        return total.item() * self.loss, [gradient * factor for gradient in gradients]
 
 
 def loss_sum(module, inputs, targets):
     return F.cross_entropy(module(inputs).flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
-def exact(place, mine, everyones):
+def exact(index, own, everyones):
     return 1 / sum(map(sum, everyones))
 
 
-def mean_of_means(place, mine, everyones):
-    return 1 / (max(mine[place], 1) * len(mine) * len(everyones))
+def mean_of_means(index, own, everyones):
+    return 1 / (max(own[index], 1) * len(own) * len(everyones))
 
 
-def tokens_of_the_rank(place, mine, everyones):
-    return 1 / (max(sum(mine), 1) * len(everyones))
+def tokens_of_the_rank(index, own, everyones):
+    return 1 / (max(sum(own), 1) * len(everyones))
 
 
-def tokens_of_the_micro_step(place, mine, everyones):
+def tokens_of_the_micro_step(index, own, everyones):
     """Right over the ranks in each micro-step, and then the mean over the micro-steps. A rank may have fewer."""
-    in_this_step = sum(one[place] for one in everyones if place < len(one))
+    in_this_step = sum(counts[index] for counts in everyones if index < len(counts))
     return 1 / (max(in_this_step, 1) * max(map(len, everyones)))
 
 
@@ -81,7 +81,7 @@ def exact_in_other_order(module, micro_batches):
     """Everybody computes everything, in float64: no weights at all."""
     everyones = [None] * dist.get_world_size()
     dist.all_gather_object(everyones, micro_batches)
-    return alone(module, [batch for batches in reversed(everyones) for batch in batches])
+    return one_process(module, [batch for batches in reversed(everyones) for batch in batches])
 
 
 VERSIONS = {
@@ -133,7 +133,7 @@ def try_out(function, lengths):
     return [loss, list(gradients)]
 
 
-def alone(module, micro_batches):
+def one_process(module, micro_batches):
     """What it has to give, from the micro-batches of all ranks in one process."""
     count = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
     loss = sum(loss_sum(module, *batch) for batch in micro_batches) / count
