@@ -5,10 +5,7 @@ from numbers import Real
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.messages import assert_few_collectives
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import number
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect_few_collectives, number
 
 from . import given as given_script
 
@@ -18,20 +15,20 @@ SECONDS = 2.5
 # So many that a set of them, too, has another order if it was filled in another one.
 MANY = {f"metric {n}": float(n + 1) for n in range(63)}
 
-SUBSETS = [
-    ("the 300", [100.0, 200.0], 300.0, [0, 1]),
-    ("rank 1's own number", [50.0, 400.0], 400.0, [1]),
-    ("three of four", [1.0, 10.0, 100.0, 1000.0], 1101.0, [0, 2, 3]),
-    ("all of five", [1.0, 2.0, 4.0, 8.0, 16.0], 31.0, [0, 1, 2, 3, 4]),
-    ("no sum of these", [1.0, 10.0, 100.0], 11.003, None),
-    ("rounded on the way", [0.1, 0.2, 0.4], 0.30000001192092896, [0, 1]),
-    ("a negative number", [3.0, 10.0, -3.5], 6.5, [1, 2]),
-    ("one rank", [2.5], 2.5, [0]),
-    ("the mean of both, which is no sum", [50.0, 400.0], 225.0, None),
-    ("nobody's", [7.0, 8.0], 0.0, []),
-    ("large numbers, rounded on the way", [400000.7, 50.1, 7.0], 400050.8125, [0, 1]),
-]
-ASKED = Job(1, "who_is_in", tuple(Call([(values, found)], given) for given, values, found, _ in SUBSETS), SECONDS)
+SUBSETS = {  # the numbers of the ranks, the number that was reported, whose numbers are in it
+    "the 300": ([100.0, 200.0], 300.0, [0, 1]),
+    "rank 1's own number": ([50.0, 400.0], 400.0, [1]),
+    "three of four": ([1.0, 10.0, 100.0, 1000.0], 1101.0, [0, 2, 3]),
+    "all of five": ([1.0, 2.0, 4.0, 8.0, 16.0], 31.0, [0, 1, 2, 3, 4]),
+    "no sum of these": ([1.0, 10.0, 100.0], 11.003, None),
+    "rounded on the way": ([0.1, 0.2, 0.4], 0.30000001192092896, [0, 1]),
+    "a negative number": ([3.0, 10.0, -3.5], 6.5, [1, 2]),
+    "one rank": ([2.5], 2.5, [0]),
+    "the mean of both, which is no sum": ([50.0, 400.0], 225.0, None),
+    "nobody's": ([7.0, 8.0], 0.0, []),
+    "large numbers, rounded on the way": ([400000.7, 50.1, 7.0], 400050.8125, [0, 1]),
+}
+ASKED = Job(1, "who_is_in", tuple(Call([subset[:2]], given) for given, subset in SUBSETS.items()), SECONDS)
 
 
 def call(given, *ranks):
@@ -74,99 +71,66 @@ REPAIRED = [
 JOBS = [ASKED, *REPAIRED]
 
 
-def the_ranks_in_a_number_are_found(records):
-    """who_is_in names the ranks whose numbers add up to the one that was found."""
-    for case, (given, values, found, right) in zip(cases(records[:1]), SUBSETS, strict=True):
-        [result] = case.results
-        if result != right:
-            ordered = isinstance(result, list) and right and sorted(result, key=str) == right
-            raise Wrong(
-                f"{given}: who_is_in({values}, {found}) returned {result!r}, not {right!r}",
-                "the order of the ranks in the list"
-                if ordered
-                else "how exactly sums are compared: only the seventh digit may be another"
-                if right is None
-                else "every subset of the ranks is a candidate, also the empty one; floats rarely add up to the last "
-                "bit",
-            )
-    return f"who_is_in explains {len(SUBSETS)} numbers, the 300 among them"
+@check(f"who_is_in explains {len(SUBSETS)} numbers, the 300 among them", [ASKED], begin="{given}: ")
+def the_ranks_in_a_number_are_found(case):
+    [result], [(values, value)], right = case.results, case.args, SUBSETS[case.given][2]
+    look_at = "every subset of the ranks is a candidate, also the empty one; floats rarely add up to the last bit"
+    if right is None:
+        look_at = "how exactly sums are compared: only the seventh digit may be another"
+    elif isinstance(result, list) and right and sorted(result, key=str) == right:
+        look_at = "the order of the ranks in the list"
+    expect(result == right, f"who_is_in({values}, {value}) returned {result!r}, not {right!r}", look_at)
 
 
-def every_rank_has_the_metrics(records):
-    """evaluate returns, on every rank, a dict with the same names and one number for each."""
-    for case in cases(records[1:]):
-        for rank, result in enumerate(returned(case)):
-            names = set(case.args[rank][0])
-            if not isinstance(result, dict) or set(result) != names:
-                found = "a dict with " + ", ".join(map(str, result)) if isinstance(result, dict) else repr(result)
-                raise Wrong(
-                    f"{case.where}rank {rank} returned {found}; a dict with {' and '.join(sorted(names))} is expected",
-                    f"the line that returns, on rank {rank}",
-                )
-            for name, value in result.items():
-                if not isinstance(number(value), Real):
-                    raise Wrong(
-                        f"{case.where}on rank {rank}, {name} is {value!r}", "a mean is one number: .item() or .tolist()"
-                    )
-    return "every rank gets a dict with all metrics"
-
-
-def the_means_are_exact(records):
-    """Each number is the mean over the samples of all ranks, whatever the order of the dict."""
-    for case in cases(records[1:]):
-        for rank, result in enumerate(returned(case)):
-            for name in sorted(result):
-                right, value = expected(case, name), number(result[name])
-                same = math.isnan(value) if math.isnan(right) else math.isclose(value, right, rel_tol=RELATIVE_ERROR)
-                if not same:
-                    raise Wrong(
-                        f"{case.where}on rank {rank}, {name} is {value!r}{likeness(case, rank, name, value)}; over the "
-                        f"samples of all ranks it is {right!r}",
-                        advice(case, rank, name, value),
-                    )
-    return "each is the mean over the samples of all ranks, on 1, 2 and 3 ranks; a nan stays visible"
-
-
-def one_message_is_enough(records):
-    """The metrics travel together: at most two collectives, and few bytes."""
-    started = assert_few_collectives(
-        cases(records[1:]), MOST_OPERATIONS, SMALL_MESSAGE, "all numbers fit into one tensor"
+@check("every rank gets a dict with all metrics", REPAIRED)
+def every_rank_has_the_metrics(case, rank, result):
+    metrics, names = result["returned"], set(case.args[rank][0])
+    words = "a dict with " + ", ".join(map(str, metrics)) if isinstance(metrics, dict) else repr(metrics)
+    expect(
+        isinstance(metrics, dict) and set(metrics) == names,
+        f"rank {rank} returned {words}; a dict with {' and '.join(sorted(names))} is expected",
+        f"the line that returns, on rank {rank}",
     )
-    return f"{started} for all metrics together"
+    for name, value in metrics.items():
+        expect(
+            isinstance(number(value), Real),
+            f"on rank {rank}, {name} is {value!r}",
+            "a mean is one number: .item() or .tolist()",
+        )
 
 
-def what_it_is_handed_stays(records):
-    """evaluate leaves the dict that it is handed, and the tensors in it, as they were."""
-    for case in cases(records[1:]):
-        for rank, result in enumerate(case.results):
-            if list(result["after"].items()) != list(result["before"].items()):  # the order belongs to it
-                raise Wrong(
-                    f"{case.where}rank {rank} handed over {shown(result['before'])}, and holds "
-                    f"{shown(result['after'])} afterwards",
-                    "which of your lines writes into `sums`, or into a tensor that is in it?",
-                )
-    return "what it is handed stays as it is"
+@check("each is the mean over the samples of all ranks, on 1, 2 and 3 ranks; a nan stays visible", REPAIRED)
+def the_means_are_exact(case, rank, result):
+    for name in sorted(result["returned"]):
+        right, value = expected_mean(case, name), number(result["returned"][name])
+        same = math.isnan(value) if math.isnan(right) else math.isclose(value, right, rel_tol=RELATIVE_ERROR)
+        if not same:
+            raise Wrong(
+                f"on rank {rank}, {name} is {value!r}{likeness(case, rank, name, value)}; over the samples of all "
+                f"ranks it is {right!r}",
+                advice(case, rank, name, value),
+            )
 
 
-CHECKS = [
-    the_ranks_in_a_number_are_found,
-    every_rank_has_the_metrics,
-    the_means_are_exact,
-    what_it_is_handed_stays,
-    one_message_is_enough,
-]
+@check("what it is handed stays as it is", REPAIRED)
+def what_it_is_handed_stays(case, rank, result):
+    expect(
+        list(result["after"].items()) == list(result["handed over"].items()),  # the order belongs to it
+        f"rank {rank} handed over {shown(result['handed over'])}, and holds {shown(result['after'])} afterwards",
+        "which of your lines writes into `sums`, or into a tensor that is in it?",
+    )
 
 
-def returned(case):
-    """What the learner's evaluate returned, by rank."""
-    return [result["returned"] for result in case.results]
+@check(lambda started: f"{max(started)} collective{'s' * (max(started) > 1)} for all metrics together", REPAIRED)
+def one_message_is_enough(case):
+    return expect_few_collectives(case, MOST_OPERATIONS, SMALL_MESSAGE, "all numbers fit into one tensor")
 
 
 def shown(sums):
     return "{" + ", ".join(f"{name}: {value}" for name, value in sums.items()) + "}"
 
 
-def expected(case, name):
+def expected_mean(case, name):
     total = math.fsum(number(sums[name]) for sums, _ in case.args)
     return total / sum(count for _, count in case.args)
 
@@ -186,9 +150,10 @@ def likeness(case, rank, name, value):
         ("the mean of the ranks' means", of_means),
         ("the sum over all ranks by its own count", total / case.args[rank][1] if case.args[rank][1] else math.nan),
     ):
-        if math.isclose(value, like, rel_tol=1e-6) and not math.isclose(value, expected(case, name), rel_tol=1e-6):
+        if math.isclose(value, like, rel_tol=1e-6) and not math.isclose(value, expected_mean(case, name), rel_tol=1e-6):
             return f", {text}"
-    right = [r for r, one in enumerate(returned(case)) if math.isclose(number(one[name]), expected(case, name))]
+    values = [number(result["returned"][name]) for result in case.results]
+    right = [r for r, other in enumerate(values) if math.isclose(other, expected_mean(case, name))]
     return f", while rank {right[0]} is right" if right and rank not in right else ""
 
 

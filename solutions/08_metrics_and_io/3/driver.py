@@ -3,6 +3,10 @@
 
 def drive(evaluate, sums, count):
     """What evaluate returned, and the dict before and after, as text: nan is equal to nan there."""
-    before = {name: repr(value) for name, value in sums.items()}
+    handed_over = {name: repr(value) for name, value in sums.items()}
     result = evaluate(sums, count)
-    return {"returned": result, "before": before, "after": {name: repr(value) for name, value in sums.items()}}
+    return {
+        "returned": result,
+        "handed over": handed_over,
+        "after": {name: repr(value) for name, value in sums.items()},
+    }
