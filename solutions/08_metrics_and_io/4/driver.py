@@ -25,14 +25,15 @@ def drive(evaluate, lengths, batch_size, training):
     model.frozen.eval()
     model.block[1].eval()
     model.table.grad = torch.ones_like(model.table)  # somebody accumulates
-    before, samples = modes(model), texts(lengths)
-    result = evaluate(model, samples, batch_size)
-    seen = {"before": before, "after": modes(model), "gradients_after": torch.is_grad_enabled()}
-    seen["trains"] = model.table.requires_grad
-    seen["gradient_stays"] = model.table.grad is not None and bool((model.table.grad == 1).all())
-    seen["samples_stay"] = [one.tolist() for one in samples] == [one.tolist() for one in texts(lengths)]
+    old_modes, samples = modes(model), texts(lengths)
+    returned = evaluate(model, samples, batch_size)
+    report = {"returned": returned, "forwards": model.forwards, "old modes": old_modes, "new modes": modes(model)}
+    report["gradients_after"] = torch.is_grad_enabled()
+    report["trains"] = model.table.requires_grad
+    report["gradient_stays"] = model.table.grad is not None and bool((model.table.grad == 1).all())
+    report["samples_stay"] = [text.tolist() for text in samples] == [text.tolist() for text in texts(lengths)]
     torch.set_grad_enabled(True)  # for the next call
-    return {"result": result, "forwards": model.forwards, **seen}
+    return report
 
 
 class SharedNotes(list):
@@ -59,8 +60,8 @@ class Model(nn.Module):
     def forward(self, inputs, targets):
         rows = int((targets != IGNORED).any(dim=1).sum())
         self.forwards.append({"rows": rows, "gradients": torch.is_grad_enabled() and self.table.requires_grad})
-        seen = self.table[inputs].cumsum(dim=1) / torch.arange(1, inputs.shape[1] + 1)[:, None]
-        logits = self.block(self.frozen(self.dropout(seen)))
+        means = self.table[inputs].cumsum(dim=1) / torch.arange(1, inputs.shape[1] + 1)[:, None]
+        logits = self.block(self.frozen(self.dropout(means)))
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
