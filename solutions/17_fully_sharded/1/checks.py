@@ -4,9 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import number
+from ddp_course.grader.vocabulary import Call, Job, check, expect, number
 
 from .driver import OPTIMIZERS, SHAPES, gradients, start
 
@@ -23,85 +21,62 @@ RUNS = {
 
 
 def job(world):
-    calls = [Call([one] * world, given) for given, one in RUNS.items()]
+    calls = [Call([run] * world, given) for given, run in RUNS.items()]
     return Job(world, FUNCTION, tuple(calls), driver=True, loads=("torch._dynamo",))
 
 
 JOBS = [job(world) for world in (2, 4, 3, 1)]
 
 
-def each_rank_holds_its_share(records):
-    """The optimizer of a rank is given one part in `world` of all elements, at most one more for each parameter."""
-    for case in cases(records):
-        most = TOTAL // case.world + len(SHAPES)
+@check("each rank holds its share of the optimizer's state")
+def each_rank_holds_its_share(case, rank, result):
+    expect(
+        result["held"] <= TOTAL // case.world + len(SHAPES),  # at most one more for each parameter
+        f"the optimizer of rank {rank} got {result['held']} of {TOTAL} elements; its share is "
+        f"{math.ceil(TOTAL / case.world)}",
+        "what make_optimizer is given: this rank's part, and nothing else",
+    )
+
+
+@check("the norm is that of the whole gradient, on every rank")
+def the_norm_is_that_of_the_whole_gradient(case):
+    for step, (_, right) in enumerate(one_process(case)):
         for rank, result in enumerate(case.results):
-            if result["held"] > most:
-                raise Wrong(
-                    f"{case.where}the optimizer of rank {rank} got {result['held']} of {TOTAL} elements; "
-                    f"its share is {math.ceil(TOTAL / case.world)}",
-                    "what make_optimizer is given: this rank's part, and nothing else",
+            norm = number(result["steps"][step][1])
+            digits = 12 if math.isclose(norm, right, rel_tol=1e-5) else 6
+            expect(
+                math.isclose(norm, right, rel_tol=SAME),
+                f"step {step} returned the norm {norm:.{digits}g} on rank {rank}; one process has {right:.{digits}g}",
+                "the squares of the average in all parts, added over the ranks; then the root; before clipping",
+            )
+
+
+@check("after every step all weights are those of one process, on 1 to 4 ranks")
+def the_weights_are_those_of_one_process(case):
+    for step, (right, _) in enumerate(one_process(case)):
+        for rank, result in enumerate(case.results):
+            for index, (own, wanted) in enumerate(zip(result["steps"][step][0], right, strict=True)):
+                gap = (own - wanted).abs().max().item() if own.shape == wanted.shape else math.inf
+                expect(
+                    gap < CLOSE,
+                    f"after step {step} parameter {index} on rank {rank} is {gap:.1e} away from one process",
+                    "clipping scales by max_norm over the norm, never larger than 1; max_norm can be 0"
+                    if "clipped" in case.given
+                    else "the average over the ranks, this rank's part of it, and the parts put back in order",
                 )
-    return "each rank holds its share of the optimizer's state"
 
 
-def the_norm_is_that_of_the_whole_gradient(records):
-    """step returns, on every rank, the norm of the whole averaged gradient before it was clipped."""
-    for case in cases(records):
-        for step, (_, right) in enumerate(one_process(case)):
-            for rank, result in enumerate(case.results):
-                norm = number(result["steps"][step][1])
-                if not math.isclose(norm, right, rel_tol=SAME):
-                    digits = 12 if math.isclose(norm, right, rel_tol=1e-5) else 6
-                    raise Wrong(
-                        f"{case.where}step {step} returned the norm {norm:.{digits}g} on rank {rank}; one process has "
-                        f"{right:.{digits}g}",
-                        "the squares of the average in all parts, added over the ranks; then the root; before clipping",
-                    )
-    return "the norm is that of the whole gradient, on every rank"
-
-
-def the_weights_are_those_of_one_process(records):
-    """After every step every rank holds the weights of one process with the whole optimizer."""
-    for case in cases(records):
-        for step, (right, _) in enumerate(one_process(case)):
-            for rank, result in enumerate(case.results):
-                for place, (mine, one) in enumerate(zip(result["steps"][step][0], right, strict=True)):
-                    gap = (mine - one).abs().max().item() if mine.shape == one.shape else math.inf
-                    if not gap < CLOSE:
-                        look = "the average over the ranks, this rank's part of it, and the parts put back in order"
-                        if "clipped" in case.given:
-                            look = "clipping scales by max_norm over the norm, never larger than 1; max_norm can be 0"
-                        raise Wrong(
-                            f"{case.where}after step {step} parameter {place} on rank {rank} is {gap:.1e} away from "
-                            "one process",
-                            look,
-                        )
-    return "after every step all weights are those of one process, on 1 to 4 ranks"
-
-
-def little_is_sent(records):
-    """A step hands over the gradient once and gathers the shares once; whole gradients are not gathered."""
-    for case in cases(records):
-        share = 8 * (TOTAL // case.world + len(SHAPES))
-        steps = len(case.results[0]["steps"])
-        for rank, operations in enumerate(case.operations):
-            gathered = sum(one.bytes for one in operations if one.op == "all_gather")
-            sent = sum(one.bytes for one in operations)
-            if gathered > steps * (share + SPARE) or sent > steps * (8 * (2 * TOTAL + 2 * len(SHAPES)) + SPARE):
-                raise Wrong(
-                    f"{case.where}rank {rank} handed over {sent // steps} bytes per step, {gathered // steps} of them "
-                    f"to be gathered; the gradient has {8 * TOTAL}, a share {8 * math.ceil(TOTAL / case.world)}",
-                    "an average is a reduce-scatter or an all-reduce; only the shards of the weights are gathered",
-                )
-    return "a step reduces the gradient once and gathers the shares once"
-
-
-CHECKS = [
-    each_rank_holds_its_share,
-    the_norm_is_that_of_the_whole_gradient,
-    the_weights_are_those_of_one_process,
-    little_is_sent,
-]
+@check("a step reduces the gradient once and gathers the shares once")
+def little_is_sent(case, rank, result):
+    share, steps, operations = 8 * (TOTAL // case.world + len(SHAPES)), len(result["steps"]), case.operations[rank]
+    gathered = sum(operation.bytes for operation in operations if operation.op == "all_gather")
+    sent = sum(operation.bytes for operation in operations)
+    expect(
+        gathered <= steps * (share + SPARE) and sent <= steps * (8 * (2 * TOTAL + 2 * len(SHAPES)) + SPARE),
+        f"rank {rank} handed over {sent // steps} bytes per step, {gathered // steps} of them to be gathered; the "
+        f"gradient has {8 * TOTAL}, a share {8 * math.ceil(TOTAL / case.world)}",
+        "an average is a reduce-scatter or an all-reduce; only the shards of the weights are gathered",
+    )
 
 
 def one_process(case):
