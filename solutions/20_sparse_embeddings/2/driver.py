@@ -17,11 +17,11 @@ def by_batch(share):
     """`share(count, rank, world)` -> (start, end) within a batch of `count` examples, which may be short."""
 
     def shares(total, batch, rank, world):
-        found = []
+        steps = []
         for first in range(0, total, batch):
             start, end = share(min(batch, total - first), rank, world)
-            found.append((first + start, first + end))
-        return found
+            steps.append((first + start, first + end))
+        return steps
 
     return shares
 
@@ -43,7 +43,7 @@ def rest_on_the_last(count, rank, world):
 def one_run(total, batch, rank, world):
     """A run of the whole test set for each rank, cut into steps."""
     begin, end = even(total, rank, world)
-    local = -(-batch // world)
+    local = math.ceil(batch / world)
     steps = math.ceil(math.ceil(total / world) / local)
     return [(min(begin + i * local, end), min(begin + (i + 1) * local, end)) for i in range(steps)]
 
@@ -53,8 +53,8 @@ def fixed(round_up=False, low=True, stop_at_batch=True, full=False):
     until the share is full."""
 
     def shares(total, batch, rank, world):
-        local = -(-batch // world) if round_up else batch // world
-        found = []
+        local = math.ceil(batch / world) if round_up else batch // world
+        steps = []
         for first in range(0, total, batch):
             stop = min(first + batch, total) if stop_at_batch else total
             start = first + rank * local
@@ -62,8 +62,8 @@ def fixed(round_up=False, low=True, stop_at_batch=True, full=False):
                 start = min(start, stop)
             if full:
                 start = max(0, min(start, total - local))
-            found.append((start, min(start + local, stop)))
-        return found
+            steps.append((start, min(start + local, stop)))
+        return steps
 
     return shares
 
