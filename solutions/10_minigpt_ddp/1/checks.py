@@ -4,9 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import number
+from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, check, expect, number, recognised
 
 TRAIN, DETECTOR = "train", "first_difference"
 LIMITS = {"a limit of 40 seconds, and clocks with many digits": 40.0}
@@ -72,106 +70,81 @@ def detected(world):
 
 
 REPAIRED = [trained(2), trained(4), trained(1)]
-JOBS = [*REPAIRED, detected(3), detected(2)]
+DETECT = [detected(3), detected(2)]
+JOBS = REPAIRED + DETECT
 
 
-def the_ranks_stop_after_the_same_step(records):
-    """All ranks make the same number of steps: as many as rank 0's clock allows."""
-    for case in repaired(records):
-        right = own_rates(case, 0)
-        for rank, result in enumerate(case.results):
-            if not (isinstance(result, list) and len(result) == 2 and isinstance(result[0], list)):
-                raise Wrong(
-                    f"{case.where}{TRAIN} returned {result!r} on rank {rank}; it should return (rates, weights)",
-                    "the line that returns",
-                )
-            if len(result[0]) != len(right):
-                like = ", what its own clock allows" if rank and len(own_rates(case, rank)) == len(result[0]) else ""
-                raise Wrong(
-                    f"{case.where}rank {rank} made {len(result[0])} steps{like}; rank 0's clock allows {len(right)}",
-                    "who decides that the time is over, and how the others hear of it before their next step",
-                )
-    return "all ranks stop after the same step, when rank 0's clock says so, on 1, 2 and 4 ranks"
+@check("all ranks stop after the same step, when rank 0's clock says so, on 1, 2 and 4 ranks", REPAIRED)
+def the_ranks_stop_after_the_same_step(case, rank, result):
+    right = own_rates(case, 0)
+    expect(
+        isinstance(result, list) and len(result) == 2 and isinstance(result[0], list),
+        f"{TRAIN} returned {result!r} on rank {rank}; it should return (rates, weights)",
+        "the line that returns",
+    )
+    steps = len(result[0])
+    like = ", what its own clock allows" if rank and len(own_rates(case, rank)) == steps else ""
+    expect(
+        steps == len(right),
+        f"rank {rank} made {steps} steps{like}; rank 0's clock allows {len(right)}",
+        "who decides that the time is over, and how the others hear of it before their next step",
+    )
 
 
-def the_learning_rate_is_one(records):
-    """The learning rate of every step is that of rank 0's clock, with all its digits, on every rank."""
-    for case in repaired(records):
-        right, limit = own_rates(case, 0), limit_of(case.given)
-        for rank, (rates, _) in enumerate(case.results):
-            for step, (mine, wanted) in enumerate(zip(rates, right, strict=True)):
-                if not math.isclose(number(mine), wanted, rel_tol=1e-12, abs_tol=1e-15):
-                    start, pace = CLOCKS[case.given][rank]
-                    like = (
-                        OWN_CLOCK
-                        if math.isclose(number(mine), 0.1 * (1 - (start + step * pace) / limit), rel_tol=1e-6)
-                        else ""
-                    )
-                    like = SEVEN_DIGITS if math.isclose(number(mine), wanted, rel_tol=1e-6) else like
-                    raise Wrong(
-                        f"{case.where}in step {step} rank {rank} used the learning rate {number(mine)!r}{like}; by "
-                        f"rank 0's clock it is {wanted!r}",
-                        ADVICE[like],
-                    )
-    return "they use one learning rate, that of rank 0's clock, to the last digit"
+@check("they use one learning rate, that of rank 0's clock, to the last digit", REPAIRED)
+def the_learning_rate_is_one(case, rank, result):
+    (start, pace), limit = CLOCKS[case.given][rank], limit_of(case.given)
+    for step, (rate, wanted) in enumerate(zip(map(number, result[0]), own_rates(case, 0), strict=True)):
+        if not math.isclose(rate, wanted, rel_tol=1e-12, abs_tol=1e-15):
+            mistakes = [
+                Mistake("seven digits of it", wanted, "the dtype of what is sent, and what is lost on the way"),
+                Mistake(
+                    "that of its own clock",
+                    0.1 * (1 - (start + step * pace) / limit),
+                    "what else in the loop reads a clock",
+                ),
+            ]
+            words, look_at = recognised(rate, mistakes, "what the learning rate is made of, besides the seconds")
+            raise Wrong(
+                f"in step {step} rank {rank} used the learning rate {rate!r}{words}; by rank 0's clock it is "
+                f"{wanted!r}",
+                look_at,
+            )
 
 
-def the_replicas_are_one_process(records):
-    """The weights are equal on all ranks, and those of one process that has all samples."""
-    for case in repaired(records):
-        right = weights_of(own_rates(case, 0), case.world)
-        for rank, (_, weights) in enumerate(case.results):
-            if not torch.is_tensor(weights) or weights.shape != right.shape:
-                raise Wrong(f"{case.where}rank {rank} returned {weights!r} for weights", "the line that returns")
-            if not torch.equal(weights, case.results[0][1]):
-                raise Wrong(
-                    f"{case.where}rank {rank} ended with weights {weights.tolist()}, rank 0 with "
-                    f"{case.results[0][1].tolist()}",
-                    "what differs in the step of these two ranks",
-                )
-            if not torch.allclose(weights, right, rtol=0, atol=1e-12):
-                raise Wrong(
-                    f"{case.where}all ranks ended with weights {weights.tolist()}; one process with all samples and "
-                    f"the same learning rates gets {right.tolist()}",
-                    "the mean of the gradients: what is summed, and what it is divided by",
-                )
-    return "the replicas are equal, and equal to one process with all samples"
+@check("the replicas are equal, and equal to one process with all samples", REPAIRED)
+def the_replicas_are_one_process(case, rank, result):
+    weights, first, right = result[1], case.results[0][1], weights_of(own_rates(case, 0), case.world)
+    expect(
+        torch.is_tensor(weights) and weights.shape == right.shape,
+        f"rank {rank} returned {weights!r} for weights",
+        "the line that returns",
+    )
+    expect(
+        torch.equal(weights, first),
+        f"rank {rank} ended with weights {weights.tolist()}, rank 0 with {first.tolist()}",
+        "what differs in the step of these two ranks",
+    )
+    expect(
+        torch.allclose(weights, right, rtol=0, atol=1e-12),
+        f"all ranks ended with weights {weights.tolist()}; one process with all samples and the same learning rates "
+        f"gets {right.tolist()}",
+        "the mean of the gradients: what is summed, and what it is divided by",
+    )
 
 
-def the_detector_names_the_step(records):
-    """first_difference returns, on every rank, the first step at which the ranks part, or None."""
-    for case in cases(records[len(REPAIRED) :]):
-        right = first_difference(MADE_UP[case.given][: case.world])
-        for rank, result in enumerate(case.results):
-            if number(result) != right or isinstance(result, bool):
-                others = [r for r, one in enumerate(case.results) if number(one) == right]
-                beside = f", while rank {others[0]} is right" if others else ""
-                shown = "; ".join(f"rank {r}: {rates}" for r, rates in enumerate(MADE_UP[case.given][: case.world]))
-                raise Wrong(
-                    f"{case.where}{DETECTOR} returned {result!r} on rank {rank}{beside}; it should be {right!r} "
-                    f"({shown})",
-                    look_at(result, right, others),
-                )
-    return f"{DETECTOR} finds where ranks part, in {len(MADE_UP)} cases on 2 and 3 ranks"
-
-
-OWN_CLOCK, SEVEN_DIGITS = ", that of its own clock", ", seven digits of it"
-ADVICE = {
-    OWN_CLOCK: "what else in the loop reads a clock",
-    SEVEN_DIGITS: "the dtype of what is sent, and what is lost on the way",
-    "": "what the learning rate is made of, besides the seconds",
-}
-
-CHECKS = [
-    the_ranks_stop_after_the_same_step,
-    the_learning_rate_is_one,
-    the_replicas_are_one_process,
-    the_detector_names_the_step,
-]
-
-
-def repaired(records):
-    return cases(records[: len(REPAIRED)])
+@check(f"{DETECTOR} finds where ranks part, in {len(MADE_UP)} cases on 2 and 3 ranks", DETECT)
+def the_detector_names_the_step(case, rank, result):
+    by_rank = MADE_UP[case.given][: case.world]
+    right = first_difference(by_rank)
+    if number(result) != right or isinstance(result, bool):
+        others = [r for r, other in enumerate(case.results) if number(other) == right]
+        like = f", while rank {others[0]} is right" if others else ""
+        shown = "; ".join(f"rank {r}: {rates}" for r, rates in enumerate(by_rank))
+        raise Wrong(
+            f"{DETECTOR} returned {result!r} on rank {rank}{like}; it should be {right!r} ({shown})",
+            look_at(result, right, others),
+        )
 
 
 def own_rates(case, rank):
@@ -182,7 +155,7 @@ def own_rates(case, rank):
 def first_difference(rates):
     """What the learner's function of this name has to return, from the lists of all ranks."""
     for step in range(max(map(len, rates))):
-        if len({mine[step] if step < len(mine) else None for mine in rates}) > 1:
+        if len({own[step] if step < len(own) else None for own in rates}) > 1:
             return step
     return None
 
