@@ -4,11 +4,7 @@ import math
 from collections import Counter
 from numbers import Real
 
-import torch
-
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import number
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, number, numbers
 
 from . import driver
 from . import given as given_script
@@ -25,7 +21,7 @@ def call(world, samples, batch_size, values=SOME):
 
 
 def job(world, *sizes):
-    return Job(world, "evaluate", tuple(call(world, *one) for one in sizes), SECONDS, driver=True)
+    return Job(world, "evaluate", tuple(call(world, *size) for size in sizes), SECONDS, driver=True)
 
 
 NINE = Call([("own", 9, 4, given_script.LOSSES.tolist())] * 2, "the nine samples of the script")
@@ -48,93 +44,75 @@ DETECT = Job(
 JOBS = [DETECT, *REPAIRED]
 
 
-def the_weights_are_found(records):
-    """weights returns the weight of each sample in what evaluate returns, of the broken one and of four others."""
-    for case in cases(records[:1]):
-        what, samples, batch_size = case.args[0]
-        right = KNOWN_WEIGHTS[what](samples, batch_size, case.world)
-        for rank, result in enumerate(case.results):
-            values = [number(one) for one in result] if isinstance(result, (list, torch.Tensor)) else None
-            if values is None or len(values) != samples or not all(isinstance(one, Real) for one in values):
-                raise Wrong(f"{case.where}rank {rank} returned {result!r}", f"a list of {samples} numbers is expected")
-            for sample, (value, wanted) in enumerate(zip(values, right, strict=True)):
-                if not math.isclose(value, wanted, rel_tol=1e-6, abs_tol=1e-9):
-                    raise Wrong(
-                        f"{case.where}rank {rank} gives sample {sample} the weight {value:.6g}; it is {wanted:.6g}",
-                        "which losses make everything in the mean vanish but the one sample you ask for?",
-                    )
-    return f"weights sees through {len(driver.EVALUATIONS)} evaluations on 3 ranks"
+@check(f"weights sees through {len(driver.EVALUATIONS)} evaluations on 3 ranks", [DETECT])
+def the_weights_are_found(case, rank, result):
+    what, samples, batch_size = case.args[0]
+    weights, right = numbers(result), KNOWN_WEIGHTS[what](samples, batch_size, case.world)
+    expect(
+        weights is not None and len(weights) == samples,
+        f"rank {rank} returned {result!r}",
+        f"a list of {samples} numbers is expected",
+    )
+    for sample, (weight, wanted) in enumerate(zip(weights, right, strict=True)):
+        expect(
+            math.isclose(weight, wanted, rel_tol=1e-6, abs_tol=1e-9),
+            f"rank {rank} gives sample {sample} the weight {weight:.6g}; it is {wanted:.6g}",
+            "which losses make everything in the mean vanish but the one sample you ask for?",
+        )
 
 
-def every_rank_returns_a_number(records):
-    """The repaired evaluate returns one finite number on every rank, also where a rank has no sample."""
-    for case in cases(records[1:]):
-        for rank, result in enumerate(returned(case)):
-            if not isinstance(number(result), Real) or not math.isfinite(number(result)):
-                raise Wrong(
-                    f"{case.where}rank {rank} returned {number(result)!r}; it should be {expected(case):.6g}",
-                    "what a rank adds that has no samples, and the line that returns",
-                )
-    return "every rank returns a number, also one that has no samples"
+@check("every rank returns a number, also one that has no samples", REPAIRED)
+def every_rank_returns_a_number(case, rank, result):
+    mean = number(result["returned"])
+    expect(
+        isinstance(mean, Real) and math.isfinite(mean),
+        f"rank {rank} returned {mean!r}; it should be {expected_mean(case):.6g}",
+        "what a rank adds that has no samples, and the line that returns",
+    )
 
 
-def the_mean_is_exact(records):
-    """It is the mean over all samples, each counted once, on 1, 2 and 4 ranks and for any batch size."""
-    for case in cases(records[1:]):
-        for rank, result in enumerate(returned(case)):
-            if not math.isclose(number(result), expected(case), rel_tol=RELATIVE_ERROR):
-                raise Wrong(
-                    f"{case.where}rank {rank} returned {number(result):.9g}{likeness(case, number(result))}; the mean "
-                    f"over the samples is {expected(case):.9g}",
-                    "the dtype in which the losses are added up"
-                    if math.isclose(number(result), expected(case), rel_tol=1e-6)
-                    else "run your own weights on your own evaluate: which sample has not the weight 1/n?",
-                )
-    return "it is the mean over the samples on 1, 2 and 4 ranks, whatever the batch size"
+@check("it is the mean over the samples on 1, 2 and 4 ranks, whatever the batch size", REPAIRED)
+def the_mean_is_exact(case, rank, result):
+    mean, right = number(result["returned"]), expected_mean(case)
+    if not math.isclose(mean, right, rel_tol=RELATIVE_ERROR):
+        raise Wrong(
+            f"rank {rank} returned {mean:.9g}{likeness(case, mean)}; the mean over the samples is {right:.9g}",
+            "the dtype in which the losses are added up"
+            if math.isclose(mean, right, rel_tol=1e-6)
+            else "run your own weights on your own evaluate: which sample has not the weight 1/n?",
+        )
 
 
-def each_sample_is_evaluated_once(records):
-    """Each sample is evaluated by one rank, once, in batches of at most batch_size."""
-    for case in cases(records[1:]):
-        _, samples, batch_size, _ = case.args[0]
-        asked = [[batch for batch in result["asked"] if batch] for result in case.results]
-        for rank, mine in enumerate(asked):
-            if max(map(len, mine), default=0) > batch_size:
-                raise Wrong(
-                    f"{case.where}rank {rank} asked for {max(map(len, mine))} losses at once",
-                    "how a rank cuts its samples into batches",
-                )
-        times = Counter(sample for mine in asked for batch in mine for sample in batch)
-        for sample in range(samples):
-            if times[sample] != 1:
-                raise Wrong(
-                    f"{case.where}sample {sample} was evaluated {times[sample]} times in all",
-                    "which samples a rank takes: N ranks that each evaluate everything are no faster than one",
-                )
-    return "each sample is evaluated once, by one rank"
+@check("each sample is evaluated once, by one rank", REPAIRED)
+def each_sample_is_evaluated_once(case):
+    _, samples, batch_size, _ = case.args[0]
+    for rank, result in enumerate(case.results):
+        largest = max(map(len, result["asked"]), default=0)
+        expect(
+            largest <= batch_size,
+            f"rank {rank} asked for {largest} losses at once",
+            "how a rank cuts its samples into batches",
+        )
+    times = Counter(sample for result in case.results for batch in result["asked"] for sample in batch)
+    for sample in range(samples):
+        expect(
+            times[sample] == 1,
+            f"sample {sample} was evaluated {times[sample]} times in all",
+            "which samples a rank takes: N ranks that each evaluate everything are no faster than one",
+        )
 
 
-def no_message_in_the_loop(records):
-    """The number of collectives does not grow with the number of batches: ranks may have different ones."""
-    most = 0
-    for case in cases(records[1:]):
-        for rank, mine in enumerate(case.operations):
-            most = max(most, len(mine))
-            if len(mine) > 2:
-                raise Wrong(
-                    f"{case.where}rank {rank} started {len(mine)} collectives, the last in line {mine[-1].line}",
-                    "how many batches does each rank have here, and what if one rank has one batch more?",
-                )
-    return f"{most} collective{'s' * (most > 1)} in all, however many batches there are"
-
-
-CHECKS = [
-    the_weights_are_found,
-    every_rank_returns_a_number,
-    the_mean_is_exact,
-    each_sample_is_evaluated_once,
-    no_message_in_the_loop,
-]
+@check(
+    lambda counts: f"{max(counts)} collective{'s' * (max(counts) > 1)} in all, however many batches there are", REPAIRED
+)
+def no_message_in_the_loop(case, rank, result):
+    operations = case.operations[rank]
+    expect(
+        len(operations) <= 2,
+        lambda: f"rank {rank} started {len(operations)} collectives, the last in line {operations[-1].line}",
+        "how many batches does each rank have here, and what if one rank has one batch more?",
+    )
+    return len(operations)
 
 
 def shares(samples, world, pad):
@@ -156,14 +134,14 @@ def from_batches(batches, weight_of_batch):
 
 
 def batches_of(ranks, batch_size):
-    return [mine[first : first + batch_size] for mine in ranks for first in range(0, len(mine), batch_size)]
+    return [own[first : first + batch_size] for own in ranks for first in range(0, len(own), batch_size)]
 
 
-def weights_of(pad=False, keep=lambda mine, batch_size: mine, weight_of_batch=len, ranks=slice(None)):
+def weights_of(pad=False, keep=lambda own, batch_size: own, weight_of_batch=len, ranks=slice(None)):
     def known(samples, batch_size, world):
-        mine = [keep(one, batch_size) for one in shares(samples, world, pad)[ranks]]
-        found = from_batches(batches_of(mine, batch_size), weight_of_batch)
-        return [found.get(sample, 0.0) for sample in range(samples)]
+        kept = [keep(own, batch_size) for own in shares(samples, world, pad)[ranks]]
+        weights = from_batches(batches_of(kept, batch_size), weight_of_batch)
+        return [weights.get(sample, 0.0) for sample in range(samples)]
 
     return known
 
@@ -172,7 +150,7 @@ KNOWN_WEIGHTS = {
     "the broken evaluate": weights_of(pad=True, weight_of_batch=lambda batch: 1),
     "an exact one": weights_of(),
     "one that pads": weights_of(pad=True),
-    "one that drops the last batch": weights_of(keep=lambda mine, size: mine[: len(mine) // size * size]),
+    "one that drops the last batch": weights_of(keep=lambda own, size: own[: len(own) // size * size]),
     "one that asks rank 0 alone": weights_of(ranks=slice(1)),
 }
 LIKENESSES = {
@@ -184,12 +162,7 @@ LIKENESSES = {
 }
 
 
-def returned(case):
-    """What the learner's evaluate returned, by rank."""
-    return [result["returned"] for result in case.results]
-
-
-def expected(case):
+def expected_mean(case):
     values = case.args[0][3]
     return math.fsum(values) / len(values)
 

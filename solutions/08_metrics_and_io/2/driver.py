@@ -34,8 +34,8 @@ def padded(loss_of, samples, batch_size):
 
 def last_batch_dropped(loss_of, samples, batch_size):
     """Every rank leaves its short last batch out."""
-    mine = list(range(dist.get_rank(), samples, dist.get_world_size()))
-    return _sum_by_count(loss_of, mine[: len(mine) // batch_size * batch_size], batch_size)
+    own = list(range(dist.get_rank(), samples, dist.get_world_size()))
+    return _sum_by_count(loss_of, own[: len(own) // batch_size * batch_size], batch_size)
 
 
 def only_rank_0(loss_of, samples, batch_size):
@@ -45,10 +45,10 @@ def only_rank_0(loss_of, samples, batch_size):
     return mean.item()
 
 
-def _sum_by_count(loss_of, mine, batch_size):
+def _sum_by_count(loss_of, own, batch_size):
     total = torch.zeros(2, dtype=torch.float64)
-    for first in range(0, len(mine), batch_size):
-        losses = loss_of(list(mine[first : first + batch_size]))
+    for first in range(0, len(own), batch_size):
+        losses = loss_of(list(own[first : first + batch_size]))
         total += torch.stack([losses.sum(), torch.tensor(float(len(losses)))])
     dist.all_reduce(total)
     return (total[0] / total[1]).item()
