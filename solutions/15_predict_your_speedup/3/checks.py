@@ -4,9 +4,7 @@ import math
 import random
 import statistics
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import Mistake, numbers, recognised
+from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, check, expect, numbers, recognised
 from ddp_course.plan.link import SMALL
 
 FUNCTION, WITHIN = "fit", 0.10
@@ -30,15 +28,15 @@ def ring(size, ranks, latency, speed):
 def times(given, repeats=25):
     """{bytes: seconds}. With noise, the first of each size warms up, others were disturbed, some noted too short."""
     ranks, latency, speed, sizes, noise, *bad = CABLES[given]
-    luck, found = random.Random(f"15.3 {given}"), {}
+    luck, seconds = random.Random(f"15.3 {given}"), {}
     for size in sizes:
         right = ring(size, ranks, latency, speed)
-        found[size] = [right * (1 + luck.gauss(0, noise)) for _ in range(repeats)]
+        seconds[size] = [right * (1 + luck.gauss(0, noise)) for _ in range(repeats)]
         if noise:
-            found[size][0] *= 8
+            seconds[size][0] *= 8
             for number in luck.sample(range(1, repeats), *bad or [7]):
-                found[size][number] *= luck.choice([3.0, 10.0, 40.0, 0.4, 0.6])
-    return found
+                seconds[size][number] *= luck.choice([3.0, 10.0, 40.0, 0.4, 0.6])
+    return seconds
 
 
 def measurement(given):
@@ -50,69 +48,59 @@ def measurement(given):
 JOBS = [Job(1, FUNCTION, tuple(Call([measurement(given)], given) for given in CABLES), driver=True)]
 
 
-def fitted_by_hand(records):
-    """Nothing of ddp_course.plan is used."""
-    for case in cases(records):
-        if case.results[0]["ready_made"]:
-            raise Wrong(f"{FUNCTION} has loaded ddp_course.plan", "the imports: the fit is yours to write")
-    return "the fit is written by hand"
+@check("the fit is written by hand", begin="")
+def fitted_by_hand(case):
+    expect(
+        not case.results[0]["ready_made"],
+        f"{FUNCTION} has loaded ddp_course.plan",
+        "the imports: the fit is yours to write",
+    )
 
 
-def returns_two_numbers(records):
-    """fit returns the latency in seconds and the bandwidth in bytes per second, both above 0."""
-    for case in cases(records):
-        found = case.results[0]["fit"]
-        pair = numbers(list(found)) if isinstance(found, list | tuple) else None
-        if not pair or len(pair) != 2 or not all(0 < one < math.inf for one in pair):
-            look = "the return value: seconds per message, then bytes per second, both above 0"
-            raise Wrong(f"{case.given}: {FUNCTION} returned {found!r}", look)
-    return "each fit is a latency and a bandwidth"
+@check("each fit is a latency and a bandwidth", begin="{given}: ")
+def returns_two_numbers(case):
+    returned, fit = case.results[0]["fit"], fit_of(case)
+    expect(
+        fit and len(fit) == 2 and all(0 < value < math.inf for value in fit),
+        f"{FUNCTION} returned {returned!r}",
+        "the return value: seconds per message, then bytes per second, both above 0",
+    )
 
 
-def the_bandwidth_is_right(records):
-    """The bandwidth is within 10 % of the cable's."""
-    worst = 0.0
-    for case, (_, found), right in fits(records):
-        if abs(found / right[1] - 1) > WITHIN:
-            words, look = recognised(
-                found,
-                bandwidth_mistakes(*case.args[0], right[1]),
-                "the sizes from 256 KiB up, and their typical times",
-                rel_tol=0.02,
-            )
-            raise Wrong(
-                f"{case.given}: {FUNCTION} found {found / 1e6:.4g} MB/s, the cable has {right[1] / 1e6:.4g}{words}",
-                look,
-            )
-        worst = max(worst, abs(found / right[1] - 1))
-    return f"the bandwidth of {len(CABLES)} cables is found, with errors of at most {worst:.1%}"
+@check(
+    lambda errors: f"the bandwidth of {len(CABLES)} cables is found, with errors of at most {max(errors):.1%}",
+    begin="{given}: ",
+)
+def the_bandwidth_is_right(case):
+    (_, bandwidth), (_, _, right, *_) = fit_of(case), CABLES[case.given]
+    error = abs(bandwidth / right - 1)
+    if error > WITHIN:
+        otherwise = "the sizes from 256 KiB up, and their typical times"
+        words, look_at = recognised(bandwidth, bandwidth_mistakes(*case.args[0], right), otherwise, rel_tol=0.02)
+        raise Wrong(f"{FUNCTION} found {bandwidth / 1e6:.4g} MB/s, the cable has {right / 1e6:.4g}{words}", look_at)
+    return error
 
 
-def the_latency_is_right(records):
-    """The latency is within 10 % of the cable's."""
-    worst = 0.0
-    for case, (found, _), right in fits(records):
-        if abs(found / right[0] - 1) > WITHIN:
-            words, look = recognised(
-                found, latency_mistakes(*case.args[0]), "the smallest size, and its typical time", rel_tol=0.02
-            )
-            raise Wrong(
-                f"{case.given}: {FUNCTION} found {1e6 * found:.4g} µs per message, the cable has "
-                f"{1e6 * right[0]:.4g}{words}",
-                look,
-            )
-        worst = max(worst, abs(found / right[0] - 1))
-    return f"the latency of {len(CABLES)} cables is found, with errors of at most {worst:.1%}"
+@check(
+    lambda errors: f"the latency of {len(CABLES)} cables is found, with errors of at most {max(errors):.1%}",
+    begin="{given}: ",
+)
+def the_latency_is_right(case):
+    (latency, _), (_, right, *_) = fit_of(case), CABLES[case.given]
+    error = abs(latency / right - 1)
+    if error > WITHIN:
+        otherwise = "the smallest size, and its typical time"
+        words, look_at = recognised(latency, latency_mistakes(*case.args[0]), otherwise, rel_tol=0.02)
+        raise Wrong(
+            f"{FUNCTION} found {1e6 * latency:.4g} µs per message, the cable has {1e6 * right:.4g}{words}", look_at
+        )
+    return error
 
 
-CHECKS = [fitted_by_hand, returns_two_numbers, the_bandwidth_is_right, the_latency_is_right]
-
-
-def fits(records):
-    """Each case, what was found, what is right: latency and bandwidth."""
-    for case in cases(records):
-        _, latency, speed, *_ = CABLES[case.given]
-        yield case, numbers(list(case.results[0]["fit"])), (latency, speed)
+def fit_of(case):
+    """The numbers that were returned; None if something else was."""
+    returned = case.results[0]["fit"]
+    return numbers(list(returned)) if isinstance(returned, list | tuple) else None
 
 
 def bandwidth_mistakes(seconds, ranks, speed):
