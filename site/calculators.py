@@ -1,4 +1,4 @@
-"""plan, predict and ddp_doctor explain as pages that compute: the package's own Python runs in the reader's browser.
+"""Pages that compute: the package's own Python runs in the reader's browser.
 
 The build brings Pyodide, pinned, into _static/, and beside it a zip of the modules; the forms are made of the commands'
 own flags. A page fetches nothing from elsewhere.
@@ -8,6 +8,7 @@ import argparse
 import html
 from pathlib import Path
 
+from in_browser import pipeline_parser
 from packing import add_pyodide, pack_modules
 from sphinx.application import Sphinx
 
@@ -30,21 +31,31 @@ SLIDERS = {  # flag: its values on the slider, and the first one shown
         "--gpu": (" ".join(GPUS), "h100"),
         "--micro-batch": ("1 2 4 8 16 32 64", "8"),
     },
+    "zero": {"--params": ("125M 350M 760M 1.3B 3B 7e9 13B 30B 70B 180B 405B 1T", "7e9"), "--gpus": (GPU_COUNTS, "8")},
+    "pipeline": {
+        "--stages": ("1 2 3 4 5 6 7 8", "4"),
+        "--micro-batches": ("1 2 3 4 6 8 12 16 24 32", "4"),
+        "--schedule": ("gpipe 1f1b", "1f1b"),
+    },
 }
-PARSERS = {"plan": plan_parser, "predict": predict_parser}
+PARSERS = {"plan": plan_parser, "predict": predict_parser, "zero": plan_parser, "pipeline": pipeline_parser}
+COMMANDS = {name: f"python -m ddp_course.{name}" for name in ("plan", "predict")}
+COMMANDS["explain"] = "python -m ddp_doctor explain"
 PAGE = """\
 ```{{raw}} html
-<noscript><p>This page computes with JavaScript. Without it: <code>{command}</code></p></noscript>
+<noscript><p>This page computes with JavaScript.</p></noscript>
 <form class="calculator" data-command="{name}" autocomplete="off">
 {fields}
 </form>
-<p>The same in a terminal:</p>
-<pre class="calculator-command">{command}</pre>
+{terminal}
 <div class="calculator-pictures"></div>
 <pre class="calculator-report" aria-live="polite" aria-busy="false"></pre>
 <script defer src="../_static/calculator.js"></script>
 ```
 """
+TERMINAL = """\
+<p>The same in a terminal:</p>
+<pre class="calculator-command">{}</pre>"""
 LOG_FIELDS = """\
 <label><span>The log, of one rank or of all</span><textarea name="log" rows="12" spellcheck="false"
 placeholder="[rank1]: Traceback (most recent call last): ..."></textarea></label>
@@ -53,24 +64,25 @@ placeholder="[rank1]: Traceback (most recent call last): ..."></textarea></label
 
 def calculator(name: str) -> str:
     """The page's form, in Markdown."""
-    if name == "explain":
-        return PAGE.format(name=name, command="python -m ddp_doctor explain train.log", fields=LOG_FIELDS)
-    parser, sliders = PARSERS[name](), SLIDERS[name]
-    actions = {
-        action.option_strings[0]: action for action in parser._actions if action.dest not in ("help", "published")
-    }
-    first = [_field(actions.pop(flag), *slider) for flag, slider in sliders.items()]
-    others = [_field(action) for action in actions.values()]
-    fields = [*first, "<details><summary>More settings</summary>", *others, "</details>"]
-    chosen = " ".join(f"{flag} {value}" for flag, (_, value) in sliders.items())
-    return PAGE.format(name=name, command=f"python -m ddp_course.{name} {chosen}", fields="\n".join(fields))
+    sliders = SLIDERS.get(name, {})
+    fields, command = [LOG_FIELDS], f"{COMMANDS.get(name)} train.log"
+    if name in PARSERS:
+        actions = {action.option_strings[0]: action for action in PARSERS[name]()._actions}
+        fields = [_field(actions[flag], *slider) for flag, slider in sliders.items()]
+        command = " ".join([COMMANDS.get(name, ""), *(f"{flag} {value}" for flag, (_, value) in sliders.items())])
+    if name in ("plan", "predict"):
+        hidden = {"-h", "--published", *sliders}  # --published needs no other flag
+        others = [_field(action) for flag, action in actions.items() if flag not in hidden]
+        fields += ["<details><summary>More settings</summary>", *others, "</details>"]
+    terminal = TERMINAL.format(command) if name in COMMANDS else ""
+    return PAGE.format(name=name, fields="\n".join(fields), terminal=terminal)
 
 
 def _field(action: argparse.Action, values: str = "", value: str = "") -> str:
     flag, attributes = action.option_strings[0], f'name="{action.option_strings[0]}"'
     if action.nargs == 0:
         field = f'<input type="checkbox" {attributes}>'
-    elif action.choices:
+    elif action.choices and not values:
         options = "".join(f"<option>{choice}</option>" for choice in ("", *action.choices))
         field = f"<select {attributes}>{options}</select>"
     else:

@@ -13,7 +13,13 @@ PYODIDE = "314.0.7"
 INTEGRITY = "0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="  # its sha512
 NEEDED = "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json"
 MODULES = {
-    ROOT: ["ddp_course/__init__.py", "ddp_course/base/*.py", "ddp_course/plan/*.py"],
+    ROOT: [
+        "ddp_course/__init__.py",
+        "ddp_course/base/*.py",
+        "ddp_course/plan/*.py",
+        "ddp_course/lab/__init__.py",
+        "ddp_course/lab/pipeline_order.py",
+    ],  # fmt: skip
     ROOT / "doctor": ["ddp_doctor/__init__.py", "ddp_doctor/explain/*.py"],
     ROOT / "site": ["in_browser.py"],
 }

@@ -27,6 +27,14 @@ def modules(tmp_path_factory):
     return path
 
 
+def ask(modules, command, arguments):
+    """Without what is installed, as in a browser."""
+    request = json.dumps([command, arguments.split()])
+    run = subprocess.run([sys.executable, "-ISc", ASK, modules], input=request, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
 @pytest.mark.parametrize(
     ("command", "arguments", "pictures"),
     [
@@ -38,10 +46,25 @@ def modules(tmp_path_factory):
     ],
 )
 def test_the_text_is_that_of_the_command(modules, command, arguments, pictures):
-    run = [sys.executable, "-ISc", ASK, modules]  # without what is installed, as in a browser
-    asked = json.dumps([command, arguments.split()])
-    answer = json.loads(subprocess.run(run, input=asked, capture_output=True, text=True, check=True).stdout)
+    answer = ask(modules, command, arguments)
     terminal = [sys.executable, "-m", f"ddp_course.{command}", *arguments.split()]
     printed = subprocess.run(terminal, cwd=ROOT, capture_output=True, text=True)
     assert answer["text"] == printed.stdout + printed.stderr
     assert len(answer["pictures"]) == pictures
+
+
+def test_a_page_without_a_command_draws_what_the_package_computes(modules):
+    answer = ask(modules, "pipeline", "--stages 4 --micro-batches 8")
+    assert "bubble: 27.3%" in answer["text"] and answer["text"].strip().endswith("4, 3, 2, 1")
+    assert [len(lane["events"]) for lane in answer["pictures"][0]["lanes"]] == [16] * 4
+    rows = ask(modules, "zero", "--params 7e9 --gpus 8")["pictures"][0]["rows"]
+    sums = [sum(part["value"] for part in row["parts"]) for row in rows]
+    assert [row["name"] for row in rows] == ["DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"] and sums == sorted(sums, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"), [("pipeline", "--stages 4 --micro-batches 0"), ("pipeline", ""), ("zero", "--gpus 8")]
+)
+def test_such_a_page_says_in_one_sentence_what_is_wrong(modules, command, arguments):
+    answer = ask(modules, command, arguments)
+    assert answer["text"].startswith("error: ") and answer["text"].count("\n") == 1 and not answer["pictures"]

@@ -14,6 +14,7 @@ import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from browser import open_browser
@@ -125,13 +126,39 @@ def test_a_calculator_prints_what_the_command_prints(address, browser, settings)
     assert browser.errors == []
 
 
+@pytest.mark.parametrize("page", ["zero", "pipeline"])
+def test_a_page_redraws_when_a_slider_moves(address, browser, page):
+    browser.open(f"{address}/site/{page}.html")
+    first = answer_of_the_page(browser)
+    slide(browser, 1)
+    browser.wait(f"{REPORT}.textContent != {json.dumps(first)}")
+    assert browser.value("document.querySelectorAll('.calculator-pictures rect').length") and browser.errors == []
+
+
+def test_search_finds_ten_messages_of_the_symptoms(address, browser):
+    messages = re.findall(r"^### `(.+)`", (ROOT / "notebooks/symptoms.md").read_text(), re.MULTILINE)[::10][:10]
+    missing = []
+    for message in messages:
+        words = " ".join(re.findall(r"[A-Za-z_]{3,}", message))
+        browser.open(f"{address}/search.html?{urlencode({'q': words})}")
+        browser.wait("/finished|did not match/.test(document.querySelector('#search-results').textContent)")
+        leads = "[...document.querySelectorAll('#search-results a')].some(link => link.href.includes('symptoms'))"
+        missing += [] if browser.value(leads) else [message]
+    assert len(messages) == 10 and missing == []
+
+
+def slide(browser, steps):
+    browser.value(
+        f"(slider => {{ slider.value = Number(slider.value) + {steps};"
+        "slider.dispatchEvent(new Event('input', { bubbles: true })) })"
+        "(document.querySelectorAll('[data-flag]')[1])"
+    )
+
+
 def test_the_address_holds_what_a_slider_sets(address, browser):
     browser.open(f"{address}/site/plan.html")
     first = answer_of_the_page(browser)
-    browser.value(
-        "(slider => { slider.value -= 1; slider.dispatchEvent(new Event('input', { bubbles: true })) })"
-        "(document.querySelector('[data-flag=\"--gpus\"]'))"
-    )
+    slide(browser, -1)
     moved, url = answer_of_the_page(browser), browser.value("location.href")
     assert "gpus=32" in url and moved != first and moved == answer_of_the_command(browser)
     browser.open(url)

@@ -59,7 +59,8 @@
       if (field.type === "checkbox") field.checked = text !== "";
       else field.value = text;
     }
-    form.querySelector("details").open = flags.some((field) => field.closest("details") && value(field));
+    const details = form.querySelector("details");
+    if (details) details.open = flags.some((field) => field.closest("details") && value(field));
   }
 
   function writeAddress() {
@@ -73,7 +74,7 @@
       if (place >= 0) slider.value = place;
     }
     const words = given();
-    command.textContent = ["python -m ddp_course." + name, ...words.map(quoted)].join(" ");
+    if (command) command.textContent = ["python -m ddp_course." + name, ...words.map(quoted)].join(" ");
     ask([name, words]);
   }
 
@@ -95,15 +96,15 @@
     made.append(...children);
     return made;
   }
-  function draw({ title, rows, lanes, limit, end, label }) {
-    const parts = rows ? rows[0].parts.map((part) => part.name) : ["forward", "backward", "message", "optimizer"];
+  function draw({ title, rows, parts, lanes, limit, end, label }) {
+    parts ??= rows[0].parts.map((part) => part.name);
     const names = parts.filter((name) => !rows || rows.some((row) => row.parts.some((part) => part.name === name && part.value)));
     const colour = (part) => COLOURS[parts.indexOf(part)];
     const drawn = [];
     let height = 0;
     const bar = (text, start, size, y, part) =>
-      drawn.push(element("rect", { x: `${start}%`, y, width: `${size}%`, height: 18, fill: colour(part) }, element("title", {}, text)));
-    const words = (text, x, y, anchor) => drawn.push(element("text", { x, y, "text-anchor": anchor }, text));
+      drawn.push(element("rect", { x: `${start}%`, y, width: `${size}%`, height: 18, fill: colour(part), stroke: "#fff", "stroke-width": lanes ? 1 : 0 }, element("title", {}, text)));
+    const words = (text, x, y, anchor, style = "") => drawn.push(element("text", { x, y, "text-anchor": anchor, class: style }, text));
     if (rows) {
       const widest = 1.01 * Math.max(limit?.value ?? 0, ...rows.map((row) => row.parts.reduce((sum, part) => sum + part.value, 0)));
       for (const row of rows) {
@@ -123,8 +124,9 @@
       for (const lane of lanes) {
         words(lane.name, 0, height + 14, "start");
         for (const event of lane.events) {
-          const part = event.kind === "communication" ? "message" : event.name;
-          bar(event.name, (100 * event.start) / end, (100 * (event.end - event.start)) / end, height + 20, part);
+          const start = (100 * event.start) / end, size = (100 * (event.end - event.start)) / end;
+          bar(`${event.part} ${event.text ?? ""}`, start, size, height + 20, event.part);
+          if (event.text && size > 2.5) words(event.text, `${start + size / 2}%`, height + 33, "middle", "on-bar");
         }
         height += 46;
       }
