@@ -126,7 +126,7 @@
         for (const event of lane.events) {
           const start = (100 * event.start) / end, size = (100 * (event.end - event.start)) / end;
           bar(`${event.part} ${event.text ?? ""}`, start, size, height + 20, event.part);
-          if (event.text && size > 2.5) words(event.text, `${start + size / 2}%`, height + 33, "middle", "on-bar");
+          if (event.text && size > 2.5) words(event.text, `${start + size / 2}%`, height + 33, "middle", parts.indexOf(event.part) ? "on-light" : "on-dark");
         }
         height += 46;
       }
