@@ -5,11 +5,8 @@ import math
 import torch
 
 from ddp_course.base.quantity import with_prefix
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import Mistake, recognised
+from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, cases, check, expect, recognised
 
-POINT_TO_POINT = {"send", "recv"}
 LARGE = 60_000  # elements; divisible by 2, 3 and 4
 
 
@@ -45,80 +42,68 @@ JOBS = [
 ]
 
 
-def every_rank_holds_the_sum(records):
-    """The tensor itself holds the sum over all ranks afterwards, on every rank, in every element."""
-    for case in cases(records):
-        inputs = [tensor for (tensor,) in case.args]
-        total = torch.stack([tensor.double() for tensor in inputs]).sum(0)
-        for rank, (tensor,) in enumerate(case.after):
-            wrong = (tensor.double() != total).flatten().nonzero().flatten()
-            if not len(wrong):
-                continue
-            first, count = int(wrong[0]), total.numel()
-            got, right = (one.flatten()[first].item() for one in (tensor.double(), total))
-            returned = case.results[rank]
-            if torch.is_tensor(returned) and returned.shape == total.shape and torch.equal(returned.double(), total):
-                raise Wrong(
-                    f"{case.where}rank {rank} returned the sum, but the tensor it was given holds {got:.15g} "
-                    f"where the sum is {right:.15g}",
-                    "the sum has to be in the tensor itself: which of your lines write into it?",
-                )
-            words, look = recognised(tensor, mistakes(inputs, total), place_to_look(tensor, total, case.world))
-            raise Wrong(
-                f"{case.where}on rank {rank} {len(wrong):,} of {count:,} elements are wrong, the first at "
-                f"{first}: {got:.15g}, the sum is {right:.15g}{words}",
-                look,
-            )
-    return "every rank holds the sum in every element, on 1, 2, 3 and 4 ranks, for 1 to 60,000 elements of 3 dtypes"
+@check("every rank holds the sum in every element, on 1, 2, 3 and 4 ranks, for 1 to 60,000 elements of 3 dtypes")
+def every_rank_holds_the_sum(case, rank, returned):
+    inputs, [tensor] = [tensor for (tensor,) in case.args], case.after[rank]
+    total = torch.stack([tensor.double() for tensor in inputs]).sum(0)
+    wrong = (tensor.double() != total).flatten().nonzero().flatten()
+    if not len(wrong):
+        return
+    first = int(wrong[0])
+    value, right = (values.flatten()[first].item() for values in (tensor.double(), total))
+    if torch.is_tensor(returned) and returned.shape == total.shape and torch.equal(returned.double(), total):
+        raise Wrong(
+            f"rank {rank} returned the sum, but the tensor it was given holds {value:.15g} where the sum is "
+            f"{right:.15g}",
+            "the sum has to be in the tensor itself: which of your lines write into it?",
+        )
+    words, look_at = recognised(tensor, mistakes(inputs, total), otherwise(tensor, total, case.world))
+    raise Wrong(
+        f"on rank {rank} {len(wrong):,} of {total.numel():,} elements are wrong, the first at {first}: {value:.15g}, "
+        f"the sum is {right:.15g}{words}",
+        look_at,
+    )
 
 
-def only_send_and_recv(records):
-    """No collective is called."""
-    for case in cases(records):
-        for rank, mine in enumerate(case.operations):
-            for one in mine:
-                if one.op not in POINT_TO_POINT:
-                    line = f" (line {one.line})" if one.line else ""
-                    raise Wrong(f"{case.where}rank {rank} called {one.op}{line}", "what send and recv can do")
-    return "nothing but send and recv is used"
+@check("nothing but send and recv is used")
+def only_send_and_recv(case, rank, returned):
+    for operation in case.operations[rank]:
+        line = f" (line {operation.line})" if operation.line else ""
+        expect(
+            operation.op in ("send", "recv"), f"rank {rank} called {operation.op}{line}", "what send and recv can do"
+        )
 
 
-def only_neighbours(records):
-    """A rank talks to its two neighbours in the ring and to nobody else."""
-    for case in cases(records):
-        for rank, mine in enumerate(case.operations):
-            left, right = (rank - 1) % case.world, (rank + 1) % case.world
-            for one in mine:
-                if one.peer not in (left, right):
-                    way = "sent to" if one.op == "send" else "received from"
-                    raise Wrong(
-                        f"{case.where}rank {rank} {way} rank {one.peer}; its neighbours are {left} and {right}",
-                        "the ranks you name in send and recv: one link that all use is what a ring avoids",
-                    )
-    return "each rank talks to its neighbours only"
+@check("each rank talks to its neighbours only")
+def only_neighbours(case, rank, returned):
+    left, right = (rank - 1) % case.world, (rank + 1) % case.world
+    for operation in case.operations[rank]:
+        way = "sent to" if operation.op == "send" else "received from"
+        expect(
+            operation.peer in (left, right),
+            f"rank {rank} {way} rank {operation.peer}; its neighbours are {left} and {right}",
+            "the ranks you name in send and recv: one link that all use is what a ring avoids",
+        )
 
 
+@check(lambda sent: f"a rank sends 2(N-1)/N of the tensor: {', '.join(sent[0])}")
 def the_bytes_of_a_ring(records):
-    """A rank sends 2(N-1) chunks of ceil(size / N) elements at most."""
-    seen = []
+    large = []
     for case in sorted(cases(records), key=lambda case: -case.args[0][0].numel()):  # the largest tells most
         [tensor] = case.args[0]
-        size = tensor.numel() * tensor.itemsize
+        size = with_prefix(tensor.nbytes, "B")
         limit = 2 * (case.world - 1) * math.ceil(tensor.numel() / case.world) * tensor.itemsize
-        for rank, mine in enumerate(case.operations):
-            sent = sum(one.bytes for one in mine if one.op == "send")
-            if sent > limit:
-                raise Wrong(
-                    f"{case.where}rank {rank} sent {with_prefix(sent, 'B')}; a ring sends 2(N-1)/N of the "
-                    f"{with_prefix(size, 'B')} tensor = {with_prefix(limit, 'B')}",
-                    "how much of the tensor leaves a rank in one round?",
-                )
+        for rank, operations in enumerate(case.operations):
+            sent = sum(operation.bytes for operation in operations if operation.op == "send")
+            expect(
+                sent <= limit,
+                f"{case.where}rank {rank} sent {with_prefix(sent, 'B')}; a ring sends 2(N-1)/N of the {size} tensor = "
+                f"{with_prefix(limit, 'B')}",
+                "how much of the tensor leaves a rank in one round?",
+            )
         if tensor.numel() == LARGE:
-            seen.append(f"{with_prefix(sent, 'B')} of {with_prefix(size, 'B')} at N={case.world}")
-    return f"a rank sends 2(N-1)/N of the tensor: {', '.join(seen)}"
-
-
-CHECKS = [every_rank_holds_the_sum, only_send_and_recv, only_neighbours, the_bytes_of_a_ring]
+            large.append(f"{with_prefix(sent, 'B')} of {size} at N={case.world}")
+    return large
 
 
 def mistakes(inputs, total):
@@ -136,12 +121,12 @@ def mistakes(inputs, total):
         )
 
 
-def place_to_look(after, total, world):
-    """A guess at the mistake from the elements; all inputs are positive, so a part is less than the sum."""
-    after, total = after.double().flatten(), total.flatten()
-    wrong = (after != total).nonzero().flatten()
+def otherwise(tensor, total, world):
+    """Where to look, from the elements; all inputs are positive, so a part is less than the sum."""
+    tensor, total = tensor.double().flatten(), total.flatten()
+    wrong = (tensor != total).nonzero().flatten()
     if len(wrong) < world and int(wrong[0]) == len(total) - len(wrong):
         return f"{len(total)} elements do not divide by {world}: who sends the rest?"
-    if (after > total).any():
+    if (tensor > total).any():
         return "something is counted twice: a chunk that is complete is copied, not added"
     return "after the first half each rank has one complete chunk: how do the others get it?"
