@@ -7,9 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, LogsOf, cases, where
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import numbers
+from ddp_course.grader.vocabulary import Call, Job, LogsOf, Wrong, cases, check, expect, numbers, where
 
 from . import given as given_script
 
@@ -34,14 +32,14 @@ def variant_call(world, *variants):
 
 
 *BROKEN, FOURTH = [
-    Job(2, "train", variant_call(2, one), HANG_SECONDS, script=GIVEN, may_fail=True, loads=DDP)
-    for one in (*VARIANTS, NOT_SHOWN)
+    Job(2, "train", variant_call(2, variant), HANG_SECONDS, script=GIVEN, may_fail=True, loads=DDP)
+    for variant in (*VARIANTS, NOT_SHOWN)
 ]
 REPAIRED = [
     Job(2, "train", variant_call(2, *VARIANTS), seconds=3.0, loads=DDP),
     Job(3, "train", variant_call(3, VARIANTS[0]), seconds=3.0, loads=DDP),
 ]
-ASKED = [Call([one], f"epochs={one[0]}, buffers={one[1]}") for one in (*VARIANTS, NOT_SHOWN)]
+ASKED = [Call([(epochs, buffers)], f"epochs={epochs}, buffers={buffers}") for epochs, buffers in (*VARIANTS, NOT_SHOWN)]
 FORETOLD = Job(1, "symptom", tuple(ASKED))
 
 A, B, C = "all_reduce, line 9", "barrier, line 12", "broadcast, line 15"
@@ -64,7 +62,7 @@ DETECT = Job(
         Call([(logs,)], given)
         for given, logs in [
             *MADE_UP,
-            *((f"logs of the script, {one.calls[0].given}", LogsOf(one)) for one in BROKEN),
+            *((f"logs of the script, {job.calls[0].given}", LogsOf(job)) for job in BROKEN),
             ("logs of your train on 3 ranks", LogsOf(REPAIRED[1])),
         ]
     ),
@@ -72,88 +70,87 @@ DETECT = Job(
 JOBS = [*BROKEN, *REPAIRED, FORETOLD, DETECT, FOURTH]
 
 
+@check(
+    "the four variants end as you foretold: " + ", ".join(f"{how} in {what}" for how, what in KNOWN),
+    [*BROKEN, FORETOLD, FOURTH],
+)
 def the_symptoms_are_foretold(records):
-    """symptom says of each variant how it ends, and in which collective rank 0 is then."""
-    for case, record, known in zip(cases([records[5]]), [*records[:3], records[7]], KNOWN, strict=True):
-        [result], right = case.results, seen(record) or known
-        said = tuple(result) if isinstance(result, list) else result
-        if said != right:
+    *runs, forecast, fourth = records  # in the order of JOBS
+    for case, record, known in zip(cases([forecast]), [*runs, fourth], KNOWN, strict=True):
+        [result], right = case.results, symptom_of(record) or known
+        returned = tuple(result) if isinstance(result, list) else result
+        if returned != right:
             raise Wrong(
-                f"symptom({case.given}) returned {said!r}; the run on 2 ranks ended with {right!r}",
-                look_at_run(said, right),
+                f"symptom({case.given}) returned {returned!r}; the run on 2 ranks ended with {right!r}",
+                look_at_run(returned, right),
             )
-    return "the four variants end as you foretold: " + ", ".join(f"{how} in {what}" for how, what in KNOWN)
 
 
+@check(
+    lambda of_the_first: f"{FUNCTION} is right about made-up and real logs; of the first variant: {of_the_first[0]}",
+    [*BROKEN, REPAIRED[1], DETECT],
+)
 def lonely_calls_are_found(records):
-    """not_on_all finds every collective that some rank never started, and nothing else."""
-    recorded = [record.collectives for record in (*records[:3], records[4])]
-    all_logs = [logs for _, logs in MADE_UP] + recorded
-    for case, logs in zip(cases([records[6]]), all_logs, strict=True):
+    *recorded, detection = records
+    all_logs = [logs for _, logs in MADE_UP] + [record.collectives for record in recorded]
+    for case, logs in zip(cases([detection]), all_logs, strict=True):
         [result], right = case.results, not_on_all(logs)
         if result != right:
             text = f"({logs})" if sum(map(len, logs)) < 9 else ""
             raise Wrong(f"{case.given}: {FUNCTION}{text} returned {result!r}, not {right!r}", look_at(result, right))
-    return f"{FUNCTION} is right about made-up and real logs; of the first variant: {not_on_all(recorded[0])}"
+    return not_on_all(recorded[0].collectives)
 
 
-def every_rank_returns_the_losses(records):
-    """The repaired train returns, on every rank, the mean loss over all held-out points after each epoch."""
-    for case in cases(records[3:5]):
-        right = held_out_losses(case.args[0][0], case.world)
-        for rank, result in enumerate(case.results):
-            if not is_close(result, right):
-                raise Wrong(
-                    f"{case.where}rank {rank} returned {shown(result)}{likeness(result, right, case, rank)}; the mean "
-                    f"over all held-out points is {shown(right)}",
-                    "what is summed over the ranks, who takes part in it, and who appends to `losses`",
-                )
-    return "every rank returns the mean over all held-out points, on 2 and on 3 ranks, with and without buffers"
+@check("every rank returns the mean over all held-out points, on 2 and on 3 ranks, with and without buffers", REPAIRED)
+def every_rank_returns_the_losses(case, rank, result):
+    right = held_out_losses(case.args[0][0], case.world)
+    expect(
+        is_close(result, right),
+        f"rank {rank} returned {shown(result)}{likeness(result, right, case, rank)}; the mean over all held-out points "
+        f"is {shown(right)}",
+        "what is summed over the ranks, who takes part in it, and who appends to `losses`",
+    )
 
 
+@check("one rank prints the loss, once an epoch", REPAIRED)
 def one_rank_reports(records):
-    """Each epoch's loss is printed once, by one rank, and it is the mean over all held-out points."""
-    for record in records[3:5]:
+    for record in records:
         world = record.job.world
         wanted = [loss for call in record.job.calls for loss in held_out_losses(call.args[0][0], world)]
-        printed = [printed_losses(one.stdout) for one in record.ranks]
-        if sorted(map(len, printed)) != [0] * (world - 1) + [len(wanted)]:
-            counts = ", ".join(f"rank {rank}: {len(mine)}" for rank, mine in enumerate(printed))
-            raise Wrong(
-                f"{where(world)}in {len(wanted)} epochs the held-out loss was printed {sum(map(len, printed))} "
-                f"times ({counts})",
-                "which line of the block concerns rank 0 alone?",
+        printed = [printed_losses(rank.stdout) for rank in record.ranks]
+        counts = list(map(len, printed))
+        expect(
+            sorted(counts) == [0] * (world - 1) + [len(wanted)],
+            f"{where(world)}in {len(wanted)} epochs the held-out loss was printed {sum(counts)} times "
+            f"({', '.join(f'rank {rank}: {count}' for rank, count in enumerate(counts))})",
+            "which line of the block concerns rank 0 alone?",
+        )
+        [(rank, losses)] = [(rank, losses) for rank, losses in enumerate(printed) if losses]
+        for text, right in zip(losses, wanted, strict=True):
+            expect(
+                is_rounded(text, right),
+                f"{where(world)}rank {rank} printed a held-out loss of {text}; the mean over all held-out points is "
+                f"{right:.5f}",
+                "which points are in the number that is printed",
             )
-        [(rank, mine)] = [(rank, mine) for rank, mine in enumerate(printed) if mine]
-        for text, right in zip(mine, wanted, strict=True):
-            if not is_rounded(text, right):
-                raise Wrong(
-                    f"{where(world)}rank {rank} printed a held-out loss of {text}; the mean over all held-out points "
-                    f"is {right:.5f}",
-                    "which points are in the number that is printed",
-                )
-    return "one rank prints the loss, once an epoch"
 
 
-CHECKS = [the_symptoms_are_foretold, lonely_calls_are_found, every_rank_returns_the_losses, one_rank_reports]
-
-
-def seen(record):
+def symptom_of(record):
     """(crash or hang, the last collective of rank 0) of a broken run; None if it was ended before it got there."""
     if not record.started or not record.ranks[0].operations[-1]:
         return None
     last = record.ranks[0].operations[-1][-1]
-    if any(one.exit_code is not None and one.exit_code < 0 and not one.ended_by_grader for one in record.ranks):
+    if any(rank.exit_code is not None and rank.exit_code < 0 and not rank.ended_by_grader for rank in record.ranks):
         return "crash", last.op
-    alone = not_on_all(record.collectives)
-    return ("hang", last.op) if f"{last.op}, line {last.line}" in alone and len(alone) > 1 else None
+    lonely = not_on_all(record.collectives)
+    return ("hang", last.op) if f"{last.op}, line {last.line}" in lonely and len(lonely) > 1 else None
 
 
 def not_on_all(logs):
     """What the learner's function of this name has to return."""
     entries = dict.fromkeys(entry for log in logs for entry in log)
-    found = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
-    return {entry: ranks for entry, ranks in found.items() if len(ranks) < len(logs)}
+    ranks_of = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
+    return {entry: ranks for entry, ranks in ranks_of.items() if len(ranks) < len(logs)}
 
 
 @functools.cache
@@ -177,15 +174,15 @@ def held_out_losses(epochs, world):
 
 
 def is_close(result, right, tolerance=1e-4):
-    found = numbers(result)
-    if found is None or len(found) != len(right):
+    losses = numbers(result)
+    if losses is None or len(losses) != len(right):
         return False
-    return all(abs(a / b - 1) < tolerance for a, b in zip(found, right, strict=True))
+    return all(abs(a / b - 1) < tolerance for a, b in zip(losses, right, strict=True))
 
 
 def printed_losses(output):
     """The number behind each `held-out loss`, as it was printed."""
-    return [found[0] for rest in REPORT.findall(output) if (found := LOSS.findall(rest))]
+    return [losses[0] for losses in map(LOSS.findall, REPORT.findall(output)) if losses]
 
 
 def is_rounded(text, right):
@@ -198,21 +195,21 @@ def is_rounded(text, right):
 
 
 def shown(result):
-    found = numbers(result)
-    return repr(result) if found is None else f"[{', '.join(f'{one:.5f}' for one in found)}]"
+    losses = numbers(result)
+    return repr(result) if losses is None else f"[{', '.join(f'{loss:.5f}' for loss in losses)}]"
 
 
 def likeness(result, right, case, rank):
     if not result:
         return ""
-    others = [r for r, one in enumerate(case.results) if is_close(one, right)]
+    others = [r for r, other in enumerate(case.results) if is_close(other, right)]
     return f", while rank {others[0]} is right" if others and rank not in others else ""
 
 
-def look_at_run(said, right):
-    if not (isinstance(said, tuple) and len(said) == 2):
+def look_at_run(returned, right):
+    if not (isinstance(returned, tuple) and len(returned) == 2):
         return 'the return value: two texts, such as ("hang", "barrier")'
-    if said[0] != right[0]:
+    if returned[0] != right[0]:
         return "what rank 1 does next while rank 0 evaluates: does it send anything, and of what size?"
     return "the calls of rank 0 inside the `if`, in order: which is the first that talks, and does anybody answer it?"
 
