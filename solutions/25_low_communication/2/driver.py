@@ -13,15 +13,15 @@ ZEROS = "fewer than k numbers of a gradient are not zero"  # as those of an embe
 
 def drive(build, given):
     parameters = [torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in SHAPES.values()]
-    compressed, found = build(parameters, K), []
+    compressed, reports = build(parameters, K), []
     for update in range(UPDATES):
         for parameter, gradient in zip(parameters, gradients(given, update, dist.get_rank()).values(), strict=True):
             parameter.grad = gradient
         compressed.reduce()
         back = [None if parameter.grad is None else parameter.grad.clone() for parameter in parameters]
         kept = [kept.detach().clone() for kept in compressed.kept]
-        found.append({"back": dict(zip(SHAPES, back, strict=True)), "kept": dict(zip(SHAPES, kept, strict=True))})
-    return found
+        reports.append({"back": dict(zip(SHAPES, back, strict=True)), "kept": dict(zip(SHAPES, kept, strict=True))})
+    return reports
 
 
 def gradients(given, update, rank):
