@@ -1,4 +1,4 @@
-"""Inside a rank, for 24.3: the answer sends tokens to experts, beside one process that has all of these."""
+"""Inside a rank, for 24.3: the answer sends tokens to experts, and one process that has all of these."""
 
 import torch
 import torch.distributed as dist
@@ -101,14 +101,15 @@ def cotangent(rank, y):
     return torch.randn(y.shape, generator=torch.Generator().manual_seed(50 + rank), dtype=torch.float64)
 
 
-def expert_gap(mine, one):
+def expert_gap(expert, right):
     """An expert that nobody has chosen may have no gradient."""
-    found = mine.weight.grad
-    return gap(torch.zeros_like(mine.weight) if found is None else found, one.weight.grad)
+    gradient = expert.weight.grad
+    return gap(torch.zeros_like(expert.weight) if gradient is None else gradient, right.weight.grad)
 
 
-def gap(mine, right):
+def gap(tensor, right):
     """The largest difference; infinite if it is missing, NaN or of another shape."""
-    if not torch.is_tensor(mine) or mine.shape != right.shape:
+    if not torch.is_tensor(tensor) or tensor.shape != right.shape:
         return INFINITE
-    return (mine - right).detach().abs().nan_to_num(nan=INFINITE, posinf=INFINITE).max().item() if mine.numel() else 0.0
+    gaps = (tensor - right).detach().abs().nan_to_num(nan=INFINITE, posinf=INFINITE)
+    return gaps.max().item() if gaps.numel() else 0.0
