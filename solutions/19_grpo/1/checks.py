@@ -4,9 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases, where
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import Detector, number
+from ddp_course.grader.vocabulary import Call, Detector, Job, check, expect, number
 
 from . import driver
 
@@ -19,7 +17,7 @@ LITTLE = "the dtype of what is joint, as torch.tensor makes float32 of a number;
 
 
 def job(world, function, *arguments):
-    calls = tuple(Call([one] * world, str(one[0])) for one in arguments)
+    calls = tuple(Call([each] * world, str(each[0])) for each in arguments)
     return Job(world, function, calls, seconds=4.0, driver=True)
 
 
@@ -63,52 +61,39 @@ DETECTED = [
 ]
 
 
-def the_run_is_that_of_one_process(records):
-    """train returns, on every rank, the policy and the betas of one process with the samples of all ranks."""
-    for case in cases(records[len(DETECT) :]):
-        _, updates = case.args[0]
-        logits, betas = driver.alone(case.world, updates)
-        for rank, (found, found_betas) in enumerate(case.results):
-            plain = [number(one) for one in found_betas]
-            if len(plain) != updates or not all(isinstance(one, int | float) for one in plain):
-                raise Wrong(
-                    f"{told(case)}rank {rank} returned the betas {str(found_betas)[:80]}, not {updates} numbers",
-                    "the value returned: the logits, and a list with beta after each update",
-                )
-            for update, (beta, right) in enumerate(zip(plain, betas, strict=True), start=1):
-                if not math.isclose(beta, right, rel_tol=CLOSE):
-                    look = "the KL that next_beta is given: it has to be joint before next_beta sees it"
-                    if math.isclose(beta, right, rel_tol=NEARLY):
-                        look = LITTLE
-                    raise Wrong(
-                        f"{told(case)}beta after update {update} is {beta:.13g} on rank {rank}; one process has "
-                        f"{right:.13g}",
-                        look,
-                    )
-            gap = (found - logits).abs().max().item() if torch.is_tensor(found) else math.nan
-            if not gap < CLOSE:
-                look = "what the advantages are made of: mean and spread of whose rewards?"
-                said = f"{told(case)}the logits of rank {rank} are {gap:.1e} from those of one process"
-                raise Wrong(said, LITTLE if gap < NEARLY else look)
-    return "your loop gives the policy and the betas of one process, on 1, 2 and 4 ranks"
-
-
-def replicas_agree_to_the_last_bit(records):
-    """Policy and betas are bit-equal on all ranks: a beta that parts by a rounding parts the losses for good."""
-    for case in cases(records[len(DETECT) :]):
-        for rank, (logits, betas) in enumerate(case.results):
-            first, first_betas = case.results[0]
-            if not torch.equal(logits, first) or list(map(float, betas)) != list(map(float, first_betas)):
-                raise Wrong(
-                    f"{told(case)}rank {rank} holds another policy or beta than rank 0, by a rounding",
-                    "the order in which each rank adds up what it received: it has to be the same one everywhere",
-                )
-    return "the same on all ranks, to the last bit"
-
-
-CHECKS = [*DETECTED, the_run_is_that_of_one_process, replicas_agree_to_the_last_bit]
-
-
-def told(case):
+@check("your loop gives the policy and the betas of one process, on 1, 2 and 4 ranks", TRAIN, begin="{ranks}: ")
+def the_run_is_that_of_one_process(case):
     _, updates = case.args[0]
-    return f"{where(case.world)}{updates} update{'s' * (updates > 1)}: "
+    right_logits, right_betas = driver.one_process(case.world, updates)
+    begin = f"{updates} update{'s' * (updates > 1)}: "
+    for rank, (logits, betas) in enumerate(case.results):
+        plain = [number(beta) for beta in betas]
+        expect(
+            len(plain) == updates and all(isinstance(beta, int | float) for beta in plain),
+            f"{begin}rank {rank} returned the betas {str(betas)[:80]}, not {updates} numbers",
+            "the value returned: the logits, and a list with beta after each update",
+        )
+        for update, (beta, right) in enumerate(zip(plain, right_betas, strict=True), start=1):
+            expect(
+                math.isclose(beta, right, rel_tol=CLOSE),
+                f"{begin}beta after update {update} is {beta:.13g} on rank {rank}; one process has {right:.13g}",
+                LITTLE
+                if math.isclose(beta, right, rel_tol=NEARLY)
+                else "the KL that next_beta is given: it has to be joint before next_beta sees it",
+            )
+        gap = (logits - right_logits).abs().max().item() if torch.is_tensor(logits) else math.nan
+        expect(
+            gap < CLOSE,
+            f"{begin}the logits of rank {rank} are {gap:.1e} from those of one process",
+            LITTLE if gap < NEARLY else "what the advantages are made of: mean and spread of whose rewards?",
+        )
+
+
+@check("the same on all ranks, to the last bit", TRAIN, begin="{ranks}: ")
+def replicas_agree_to_the_last_bit(case, rank, result):
+    (logits, betas), (first, first_betas), (_, updates) = result, case.results[0], case.args[0]
+    expect(
+        torch.equal(logits, first) and list(map(float, betas)) == list(map(float, first_betas)),
+        f"{updates} update{'s' * (updates > 1)}: rank {rank} holds another policy or beta than rank 0, by a rounding",
+        "the order in which each rank adds up what it received: it has to be the same one everywhere",
+    )

@@ -79,7 +79,7 @@ def of_all(rewards):
     return center, mean((rewards - center).square().mean()) ** 0.5
 
 
-def told_by_rank_0(rewards):
+def moments_of_rank_0(rewards):
     center, spread = own(everyones(rewards))
     return of_rank_0(center.item()), of_rank_0(spread.item())
 
@@ -108,7 +108,7 @@ def same(value):
 VERSIONS = {
     "everything is joint": Loop(of_all, mean),
     "everybody gathers all samples": Loop(own, same, average=same, gather=everyones),
-    "rank 0 computes the joint numbers and tells them": Loop(told_by_rank_0, lambda kl: of_rank_0(mean(kl))),
+    "rank 0 computes the joint numbers and tells them": Loop(moments_of_rank_0, lambda kl: of_rank_0(mean(kl))),
     "own mean and spread, own KL": Loop(own, same),
     "own KL": Loop(of_all, same),
     "own mean and spread of the rewards": Loop(own, mean),
@@ -144,7 +144,7 @@ def try_out(train, updates):
     return [logits, list(betas)]
 
 
-def alone(world, updates):
+def one_process(world, updates):
     """What it has to give: one process with the samples of all ranks."""
     joint = [
         tuple(torch.cat(part) for part in zip(*batches, strict=True))
