@@ -2,9 +2,7 @@
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import Detector, called_once
+from ddp_course.grader.vocabulary import Call, Detector, Job, Wrong, called_once, check, expect
 
 from . import driver
 
@@ -15,7 +13,7 @@ CLOSE = 1e-10  # float64; a move is a multiple of the learning rate
 
 
 def job(world, function, *arguments):
-    calls = tuple(Call([one] * world, one[one[0] == "own"]) for one in arguments)
+    calls = tuple(Call([each] * world, each[each[0] == "own"]) for each in arguments)
     return Job(world, function, calls, seconds=4.0, driver=True)
 
 
@@ -48,41 +46,6 @@ DETECTED = [
 ]
 
 
-def equals_one_process(records):
-    """After each step every rank holds the table of one process that takes the global batch."""
-    for case in cases(records[len(DETECT) :]):
-        what = case.args[0][1]
-        if what == driver.ROUNDS:
-            continue
-        right, begin = driver.alone(what, case.world), driver.start()
-        for rank, table in enumerate(case.results):
-            wrong = (~((table - right).abs() < CLOSE)).nonzero().tolist()
-            if wrong:
-                row, column = wrong[0]
-                moved, wanted = (((one - begin)[row, column] / driver.LR).item() for one in (table, right))
-                raise Wrong(
-                    f"{case.where}row {row} on rank {rank} has moved by {moved:+.4g} learning rates, not "
-                    f"by {wanted:+.4g}",
-                    "the dtype of the sum: the gradients are float64"
-                    if what == driver.FINE
-                    else "the order: gather, sum what belongs to the same row, one sign of each sum, one update",
-                )
-    return "your step equals one process on the global batch, on 2 and 4 ranks"
-
-
-def replicas_stay_equal(records):
-    """After each step all ranks hold the same bits, also where a sum of floats depends on its order."""
-    for case in cases(records[len(DETECT) :]):
-        for rank, table in enumerate(case.results):
-            if not torch.equal(table, case.results[0]):
-                gap = (table - case.results[0]).abs().max() / driver.LR
-                raise Wrong(
-                    f"{case.where}rank {rank} and rank 0 are {gap:g} learning rates apart after one step",
-                    "a sum of floats depends on its order: every rank has to add in the same one",
-                )
-    return "and leaves the same bits on all ranks"
-
-
 it_is_called_once = called_once(
     "it_is_called_once",
     DETECTOR,
@@ -92,4 +55,30 @@ it_is_called_once = called_once(
 )
 
 
-CHECKS = [*DETECTED, it_is_called_once, equals_one_process, replicas_stay_equal]
+@check(
+    "your step equals one process on the global batch, on 2 and 4 ranks",
+    STEP,
+    given=driver.CASES.keys() - {driver.ROUNDS},
+)
+def equals_one_process(case):
+    what, start = case.args[0][1], driver.start()
+    right = driver.one_process(what, case.world)
+    for rank, table in enumerate(case.results):
+        for row, column in (~((table - right).abs() < CLOSE)).nonzero().tolist():
+            moved, wanted = (((rows - start)[row, column] / driver.LR).item() for rows in (table, right))
+            raise Wrong(
+                f"row {row} on rank {rank} has moved by {moved:+.4g} learning rates, not by {wanted:+.4g}",
+                "the dtype of the sum: the gradients are float64"
+                if what == driver.FINE
+                else "the order: gather, sum what belongs to the same row, one sign of each sum, one update",
+            )
+
+
+@check("and leaves the same bits on all ranks", STEP)
+def replicas_stay_equal(case, rank, table):
+    expect(
+        torch.equal(table, case.results[0]),
+        f"rank {rank} and rank 0 are {(table - case.results[0]).abs().max() / driver.LR:g} learning rates apart after "
+        "one step",
+        "a sum of floats depends on its order: every rank has to add in the same one",
+    )

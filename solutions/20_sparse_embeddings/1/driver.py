@@ -24,8 +24,8 @@ def gathered(tensor):
 
 def summed(ids, gradients):
     """Each id once, and the sum of its gradients."""
-    rows, place = ids.unique(return_inverse=True)
-    return rows, gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+    rows, index = ids.unique(return_inverse=True)
+    return rows, gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, index, gradients)
 
 
 def once(table, ids, gradients, lr, parts=1):
@@ -43,14 +43,14 @@ def dense(table, ids, gradients, lr):
     table -= lr * total.sign()
 
 
-def rank_0_tells(table, ids, gradients, lr):
+def broadcast_by_rank_0(table, ids, gradients, lr):
     ids, gradients = gathered(ids), gathered(gradients)
     if dist.get_rank() == 0:
         rows, total = summed(ids, gradients)
         table[rows] -= lr * total.sign()
-    told = table.detach().contiguous()
-    dist.broadcast(told, 0)
-    table.copy_(told)
+    whole = table.detach().contiguous()
+    dist.broadcast(whole, 0)
+    table.copy_(whole)
 
 
 def own_twice(table, ids, gradients, lr):
@@ -77,9 +77,9 @@ def sign_of_each(table, ids, gradients, lr):
 
 
 def sign_of_each_rank(table, ids, gradients, lr):
-    mine = torch.zeros_like(table).index_add_(0, ids, gradients).sign()
-    dist.all_reduce(mine)
-    table -= lr * mine
+    signs = torch.zeros_like(table).index_add_(0, ids, gradients).sign()
+    dist.all_reduce(signs)
+    table -= lr * signs
 
 
 def majority(table, ids, gradients, lr):
@@ -119,7 +119,7 @@ VERSIONS = {
     "gathers ids and gradients, sums, takes the sign once": without_graph(once),
     "the same, with the mean over the ranks": without_graph(mean_over_ranks),
     "all-reduces a gradient as large as the table": without_graph(dense),
-    "rank 0 computes the table and broadcasts it": without_graph(rank_0_tells),
+    "rank 0 computes the table and broadcasts it": without_graph(broadcast_by_rank_0),
     "the own update, then everybody's": without_graph(own_twice),
     "sends nothing": without_graph(nothing_sent),
     "all-reduces the gradients and keeps its own ids": without_graph(reduced_by_place),
@@ -186,7 +186,7 @@ def try_out(sparse_step, what):
     return table
 
 
-def alone(what, world):
+def one_process(what, world):
     """What try_out has to give: one process with the global batch."""
     table = start()
     for step in range(CASES[what]):
