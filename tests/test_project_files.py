@@ -149,7 +149,7 @@ def test_file_a_visitor_expects(name):
 
 def test_readme_starts_with_the_two_commands():
     top = "\n".join(text_of("README.md").splitlines()[:40])
-    assert "make train" in top and "make test" in top
+    assert "make train" in top and "make lab" in top
 
 
 def test_the_picture_of_the_readme_is_the_figure_of_notebook_04():

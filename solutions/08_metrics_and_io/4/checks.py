@@ -43,7 +43,7 @@ JOBS = [
 
 @check("every rank returns the same dict, also a rank without samples")
 def all_ranks_have_one_dict(case, rank, result):
-    metrics = result["returned"]
+    metrics = result["result"]
     words = f"a dict with {', '.join(map(str, metrics))}" if isinstance(metrics, dict) else repr(metrics)
     expect(
         isinstance(metrics, dict) and set(metrics) == set(NAMES),
@@ -51,7 +51,7 @@ def all_ranks_have_one_dict(case, rank, result):
         f"what evaluate returns on rank {rank}",
     )
     for name in NAMES:
-        value, on_rank_0 = number(metrics[name]), number(case.results[0]["returned"][name])
+        value, on_rank_0 = number(metrics[name]), number(case.results[0]["result"][name])
         expect(isinstance(value, Real), f"on rank {rank}, {name} is {value!r}", "plain numbers are expected")
         expect(
             repr(value) == repr(on_rank_0),  # repr: nan equals nan here
@@ -64,7 +64,7 @@ def all_ranks_have_one_dict(case, rank, result):
 def the_numbers_are_exact(case):
     right = one_by_one(tuple(case.args[0][0]))
     for name in ("tokens", "loss", "perplexity"):
-        value = number(case.results[0]["returned"][name])
+        value = number(case.results[0]["result"][name])
         if not math.isclose(value, right[name], rel_tol=RELATIVE_ERROR):
             raise Wrong(
                 f"{name} is {value:.7g}{likeness(case, name, value)}; one process that evaluates text after text gets "

@@ -27,7 +27,7 @@ def drive(evaluate, lengths, batch_size, training):
     model.table.grad = torch.ones_like(model.table)  # somebody accumulates
     old_modes, samples = modes(model), texts(lengths)
     returned = evaluate(model, samples, batch_size)
-    report = {"returned": returned, "forwards": model.forwards, "old modes": old_modes, "new modes": modes(model)}
+    report = {"result": returned, "forwards": model.forwards, "old modes": old_modes, "new modes": modes(model)}
     report["gradients_after"] = torch.is_grad_enabled()
     report["trains"] = model.table.requires_grad
     report["gradient_stays"] = model.table.grad is not None and bool((model.table.grad == 1).all())
