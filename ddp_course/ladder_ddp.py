@@ -36,6 +36,7 @@ from ddp_course.ladder import (
     format_rungs,
     mesh_rungs,
     model_rungs,
+    muon_rungs,
     pipeline_rungs,
     sharding_rungs,
     stopping_rungs,
@@ -50,7 +51,7 @@ from ddp_course.training.settings import PositiveInt, Seed, Timeout, between, ch
 
 # Import the rungs before a group exists: torch's ZeRO-1 would keep the group and its threads as a default argument.
 DATA_PARALLEL = (batch_rungs, model_rungs, format_rungs, by_hand_rungs, sharding_rungs, stopping_rungs)
-BEYOND = (tensor_rungs, pipeline_rungs, context_rungs, expert_rungs, mesh_rungs)
+BEYOND = (tensor_rungs, pipeline_rungs, context_rungs, expert_rungs, mesh_rungs, muon_rungs)
 PARTS = {"data parallel": DATA_PARALLEL, "beyond data parallel": BEYOND}
 
 

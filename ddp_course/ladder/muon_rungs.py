@@ -1,0 +1,69 @@
+"""Rungs about Muon, whose step needs whole matrices: ZeRO-1 by ownership, and the mistake of cutting them."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_course.distributed.by_hand import sharded_muon
+from ddp_course.distributed.by_hand.broadcast import broadcast_tensors
+from ddp_course.distributed.process_group import World
+from ddp_course.ladder.comparison import Comparison, Rung, batches, ddp, mistake, train_reference, train_replicas
+from ddp_course.ladder.setting import Setting
+from ddp_course.ladder.subjects import build
+from ddp_course.ladder.tolerance import reordered
+
+
+def muon(setting: Setting, world: World) -> Comparison:
+    """Muon for the matrices, each owned whole by a rank, which broadcasts the update; vectors stay as they are."""
+    global_batches, make = batches(setting), CutMuon if setting.fault == "cut_matrices" else sharded_muon
+    replicas = train_replicas(
+        setting, world, ddp(build(setting)), global_batches, optimizer=lambda parameters: of_matrices(make, parameters)
+    )
+    reference = train_reference(
+        build(setting), global_batches, optimizer=lambda parameters: of_matrices(torch.optim.Muon, parameters)
+    )
+    return Comparison(replicas, reference)
+
+
+def of_matrices(make: Callable, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return make([parameter for parameter in parameters if parameter.dim() == 2], lr=0.02)
+
+
+class CutMuon(torch.optim.Muon):
+    """The mistake: each rank takes Muon's step on its rows of every matrix, as AdamW may."""
+
+    def __init__(self, matrices: Iterable[nn.Parameter], lr: float) -> None:
+        self._matrices, self._ranks = list(matrices), dist.get_world_size()
+        super().__init__([nn.Parameter(self._rows(matrix.detach())) for matrix in self._matrices], lr)
+
+    def _rows(self, matrix: Tensor) -> Tensor:
+        return matrix.tensor_split(self._ranks)[dist.get_rank()]  # in the matrix's memory
+
+    def step(self) -> None:
+        for rows, matrix in zip(self.param_groups[0]["params"], self._matrices, strict=True):
+            rows.grad = self._rows(matrix.grad)
+        super().step()
+        parts = [part for matrix in self._matrices for part in matrix.detach().tensor_split(self._ranks)]
+        broadcast_tensors(parts, list(range(self._ranks)) * len(self._matrices))
+
+    def zero_grad(self) -> None:
+        for matrix in self._matrices:
+            matrix.grad = None
+
+
+ROUNDED = (
+    "Muon rounds a gradient to bfloat16 before it makes it orthogonal, and so takes equal updates from gradients that "
+    "are apart by roundoffs of float64; what remains is as for SGD"
+)
+MUON = Rung("by hand: ZeRO-1 of Muon", "shards", muon, reordered, ROUNDED)
+RUNGS = [
+    MUON,
+    mistake(
+        "Muon on rows of matrices",
+        "cut_matrices",
+        MUON,
+        "Muon makes the update of a whole matrix orthogonal; a rank that has some rows makes these orthogonal",
+    ),
+]
