@@ -191,8 +191,7 @@ def cells_are_short_and_introduced(nb):
             yield f"{label(nb, cell)} has no markdown before it"
         is_script = cell.source.startswith("%%writefile")
         lines = len(cell.source.splitlines()) - is_script
-        if "hide-input" not in cell.metadata.get("tags", []):  # a folded cell is not read
-            lengths.append(lines)
+        lengths.append(lines)
         grows = re.match(r"%%writefile scripts/train_\d\d\.py\s", cell.source)
         limit = LONGEST_GROWN if grows else LONGEST_SCRIPT if is_script else LONGEST_CELL
         if cell.source.startswith("%%writefile scripts/19_grpo.py\n"):
