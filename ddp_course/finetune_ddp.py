@@ -108,7 +108,7 @@ def train(config: FinetuneConfig) -> int:
         set_learning_rate(optimizer, learning_rate)
         numbers = examples_of_step(config.seed, step, config.examples_per_update, len(examples))
         # TUNE 5/6: one mean over all answer tokens of the step (dpo: pairs), whichever rank and micro-batch has them.
-        target_count = count_targets(examples, numbers, world)
+        target_count = count_targets(examples, numbers)
         share = [examples[number] for number in numbers[world.rank :: world.size]]
         loss_sum = torch.zeros((), dtype=torch.float64, device=world.device)
         for first in range(0, len(share), config.micro_batch_size):
@@ -171,7 +171,7 @@ def prepare_data(data: str, kind: type) -> Path:
     return folder
 
 
-def count_targets(examples: Sequence[Example], numbers: Sequence[int], world: World) -> int:
+def count_targets(examples: Sequence[Example], numbers: Sequence[int]) -> int:
     """What a step's mean is taken over. Every rank has all examples, so no rank has to be asked."""
     return sum(examples[number].target_count for number in numbers)
 

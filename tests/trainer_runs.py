@@ -101,9 +101,9 @@ def averaged(parameters, group, add=experts_ddp.add_gradients):
         parameter.grad /= dist.get_world_size() if parameter.dim() == 3 else 1
 
 
-def own_answer_tokens(examples, numbers, world, count=finetune_ddp.count_targets):
+def own_answer_tokens(examples, numbers, count=finetune_ddp.count_targets):
     """The mistake: each rank takes the mean over its own tokens, and DDP the mean of these."""
-    return world.size * count(examples, numbers[world.rank :: world.size], world)
+    return dist.get_world_size() * count(examples, numbers[dist.get_rank() :: dist.get_world_size()])
 
 
 def silent(module):

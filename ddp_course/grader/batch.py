@@ -28,6 +28,7 @@ from pathlib import Path
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
 from ddp_course.base.parser import Parser
+from ddp_course.grader.check import BAD_COMMAND
 from ddp_course.grader.exercises import load, names
 from ddp_course.grader.judge import grade
 from ddp_course.grader.verdict import NOT_ATTEMPTED, Verdict
@@ -71,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise InputError(f"{options.out} exists; --out names a folder that is not there yet")
     except InputError as error:
         print(error, file=sys.stderr)
-        return 64
+        return BAD_COMMAND
     sandbox = shut_in()
     if not sandbox:
         print("answers are not shut in: this system lets you create no network namespace", file=sys.stderr)
