@@ -2,27 +2,42 @@
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import like_neighbours
+from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect, like_neighbours
 
 from . import given as given_script
 
 SAMPLES = given_script.SAMPLES
 NAMES = ("weights", "samples", "dropout", "noise")
 FUNCTION = "count_faults"
+MEANING = {
+    "read again": "readings in all, less the different samples among them",
+    "never read": "samples from 0 on that occur in no rank's list",
+    "weights": "the ranks whose weights are not those of rank 0: how many?",
+    "dropout": "the ranks whose mask a rank before them has already: how many?",
+    "noise": "the ranks whose noise a rank before them has already: how many?",
+}
 
 
-def draws(world, *, together=(), reader=None):
-    """Made-up draws of all ranks; ranks in `together` share all that should be their own."""
+def count_faults(draws, samples):
+    """What the learner's function of this name has to return."""
+    read = [sample for draw in draws for sample in draw["samples"]]
+    faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
+    faults["weights"] = sum(not torch.equal(draw["weights"], draws[0]["weights"]) for draw in draws)
+    for name in ("dropout", "noise"):
+        faults[name] = len(draws) - len({tuple(draw[name].tolist()) for draw in draws})
+    return faults
+
+
+def draws(world, *, alike=(), reader=None):
+    """Made-up draws of all ranks; ranks in `alike` share all that should be their own."""
     made = []
     for rank in range(world):
-        own = torch.Generator().manual_seed(min(together) if rank in together else 1000 + rank)
-        mine = list(range(rank, SAMPLES, world)) if reader is None else reader(rank)
+        own = torch.Generator().manual_seed(min(alike) if rank in alike else 1000 + rank)
+        samples = list(range(rank, SAMPLES, world)) if reader is None else reader(rank)
         made.append(
             {
                 "weights": torch.arange(6.0),
-                "samples": mine,
+                "samples": samples,
                 "dropout": torch.rand(32, generator=own) < 0.5,
                 "noise": torch.randn(6, generator=own),
             }
@@ -52,8 +67,8 @@ MADE_UP = [
     ("nothing is wrong", draws(3)),
     ("one rank, nothing is wrong", draws(1)),
     ("rank 2 starts with one other weight", with_weights(draws(3), 2, -1.0)),
-    ("ranks 1 and 3 draw alike", draws(4, together=(1, 3))),
-    ("all ranks draw alike", draws(4, together=(0, 1, 2, 3))),
+    ("ranks 1 and 3 draw alike", draws(4, alike=(1, 3))),
+    ("all ranks draw alike", draws(4, alike=(0, 1, 2, 3))),
     ("every rank reads everything", draws(3, reader=lambda rank: list(range(SAMPLES)))),
     ("sample 0 is read by all, some by nobody", draws(3, reader=lambda rank: [0, 10 + rank, 20 + rank])),
     ("rank 1 reads a sample twice itself", draws(2, reader=lambda rank: [0, 1] if rank == 0 else [2, 2])),
@@ -94,170 +109,140 @@ def draw_job(world):
     return Job(world, function="draw", calls=tuple(calls))
 
 
-WORLDS = (4, 3, 2, 1)
+DRAWS = [draw_job(world) for world in (4, 3, 2, 1)]
 PLAYED = Job(1, "draw", tuple(Call([(*far, 12)], "seed {}, epoch {}, rank {} of 12".format(*far)) for far in FAR))
-JOBS = [COUNT, *map(draw_job, WORLDS), PLAYED]
+JOBS = [COUNT, *DRAWS, PLAYED]
 
 
-def the_counts_are_right(records):
-    """count_faults counts right in made-up draws and in those of the broken script."""
-    for case in cases(records[:1]):
-        [result], right = case.results, count_faults(*case.args[0])
-        if result != right:
-            wrong = [name for name in right if not isinstance(result, dict) or result.get(name) != right[name]]
-            name = (wrong or sorted(set(result) - set(right)))[0]
-            found = result.get(name) if isinstance(result, dict) else result
-            raise Wrong(
-                f"{case.given}: {FUNCTION} said {name!r}: {found!r}, not {right.get(name)!r}",
-                MEANING.get(name, "the keys of the result are those in the question"),
-            )
-    return f"{FUNCTION} counts right; of the broken script on 4 ranks: {count_faults(MADE_UP[-1][1], SAMPLES)}"
+@check(
+    f"{FUNCTION} counts right; of the broken script on 4 ranks: {count_faults(MADE_UP[-1][1], SAMPLES)}",
+    [COUNT],
+    begin="{given}: ",
+)
+def the_counts_are_right(case):
+    [result], right = case.results, count_faults(*case.args[0])
+    if result != right:
+        wrong = [name for name in right if not isinstance(result, dict) or result.get(name) != right[name]]
+        name = (wrong or sorted(set(result) - set(right)))[0]
+        count = result.get(name) if isinstance(result, dict) else result
+        raise Wrong(
+            f"{FUNCTION} said {name!r}: {count!r}, not {right.get(name)!r}",
+            MEANING.get(name, "the keys of the result are those in the question"),
+        )
 
 
-def every_draw_is_complete(records):
-    """draw returns what it returned before: four things of the right kind."""
-    for case, seed_epoch, rank, result in drawn(records):
-        del seed_epoch
-        kinds = {"weights": (6,), "dropout": (32,), "noise": (6,)}
-        whole = isinstance(result, dict) and set(result) == set(NAMES) and isinstance(result["samples"], list)
-        whole = whole and all(isinstance(sample, int) for sample in result["samples"])
-        if not whole or any(not torch.is_tensor(result[n]) or result[n].shape != shape for n, shape in kinds.items()):
-            found = {name: kind(value) for name, value in result.items()} if isinstance(result, dict) else result
-            raise Wrong(f"{case.where}rank {rank} drew {str(found)[:250]}", "what draw returned before, key by key")
-        if len(result["weights"].unique()) < 6 or not 4 <= result["dropout"].sum() <= 28:
-            raise Wrong(
-                f"{case.where}rank {rank} drew weights {result['weights'].tolist()} and a dropout mask with "
-                f"{int(result['dropout'].sum())} of 32",
-                "only the seeds have to change: all four are still drawn at random",
-            )
-        mine = result["samples"]
-        if len(mine) == SAMPLES and like_neighbours(mine, sorted(mine)):
-            raise Wrong(
-                f"{case.where}rank {rank} reads the samples {mine[:6]} ... : not in a random order",
-                "only the seeds have to change: the order is still drawn at random",
-            )
-    return "all four are drawn, as before"
+@check("all four are drawn, as before", [*DRAWS, PLAYED])
+def every_draw_is_complete(case, rank, result):
+    rank, shapes = case.args[rank][2], {"weights": (6,), "dropout": (32,), "noise": (6,)}
+    whole = isinstance(result, dict) and set(result) == set(NAMES) and isinstance(result["samples"], list)
+    whole = whole and all(isinstance(sample, int) for sample in result["samples"])
+    whole = whole and all(torch.is_tensor(result[name]) and result[name].shape == shapes[name] for name in shapes)
+    drawn = {name: kind(value) for name, value in result.items()} if isinstance(result, dict) else result
+    expect(whole, f"rank {rank} drew {str(drawn)[:250]}", "what draw returned before, key by key")
+    weights, dropout, samples = (result[name] for name in ("weights", "dropout", "samples"))
+    expect(
+        len(weights.unique()) == 6 and 4 <= dropout.sum() <= 28,
+        f"rank {rank} drew weights {weights.tolist()} and a dropout mask with {int(dropout.sum())} of 32",
+        "only the seeds have to change: all four are still drawn at random",
+    )
+    expect(
+        len(samples) < SAMPLES or not like_neighbours(samples, sorted(samples)),
+        f"rank {rank} reads the samples {samples[:6]} ... : not in a random order",
+        "only the seeds have to change: the order is still drawn at random",
+    )
 
 
+@check("with one seed all ranks start with the same weights, and every sample is read once", [*DRAWS, PLAYED])
 def what_is_shared_is_equal(records):
-    """Weights are equal on all ranks, in all epochs and world sizes; the samples are dealt out once each."""
     weights = {}
-    for case, (seed, _), rank, result in drawn(records):
+    for case, (seed, _, rank), result in draws_of(records):
         first = weights.setdefault(seed, result["weights"])
-        if not torch.equal(first, result["weights"]):
-            raise Wrong(
-                f"{case.where}rank {rank} starts with weights {shown(result['weights'])}, "
-                f"where another rank, epoch or world size with this seed has {shown(first)}",
-                "what may the seed of the weights depend on, and what not?",
-            )
-    for case in cases(records[1:-1]):
+        expect(
+            torch.equal(first, result["weights"]),
+            f"{case.where}rank {rank} starts with weights {shown(result['weights'])}, where another rank, epoch or "
+            f"world size with this seed has {shown(first)}",
+            "what may the seed of the weights depend on, and what not?",
+        )
+    *records, _ = records  # of PLAYED nothing is known but rank by rank
+    for case in cases(records):
         counts = count_faults(case.results, SAMPLES)
-        if counts["read again"] or counts["never read"]:
-            raise Wrong(
-                f"{case.where}{counts['read again']} readings are of samples that were read before, and "
-                f"{counts['never read']} of {SAMPLES} samples are read by nobody",
-                "ranks take slices: of one order or of several?",
-            )
+        expect(
+            not counts["read again"] and not counts["never read"],
+            f"{case.where}{counts['read again']} readings are of samples that were read before, and "
+            f"{counts['never read']} of {SAMPLES} samples are read by nobody",
+            "ranks take slices: of one order or of several?",
+        )
         sizes = {len(result["samples"]) for result in case.results}
-        if max(sizes) - min(sizes) > 1:
-            raise Wrong(f"{case.where}the ranks read {sorted(sizes)} samples", "how the order is sliced")
-    return "with one seed all ranks start with the same weights, and every sample is read once"
+        expect(
+            max(sizes) - min(sizes) <= 1,
+            f"{case.where}the ranks read {sorted(sizes)} samples",
+            "how the order is sliced",
+        )
 
 
-def what_is_a_ranks_own_differs(records):
-    """Dropout masks and noise differ between ranks."""
-    for case in cases(records[1:-1]):
-        counts = count_faults(case.results, SAMPLES)
-        for name in ("dropout", "noise"):
-            if counts[name]:
-                raise Wrong(
-                    f"{case.where}{counts[name]} rank(s) drew the same {name} as a rank before",
-                    f"what the seed of the {name} has to know",
-                )
-    return "each rank draws its own dropout mask and its own noise"
-
-
-def epochs_differ_and_runs_repeat(records):
-    """Order, dropout and noise change with the epoch; the same seed and epoch give the same again."""
-    for record in records[1:-1]:
-        first, next_epoch, _, again = list(cases([record]))
-        for rank, (one, other, same) in enumerate(zip(first.results, next_epoch.results, again.results, strict=True)):
-            for name in ("samples", "dropout", "noise"):
-                if equal(one[name], other[name]):
-                    raise Wrong(
-                        f"with {first.world} ranks: rank {rank} drew the same {name} in epoch 0 and in epoch 1",
-                        "what changes from epoch to epoch in your seeds?",
-                    )
-            for name in NAMES:
-                if not equal(one[name], same[name]):
-                    raise Wrong(
-                        f"with {first.world} ranks: seed 1, epoch 0 was drawn twice, and rank {rank} got other {name}",
-                        "a generator that goes on from where it was makes a draw depend on the draws before",
-                    )
-    return "another epoch draws anew, and a repeated one draws the same"
-
-
-def seeds_do_not_meet(records):
-    """Seeds differ in the weights, (seed, epoch) pairs in the order too, and with the rank in dropout and noise."""
-    seen = {}
-    for case, (seed, epoch), rank, result in drawn(records):
-        who = (seed, epoch, rank)
-        order = tuple(map(tuple, (one["samples"] for one in case.results)))
-        pieces = {
-            "weights": (who[:1], tuple(result["weights"].tolist())),
-            "dropout mask": (who, tuple(result["dropout"].tolist())),
-            "noise": (who, tuple(result["noise"].tolist())),
-            "order": (who[:2], (case.world, order)),
-        }
-        for name, (key, value) in pieces.items():
-            before = seen.setdefault((name, value), key)
-            if before != key:
-                words = ("seed", "epoch", "rank")
-                places = [", ".join(f"{w} {n}" for w, n in zip(words, k, strict=False)) for k in (before, key)]
-                raise Wrong(
-                    f"{places[0]} and {places[1]} drew the same {name}",
-                    "does all that differs there reach the seed, and can each part still be told from the others?",
-                )
-    return "neighbouring seeds, epochs and ranks have nothing in common"
-
-
-CHECKS = [
-    the_counts_are_right,
-    every_draw_is_complete,
-    what_is_shared_is_equal,
-    what_is_a_ranks_own_differs,
-    epochs_differ_and_runs_repeat,
-    seeds_do_not_meet,
-]
-MEANING = {
-    "read again": "readings in all, less the different samples among them",
-    "never read": "samples from 0 on that occur in no rank's list",
-    "weights": "the ranks whose weights are not those of rank 0: how many?",
-    "dropout": "the ranks whose mask a rank before them has already: how many?",
-    "noise": "the ranks whose noise a rank before them has already: how many?",
-}
-
-
-def count_faults(made, samples):
-    """What the learner's function of this name has to return."""
-    read = [sample for one in made for sample in one["samples"]]
-    faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
-    faults["weights"] = sum(not torch.equal(one["weights"], made[0]["weights"]) for one in made)
+@check("each rank draws its own dropout mask and its own noise", DRAWS)
+def what_is_a_ranks_own_differs(case):
+    counts = count_faults(case.results, SAMPLES)
     for name in ("dropout", "noise"):
-        faults[name] = len(made) - len({tuple(one[name].tolist()) for one in made})
-    return faults
+        expect(
+            not counts[name],
+            f"{counts[name]} rank(s) drew the same {name} as a rank before",
+            f"what the seed of the {name} has to know",
+        )
 
 
-def drawn(records):
-    """(case, (seed, epoch), rank, what the rank drew) for every draw."""
-    for record in records[1:]:
-        for case in cases([record]):
-            for (seed, epoch, rank, _), result in zip(case.args, case.results, strict=True):
-                yield case, (seed, epoch), rank, result
+@check("another epoch draws anew, and a repeated one draws the same", DRAWS)
+def epochs_differ_and_runs_repeat(cases):
+    begin = f"with {cases[0].world} ranks: "
+    for rank, (first, next_epoch, _, again) in enumerate(zip(*(case.results for case in cases), strict=True)):
+        for name in ("samples", "dropout", "noise"):
+            expect(
+                not equal(first[name], next_epoch[name]),
+                f"{begin}rank {rank} drew the same {name} in epoch 0 and in epoch 1",
+                "what changes from epoch to epoch in your seeds?",
+            )
+        for name in NAMES:
+            expect(
+                equal(first[name], again[name]),
+                f"{begin}seed 1, epoch 0 was drawn twice, and rank {rank} got other {name}",
+                "a generator that goes on from where it was makes a draw depend on the draws before",
+            )
 
 
-def equal(one, other):
-    return torch.equal(one, other) if torch.is_tensor(one) else one == other
+@check("neighbouring seeds, epochs and ranks have nothing in common", [*DRAWS, PLAYED])
+def seeds_do_not_meet(records):
+    """Weights go by the seed, orders by seed and epoch, masks and noise by the rank as well."""
+    drawn_for = {}
+    for case, who, result in draws_of(records):
+        order = tuple(tuple(other["samples"]) for other in case.results)
+        for name, key, value in (
+            ("weights", who[:1], tuple(result["weights"].tolist())),
+            ("dropout mask", who, tuple(result["dropout"].tolist())),
+            ("noise", who, tuple(result["noise"].tolist())),
+            ("order", who[:2], (case.world, order)),
+        ):
+            first = drawn_for.setdefault((name, value), key)
+            expect(
+                first == key,
+                f"{in_words(first)} and {in_words(key)} drew the same {name}",
+                "does all that differs there reach the seed, and can each part still be told from the others?",
+            )
+
+
+def in_words(key):
+    """ "seed 1, epoch 0" """
+    return ", ".join(f"{word} {number}" for word, number in zip(("seed", "epoch", "rank"), key, strict=False))
+
+
+def draws_of(records):
+    """(case, (seed, epoch, rank), what the rank drew) for every draw."""
+    for case in cases(records):
+        for (seed, epoch, rank, _), result in zip(case.args, case.results, strict=True):
+            yield case, (seed, epoch, rank), result
+
+
+def equal(first, second):
+    return torch.equal(first, second) if torch.is_tensor(first) else first == second
 
 
 def kind(value):
