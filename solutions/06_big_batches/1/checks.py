@@ -2,9 +2,7 @@
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import Detector, called_once
+from ddp_course.grader.vocabulary import Call, Detector, Job, called_once, check, expect
 
 from . import driver
 
@@ -28,7 +26,7 @@ SMALL = 64  # bytes an update that are not gradients
 
 
 def job(world, function, *arguments, seconds=6.0):
-    calls = tuple(Call([one] * world, str(one[0])) for one in arguments)
+    calls = tuple(Call([each] * world, str(each[0])) for each in arguments)
     return Job(world, function, calls, seconds=seconds, driver=True, loads=("torch._dynamo",))
 
 
@@ -64,45 +62,6 @@ DETECTED = [
 ]
 
 
-def the_global_batch_is_learned(records):
-    """After every update each rank holds the weights of one process that takes the global batch."""
-    for case in cases(records[len(DETECT) :]):
-        _, updates, accumulate, optimizer = case.args[0]
-        right = driver.alone(case.world, updates, accumulate, optimizer)
-        where = f"with {case.world} ranks, {updates} update(s) of {accumulate} micro-batch(es), {optimizer}: "
-        gaps = [(result - right).abs().max().item() for result in case.results]
-        rank = max(range(case.world), key=lambda one: gaps[one])
-        if not gaps[rank] < CLOSE:
-            apart = not all(torch.equal(result, case.results[0]) for result in case.results)
-            raise Wrong(
-                f"{where}rank {rank} is {gaps[rank]:.1e} from one process on the global batch"
-                f"{', and the ranks differ' if apart else '; the ranks agree with each other'}",
-                "is the flag in place before the forward, and does the last micro-batch of the update talk?"
-                if apart
-                else "the divisor of the loss, and when the gradients are set to zero"
-                if optimizer == "SGD"
-                else "with SGD it was right. What does each rank's optimizer make of the gradient that it is given?",
-            )
-    return "your loop equals one process on the global batch after 1, 2 and 3 updates, on 2 and 4 ranks"
-
-
-def gradients_travel_once_an_update(records):
-    """A rank hands each gradient over once an update, not once a micro-batch."""
-    size = driver.alone(1, 1, 1, "SGD").numel() * 8
-    for case in cases(records[len(DETECT) :]):
-        _, updates, accumulate, _ = case.args[0]
-        for rank, mine in enumerate(case.operations):
-            sent = sum(one.bytes for one in mine if one.op not in ("broadcast", "barrier") and one.bytes >= 8)
-            started = sum(one.op == "all_reduce" for one in mine)
-            if case.world > 1 and sent > updates * (size + SMALL):
-                raise Wrong(
-                    f"with {case.world} ranks: in {updates} update(s) of {accumulate} micro-batch(es) rank {rank} "
-                    f"started {started} all-reduce(s) and handed over {sent:,} bytes; the gradients have {size:,}",
-                    "which micro-batches communicate, and how often? Once is enough, in the last of an update",
-                )
-    return "and its gradients travel once an update"
-
-
 it_is_called_once = called_once(
     "it_is_called_once",
     DETECTOR,
@@ -112,4 +71,36 @@ it_is_called_once = called_once(
 )
 
 
-CHECKS = [*DETECTED, it_is_called_once, the_global_batch_is_learned, gradients_travel_once_an_update]
+@check("your loop equals one process on the global batch after 1, 2 and 3 updates, on 2 and 4 ranks", TRAIN, begin="")
+def the_global_batch_is_learned(case):
+    _, updates, accumulate, optimizer = case.args[0]
+    right = driver.one_process(case.world, updates, accumulate, optimizer)
+    gaps = [(result - right).abs().max().item() for result in case.results]
+    rank = max(range(case.world), key=gaps.__getitem__)
+    apart = not all(torch.equal(result, case.results[0]) for result in case.results)
+    look_at = "the divisor of the loss, and when the gradients are set to zero"
+    if apart:
+        look_at = "is the flag in place before the forward, and does the last micro-batch of the update talk?"
+    elif optimizer != "SGD":
+        look_at = "with SGD it was right. What does each rank's optimizer make of the gradient that it is given?"
+    expect(
+        gaps[rank] < CLOSE,
+        f"with {case.world} ranks, {updates} update(s) of {accumulate} micro-batch(es), {optimizer}: rank {rank} is "
+        f"{gaps[rank]:.1e} from one process on the global batch"
+        f"{', and the ranks differ' if apart else '; the ranks agree with each other'}",
+        look_at,
+    )
+
+
+@check("and its gradients travel once an update", TRAIN, begin="{ranks}: ")
+def gradients_travel_once_an_update(case, rank, result):
+    _, updates, accumulate, _ = case.args[0]
+    operations = [each for each in case.operations[rank] if each.op not in ("broadcast", "barrier") and each.bytes >= 8]
+    sent, size = sum(operation.bytes for operation in operations), result.numel() * 8
+    started = sum(operation.op == "all_reduce" for operation in case.operations[rank])
+    expect(
+        sent <= updates * (size + SMALL),
+        f"in {updates} update(s) of {accumulate} micro-batch(es) rank {rank} started {started} all-reduce(s) and "
+        f"handed over {sent:,} bytes; the gradients have {size:,}",
+        "which micro-batches communicate, and how often? Once is enough, in the last of an update",
+    )

@@ -120,7 +120,7 @@ class Model(nn.Module):
 
 def data(rank, count):
     numbers = torch.randn(count, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(50 + rank))
-    return [(one[:, :3], one[:, 3]) for one in numbers]
+    return [(rows[:, :3], rows[:, 3]) for rows in numbers]
 
 
 def try_out(train, updates, accumulate, optimizer):
@@ -131,14 +131,14 @@ def try_out(train, updates, accumulate, optimizer):
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
-def alone(world, updates, accumulate, optimizer):
+def one_process(world, updates, accumulate, optimizer):
     """What try_out has to give: one process that takes each global batch in one piece."""
     module = Model()
     optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
     shares = [data(rank, updates * accumulate) for rank in range(world)]
     for first in range(0, updates * accumulate, accumulate):
-        together = [pair for share in shares for pair in share[first : first + accumulate]]
+        pairs = [pair for share in shares for pair in share[first : first + accumulate]]
         optimizer.zero_grad()
-        module(*(torch.cat(part) for part in zip(*together, strict=True))).backward()
+        module(*(torch.cat(part) for part in zip(*pairs, strict=True))).backward()
         optimizer.step()
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
