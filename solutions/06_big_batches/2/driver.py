@@ -120,16 +120,16 @@ def try_out(train, counts, accumulate, optimizer):
     return weights(module)
 
 
-def alone(world, counts, accumulate, optimizer, way=None):
-    """What try_out has to give: one process that takes the micro-batches of all ranks. `way`: a Loop's parts."""
-    way, module = way or Loop("short", "there"), Model()
+def one_process(world, counts, accumulate, optimizer, loop=None):
+    """What try_out has to give: one process that takes the micro-batches of all ranks, in the updates of `loop`."""
+    loop, module = loop or Loop("short", "there"), Model()
     optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
     joint = [
         [torch.cat(batches) for batches in zip(*epoch, strict=True)]
         for epoch in zip(*(data(rank, counts) for rank in range(world)), strict=True)
     ]
-    for batches in way.updates(joint, accumulate):
+    for batches in loop.updates(joint, accumulate):
         optimizer.zero_grad()
-        (sum(module(batch) for batch in batches) / way.parts(batches, accumulate)).backward()
+        (sum(module(batch) for batch in batches) / loop.parts(batches, accumulate)).backward()
         optimizer.step()
     return weights(module)
