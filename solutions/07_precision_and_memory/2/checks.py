@@ -1,13 +1,12 @@
 """07.2: all ranks skip together, or the replicas part; and a function that finds the step at which they do."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import linear
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import number
+from ddp_course.grader.vocabulary import Call, Job, check, expect, number
 
 from . import given as given_script
 from .versions import Loop, Recorded
@@ -82,97 +81,87 @@ DETECT = Job(
     3,
     function=DETECTOR,
     loads=LOADS,
-    calls=tuple(Call([(train, *mine) for mine in BATCHES], given) for given, train, _ in DETECTED),
+    calls=tuple(Call([(train, *own) for own in BATCHES], given) for given, train, _ in DETECTED),
 )
 JOBS = [*TRAIN, DETECT]
 
 
-def an_overflow_moves_nobody(records):
-    """In a step in which any rank's gradient is not finite, the weights stay as they are on every rank."""
-    for case, step, rank, (weights, _), right in steps(records):
-        if not all(map(math.isfinite, weights)):
-            raise Wrong(
-                f"{case.where}after step {step + 1} the weights on rank {rank} are {weights}",
-                "when a rank looks for inf, are the gradients averaged already?",
-            )
-        before = case.results[rank][step - 1][0] if step else [0.0, 0.0]
-        if right["skipped"] and weights != before:
-            raise Wrong(
-                f"{case.where}in step {step + 1} the weights on rank {rank} went from {before} to {weights}; "
-                "a step with an overflow is no step",
-                "what is left of a gradient in which an inf was replaced, or left out?",
-            )
-    return "where one rank overflows, no rank moves"
+@check("where one rank overflows, no rank moves", TRAIN)
+def an_overflow_moves_nobody(case):
+    for step, rank, (weights, _), right in steps(case):
+        expect(
+            all(map(math.isfinite, weights)),
+            f"after step {step + 1} the weights on rank {rank} are {weights}",
+            "when a rank looks for inf, are the gradients averaged already?",
+        )
+        old = case.results[rank][step - 1][0] if step else [0.0, 0.0]
+        expect(
+            not right.skipped or weights == old,
+            f"in step {step + 1} the weights on rank {rank} went from {old} to {weights}; a step with an overflow is "
+            "no step",
+            "what is left of a gradient in which an inf was replaced, or left out?",
+        )
 
 
-def the_ranks_stay_equal(records):
-    """After every step all ranks hold the same weights and the same scale, to the last bit."""
-    for case, step, rank, entry, _ in steps(records):
-        first = case.results[0][step]
-        if entry != first:
-            what, place = ("weights", 0) if entry[0] != first[0] else ("scale", 1)
-            raise Wrong(
-                f"{case.where}after step {step + 1} the {what} on rank {rank}: {entry[place]}, on rank 0: "
-                f"{first[place]}",
+@check("all ranks hold the same weights and the same scale after every step", TRAIN)
+def the_ranks_stay_equal(case):
+    for step, rank, entry, _ in steps(case):
+        for what, own, first in zip(("weights", "scale"), entry, case.results[0][step], strict=True):
+            expect(
+                own == first,
+                f"after step {step + 1} the {what} on rank {rank}: {own}, on rank 0: {first}",
                 "which line runs on one rank and not on another, and what does it depend on?",
             )
-    return "all ranks hold the same weights and the same scale after every step"
 
 
-def a_skipped_step_halves_the_scale(records):
-    """The scale is halved by each skipped step, and by nothing else."""
-    for case, step, rank, (_, scale), right in steps(records):
-        if scale != right["scale"]:
-            was = case.results[rank][step - 1][1] if step else case.args[rank][1]
-            what = "was skipped" if right["skipped"] else "had no overflow"
-            raise Wrong(
-                f"{case.where}step {step + 1} {what}, and the scale on rank {rank} went from {was:g} to {scale:g}; it "
-                f"should be {right['scale']:g}",
-                "scaler.update() is what finds a scale that fits: who calls it after a skipped step?",
-            )
-    return "a skipped step halves the scale on every rank, also if only the gradient overflowed and no loss"
+@check("a skipped step halves the scale on every rank, also if only the gradient overflowed and no loss", TRAIN)
+def a_skipped_step_halves_the_scale(case):
+    for step, rank, (_, scale), right in steps(case):
+        old = case.results[rank][step - 1][1] if step else case.args[rank][1]
+        what = "was skipped" if right.skipped else "had no overflow"
+        expect(
+            scale == right.scale,
+            f"step {step + 1} {what}, and the scale on rank {rank} went from {old:g} to {scale:g}; it should be "
+            f"{right.scale:g}",
+            "scaler.update() is what finds a scale that fits: who calls it after a skipped step?",
+        )
 
 
-def the_other_steps_are_right(records):
-    """Every other step is that of one process with the global batch."""
-    for case, step, rank, (weights, _), right in steps(records):
-        gap = math.dist(weights, right["weights"])
-        if not gap <= CLOSE * max(1e-2, math.hypot(*right["weights"])):
-            raise Wrong(
-                f"{case.where}after step {step + 1} the weights on rank {rank} are {rounded(weights)}; one process "
-                f"with the global batch has {rounded(right['weights'])}",
-                "what the gradient is divided by before the step",
-            )
-    return "every other step is that of one process with the global batch"
+@check("every other step is that of one process with the global batch", TRAIN)
+def the_other_steps_are_right(case):
+    for step, rank, (weights, _), right in steps(case):
+        expect(
+            math.dist(weights, right.weights) <= CLOSE * max(1e-2, math.hypot(*right.weights)),
+            f"after step {step + 1} the weights on rank {rank} are {rounded(weights)}; one process with the global "
+            f"batch has {rounded(right.weights)}",
+            "what the gradient is divided by before the step",
+        )
 
 
-def the_detector_finds_the_step(records):
-    """where_replicas_part returns the first step at which ranks differ, on every rank."""
-    for case, (_, _, right) in zip(cases(records[len(TRAIN) :]), DETECTED, strict=True):
-        for rank, said in enumerate(case.results):
-            said = number(said)
-            if said != right or isinstance(said, bool):
-                others = " (other ranks said otherwise)" if len(set(map(repr, case.results))) > 1 else ""
-                raise Wrong(
-                    f"{case.where}{DETECTOR} returned {said!r} on rank {rank}{others}; it should be {right!r}",
-                    detector_advice(said, right),
-                )
-    return f"{DETECTOR} finds the step; of the broken loop it is {DETECTED[0][2]}, from 0, where the scale parts"
+@check(f"{DETECTOR} finds the step; of the broken loop it is {DETECTED[0][2]}, from 0, where the scale parts", [DETECT])
+def the_detector_finds_the_step(case, rank, result):
+    step, right = number(result), {given: right for given, _, right in DETECTED}[case.given]
+    others = " (other ranks said otherwise)" if len(set(map(repr, case.results))) > 1 else ""
+    expect(
+        step == right and not isinstance(step, bool),
+        f"{DETECTOR} returned {step!r} on rank {rank}{others}; it should be {right!r}",
+        detector_advice(step, right),
+    )
 
 
-CHECKS = [
-    an_overflow_moves_nobody,
-    the_ranks_stay_equal,
-    a_skipped_step_halves_the_scale,
-    the_other_steps_are_right,
-    the_detector_finds_the_step,
-]
+@dataclass
+class Step:
+    """A step of one process: its weights after it, the scale after it, whether it was left out."""
+
+    weights: list[float]
+    scale: float
+    skipped: bool
 
 
-def reference(case):
-    """By step: what one process does that has the batches of all ranks."""
-    weight, scale, result = torch.zeros(1, 2), case.args[0][1], []
-    for batches in zip(*(mine for mine, _ in case.args), strict=True):
+def one_process(case):
+    """The steps of one process that has the batches of all ranks, in float16 as the ranks compute."""
+    weight, scale, made = torch.zeros(1, 2), case.args[0][1], []
+    for batches in zip(*(own for own, _ in case.args), strict=True):
         gradients = []
         for inputs, targets in batches:
             leaf = weight.clone().requires_grad_()
@@ -184,37 +173,35 @@ def reference(case):
         skipped = not bool(gradient.isfinite().all())
         weight = weight if skipped else weight - LEARNING_RATE * gradient / scale
         scale = scale / 2 if skipped else scale
-        result.append({"weights": weight[0].tolist(), "scale": scale, "skipped": skipped})
-    return result
+        made.append(Step(weight[0].tolist(), scale, skipped))
+    return made
 
 
-def steps(records):
-    """(case, step, rank, [weights, scale], reference) of every step of every rank."""
-    for case in cases(records[: len(TRAIN)]):
-        right = reference(case)
-        for rank, history in enumerate(case.results):
-            if not (isinstance(history, list) and len(history) == len(right) and all(map(is_entry, history))):
-                raise Wrong(
-                    f"{case.where}{FUNCTION} did not return [weights, scale] for each of {len(right)} steps on "
-                    f"rank {rank}",
-                    "a step that is skipped is a step: what does the loop write down for it?",
-                )
-        for step in range(len(right)):
-            for rank, history in enumerate(case.results):
-                yield case, step, rank, history[step], right[step]
+def steps(case):
+    """(step, rank, [weights, scale], that step of one process) of every step of every rank."""
+    right = one_process(case)
+    for rank, history in enumerate(case.results):
+        expect(
+            isinstance(history, list) and len(history) == len(right) and all(map(is_entry, history)),
+            f"{FUNCTION} did not return [weights, scale] for each of {len(right)} steps on rank {rank}",
+            "a step that is skipped is a step: what does the loop write down for it?",
+        )
+    for step, entries in enumerate(zip(*case.results, strict=True)):
+        for rank, entry in enumerate(entries):
+            yield step, rank, entry, right[step]
 
 
-def is_entry(one):
-    return isinstance(one, list) and len(one) == 2 and isinstance(one[0], list) and len(one[0]) == 2
+def is_entry(entry):
+    return isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], list) and len(entry[0]) == 2
 
 
 def rounded(weights):
-    return [round(one, 4) for one in weights]
+    return [round(weight, 4) for weight in weights]
 
 
-def detector_advice(said, right):
+def detector_advice(step, right):
     if right is None:
         return "NaN is not equal to itself; the bits are"
-    if said is None:
+    if step is None:
         return "what do you compare: both weights and the scale, to the last bit, of all ranks, up to the longest?"
     return "steps count from 0, the first difference counts, and a history that ends early parts where it ends"
