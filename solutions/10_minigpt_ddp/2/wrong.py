@@ -17,7 +17,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "three_collectives", "meets the others in a barrier after every update",
-        check="little_is_said", says="called 9 collectives (all_reduce, barrier) in its last 3 updates",
+        check="little_is_sent", says="called 9 collectives (all_reduce, barrier) in its last 3 updates",
         look="what each of them is for", edit="""
                  weights.grad = None
         +        dist.barrier()
@@ -86,7 +86,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "says_every_loss", "all-reduces the loss of every micro-batch",
-        check="little_is_said", says="called", on="own_loss",
+        check="little_is_sent", says="called", on="own_loss",
         edit="""
         -            total += loss.detach()
         +            mine = loss.detach().clone()
