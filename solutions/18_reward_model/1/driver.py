@@ -46,7 +46,7 @@ def loss_and_gradient(head, chosen, rejected):
     return loss.item(), torch.autograd.grad(loss, head)[0]
 
 
-def alone(world):
+def rank_0_only(world):
     return [1.0] + [0.0] * (world - 1)
 
 
@@ -77,12 +77,12 @@ def average(head):
 
 
 VERSIONS = {
-    "no rank talks": Loop(alone, take=lambda gradient: gradient),
+    "no rank talks": Loop(rank_0_only, take=lambda gradient: gradient),
     "gradients averaged": Loop(alike),
     "gradients summed, not divided": Loop(lambda world: [1.0] * world),
     "gradients divided by the number of ranks twice": Loop(lambda world: [1 / world**2] * world),
-    "the gradient of rank 0 is sent to all": Loop(alone, take=broadcast),
-    "only the loss that is logged is averaged": Loop(alone, take=a_loss_for_the_log),
+    "the gradient of rank 0 is sent to all": Loop(rank_0_only, take=broadcast),
+    "only the loss that is logged is averaged": Loop(rank_0_only, take=a_loss_for_the_log),
     "the last rank is left out": Loop(lambda world: [1 / (world - 1)] * (world - 1) + [0.0]),
     "a rank hears of its left neighbour alone": Loop(
         lambda world: [0.5] + [0.0] * (world - 2) + [0.5], take=mean_with_neighbour
@@ -113,7 +113,7 @@ def try_out(train, steps):
     return [train(head, chosen, rejected, steps, RATE), head]
 
 
-def joint(world, steps, start=0, take=None):
+def one_process(world, steps, start=0, take=None):
     """The head of one process that begins with the head of rank `start` and takes the pairs of all ranks."""
     head = data(start)[0]
     pairs = [torch.cat(part) for part in zip(*(data(rank)[1:] for rank in take or range(world)), strict=True)]
