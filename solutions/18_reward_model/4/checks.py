@@ -2,9 +2,7 @@
 
 import torch
 
-from ddp_course.grader.answer_record import Call, Job, cases
-from ddp_course.grader.verdict import Wrong
-from ddp_course.grader.vocabulary import Detector, called_once
+from ddp_course.grader.vocabulary import Call, Detector, Job, called_once, check, expect
 
 from . import driver
 
@@ -62,41 +60,32 @@ the_loader_is_called_once = called_once(
 )
 
 
-def the_file_of_rank_0_counts(records):
-    """If rank 0 can read its file, every rank returns that tokenizer, whatever is on its own machine."""
-    for case in cases(records[len(DETECT) :]):
-        if case.given not in REASONS:
-            for rank, (how, found) in enumerate(case.results):
-                if how == "raised":
-                    raise Wrong(
-                        f"{case.where}rank {rank} raised {found[:120]}",
-                        "who reads the file: it is there on rank 0, and nowhere else for certain",
-                    )
-                if found != driver.MERGES:
-                    raise Wrong(
-                        f"{case.where}rank {rank} holds a tokenizer with {len(found)} merges; that of rank 0's file "
-                        f"has {len(driver.MERGES)}",
-                        "where rank 1 has its merges from",
-                    )
-    return "every rank gets the tokenizer of rank 0's file"
+@check("every rank gets the tokenizer of rank 0's file", LOAD, given=driver.FILES.keys() - REASONS.keys())
+def the_file_of_rank_0_counts(case, rank, result):
+    how, outcome = result
+    expect(
+        how == "loaded",
+        f"rank {rank} raised {outcome[:120]}",
+        "who reads the file: it is there on rank 0, and nowhere else for certain",
+    )
+    expect(
+        outcome == driver.MERGES,
+        f"rank {rank} holds a tokenizer with {len(outcome)} merges; that of rank 0's file has {len(driver.MERGES)}",
+        "where rank 1 has its merges from",
+    )
 
 
-def what_is_missing_stops_all(records):
-    """If rank 0 cannot read its file, every rank raises, with the real reason."""
-    for case in cases(records[len(DETECT) :]):
-        for rank, (how, found) in enumerate(case.results):
-            if case.given in REASONS and how == "loaded":
-                raise Wrong(
-                    f"{case.where}rank {rank} returned a tokenizer with {len(found)} merges, and no error",
-                    "a tokenizer that nobody asked for is worse than none",
-                )
-            missing = [one for one in REASONS.get(case.given, ()) if one not in found]
-            if missing:
-                raise Wrong(
-                    f"{case.where}rank {rank} raised {found[:120]!r}; its text does not say {missing[0]!r}",
-                    "the text of the error that was caught: who needs it most?",
-                )
-    return "and if it cannot be read, every rank says why"
-
-
-CHECKS = [*DETECTED, the_loader_is_called_once, the_file_of_rank_0_counts, what_is_missing_stops_all]
+@check("and if it cannot be read, every rank says why", LOAD, given=REASONS)
+def what_is_missing_stops_all(case, rank, result):
+    how, outcome = result
+    expect(
+        how == "raised",
+        f"rank {rank} returned a tokenizer with {len(outcome)} merges, and no error",
+        "a tokenizer that nobody asked for is worse than none",
+    )
+    for reason in REASONS[case.given]:
+        expect(
+            reason in outcome,
+            f"rank {rank} raised {outcome[:120]!r}; its text does not say {reason!r}",
+            "the text of the error that was caught: who needs it most?",
+        )

@@ -29,15 +29,15 @@ def by_rank(merges, **others):
     """A loader that gives `merges`, and on rank_1, rank_2, ... something else; an error is raised."""
 
     def load(path):
-        found = others.get(f"rank_{dist.get_rank()}", merges)
-        if isinstance(found, Exception):
-            raise found
-        return Tokenizer(found)
+        own = others.get(f"rank_{dist.get_rank()}", merges)
+        if isinstance(own, Exception):
+            raise own
+        return Tokenizer(own)
 
     return load
 
 
-def told_by_rank_0(path):
+def broadcast_by_rank_0(path):
     box = [MERGES if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(box, src=0)
     return Tokenizer(box[0])
@@ -47,7 +47,7 @@ GONE = FileNotFoundError(2, "No such file or directory", "tokenizer.json")
 VERSIONS = {
     "the same merges on all ranks": by_rank(MERGES),
     "bytes on all ranks": by_rank([]),
-    "rank 0 tells its merges to all": told_by_rank_0,
+    "rank 0 tells its merges to all": broadcast_by_rank_0,
     "bytes on all ranks but 0": by_rank(MERGES, rank_1=[], rank_2=[]),
     "bytes on rank 1": by_rank(MERGES, rank_1=[]),
     "a merge less on the last rank": by_rank(MERGES, rank_2=MERGES[:-1]),
