@@ -16,8 +16,8 @@ LENGTHS = {  # of the windows; what follows is PAD
 
 
 def drive(backward, given):
-    windows, one, model = windows_of(given), new_model(False), new_model(True)
-    logits = one(windows, torch.arange(LENGTH))
+    windows, one_process, model = windows_of(given), new_model(False), new_model(True)
+    logits = one_process(windows, torch.arange(LENGTH))
     targets = F.pad(windows[:, 1:], (0, 1), value=PAD)
     F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD).backward()
     loss = backward(model, windows.clone())
@@ -25,8 +25,8 @@ def drive(backward, given):
         "loss": loss,
         "calls": model.calls,
         "logits": logits.detach(),
-        "right": {name: parameter.grad for name, parameter in one.named_parameters()},
-        "mine": {name: parameter.grad for name, parameter in model.named_parameters()},
+        "right": {name: parameter.grad for name, parameter in one_process.named_parameters()},
+        "gradients": {name: parameter.grad for name, parameter in model.named_parameters()},
     }
 
 
