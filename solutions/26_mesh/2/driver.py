@@ -1,4 +1,4 @@
-"""Inside a rank, for 26.2: training on a mesh, and on another one after it, beside one process."""
+"""Inside a rank, for 26.2: training on a mesh, on another one after it, and in one process."""
 
 from types import SimpleNamespace
 
@@ -13,12 +13,12 @@ VOCABULARY, WIDTH, HIDDEN, CONTEXT, PER_UPDATE, UPDATES = 7, 6, 8, 3, 4, 3  # up
 
 
 def drive(build, *meshes):
-    """For each update: the windows that this rank read, the loss that it was told, the largest gap of its weights."""
-    one, found, state = Model(None), [], None
-    optimizer = torch.optim.SGD(one.parameters(), lr=0.2)
+    """For each update: the windows that this rank read, the loss that it returned, the largest gap of its weights."""
+    whole, reports, state = Model(None), [], None
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.2)
     for number, (dp, tp) in enumerate(meshes):
         mesh, data = new_mesh(dp, tp), Data()
-        model = Model(mesh.tp, one)
+        model = Model(mesh.tp, whole)
         training = build(model, torch.optim.SGD(model.parameters(), lr=0.2), data, mesh, PER_UPDATE)
         if number:
             box = [state]
@@ -27,19 +27,19 @@ def drive(build, *meshes):
         for update in range(number * UPDATES, (number + 1) * UPDATES):
             data.read = []
             loss = training.update()
-            right = update_of_one(one, optimizer, update)
-            found.append(
+            right = one_process_update(whole, optimizer, update)
+            reports.append(
                 {
                     "mesh": [dp, tp],
                     "windows": data.read,
                     "loss": loss,
                     "right": right,
-                    "gap": model.gap(one),
+                    "gap": model.gap(whole),
                     "numbers": sum(p.numel() for p in model.parameters()),
                 }
             )
         state = training.state_dict()
-    return found
+    return reports
 
 
 def new_mesh(dp, tp):
@@ -52,9 +52,9 @@ def new_mesh(dp, tp):
     )
 
 
-def update_of_one(one, optimizer, update):
+def one_process_update(whole, optimizer, update):
     inputs, targets = windows(list(range(update * PER_UPDATE, (update + 1) * PER_UPDATE)))
-    loss = F.cross_entropy(one(inputs).flatten(0, 1), targets.flatten(), ignore_index=-100)
+    loss = F.cross_entropy(whole(inputs).flatten(0, 1), targets.flatten(), ignore_index=-100)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
