@@ -277,7 +277,7 @@ def test_make_test_runs_what_it_is_told_to():
 
 
 def test_another_torch_is_tested_in_an_environment_of_its_own():
-    run = make("--dry-run", "test-torch", "TORCH_VERSION=2.15.0").stdout
+    run = make("--dry-run", "--always-make", "test-torch", "TORCH_VERSION=2.15.0").stdout
     assert ".venv-torch-2.15.0/bin/python -m pytest" in run and "requirements/torch" not in run
     assert -1 < run.index("requirements/course.txt") < run.index("install torch==2.15.0"), "torch may need older ones"
     refused = make("test-torch")
