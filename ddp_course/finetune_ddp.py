@@ -112,12 +112,17 @@ def train(config: FinetuneConfig) -> int:
         share = [examples[number] for number in numbers[world.rank :: world.size]]
         loss_sum = torch.zeros((), dtype=torch.float64, device=world.device)
         for first in range(0, len(share), config.micro_batch_size):
+            # Not where only some ranks have a micro-batch left: the others send their gradients by then.
+            if 0 < first < len(numbers) // world.size and loop.abandons_step():
+                break
             last = first + config.micro_batch_size >= len(share)
             with contextlib.nullcontext() if last or world.size == 1 else ddp_policy.no_sync():
                 loss, _ = loss_of(ddp_policy, original, share[first : first + config.micro_batch_size], config, world)
                 # DDP divides the sum of the ranks' gradients by the world size. We want the mean over the step.
                 (loss * (world.size / target_count)).backward()
             loss_sum += loss.detach()
+        if loop.abandoned:
+            continue
         gradient_norm = clip_grad_norm_(learned.parameters(), config.gradient_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad()

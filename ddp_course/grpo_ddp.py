@@ -129,6 +129,8 @@ def train(config: GRPOConfig) -> int:
         else:
             chosen = pairs_of_update(config.seed, step, config.prompts_per_update, len(pairs))
             batch, distinct = take_pairs(players, [pairs[n] for n in chosen[world.rank :: world.size]], beta.value)
+        if loop.abandons_step():  # to sample takes most of a step
+            continue
         # DDP 5/7: every number is a sum over a count, each over all ranks; so is the loss.
         numbers = describe(batch, distinct, world)
         target_count = numbers["tokens"] if config.objective == "grpo" else numbers["sequences"] / 2

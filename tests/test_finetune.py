@@ -80,6 +80,9 @@ def several(request, tmp_path_factory, material, one_process):
         "whole": job("whole", *whole),
         "resumed": job("resumed", *whole, "--resume", "auto", copy=(str(folder / "whole"), 2, str(folder / "resumed"))),
         "stopped": job("stopped", *whole, fault="stopped fine-tuning"),
+        "cut": job("cut", *whole, "--micro-batch-size", 1, "--checkpoint-every", 0, fault="stopped within a step"),
+        "cut, gone on": job("cut", *whole, "--micro-batch-size", 1, "--resume", "auto"),
+        "in ones": job("in ones", *whole, "--micro-batch-size", 1),
         "gone on": job("gone on", *whole, "--resume", folder / "stopped/checkpoints/step_000002"),
         "from one process": job("from one process", "--resume", single),
         "mean of the ranks' means": job("mean of the ranks' means", fault="own answer tokens"),
@@ -124,6 +127,11 @@ def test_what_is_frozen_is_not_sent(several):
             {tensor.data_ptr(): tensor.numel() for tensor in learnt(several.folder / variant).values()}.values()
         )
         assert max(several.sent[variant]) == learnt_bytes
+
+
+def test_sigterm_within_a_step_abandons_it_and_the_resumed_run_does_it_again(several):
+    assert [several.outcomes[title] for title in ("cut", "cut, gone on", "in ones")] == ["75", "0", "0"]
+    assert gap(several.folder / "cut", several.folder / "in ones") == 0
 
 
 @pytest.mark.parametrize("title", ["resumed", "gone on"])
