@@ -28,4 +28,10 @@ def collect_garbage_seldom() -> None:
     through again.
     """
     gc.set_threshold(50_000)  # new objects before the next collection; Python's own value is 700 or 2000
-    atexit.register(gc.freeze)  # the objects that are left go with the process
+    atexit.register(_leave_what_is_left)
+
+
+def _leave_what_is_left() -> None:
+    """Let the objects that are left go with the process; but triton 3.9 prints a warning for each one of its own."""
+    if "triton" not in sys.modules:
+        gc.freeze()
