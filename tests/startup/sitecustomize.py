@@ -36,6 +36,11 @@ class NoCollectionsWhileTorchLoads:
         return spec
 
 
+def leave_what_is_left():
+    """Does not collect at the end, except where triton is loaded: 3.9 prints a warning for each object of its own."""
+    (gc.unfreeze if "triton" in sys.modules else gc.freeze)()
+
+
 def note_threads_of_gloo():
     """Adds a line to the file named by THREADS_AT_EXIT. A script that fails on purpose still has its group.
 
@@ -63,6 +68,6 @@ if "WARM_SERVER" in os.environ:
 
     warm_client.hand_over(os.environ["WARM_SERVER"])
 sys.meta_path.insert(0, NoCollectionsWhileTorchLoads())
-atexit.register(gc.freeze)  # what is registered first runs last
+atexit.register(leave_what_is_left)  # what is registered first runs last
 if sys.platform == "linux" and "THREADS_AT_EXIT" in os.environ:
     atexit.register(note_threads_of_gloo)

@@ -5,7 +5,7 @@ For each order of warm_client.py: a process that waits, and, forked from it, the
 
 import contextlib
 import gc
-import importlib.util
+import importlib
 import io
 import json
 import os
@@ -21,16 +21,16 @@ import types
 LOADED = (
     "numpy",
     "torch",
+    "torch._dynamo",
     "torch.distributed.nn",
     "torch.distributed.run",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining",
     "torch.utils.data.distributed",
     "ddp_course.minigpt_ddp",
     "ddp_course.grader.harness.rank",
-    # Both import triton, where it is installed: in a forked process it prints at exit what it takes for leaks.
-    *(() if importlib.util.find_spec("triton") else ("torch._dynamo", "torch.distributed.pipelining")),
 )
 
 
