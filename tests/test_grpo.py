@@ -9,6 +9,7 @@ import warnings
 from dataclasses import replace
 
 import pytest
+import stopped_within_a_step
 import torch
 import warm
 from huggingface_folder import make_model
@@ -579,30 +580,11 @@ def test_a_checkpoint_is_a_pretrained_model(whole):
     assert largest_gap(model.state_dict(), checkpoint(whole[0], 12)["model"]) == 0.0
 
 
-STOPPED_WITHIN_A_STEP = """
-import os, signal
-from ddp_course import grpo_ddp
-from ddp_course.training import loop
-
-loop.LONGEST_SILENCE = 0
-asks = loop.TrainingLoop.abandons_step
-
-def signalled(self):
-    if self.step == 7 and os.environ["RANK"] == "1":
-        os.kill(os.getpid(), signal.SIGTERM)
-    return asks(self)
-
-loop.TrainingLoop.abandons_step = signalled
-grpo_ddp.run(grpo_ddp.train, grpo_ddp.PRESETS)
-"""
-
-
 def test_two_ranks_resume_bit_equal(whole, pretrained, code, tmp_path):
     """From a checkpoint between steps, and after a SIGTERM that came while they were sampling."""
     run_dir = copy_up_to(whole[0], 6, tmp_path / "run")
-    (tmp_path / "stopped.py").write_text(STOPPED_WITHIN_A_STEP)
     words = arguments(pretrained, code, run_dir, *LEARN, "--resume", "auto")
-    run = warm.ranks(tmp_path / "stopped.py", *words, nproc=2, exit_code=75)
+    run = warm.ranks(stopped_within_a_step.__file__, "grpo_ddp", 7, 1, *words, nproc=2, exit_code=75)
     assert any("stopped after step 7: received SIGTERM" in line for line in run.lines[0])
     grpo(pretrained, code, run_dir, *LEARN, "--resume", "auto")
     for key in ("loss", "reward", "kl", "beta", "entropy", "clip_fraction", "val_reward"):

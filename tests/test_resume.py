@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import stopped_within_a_step
 import warm
 from training_runs import arguments, checkpoint, largest_gap, launch, metrics, train, train_here, train_in_turn
 
@@ -108,30 +109,11 @@ def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
     assert sorted(metrics(run_dir)) == list(range(1, step + 3))
 
 
-STOPPED_WITHIN_A_STEP = """
-import os, signal
-from ddp_course import minigpt_ddp
-from ddp_course.training import loop
-
-loop.LONGEST_SILENCE = 0
-asks, calls = loop.TrainingLoop.abandons_step, []
-
-def signalled(self):
-    calls.append(1)
-    if len(calls) == 8 and os.environ["RANK"] == "1":  # the second time in the third step
-        os.kill(os.getpid(), signal.SIGTERM)
-    return asks(self)
-
-loop.TrainingLoop.abandons_step = signalled
-minigpt_ddp.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
-"""
-
-
 def test_sigterm_within_a_long_step_does_not_wait_for_its_end(tmp_path):
     """The step is given up and done again: the run is the uninterrupted one, dropout masks included."""
     flags = (*FLAGS, "--micro-batch-size", 1, "--tokens-per-update", 8 * minigpt_ddp.PRESETS["tiny"].context)
-    (tmp_path / "stopped.py").write_text(STOPPED_WITHIN_A_STEP)
-    run = warm.ranks(tmp_path / "stopped.py", *arguments(tmp_path / "run", *flags), nproc=2, exit_code=75)
+    words = "minigpt_ddp", 2, 2, *arguments(tmp_path / "run", *flags)  # in the third step, the second time
+    run = warm.ranks(stopped_within_a_step.__file__, *words, nproc=2, exit_code=75)
     assert any("stopped after step 2: received SIGTERM" in line for line in run.lines[0])
     assert max(metrics(tmp_path / "run")) == 2
     train(tmp_path / "run", *flags, "--resume", "auto")

@@ -4,7 +4,6 @@ A job is a dict with `script` (one of TRAINERS), `flags` and, if it is to go wro
 up to step, to], made first. Rank 0 prints the outcomes and the bytes of each all-reduce, as a line of JSON.
 """
 
-import collections
 import contextlib
 import io
 import json
@@ -23,6 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 import warm
+from stopped_within_a_step import stopped_within
 from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
 from training_runs import ROOT, one_process_group
 
@@ -33,10 +33,8 @@ from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.pipeline import Pipeline
 from ddp_course.distributed.replica_check import ReplicasDiffer
 from ddp_course.trainers import minigpt_stage
-from ddp_course.training import loop
 from ddp_course.training.command_line import parse
 from ddp_course.training.diloco import DiLoCo
-from ddp_course.training.loop import TrainingLoop
 
 TRAINERS = {
     "minigpt": minigpt_ddp,
@@ -56,21 +54,6 @@ def plain_sgd():
         "make_adamw",
         lambda model, _, decay: diloco_ddp.make_inner(diloco_ddp.DiLoCoConfig(inner="sgd", weight_decay=decay), model),
     ):
-        yield
-
-
-@contextmanager
-def stopped_within_the_third_step():
-    """Rank 0 is sent SIGTERM where the ranks ask each other the second time within their third step."""
-    asks, steps = TrainingLoop.abandons_step, collections.Counter()
-
-    def signalled(self) -> bool:
-        steps[self.step] += 1
-        if steps[2] == 2 and dist.get_rank() == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return asks(self)
-
-    with mock.patch.object(loop, "LONGEST_SILENCE", 0), mock.patch.object(TrainingLoop, "abandons_step", signalled):
         yield
 
 
@@ -164,7 +147,7 @@ FAULTS = {
         Mesh, "replica", property(lambda mesh: mesh.world.rank % mesh.replicas)
     ),
     "stopped fine-tuning": lambda: stopped_in_the_second_update(finetune_ddp),
-    "stopped within a step": stopped_within_the_third_step,
+    "stopped within a step": lambda: stopped_within(2, ask=2),
     "own answer tokens": lambda: mock.patch.object(finetune_ddp, "count_targets", own_answer_tokens),
     "stopped mesh": lambda: stopped_in_the_second_update(parallel_ddp, "clip_gradients"),
 }
