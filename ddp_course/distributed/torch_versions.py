@@ -2,12 +2,16 @@
 
 import inspect
 
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 # 2.11, 2.12: only the names on the right. 2.13, 2.14: those warn of their deprecation. 2.15: both, without a warning.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+# 2.15: each step of a pipeline's schedule may ask all stages, by an all-reduce of 4 bytes, whether shapes are known.
+VOTES_PER_PIPELINE_STEP = int(torch.__version__ >= (2, 15))
 
 
 def forward_sync_buffers(on: bool) -> dict[str, bool]:
