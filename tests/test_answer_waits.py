@@ -74,10 +74,10 @@ def test_a_result_is_there_when_it_has_been_waited_for_and_not_before(tmp_path):
         for rank, results in enumerate(case.results):
             for name, right in AFTER.items():
                 unwaited, waited = (torch.tensor(values) for values in results[name])
-                if case.given == "never":
+                if case.scenario == "never":
                     assert torch.equal(waited.nan_to_num(-1), unwaited.nan_to_num(-1)), (name, rank)
                 else:
-                    assert waited.tolist() == right[rank], (case.given, name, rank, results[name])
+                    assert waited.tolist() == right[rank], (case.scenario, name, rank, results[name])
                 if name == "irecv":
                     assert unwaited.isnan().all(), "fresh memory might hold the right values by chance"
     assert "only starts all_reduce" in nobody_waits([record])

@@ -341,7 +341,7 @@ def test_operations_are_seen_however_they_are_called():
 
 def test_logs_of_a_script_that_hangs():
     script = given("02.2")
-    assert script == Path("scripts/02_2_given.py") and script.read_text() == load("02.2").given.read_text()
+    assert script == Path("scripts/02_2_given.py") and script.read_text() == load("02.2").given_script.read_text()
     lines = script.read_text().splitlines()
     logs = collective_logs(script, nproc=3, seconds=3)
     assert [[entry.partition(",")[0] for entry in log] for log in logs] == [

@@ -79,7 +79,7 @@ def text_of(question: str, name: str) -> str:
         [cell] = answer_cells("solutions", question)
         return "".join(line for line in cell.splitlines(keepends=True) if line.strip() not in SOLUTION_MARKS)
     if name == GIVEN:
-        return load(question).given.read_text(encoding="utf-8")
+        return load(question).given_script.read_text(encoding="utf-8")
     answer = answers(question)[name]
     if answer.text:
         return dedent(answer.text).lstrip("\n")

@@ -32,7 +32,7 @@ class JobRecord:
 class Case:
     """One call of the answer's function, seen over all ranks: every list is by rank."""
 
-    given: str
+    scenario: str
     args: list[tuple]
     results: list
     after: list[list]  # the tensors among the arguments, after the call
@@ -45,12 +45,12 @@ class Case:
     @property
     def where(self) -> str:
         """How a sentence about this case begins."""
-        return where(self.world, self.given)
+        return where(self.world, self.scenario)
 
 
-def where(world: int, given: str = "") -> str:
+def where(world: int, scenario: str = "") -> str:
     """ "with 3 ranks (rank 1 has no values): " """
-    return f"with {world} rank{'s' * (world > 1)}{f' ({given})' if given else ''}: "
+    return f"with {world} rank{'s' * (world > 1)}{f' ({scenario})' if scenario else ''}: "
 
 
 def cases(records: list[JobRecord]) -> Iterator[Case]:
@@ -60,7 +60,7 @@ def cases(records: list[JobRecord]) -> Iterator[Case]:
             results = [rank.results[number] for rank in record.ranks]
             after = [rank.after[number] for rank in record.ranks]
             operations = [rank.operations[number] for rank in record.ranks]
-            yield Case(call.given, call.args, results, after, operations)
+            yield Case(call.scenario, call.args, results, after, operations)
 
 
 def read_record(folder: Path, job: Job) -> JobRecord:

@@ -67,7 +67,7 @@ def hint(name: str) -> Hint:
 
 def given(name: str, folder: str | Path = "scripts") -> Path:
     """Write the script that question `name` is about into `folder` and return its path there."""
-    script = load(name).given
+    script = load(name).given_script
     if script is None:
         raise InputError(f"question {name} comes without a script")
     target = Path(folder) / f"{name.replace('.', '_')}_given.py"

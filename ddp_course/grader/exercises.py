@@ -58,7 +58,7 @@ class Exercise:
         return importlib.import_module(f"{self.package}.{name}")
 
     @property
-    def given(self) -> Path | None:
+    def given_script(self) -> Path | None:
         """The script that it hands out."""
         path = self.folder / "given.py"
         return path if path.exists() else None

@@ -162,7 +162,7 @@ def is_symptom(rank: RankRecord) -> bool:
 def call_prefix(record: JobRecord, number: int) -> str:
     """The beginning of a sentence about the call that rank `number` was in."""
     done, calls = len(record.ranks[number].results), record.job.calls
-    return where(record.job.world, calls[done].given if done < len(calls) else "")
+    return where(record.job.world, calls[done].scenario if done < len(calls) else "")
 
 
 def waits(record: JobRecord) -> str:

@@ -53,7 +53,7 @@ class Check:
 
 
 def check(
-    sentence: Text, jobs: Iterable[Job] | None = None, given: Collection[str] | None = None, begin: str = "{where}"
+    sentence: Text, jobs: Iterable[Job] | None = None, scenarios: Collection[str] | None = None, begin: str = "{where}"
 ) -> Callable[[Callable], Check]:
     """Make a check of a function, which is called as its parameters say:
 
@@ -65,9 +65,9 @@ def check(
     sentence   what the learner reads if nothing was wrong; or a function that makes it of the list of all that was
                returned, such as lambda left: f"at most {max(left)} are left out"
     jobs       default: all jobs of the exercise
-    given      the calls that it is about, by what is special in them; default: all
-    begin      what stands before `observed` of a case: "with 3 ranks (rank 1 has no values): ". "{given}: " leaves the
-               ranks out, "{ranks}: " the words of the call
+    scenarios  the calls that it is about, by what is special in them; default: all
+    begin      what stands before `observed` of a case: "with 3 ranks (rank 1 has no values): ". "{scenario}: " leaves
+               the ranks out, "{ranks}: " the words of the call
     """
 
     def made(function: Callable) -> Check:
@@ -75,13 +75,13 @@ def check(
         chosen = None if jobs is None else list(jobs)
 
         def ask(records: list[JobRecord]) -> str:
-            mine = [record for record in records if chosen is None or record.job in chosen]
+            chosen_records = [record for record in records if chosen is None or record.job in chosen]
             if parameters == ["records"]:
-                returned = [function(mine)]
+                returned = [function(chosen_records)]
             elif parameters == ["cases"]:
-                returned = [function(list(cases([record]))) for record in mine]
+                returned = [function(list(cases([record]))) for record in chosen_records]
             else:
-                about = (case for case in cases(mine) if given is None or case.given in given)
+                about = (case for case in cases(chosen_records) if scenarios is None or case.scenario in scenarios)
                 returned = [value for case in about for value in _asked(function, parameters, case, begin)]
             return sentence(returned) if callable(sentence) else sentence
 
@@ -96,7 +96,7 @@ def _asked(function, parameters, case, begin):
             return [function(case)]
         return [function(case, rank, result) for rank, result in enumerate(case.results)]
     except Wrong as wrong:
-        words = {"where": case.where, "given": case.given, "ranks": where(case.world).removesuffix(": ")}
+        words = {"where": case.where, "scenario": case.scenario, "ranks": where(case.world).removesuffix(": ")}
         raise Wrong(begin.format(**words) + wrong.observed, wrong.look) from None
 
 
@@ -213,7 +213,7 @@ def one_process(
 class Detector:
     """The learner's function `name`, which `jobs` hand one version after the other: True for what is right.
 
-    right, broken   the versions, each the `given` of a call
+    right, broken   the versions, each the `scenario` of a call
     """
 
     name: str
@@ -243,7 +243,7 @@ class Detector:
     def _says(self, right, name, but, look_at, sentence):
         def says(case):
             if case.results[0] is not right:
-                why, where = (text(case.given) if callable(text) else text for text in (but, look_at))
+                why, where = (text(case.scenario) if callable(text) else text for text in (but, look_at))
                 raise Wrong(f"{self.name} returned {not right}{why}", where)
 
         says.__name__ = name

@@ -13,9 +13,9 @@ from ddp_course.grader.vocabulary import Detector, Wrong, check, expect, one_pro
 pytestmark = pytest.mark.smoke
 
 
-def record(given="odd", results=(1, 2)):
+def record(scenario="odd", results=(1, 2)):
     """A job with one call on as many ranks as there are results."""
-    job = Job(len(results), "f", (Call([()] * len(results), given),))
+    job = Job(len(results), "f", (Call([()] * len(results), scenario),))
     return JobRecord(job, [RankRecord([result], [[]], [[]]) for result in results])
 
 
@@ -26,11 +26,11 @@ RECORDS = [record("odd", (1, 2)), record("even", (3, 4))]
     ("function", "calls"),
     [
         (
-            lambda case, rank, result: (case.given, rank, result),
+            lambda case, rank, result: (case.scenario, rank, result),
             [("odd", 0, 1), ("odd", 1, 2), ("even", 0, 3), ("even", 1, 4)],
         ),
-        (lambda case: case.given, ["odd", "even"]),
-        (lambda cases: [case.given for case in cases], [["odd"], ["even"]]),
+        (lambda case: case.scenario, ["odd", "even"]),
+        (lambda cases: [case.scenario for case in cases], [["odd"], ["even"]]),
         (lambda records: len(records), [2]),
     ],
     ids=["by case and rank", "by case", "by job", "once"],
@@ -43,15 +43,15 @@ def test_a_check_is_called_as_its_parameters_say(function, calls):
 
 def test_a_check_is_about_its_jobs_and_calls():
     asked = []
-    about = check("fine", [RECORDS[1].job])(lambda case: asked.append(case.given))
+    about = check("fine", [RECORDS[1].job])(lambda case: asked.append(case.scenario))
     about(RECORDS)
-    check("fine", given={"odd"})(lambda case: asked.append(case.given))(RECORDS)
+    check("fine", scenarios={"odd"})(lambda case: asked.append(case.scenario))(RECORDS)
     assert asked == ["even", "odd"]
 
 
 @pytest.mark.parametrize(
     ("begin", "message"),
-    [("{where}", "with 2 ranks (odd): "), ("{given}: ", "odd: "), ("{ranks}: ", "with 2 ranks: "), ("", "")],
+    [("{where}", "with 2 ranks (odd): "), ("{scenario}: ", "odd: "), ("{ranks}: ", "with 2 ranks: "), ("", "")],
 )
 def test_the_case_stands_before_what_was_observed(begin, message):
     def results_are_small(case, rank, result):

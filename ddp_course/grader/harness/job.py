@@ -6,10 +6,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of the answer's function on every rank. `given` says what is special, as in "rank 1 has no values"."""
+    """One call of the answer's function on every rank; `scenario`: what is special, such as "rank 1 has no values"."""
 
     args: list[tuple]  # by rank
-    given: str
+    scenario: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,8 +21,8 @@ RELATIVE_ERROR = 1e-9  # float64 sums are far better than this, float32 ones far
 SMALL_MESSAGE = 1024  # bytes; enough for two numbers in any wrapping, not for the values
 
 
-def call(given, *values):
-    return Call([(list(map(float, own)),) for own in values], given)
+def call(scenario, *values):
+    return Call([(list(map(float, own)),) for own in values], scenario)
 
 
 def job(*calls):
@@ -97,9 +97,9 @@ def likeness(case, rank):
     mean, right = number(case.results[rank]), expected_mean(case)
     close = math.isclose(mean, right, rel_tol=1e-5)
     otherwise = "what is added over the ranks, and what it is divided by"
-    if close or "million" in case.given:
+    if close or "million" in case.scenario:
         otherwise = "the dtype of what is added: float32 cannot tell 16,777,216 from 16,777,217"
-    if "nine digits" in case.given:
+    if "nine digits" in case.scenario:
         otherwise = "where digits are cut off: of each value, of what travels, and of the result"
     if close:
         return "", otherwise

@@ -35,8 +35,8 @@ DETECT = Job(
     1,
     function=FUNCTION,
     calls=tuple(
-        Call([(logs,)], given)
-        for given, logs in [
+        Call([(logs,)], scenario)
+        for scenario, logs in [
             *MADE_UP,
             ("logs of the broken script", LogsOf(BROKEN)),
             ("logs of your script", LogsOf(REPAIRED[1])),
@@ -84,7 +84,7 @@ def the_logs_are_read_right(records):
         if result != (list(right) if right else None):  # a tuple came back as a list
             returned = tuple(result) if isinstance(result, list) else result
             raise Wrong(
-                f"{case.given}: {FUNCTION}({logs}) returned {returned!r}, not {right!r}", look_at(result, right)
+                f"{case.scenario}: {FUNCTION}({logs}) returned {returned!r}, not {right!r}", look_at(result, right)
             )
     return where_they_part(broken.collectives)
 

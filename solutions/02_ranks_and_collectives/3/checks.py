@@ -16,8 +16,8 @@ def call(world, shape, dtype=torch.float32):
     base = torch.arange(count, dtype=torch.float64) * 3 + 1
     if dtype.itemsize > 4:
         base *= 2**30 + 1
-    given = f"shape {tuple(shape)}, {str(dtype)[6:]}"
-    return Call([((base * (rank + 1) + rank).to(dtype).view(shape),) for rank in range(world)], given)
+    scenario = f"shape {tuple(shape)}, {str(dtype)[6:]}"
+    return Call([((base * (rank + 1) + rank).to(dtype).view(shape),) for rank in range(world)], scenario)
 
 
 JOBS = [

@@ -40,16 +40,16 @@ REPAIR = [job(3, REPAIRED, "own"), job(1, REPAIRED, "own")]
 JOBS = DETECT + REPAIR
 
 
-def where_to_look(given):
-    if "-1" in given or "0.5" in given or "NaN" in given:
+def where_to_look(scenario):
+    if "-1" in scenario or "0.5" in scenario or "NaN" in scenario:
         return "what your detector takes for a gap: work it out by hand for these gradients"
-    if "reverse" in given:
+    if "reverse" in scenario:
         return "two unlike gradients can have one sum, and one norm: compare element by element"
-    if given == "the sum":
+    if scenario == "the sum":
         return "what your detector compares: weights behind AdamW, or the ranks among themselves, are equal here"
-    if "left out" in given:
+    if "left out" in scenario:
         return "which parameters are compared, and with what"
-    if "rank 0" in given:
+    if "rank 0" in scenario:
         return "on which rank you compare, and with what: all ranks can agree and all be wrong"
     return "what the gradients are compared with, and how large a gap you allow"
 
@@ -63,9 +63,9 @@ DETECTED = [
     detector.passes(
         "right_versions_pass",
         ", but that version is right",
-        lambda given: (
+        lambda scenario: (
             "when your detector takes hold of the tensors that it compares"
-            if "new tensors" in given
+            if "new tensors" in scenario
             else "how exact the comparison is: a sum of floats depends on its order in the last digits"
         ),
         f"it lets {len(RIGHT)} right versions pass",

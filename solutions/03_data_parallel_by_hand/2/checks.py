@@ -33,8 +33,8 @@ def names_what_is_missing(case, rank, result):
 @check("it leaves the gradients as they are", DETECTIONS)
 def looking_changes_nothing(case, rank, result):
     for number, (name, values) in enumerate(result["after"].items()):
-        has_gradient = rank in owners(case.given, case.world).get(name, [])
-        right = [gradient(case.given, number, rank)] * 2 if has_gradient else None
+        has_gradient = rank in owners(case.scenario, case.world).get(name, [])
+        right = [gradient(case.scenario, number, rank)] * 2 if has_gradient else None
         expect(
             values == right,
             f"after {DETECTOR} the gradient of {name} on rank {rank} is {shown(values)}; it was {shown(right)}",
@@ -45,9 +45,9 @@ def looking_changes_nothing(case, rank, result):
 @check(f"{REPAIRED} averages each parameter with itself, a missing gradient counting as zero", REPAIRS)
 def no_two_parameters_are_mixed(case, rank, result):
     for number, (name, values) in enumerate(result["after"].items()):
-        having = owners(case.given, case.world).get(name, [])
+        having = owners(case.scenario, case.world).get(name, [])
         if having:
-            right = sum(gradient(case.given, number, owner) for owner in having) / case.world
+            right = sum(gradient(case.scenario, number, owner) for owner in having) / case.world
             if values is None or not max(abs(value - right) for value in values) <= 1e-3:
                 raise Wrong(
                     f"after {REPAIRED} the gradient of {name} on rank {rank} is {shown(values)}; the mean over the "
@@ -60,7 +60,7 @@ def no_two_parameters_are_mixed(case, rank, result):
 def what_nobody_used_stays_none(case, rank, result):
     for name, values in result["after"].items():
         expect(
-            values is None or owners(case.given, case.world).get(name),
+            values is None or owners(case.scenario, case.world).get(name),
             f"no rank had a gradient of {name}; after {REPAIRED} it is {shown(values)} on rank {rank}",
             "on one process it would be None, and weight decay would leave the parameter alone",
         )
@@ -70,7 +70,7 @@ def expected_result(case):
     world = case.world
     return {
         name: [rank for rank in range(world) if rank not in having]
-        for name, having in owners(case.given, world).items()
+        for name, having in owners(case.scenario, world).items()
         if 0 < len(having) < world
     }
 
@@ -92,7 +92,7 @@ def hint_at(returned, right, rank, case):
         return "the return value: {name of a parameter: [ranks that have no gradient of it]}, on every rank"
     if any(plain(result["returned"]) == right for result in case.results):
         return f"what rank {rank} knows of the others"
-    if "zero" in case.given:
+    if "zero" in case.scenario:
         return "what your function asks of a gradient: one of zeros is there, None is not"
     if set(returned) - set(right):
         return "a parameter that no rank has a gradient for, or every rank, is none that they disagree about"
@@ -105,7 +105,7 @@ def look_at_mean(values, number, having, rank, case):
         return "which of your lines takes a gradient away that this rank had"
     if values is None:
         return "a rank that has no gradient needs the mean as well: what does it put in .grad before it takes part?"
-    total = sum(gradient(case.given, number, owner) for owner in having)
+    total = sum(gradient(case.scenario, number, owner) for owner in having)
     if len(having) < world and abs(values[0] - total / len(having)) < 1e-3:
         return "a rank without a gradient counts as zero, as its samples do on one process: divide by the world size"
     if any(abs(values[0] - total / divisor) < 1e-3 for divisor in range(1, world)):

@@ -19,9 +19,9 @@ SAME = 1e-9  # float64 sums in another order
 NEARLY_SAME = 1e-4  # the wide model is float32
 
 
-def job(world, **given):
-    """`given` by what the driver is to do."""
-    calls = tuple(Call([(what.replace("_", " "),)] * world, text) for what, text in given.items())
+def job(world, **scenarios):
+    """`scenarios` by what the driver is to do."""
+    calls = tuple(Call([(what.replace("_", " "),)] * world, text) for what, text in scenarios.items())
     return Job(world, FUNCTION, calls, driver=True)
 
 
@@ -174,7 +174,7 @@ def bytes_of_an_all_reduce(case, rank, result):
         "there"
     ),
     [OVERLAP],
-    given=[WIDE],
+    scenarios=[WIDE],
 )
 def talks_during_backward(case, rank, result):
     for order, behind in zip(result["orders"], (", in an update with no_sync()", ""), strict=True):

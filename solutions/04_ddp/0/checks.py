@@ -10,7 +10,7 @@ import torch
 from ddp_course.grader.answer_record import where
 from ddp_course.grader.vocabulary import Call, Job, check, expect
 
-from . import given
+from . import given as given_script
 
 TRAIN, STEPS = "train", 5
 SAME, PRINTED = 1e-9, 2e-6  # float64 sums in another order; the same with six decimals
@@ -33,7 +33,7 @@ JOBS = [*SCRIPTS, *REFUSED, *TRAININGS]
 def one_process(steps, batch_size):
     """The losses that the given script prints, and the weights that it ends with."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        network = given.train(steps, batch_size)
+        network = given_script.train(steps, batch_size)
     return losses(printed.getvalue()), torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
 
@@ -100,7 +100,7 @@ def one_rank_prints(records):
 
 @check("the printed losses are those of one process, with 1, 2 and 3 ranks", SCRIPTS)
 def losses_equal_one_process(records):
-    expected = one_process(given.STEPS, given.GLOBAL_BATCH)[0]
+    expected = one_process(given_script.STEPS, given_script.GLOBAL_BATCH)[0]
     for record in records:
         [printed] = filter(None, (losses(each.stdout) for each in record.ranks))
         expect(

@@ -21,7 +21,8 @@ CHANGES = {  # what the driver saw: how the sentence ends, where to look
 # The claims come first: they do not depend on the answer, and serve all that are graded together.
 CLAIMS = Job(2, script=Path(__file__).with_name("given.py"), seconds=8.0, loads=("torch._dynamo",))
 MEASURING = [
-    Job(world, MEASURE, tuple(Call([(given,)] * world, given) for given in MODELS), driver=True) for world in (2, 3)
+    Job(world, MEASURE, tuple(Call([(scenario,)] * world, scenario) for scenario in MODELS), driver=True)
+    for world in (2, 3)
 ]
 FORECASTING = Job(1, FORECAST, (Call([()], "the six cases"),))
 JOBS = [CLAIMS, *MEASURING, FORECASTING]
@@ -30,10 +31,10 @@ JOBS = [CLAIMS, *MEASURING, FORECASTING]
 @check(
     f"{MEASURE} is right about {len(MODELS) - 2} differences, and about none, on 2 and 3 ranks",
     MEASURING,
-    begin="different: {given}; ",
+    begin="different: {scenario}; ",
 )
 def gaps_are_measured_right(case, rank, result):
-    _, kind, *by_world = MODELS[case.given]
+    _, kind, *by_world = MODELS[case.scenario]
     right = dict.fromkeys(KINDS, 0.0)
     if kind:
         right[kind] = float(by_world[case.world - 2])
@@ -44,7 +45,7 @@ def gaps_are_measured_right(case, rank, result):
     )
 
 
-@check("measuring leaves the models as they were", MEASURING, begin="different: {given}; ")
+@check("measuring leaves the models as they were", MEASURING, begin="different: {scenario}; ")
 def looking_changes_nothing(case, rank, result):
     what, look_at = CHANGES.get(result["changed"], ("", ""))
     expect(not result["changed"], f"after {MEASURE} the model of rank {rank} is another{what}", look_at)
@@ -83,11 +84,11 @@ def hint_at(gaps, case, kind):
         return f"the return value: a dict with the keys {', '.join(KINDS)}, and a number for each"
     if not all(same(result["gaps"], case.results[0]["gaps"]) for result in case.results):
         return "the ranks do not agree about the gap: what does each compare itself with?"
-    if "rank 2 by" in case.given:
+    if "rank 2 by" in case.scenario:
         return "the largest difference between *any* two ranks, and not with rank 0 alone"
-    if "attribute" in case.given:
+    if "attribute" in case.scenario:
         return "a tensor that is neither a parameter nor a buffer lies in the __dict__ of its module, or of a submodule"
-    if "float64" in case.given:
+    if "float64" in case.scenario:
         return "in which dtype is subtracted, and how many digits has it?"
     if kind == "buffers":
         return "which buffers there are: whole numbers, masks, and some that are not in state_dict()"

@@ -70,7 +70,7 @@ def nothing(model, rank):
     pass
 
 
-MODELS = {  # given: what is done to the model of each rank, the kind of tensor, the gap on 2 ranks and that on 3
+MODELS = {  # scenario: what is done to the model of each rank, the kind of tensor, the gap on 2 ranks and that on 3
     "nothing differs": (nothing, None, 0, 0),
     "one weight of rank 1, by 0.5": (shift("weight", {1: 0.5}), "parameters", 0.5, 0.5),
     "two weights of rank 1, by 0.75 and -0.75": (cancelling, "parameters", 0.75, 0.75),

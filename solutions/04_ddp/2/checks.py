@@ -36,7 +36,7 @@ def a_good_run_ends_well(case, rank, result):
         f"{TIMEOUT:g} s",
         "the line that joins the group",
     )
-    if case.given != NO_CRASH:
+    if case.scenario != NO_CRASH:
         return
     expect(
         not result["raised"] and result["steps"] == 5,
@@ -50,7 +50,7 @@ def a_good_run_ends_well(case, rank, result):
     )
 
 
-@check(lambda seconds: f"a crash comes out as it is, after {max(seconds):.2f} s at most", RUNS, given=CRASHES)
+@check(lambda seconds: f"a crash comes out as it is, after {max(seconds):.2f} s at most", RUNS, scenarios=CRASHES)
 def the_crash_comes_out(case):
     rank = case.args[0][0]
     result = case.results[rank]
@@ -80,7 +80,7 @@ def the_crash_comes_out(case):
     return seconds
 
 
-@check("the other ranks end with it", RUNS, given=CRASHES)
+@check("the other ranks end with it", RUNS, scenarios=CRASHES)
 def the_others_hear_of_it(case, rank, result):
     if rank == case.args[0][0]:
         return
@@ -99,7 +99,7 @@ def the_others_hear_of_it(case, rank, result):
 @check(
     f"{DETECTOR} catches four versions that hold a crash back or lose it, and lets three good ones pass",
     [DETECTION],
-    begin="given {given}, ",
+    begin="given {scenario}, ",
 )
 def the_detector_tells_them_apart(case):
     for rank, result in enumerate(case.results):
@@ -108,11 +108,11 @@ def the_detector_tells_them_apart(case):
             f"{DETECTOR} returned {result!r} on rank {rank}; it should be True or False",
             "the line that returns, on every rank",
         )
-    _, hides = VERSIONS[case.given]
+    _, hides = VERSIONS[case.scenario]
     expect(
         any(case.results) == hides,
         f"{DETECTOR} returned {'False on both ranks' if hides else 'True'}",
-        where_to_look(case.given),
+        where_to_look(case.scenario),
     )
     expect(
         sum(case.results) <= 1,
@@ -121,15 +121,15 @@ def the_detector_tells_them_apart(case):
     )
 
 
-def where_to_look(given):
-    if "finally" in given:
+def where_to_look(scenario):
+    if "finally" in scenario:
         return "where the other rank is meanwhile: if it has finished, or crashed too, the two meet in the barrier"
-    if "before training" in given:
+    if "before training" in scenario:
         return "from when you count: run may take its time to join, or to load, before it calls your train"
-    if "clean-up" in given or "six tenths" in given:
+    if "clean-up" in scenario or "six tenths" in scenario:
         return "how long is too long: it depends on the timeout"
-    if "in its place" in given:
+    if "in its place" in scenario:
         return "whether what comes out is the exception that your train has raised, or another one"
-    if "dropped" in given:
+    if "dropped" in scenario:
         return "an exception that never comes out is hidden as well as one that comes late"
     return "how long an exception may take, and what of the rank that only lost contact"

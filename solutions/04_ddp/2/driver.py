@@ -142,7 +142,7 @@ def six_tenths_of_the_timeout(train, timeout_seconds):
         dist.destroy_process_group()
 
 
-VERSIONS = {  # given: the version, whether it hides a crash
+VERSIONS = {  # scenario: the version, whether it hides a crash
     "a barrier at the end of a good run": (barrier_at_the_end_of_a_good_run, False),
     "a barrier in `finally`": (barrier_in_finally, True),
     "no barrier, and 1 s before training begins": (slow_to_begin, False),

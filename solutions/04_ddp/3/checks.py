@@ -5,7 +5,7 @@ import re
 from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
 
 DETECTOR, REPAIRED = "assert_replicas_equal", "train"
-# given: the first tensor that differs and the first rank that differs from rank 0, if there are as many
+# scenario: the first tensor that differs and the first rank that differs from rank 0, if there are as many
 FIRST = {
     2: {
         "all equal": None,
@@ -30,13 +30,13 @@ FIRST = {
     1: {"all equal": None},
 }
 EQUAL = ("all equal", "all equal, head.weight a NaN on every rank")
-DIFFERENT = {given for cases in FIRST.values() for given in cases} - set(EQUAL)
+DIFFERENT = {scenario for cases in FIRST.values() for scenario in cases} - set(EQUAL)
 NAMES = ("backbone.weight", "backbone.bias", "head.weight", "head.bias")
 SAME = 1e-9  # float64 sums in another order
 
 
 def detection(world):
-    return Job(world, DETECTOR, tuple(Call([(given,)] * world, given) for given in FIRST[world]), driver=True)
+    return Job(world, DETECTOR, tuple(Call([(scenario,)] * world, scenario) for scenario in FIRST[world]), driver=True)
 
 
 def training(world):
@@ -49,29 +49,29 @@ TRAININGS = [training(2), training(3)]
 JOBS = DETECTIONS + TRAININGS
 
 
-@check("equal replicas pass, on 1, 2 and 3 ranks", DETECTIONS, given=EQUAL)
+@check("equal replicas pass, on 1, 2 and 3 ranks", DETECTIONS, scenarios=EQUAL)
 def equal_replicas_pass(case, rank, result):
     if result["raised"]:
         name, text = result["raised"]
         raise Wrong(
             f"{DETECTOR} raised on rank {rank}: {name}: {text[:150]}",
             "what your detector takes for a difference"
-            + (": a NaN is unequal to itself as a number; its bits are equal" if "NaN" in case.given else ""),
+            + (": a NaN is unequal to itself as a number; its bits are equal" if "NaN" in case.scenario else ""),
         )
 
 
 @check(
     lambda cases: f"{len(cases)} kinds of difference raise, on every rank",
     DETECTIONS,
-    given=DIFFERENT,
-    begin="different: {given}; ",
+    scenarios=DIFFERENT,
+    begin="different: {scenario}; ",
 )
 def different_replicas_raise_everywhere(case):
     quiet = [rank for rank, result in enumerate(case.results) if not result["raised"]]
     if not quiet:
         return
     begin = f"with {case.world} ranks {DETECTOR} raised on"
-    expect(len(quiet) < case.world, f"{begin} no rank", missed(case.given))
+    expect(len(quiet) < case.world, f"{begin} no rank", missed(case.scenario))
     raise Wrong(
         f"{begin} {case.world - len(quiet)} of them, not on rank {quiet[0]}",
         "a rank that does not raise goes on, and waits for one that has: how do all learn what one found?",
@@ -81,25 +81,25 @@ def different_replicas_raise_everywhere(case):
 @check(
     "the message names the first tensor and the first rank that differ",
     DETECTIONS,
-    given=DIFFERENT,
-    begin="different: {given}; ",
+    scenarios=DIFFERENT,
+    begin="different: {scenario}; ",
 )
 def the_first_difference_is_named(case, rank, result):
-    (name, other), (error, text) = FIRST[case.world][case.given], result["raised"]
+    (name, other), (error, text) = FIRST[case.world][case.scenario], result["raised"]
     named = [parameter for parameter in NAMES if re.search(rf"\b{parameter}\b", text)]
     expect(
         name in named and re.search(rf"\branks?[ =:\[]*{other}\b", text, re.IGNORECASE),
         f"rank {rank} was told {error}: {text[:150]!r}; it should name {name} and rank {other}",
         "the order: parameter by parameter as named_parameters gives them, and in each rank by rank",
     )
-    bystanders = [parameter for parameter in named if parameter not in case.given]
-    if bystanders and "alone" not in case.given:
+    bystanders = [parameter for parameter in named if parameter not in case.scenario]
+    if bystanders and "alone" not in case.scenario:
         raise Wrong(
             f"the message on rank {rank} also names {bystanders[0]}, which is equal", "what belongs into the message"
         )
 
 
-@check("it leaves the replicas as they are", DETECTIONS, begin="different: {given}; ")
+@check("it leaves the replicas as they are", DETECTIONS, begin="different: {scenario}; ")
 def looking_changes_nothing(case, rank, result):
     for name in result["changed"]:
         raise Wrong(
@@ -155,13 +155,13 @@ def rounded(losses):
     return "[" + ", ".join(map(rounded, losses)) + "]"
 
 
-def missed(given):
-    if "NaN" in given:
+def missed(scenario):
+    if "NaN" in scenario:
         return "comparisons with NaN are false, also the one that asks whether a gap is too large"
-    if "swapped" in given or "below" in given:
+    if "swapped" in scenario or "below" in scenario:
         return "can two unlike tensors have the same sum, or the ranks the same mean?"
-    if "-0.0" in given:
+    if "-0.0" in scenario:
         return "which two unlike floats does `==` call equal? Their bits are not"
-    if "1e-12" in given:
+    if "1e-12" in scenario:
         return "how large a gap is allowed: replicas of one training are equal to the last bit"
     return "which parameters are compared, of which ranks"

@@ -58,7 +58,7 @@ def as_the_script_does(model, rank):
     own_updates(model, batches(rank, 4))
 
 
-CASES = {  # given: what is done to the model of each rank
+CASES = {  # scenario: what is done to the model of each rank
     "all equal": lambda model, rank: None,
     "the head of each rank trained alone": as_the_script_does,
     "one element of head.bias, by 1e-12, on the last rank": add("head.bias", {-1: 1e-12}),

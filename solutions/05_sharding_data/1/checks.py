@@ -46,7 +46,9 @@ MADE_UP = [
     ("a token of rank 2 is larger by 65,536", [BASE, BASE, changed((77, BASE[77] + 2**16)), BASE]),
 ]
 DETECT = [
-    Job(4, function=FUNCTION, calls=tuple(Call([(tokens,) for tokens in data], given) for given, data in MADE_UP)),
+    Job(
+        4, function=FUNCTION, calls=tuple(Call([(tokens,) for tokens in data], scenario) for scenario, data in MADE_UP)
+    ),
     Job(1, function=FUNCTION, calls=(Call([(BASE,)], "one rank"),)),
 ]
 MAKE = Job(3, function="data_and_mask", calls=(Call([()] * 3, "first call"), Call([()] * 3, "second call")))
@@ -120,11 +122,11 @@ def all_ranks_hold_the_same_data(records):
 
 @check("the ranks' other random numbers differ as before", [MAKE, AGAIN], begin="")
 def other_randomness_is_left_alone(case):
-    if case.given != "another run":
+    if case.scenario != "another run":
         masks = [tuple(result[1].tolist()) for result in case.results]
         expect(
             len(set(masks)) == len(masks),
-            f"after make_data ({case.given}) {len(masks)} ranks drew {len(set(masks))} different dropout mask(s)",
+            f"after make_data ({case.scenario}) {len(masks)} ranks drew {len(set(masks))} different dropout mask(s)",
             "the generator that everybody uses was seeded alike on all ranks: a generator of its own leaves it be",
         )
         return
@@ -164,6 +166,6 @@ def advice(case, result, right):
         return "every rank returns a list of ranks, empty if all data is equal"
     if not right:
         return "this data is equal: does what you compare depend on the rank?"
-    if "token" in case.given or "order" in case.given or "zero" in case.given:
+    if "token" in case.scenario or "order" in case.scenario or "zero" in case.scenario:
         return "what do these two data sets have in common that you compare, and in what do they differ?"
     return "ranks are compared with rank 0, not with their neighbour; what does each rank know of the others?"

@@ -79,7 +79,7 @@ MADE_UP = [
     ("the broken script, 4 ranks", of_the_broken_script(5, 4)),
 ]
 FEWER = 40  # samples, for a count that is not that of the script
-COUNTED = [Call([(made, SAMPLES)], given) for given, made in MADE_UP]
+COUNTED = [Call([(made, SAMPLES)], scenario) for scenario, made in MADE_UP]
 COUNTED.append(Call([(draws(3, reader=lambda rank: [rank, rank + 3]), FEWER)], f"{FEWER} samples, 6 are read"))
 COUNT = Job(1, function=FUNCTION, calls=tuple(COUNTED))
 SETTINGS = [(1, 0), (1, 1), (2, 0), (1, 0)]  # (seed, epoch); the last asks for the first again
@@ -117,7 +117,7 @@ JOBS = [COUNT, *DRAWS, PLAYED]
 @check(
     f"{FUNCTION} counts right; of the broken script on 4 ranks: {count_faults(MADE_UP[-1][1], SAMPLES)}",
     [COUNT],
-    begin="{given}: ",
+    begin="{scenario}: ",
 )
 def the_counts_are_right(case):
     [result], right = case.results, count_faults(*case.args[0])

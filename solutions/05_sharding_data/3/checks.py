@@ -44,7 +44,7 @@ MADE_UP = [
     ("the broken script, 32 samples on 2 ranks", of_the_broken_script(32, 2)),
     ("the broken script on 1 rank", of_the_broken_script(16, 1)),
 ]
-DIAGNOSE = Job(1, function=FUNCTION, calls=tuple(Call([(made,)], given) for given, made in MADE_UP))
+DIAGNOSE = Job(1, function=FUNCTION, calls=tuple(Call([(made,)], scenario) for scenario, made in MADE_UP))
 
 
 def run_job(world, *samples, batch=4):
@@ -65,7 +65,7 @@ JOBS = [DIAGNOSE, *RUNS]
 @check(
     f"{FUNCTION} finds what is wrong; with the broken script on 4 ranks: {', '.join(diagnose(MADE_UP[-3][1]))}",
     [DIAGNOSE],
-    begin="{given}: ",
+    begin="{scenario}: ",
 )
 def the_diagnosis_is_right(case):
     [result], right = case.results, diagnose(case.args[0][0])

@@ -16,8 +16,8 @@ def stage(ranks, workers, batches=None):
     return {"ranks": ranks, "workers": workers, "batches": batches}
 
 
-def call(given, *stages, seed=SEED):
-    return Call([(SIZES, BATCH, seed, list(stages))] * 4, given)
+def call(scenario, *stages, seed=SEED):
+    return Call([(SIZES, BATCH, seed, list(stages))] * 4, scenario)
 
 
 TWO_EPOCHS = call("4 ranks, 2 workers each; then epoch 1 without workers", stage(4, 2), stage(4, 0))
@@ -34,7 +34,7 @@ NEIGHBOUR = call("2 ranks, the next seed, two epochs", stage(2, 0), stage(2, 0),
 LATE = call("1 rank, seed 20, eleven epochs", *[stage(1, 0)] * 11, seed=20)
 ANOTHER = call("1 rank, seed 201", stage(1, 0), seed=201)
 CALLS = (TWO_EPOCHS, ONE_RANK, WHOLE, STOPPED, AGAIN, OTHER, NEIGHBOUR, LATE, ANOTHER)
-UNSTOPPED = [each.given for each in (TWO_EPOCHS, ONE_RANK, WHOLE, NEIGHBOUR, LATE, ANOTHER)]
+UNSTOPPED = [each.scenario for each in (TWO_EPOCHS, ONE_RANK, WHOLE, NEIGHBOUR, LATE, ANOTHER)]
 # Its workers are forked from a process with threads: one of some hundred such runs hangs through nobody's fault.
 # And torch's loader waits up to five seconds for a worker that has not heard that it is to end.
 JOBS = [Job(4, function="read", calls=CALLS, seconds=8.0, patience=6.0, tries=2, driver=True)]
@@ -48,16 +48,16 @@ def every_sample_is_read_once(case):
         samples = [sample for batches in epoch for batch in batches for sample in batch]
         again, unknown = len(samples) - len(set(samples)), set(samples) - ALL
         if unknown:
-            raise Wrong(f"{case.given}: {min(unknown)} was read, which is no sample", "file and line of load(...)")
+            raise Wrong(f"{case.scenario}: {min(unknown)} was read, which is no sample", "file and line of load(...)")
         expect(
             not again and set(samples) == ALL,
-            f"{case.given}: of {len(ALL)} samples {len(ALL - set(samples))} were never read in an epoch, and {again} "
-            "readings were of samples read before",
+            f"{case.scenario}: of {len(ALL)} samples {len(ALL - set(samples))} were never read in an epoch, and "
+            f"{again} readings were of samples read before",
             where_to_look(case, again),
         )
 
 
-@check("all ranks have equally many batches", begin="{given}: ")
+@check("all ranks have equally many batches", begin="{scenario}: ")
 def all_ranks_have_as_many_batches(case):
     for number, (stage, by_rank) in enumerate(stages_of(case), 1):
         counts = [len(batches) for batches in by_rank]
@@ -81,15 +81,15 @@ def all_ranks_have_as_many_batches(case):
 
 @check("stops and workers leave every batch of every rank as it is")
 def workers_and_stops_change_nothing(records):
-    by_call = {case.given: [by_rank for _, by_rank in stages_of(case)] for case in cases(records)}
-    whole = by_call[WHOLE.given][0]
-    for given in (STOPPED.given, AGAIN.given):
-        joined = [list(chain.from_iterable(parts)) for parts in zip(*by_call[given], strict=True)]
+    by_call = {case.scenario: [by_rank for _, by_rank in stages_of(case)] for case in cases(records)}
+    whole = by_call[WHOLE.scenario][0]
+    for scenario in (STOPPED.scenario, AGAIN.scenario):
+        joined = [list(chain.from_iterable(parts)) for parts in zip(*by_call[scenario], strict=True)]
         for rank, (batches, right) in enumerate(zip(joined, whole, strict=True)):
             for number, (batch, wanted) in enumerate(zip(batches, right, strict=False)):
                 expect(
                     batch == wanted,
-                    f"{given}: batch {number} of rank {rank} is {batch}; in a run that was neither stopped nor had "
+                    f"{scenario}: batch {number} of rank {rank} is {batch}; in a run that was neither stopped nor had "
                     f"workers it is {wanted}",
                     "which batches does worker i have to build, so that taking turns gives the order back?",
                 )
@@ -99,7 +99,7 @@ def workers_and_stops_change_nothing(records):
 def the_order_is_random(records):
     orders = {}
     for case in cases(records):
-        if case.given in UNSTOPPED:
+        if case.scenario in UNSTOPPED:
             stages, seed = stages_of(case), case.args[0][2]
             for epoch, (_, by_rank) in enumerate(stages):
                 key = stages[0][0]["ranks"], seed, epoch
@@ -135,15 +135,16 @@ def the_state_is_small(records):
             first, again = result[0]["asked twice"]
             expect(
                 first == again,
-                f"{case.given}: on rank {rank} state_after(2) is {first[:80]}, and when it is asked again {again[:80]}",
+                f"{case.scenario}: on rank {rank} state_after(2) is {first[:80]}, "
+                f"and when it is asked again {again[:80]}",
                 "state_after says where the stream would stand; whoever asks moves nothing",
             )
         for number, stage in enumerate(case.args[0][3]):
             states = [result[number]["state"] for result in case.results[: stage["ranks"]]]
             expect(
                 len({json.dumps(json.loads(state), sort_keys=True) for state in states}) == 1,
-                f"{case.given}: after part {number + 1} rank 0 has the state {states[0][:80]}, rank {len(states) - 1} "
-                f"{states[-1][:80]}",
+                f"{case.scenario}: after part {number + 1} rank 0 has the state {states[0][:80]}, "
+                f"rank {len(states) - 1} {states[-1][:80]}",
                 "count what all ranks have read together: only one state is saved",
             )
             longest = max(longest, *map(len, states))
@@ -155,7 +156,7 @@ def the_state_is_small(records):
     return longest
 
 
-@check("a rank loads what it reads and nothing else, also after a stop", begin="{given}: ")
+@check("a rank loads what it reads and nothing else, also after a stop", begin="{scenario}: ")
 def nothing_is_loaded_in_vain(case):
     for number, (stage, by_rank) in enumerate(stages_of(case)):
         ahead = AHEAD * stage["workers"] * BATCH if stage["batches"] else 0
@@ -185,7 +186,7 @@ def stages_of(case):
             batches = result[number]["batches"]
             if not all(isinstance(b, list) and all(isinstance(s, str) for s in b) for b in batches):
                 raise Wrong(
-                    f"{case.given}: rank {rank} got {str(batches)[:60]} from its stream",
+                    f"{case.scenario}: rank {rank} got {str(batches)[:60]} from its stream",
                     "one item of the stream is a list of what load returned",
                 )
             by_rank.append(batches)

@@ -52,9 +52,9 @@ DETECTED = [
     detector.catches(
         "parting_replicas_are_seen",
         ", but that loop leaves other weights on another rank",
-        lambda given: (
+        lambda scenario: (
             "how exactly the weights are compared, and all of them on all ranks?"
-            if "ends" in given
+            if "ends" in scenario
             else "what the ranks read, and how many micro-batches an update has: equal data cannot part replicas"
         ),
         f"and sees replicas part in {len(BROKEN)} others, that of the given script among them",

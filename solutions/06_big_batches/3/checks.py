@@ -32,15 +32,15 @@ def job(world, function, *calls):
     return Job(
         world,
         function,
-        tuple(Call([arguments] * world, given) for given, *arguments in map(tuple, calls)),
+        tuple(Call([arguments] * world, scenario) for scenario, *arguments in map(tuple, calls)),
         seconds=6.0,
         driver=True,
         loads=("torch._dynamo",),
     )
 
 
-def own(given, *lengths):
-    return given, "own", list(lengths)
+def own(scenario, *lengths):
+    return scenario, "own", list(lengths)
 
 
 DETECT = [job(3, DETECTOR, *((what, what, torch.zeros(1)) for what in RIGHT + BROKEN))]
@@ -59,14 +59,14 @@ TRAIN = [
 JOBS = [*DETECT, *TRAIN]
 
 
-def blind_spot(given):
-    if "loss of" in given or "gradient of" in given:
+def blind_spot(scenario):
+    if "loss of" in scenario or "gradient of" in scenario:
         return "what is compared: the loss and every gradient"
-    if "NaN" in given:
+    if "NaN" in scenario:
         return "what your comparison says of NaN: it is neither larger nor smaller than anything"
-    if "thousand" in given:
+    if "thousand" in scenario:
         return "how exact the comparison is, and which gradients it looks at"
-    if "rank 0" in given:
+    if "rank 0" in scenario:
         return "whose loss and gradients the common answer rests on"
     return "the numbers of targets in your test: which two means are equal for them?"
 
@@ -82,7 +82,7 @@ DETECTED = [
     ),
     detector.catches(
         "other_means_are_seen",
-        lambda given: f", but that is {'no number' if 'NaN' in given else 'another mean'}",
+        lambda scenario: f", but that is {'no number' if 'NaN' in scenario else 'another mean'}",
         blind_spot,
         f"and sees that {len(BROKEN)} others are not, the given one among them",
     ),

@@ -16,7 +16,7 @@ CLOSE = 1e-4  # of a step's length: clip_grad_norm_ adds 1e-6 to the norm
 LEARNING_RATE = 0.5
 
 
-def call(world, size, limit, given, spoiled=None):
+def call(world, size, limit, scenario, spoiled=None):
     """Three steps on data of `size`, rank r's larger by r + 1; `spoiled`: (rank, step) where a target is inf."""
     generator = torch.Generator().manual_seed(world)
     arguments = []
@@ -26,7 +26,7 @@ def call(world, size, limit, given, spoiled=None):
         if spoiled and spoiled[0] == rank:
             targets[spoiled[1], 0] = math.inf
         arguments.append((inputs, targets, limit))
-    return Call(arguments, given)
+    return Call(arguments, scenario)
 
 
 TRAIN = [
@@ -69,7 +69,10 @@ VERSIONS = [
     ("makes NaN of the last tensor", Update(clip="nan"), False),
 ]
 DETECT = Job(
-    3, function=DETECTOR, loads=LOADS, calls=tuple(Call([(version,)] * 3, given) for given, version, _ in VERSIONS)
+    3,
+    function=DETECTOR,
+    loads=LOADS,
+    calls=tuple(Call([(version,)] * 3, scenario) for scenario, version, _ in VERSIONS),
 )
 JOBS = [*TRAIN, DETECT]
 
@@ -133,12 +136,12 @@ def an_overflow_moves_nobody(case, rank, result):
 @check(f"{DETECTOR} tells {len(VERSIONS)} versions apart, the broken one among them", [DETECT])
 def the_detector_tells_right_from_wrong(case):
     verdicts = [number(result) for result in case.results]
-    right = {given: right for given, _, right in VERSIONS}[case.given]
+    right = {scenario: right for scenario, _, right in VERSIONS}[case.scenario]
     look_at, others = "which gradients, above or below the limit, equal or unlike, would show the difference?", ""
     if len({str(verdict) for verdict in verdicts}) > 1:
         others = f" (rank by rank: {verdicts})"
         look_at = "all ranks have to come to one answer: how does one hear of what another saw?"
-    elif "NaN" in case.given:
+    elif "NaN" in case.scenario:
         look_at = "what your comparison says of NaN, and which of the weights it looks at"
     elif right:
         look_at = "what it takes for a mistake: what update returns, which is not asked for, or a rounding?"
@@ -164,7 +167,7 @@ def one_process_steps(case):
 
 def momentum(case):
     """That of the optimizer: train's has none, the driver's has."""
-    return driver.MOMENTUM if "momentum" in case.given else 0.0
+    return driver.MOMENTUM if "momentum" in case.scenario else 0.0
 
 
 def steps(case, rank, result):

@@ -17,7 +17,7 @@ LEARNING_RATE, CLOSE = 0.05, 1e-3  # of the weights: float16 rounds the products
 LARGE = 1e6  # float16 ends at 65,504
 
 
-def call(world, scale, given, too_large=(), far=(), steps=5):
+def call(world, scale, scenario, too_large=(), far=(), steps=5):
     """too_large: (rank, step) whose inputs overflow; far: those with targets far off, whose gradient overflows if
     it is scaled by much, while the loss is finite."""
     generator = torch.Generator().manual_seed(world)
@@ -33,7 +33,7 @@ def call(world, scale, given, too_large=(), far=(), steps=5):
                 targets = targets + 30.0
             batches.append((inputs, targets))
         arguments.append((batches, scale))
-    return Call(arguments, given)
+    return Call(arguments, scenario)
 
 
 TRAIN = [
@@ -81,7 +81,7 @@ DETECT = Job(
     3,
     function=DETECTOR,
     loads=LOADS,
-    calls=tuple(Call([(train, *own) for own in BATCHES], given) for given, train, _ in DETECTED),
+    calls=tuple(Call([(train, *own) for own in BATCHES], scenario) for scenario, train, _ in DETECTED),
 )
 JOBS = [*TRAIN, DETECT]
 
@@ -140,7 +140,7 @@ def the_other_steps_are_right(case):
 
 @check(f"{DETECTOR} finds the step; of the broken loop it is {DETECTED[0][2]}, from 0, where the scale parts", [DETECT])
 def the_detector_finds_the_step(case, rank, result):
-    step, right = number(result), {given: right for given, _, right in DETECTED}[case.given]
+    step, right = number(result), {scenario: right for scenario, _, right in DETECTED}[case.scenario]
     others = " (other ranks said otherwise)" if len(set(map(repr, case.results))) > 1 else ""
     expect(
         step == right and not isinstance(step, bool),

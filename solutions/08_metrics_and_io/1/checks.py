@@ -59,10 +59,10 @@ DETECT = Job(
     1,
     FUNCTION,
     tuple(
-        Call([(logs,)], given)
-        for given, logs in [
+        Call([(logs,)], scenario)
+        for scenario, logs in [
             *MADE_UP,
-            *((f"logs of the script, {job.calls[0].given}", LogsOf(job)) for job in BROKEN),
+            *((f"logs of the script, {job.calls[0].scenario}", LogsOf(job)) for job in BROKEN),
             ("logs of your train on 3 ranks", LogsOf(REPAIRED[1])),
         ]
     ),
@@ -81,7 +81,7 @@ def the_symptoms_are_foretold(records):
         returned = tuple(result) if isinstance(result, list) else result
         if returned != right:
             raise Wrong(
-                f"symptom({case.given}) returned {returned!r}; the run on 2 ranks ended with {right!r}",
+                f"symptom({case.scenario}) returned {returned!r}; the run on 2 ranks ended with {right!r}",
                 look_at_run(returned, right),
             )
 
@@ -97,7 +97,7 @@ def lonely_calls_are_found(records):
         [result], right = case.results, not_on_all(logs)
         if result != right:
             text = f"({logs})" if sum(map(len, logs)) < 9 else ""
-            raise Wrong(f"{case.given}: {FUNCTION}{text} returned {result!r}, not {right!r}", look_at(result, right))
+            raise Wrong(f"{case.scenario}: {FUNCTION}{text} returned {result!r}, not {right!r}", look_at(result, right))
     return not_on_all(recorded[0].collectives)
 
 

@@ -28,11 +28,11 @@ SUBSETS = {  # the numbers of the ranks, the number that was reported, whose num
     "nobody's": ([7.0, 8.0], 0.0, []),
     "large numbers, rounded on the way": ([400000.7, 50.1, 7.0], 400050.8125, [0, 1]),
 }
-ASKED = Job(1, "who_is_in", tuple(Call([subset[:2]], given) for given, subset in SUBSETS.items()), SECONDS)
+ASKED = Job(1, "who_is_in", tuple(Call([subset[:2]], scenario) for scenario, subset in SUBSETS.items()), SECONDS)
 
 
-def call(given, *ranks):
-    return Call([(dict(sums), count) for sums, count in ranks], given)
+def call(scenario, *ranks):
+    return Call([(dict(sums), count) for sums, count in ranks], scenario)
 
 
 OF_THE_SCRIPT = list(zip(given_script.SUMS, given_script.COUNTS, strict=True))
@@ -71,9 +71,9 @@ REPAIRED = [
 JOBS = [ASKED, *REPAIRED]
 
 
-@check(f"who_is_in explains {len(SUBSETS)} numbers, the 300 among them", [ASKED], begin="{given}: ")
+@check(f"who_is_in explains {len(SUBSETS)} numbers, the 300 among them", [ASKED], begin="{scenario}: ")
 def the_ranks_in_a_number_are_found(case):
-    [result], [(values, value)], right = case.results, case.args, SUBSETS[case.given][2]
+    [result], [(values, value)], right = case.results, case.args, SUBSETS[case.scenario][2]
     look_at = "every subset of the ranks is a candidate, also the empty one; floats rarely add up to the last bit"
     if right is None:
         look_at = "how exactly sums are compared: only the seventh digit may be another"
@@ -158,14 +158,14 @@ def likeness(case, rank, name, value):
 
 
 def advice(case, rank, name, value):
-    if "order" in case.given:
+    if "order" in case.scenario:
         return (
             "in which order the values are put into the tensor: a dict keeps the order in which it was filled, and a "
             "set has none to rely on"
         )
-    if "million" in case.given:
+    if "million" in case.scenario:
         return "the dtype of what is added: float32 cannot tell 30,000,001 from 30,000,000"
-    if "nan" in case.given:
+    if "nan" in case.scenario:
         return "a nan that is left out of a sum is a problem that nobody sees"
     if "while" in likeness(case, rank, name, value):
         return "which ranks have the result after the operation you chose? A reduce leaves it on one"

@@ -18,7 +18,7 @@ SECONDS = 3.0
 
 def job(world, *settings):
     """settings: (what is special, lengths of the texts, batch size, whether the model is in training mode)."""
-    calls = tuple(Call([tuple(arguments)] * world, given) for given, *arguments in settings)
+    calls = tuple(Call([tuple(arguments)] * world, scenario) for scenario, *arguments in settings)
     return Job(world, "evaluate", calls, SECONDS, driver=True)
 
 

@@ -45,7 +45,7 @@ def job(world, *names):
 JOBS = [job(2, "own", *RIGHT, *BROKEN), job(3, "own", "step_names", "every_rank", "of_the_last_rank")]
 
 
-@check("rank 0 writes, and nobody else", given=[OWN], begin="{ranks}: ")
+@check("rank 0 writes, and nobody else", scenarios=[OWN], begin="{ranks}: ")
 def rank_0_writes_and_nobody_else(case):
     writers = [rank for rank, result in enumerate(case.results) if result["own"]["wrote"]]
     who = " and ".join(f"rank {rank}" for rank in writers) or "no rank"
@@ -54,7 +54,7 @@ def rank_0_writes_and_nobody_else(case):
 
 @check(
     "three saves within a second leave three files, and so does one more after a file was removed",
-    given=[OWN],
+    scenarios=[OWN],
     begin="{ranks}: ",
 )
 def every_save_leaves_a_file(case):
@@ -86,7 +86,7 @@ def every_save_leaves_a_file(case):
     )
 
 
-@check("torch.load finds in them what was saved", given=[OWN], begin="{ranks}: ")
+@check("torch.load finds in them what was saved", scenarios=[OWN], begin="{ranks}: ")
 def they_hold_what_was_saved(case):
     own = case.results[0]["own"]
     steps, entries, given = own["content"][2], own["entries"], own["given"]
@@ -101,7 +101,7 @@ def they_hold_what_was_saved(case):
     )
 
 
-@check("no rank returns before the file is there", given=[OWN], begin="{ranks}: ")
+@check("no rank returns before the file is there", scenarios=[OWN], begin="{ranks}: ")
 def every_rank_finds_it(case, rank, result):
     for step, steps in enumerate(result["own"]["after"], start=1):
         whole = sum(step > 0 for step in steps)
@@ -115,8 +115,8 @@ def every_rank_finds_it(case, rank, result):
 
 @check(
     f"check_save passes {len(RIGHT)} right ways to save, and yours",
-    given=[*RIGHT.values(), OWN],
-    begin="{ranks}, {given}: ",
+    scenarios=[*RIGHT.values(), OWN],
+    begin="{ranks}, {scenario}: ",
 )
 def the_check_passes_what_is_right(case):
     expect(
@@ -141,8 +141,8 @@ def the_check_passes_what_is_right(case):
 
 @check(
     f"check_save fails {len(BROKEN)} broken ones, the given one among them",
-    given=BROKEN.values(),
-    begin="{ranks}, {given}: ",
+    scenarios=BROKEN.values(),
+    begin="{ranks}, {scenario}: ",
 )
 def the_check_fails_what_is_broken(case):
     expect(

@@ -5,9 +5,9 @@ import signal
 from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect
 
 
-def start(given, name, seed, until, damage=None, kill=None, slow=None):
+def start(scenario, name, seed, until, damage=None, kill=None, slow=None):
     """One start of a run, on two ranks; driver.py says what its arguments mean."""
-    return Call([(name, seed, until, damage, kill, slow) for _ in range(2)], given)
+    return Call([(name, seed, until, damage, kill, slow) for _ in range(2)], scenario)
 
 
 def job(*calls, may_fail=False):
@@ -50,12 +50,12 @@ def a_stopped_run_goes_on_bit_for_bit(records):
     goes_on_as_without_a_stop(
         records, {RESUMED: 10}, "what `load` returns, and in which order it goes through the files"
     )
-    for rank, loads in enumerate(reports(records)[LARGE_NUMBERS.given]):
+    for rank, loads in enumerate(reports(records)[LARGE_NUMBERS.scenario]):
         for saved, loaded in loads:
             expect(
                 loaded == saved,
-                f"{LARGE_NUMBERS.given}, one after the other: after that of step {saved}, `load` returned {loaded} on "
-                f"rank {rank}",
+                f"{LARGE_NUMBERS.scenario}, one after the other: after that of step {saved}, `load` returned {loaded} "
+                f"on rank {rank}",
                 "in which order `load` goes through the files, where numbers get one more digit",
             )
 
@@ -68,8 +68,8 @@ def damage_is_passed_over(records):
 @check("foreign files in the folder do no harm, not even those named like its own")
 def foreign_files_are_left_alone(records):
     expect(
-        not any(report["code_was_run"] for report in reports(records)[FOREIGN.given]),
-        f"{FOREIGN.given}: `load` ran code that a foreign file brought along",
+        not any(report["code_was_run"] for report in reports(records)[FOREIGN.scenario]),
+        f"{FOREIGN.scenario}: `load` ran code that a foreign file brought along",
         "what torch.load does with weights_only=False, and what comes first: the checksum or the load",
     )
     goes_on_as_without_a_stop(records, {FOREIGN: 14, BESIDE: 15}, "what your functions take for a checkpoint of yours")
@@ -78,7 +78,7 @@ def foreign_files_are_left_alone(records):
 @check("killed in the middle of a file and at a rename, it loses nothing that had been saved")
 def kills_cost_nothing_that_was_saved(records):
     finished = 0
-    for entry in reports(records)[AFTER_KILLS.given][0]["history"]:
+    for entry in reports(records)[AFTER_KILLS.scenario][0]["history"]:
         kill = "in the middle of its file" if finished == 2 else "at a rename"
         begins = entry.get("start", finished)
         expect(
@@ -88,12 +88,12 @@ def kills_cost_nothing_that_was_saved(records):
             "what lies in the folder at each moment of a save, and what `load` makes of it",
         )
         finished = entry.get("saved", finished)
-    equal_losses(AFTER_KILLS.given, reports(records))
+    equal_losses(AFTER_KILLS.scenario, reports(records))
 
 
 @check("nobody returns from save before the checkpoint is there, also on a slow disk")
 def every_rank_waits_until_it_is_there(records):
-    rank_0, rank_1 = reports(records)[FIRST.given]
+    rank_0, rank_1 = reports(records)[FIRST.scenario]
     early = rank_0["disk_done"] - (rank_1["left_slow_save"] or 0.0)
     expect(
         early <= 0,
@@ -104,7 +104,7 @@ def every_rank_waits_until_it_is_there(records):
 
 @check("what save wrote is flushed to the disk when it returns")
 def it_is_on_the_disk(records):
-    ranks = reports(records)[WHOLE.given]
+    ranks = reports(records)[WHOLE.scenario]
     flushed = {tuple(state) for report in ranks for state in report["flushed"]}
     for path, *state in ranks[0]["large"]:
         expect(
@@ -118,13 +118,13 @@ def it_is_on_the_disk(records):
 
 @check("where no checkpoint is whole, load returns 0 and changes nothing")
 def without_a_whole_one_nothing_changes(records):
-    for rank, looks in enumerate(reports(records)[NOTHING_WHOLE.given]):
-        for given, step, changed in looks:
+    for rank, looks in enumerate(reports(records)[NOTHING_WHOLE.scenario]):
+        for scenario, step, changed in looks:
             parts = " and ".join(SHARED[part] for part in changed) or "nothing"
             expect(
                 step == 0 and not changed,
-                f"with 2 ranks, {given}: `load` returned {step!r} on rank {rank} and changed {parts}; it should return "
-                "0 and change nothing",
+                f"with 2 ranks, {scenario}: `load` returned {step!r} on rank {rank} and changed {parts}; it should "
+                "return 0 and change nothing",
                 "what `load` has done by the time it knows whether there is a whole checkpoint, and which bytes it "
                 "looks at for that",
             )
@@ -132,27 +132,27 @@ def without_a_whole_one_nothing_changes(records):
 
 def reports(records):
     """By call: what was seen on its ranks; of the jobs that ran to their end."""
-    return {case.given: case.results for case in cases([records[0], records[3]])}
+    return {case.scenario: case.results for case in cases([records[0], records[3]])}
 
 
 def goes_on_as_without_a_stop(records, first_steps, look_at):
     """Each of these starts begins on every rank at its step, and has the losses of the run without a stop."""
     by_name = reports(records)
     for call, first in first_steps.items():
-        for rank, report in enumerate(by_name[call.given]):
+        for rank, report in enumerate(by_name[call.scenario]):
             began = "did no step" if report["start"] is None else f"began at step {report['start']}"
             expect(
                 report["start"] == first,
-                f"{call.given}: rank {rank} {began}; the newest whole checkpoint is that of step {first}",
+                f"{call.scenario}: rank {rank} {began}; the newest whole checkpoint is that of step {first}",
                 look_at,
             )
-        equal_losses(call.given, by_name)
+        equal_losses(call.scenario, by_name)
 
 
-def equal_losses(given, by_name):
+def equal_losses(scenario, by_name):
     """Every loss of a start is, to the last bit, that of the run without a stop on the same rank."""
-    for step in sorted(by_name[given][0]["losses"], key=int):
-        for rank, (report, whole) in enumerate(zip(by_name[given], by_name[WHOLE.given], strict=True)):
+    for step in sorted(by_name[scenario][0]["losses"], key=int):
+        for rank, (report, whole) in enumerate(zip(by_name[scenario], by_name[WHOLE.scenario], strict=True)):
             loss, right, start = report["losses"].get(step), whole["losses"][step], str(report["start"])
             if loss != right:
                 differ = [
@@ -162,7 +162,7 @@ def equal_losses(given, by_name):
                 ]
                 part = " and ".join(differ) or "nothing that was looked at"
                 raise Wrong(
-                    f"{given}: rank {rank} has loss {loss!r} at step {step}; without a stop it is {right!r}. Not as "
+                    f"{scenario}: rank {rank} has loss {loss!r} at step {step}; without a stop it is {right!r}. Not as "
                     f"they were at step {start} on this rank: {part}",
                     "what of this rank `save` keeps and `load` puts back, and on which rank it was taken",
                 )

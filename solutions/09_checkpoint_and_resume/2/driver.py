@@ -97,8 +97,8 @@ class Training:
             "start": self.start,
             "losses": {str(n): loss for n, loss in self.losses.items()},
             "states": {str(n): state for n, state in self.states.items()},
-            "large": [list(one) for one in self.large],
-            "flushed": [list(one) for one in _flushed],
+            "large": [list(file) for file in self.large],
+            "flushed": [list(file) for file in _flushed],
             "left_slow_save": self.left,
             "disk_done": _slow["last"],
             "history": self._history(),
@@ -122,9 +122,9 @@ class Training:
             return
         if _slow["now"]:
             self.left, _slow["now"] = time.monotonic(), False
-        new = [one for one in _listing(self.path) if one[1:] not in {old[1:] for old in self.files}]
-        self.large += [one for one in new if one[3] > LARGE]
-        largest = max(new, key=lambda one: one[3], default=("", 0, 0, 0))
+        new = [file for file in _listing(self.path) if file[1:] not in {old[1:] for old in self.files}]
+        self.large += [file for file in new if file[3] > LARGE]
+        largest = max(new, key=lambda file: file[3], default=("", 0, 0, 0))
         self._note({"saved": self.saving, "file": largest[0], "bytes": largest[3]})
         self.saving = None
 
@@ -177,15 +177,15 @@ class Training:
 def load_where_nothing_is_whole(training):
     """What `load` did with an empty folder, and with one in which the only checkpoint is damaged: for each of these,
     (what is special, the step it returned, what had changed)."""
-    answer, seen = sys.modules["answer"], []
+    answer, loads = sys.modules["answer"], []
     model, optimizer = training.model, training.optimizer
 
-    def look(given):
+    def look(scenario):
         dist.barrier()  # rank 0 has prepared the folder
-        before = training._digests()
+        initial = training._digests()
         step = answer.load(training.folder, model, optimizer)
-        changed = [name for name, digest in training._digests().items() if digest != before[name]]
-        seen.append([given, step, changed])
+        changed = [name for name, digest in training._digests().items() if digest != initial[name]]
+        loads.append([scenario, step, changed])
         dist.barrier()
 
     look("the folder was empty")
@@ -193,29 +193,29 @@ def load_where_nothing_is_whole(training):
     answer.save(training.folder, 1, model, optimizer)
     dist.barrier()
     _update(model, optimizer)  # what was saved is now something else
-    large = [training.path / one[0] for one in _listing(training.path) if one[3] > LARGE]
+    large = [training.path / file[0] for file in _listing(training.path) if file[3] > LARGE]
     whole = {path: path.read_bytes() for path in large}
     damages = {f"at {eighth}/8 of the only checkpoint one bit was wrong": eighth for eighth in range(1, 8)}
-    for given, eighth in damages.items():
+    for scenario, eighth in damages.items():
         if training.rank == 0:
             for path, content in whole.items():
                 wrong = bytearray(content)
                 wrong[len(content) * eighth // 8] ^= 64
                 path.write_bytes(wrong)
-        look(given)
-    return seen
+        look(scenario)
+    return loads
 
 
 def load_after_each_save(training):
     """(The step that was saved, the step that `load` returned then), where numbers get one more digit."""
-    answer, seen = sys.modules["answer"], []
+    answer, loads = sys.modules["answer"], []
     for step in (99, 100, 999, 1000):
         _update(training.model, training.optimizer)
         answer.save(training.folder, step, training.model, training.optimizer)
         dist.barrier()
-        seen.append([step, answer.load(training.folder, training.model, training.optimizer)])
+        loads.append([step, answer.load(training.folder, training.model, training.optimizer)])
         dist.barrier()
-    return seen
+    return loads
 
 
 def _update(model, optimizer):
@@ -262,15 +262,15 @@ def _digest(tensors):
 
 def _listing(folder):
     """{(path, inode, mtime, size)} of all files below `folder`."""
-    found = set()
+    files = set()
     for path in folder.rglob("*"):
         try:
             status = path.lstat()
             if path.is_file():
-                found.add((str(path.relative_to(folder)), status.st_ino, status.st_mtime_ns, status.st_size))
+                files.add((str(path.relative_to(folder)), status.st_ino, status.st_mtime_ns, status.st_size))
         except OSError:
             continue  # another rank is at work there
-    return found
+    return files
 
 
 def _kill_beyond(size):
@@ -280,12 +280,12 @@ def _kill_beyond(size):
 
 
 def _kill_before_second_rename(folder):
-    seen = []
+    renames = []
 
     def hook(event, arguments):
         if event == "os.rename" and str(folder) in os.path.abspath(os.fsdecode(arguments[0])):
-            seen.append(event)
-            if len(seen) == 2:
+            renames.append(event)
+            if len(renames) == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)

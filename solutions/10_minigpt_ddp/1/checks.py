@@ -20,9 +20,9 @@ CLOCKS = {  # (start, pace) by rank
 }
 
 
-def limit_of(given):
+def limit_of(scenario):
     """The seconds that these clocks have to reach."""
-    return LIMITS.get(given, 1.0)
+    return LIMITS.get(scenario, 1.0)
 
 
 def rates_of(clock, limit=1.0):
@@ -42,7 +42,9 @@ def weights_of(rates, world):
 
 
 def trained(world):
-    calls = tuple(Call([("train", clocks, limit_of(given))] * world, given) for given, clocks in CLOCKS.items())
+    calls = tuple(
+        Call([("train", clocks, limit_of(scenario))] * world, scenario) for scenario, clocks in CLOCKS.items()
+    )
     return Job(world, TRAIN, calls, seconds=2.0, driver=True)
 
 
@@ -65,7 +67,7 @@ MADE_UP = {  # by rank, for 3 ranks
 
 
 def detected(world):
-    calls = tuple(Call([("rates", rates)] * world, given) for given, rates in MADE_UP.items())
+    calls = tuple(Call([("rates", rates)] * world, scenario) for scenario, rates in MADE_UP.items())
     return Job(world, DETECTOR, calls, seconds=2.0, driver=True)
 
 
@@ -93,7 +95,7 @@ def the_ranks_stop_after_the_same_step(case, rank, result):
 
 @check("they use one learning rate, that of rank 0's clock, to the last digit", REPAIRED)
 def the_learning_rate_is_one(case, rank, result):
-    (start, pace), limit = CLOCKS[case.given][rank], limit_of(case.given)
+    (start, pace), limit = CLOCKS[case.scenario][rank], limit_of(case.scenario)
     for step, (rate, wanted) in enumerate(zip(map(number, result[0]), own_rates(case, 0), strict=True)):
         if not math.isclose(rate, wanted, rel_tol=1e-12, abs_tol=1e-15):
             mistakes = [
@@ -135,7 +137,7 @@ def the_replicas_are_one_process(case, rank, result):
 
 @check(f"{DETECTOR} finds where ranks part, in {len(MADE_UP)} cases on 2 and 3 ranks", DETECT)
 def the_detector_names_the_step(case, rank, result):
-    by_rank = MADE_UP[case.given][: case.world]
+    by_rank = MADE_UP[case.scenario][: case.world]
     right = first_difference(by_rank)
     if number(result) != right or isinstance(result, bool):
         others = [r for r, other in enumerate(case.results) if number(other) == right]
@@ -149,7 +151,7 @@ def the_detector_names_the_step(case, rank, result):
 
 def own_rates(case, rank):
     """The learning rates by this rank's clock alone."""
-    return rates_of(CLOCKS[case.given][rank], limit_of(case.given))
+    return rates_of(CLOCKS[case.scenario][rank], limit_of(case.scenario))
 
 
 def first_difference(rates):

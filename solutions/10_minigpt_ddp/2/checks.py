@@ -26,8 +26,8 @@ UNFIT = {  # tokens per update, micro-batch size: the nearest that fit depend on
 
 
 def trained(world):
-    plans = {given: (*plan, UPDATES) for given, plan in {**PLANS, **UNFIT}.items()} | {SHORT: (192, 1, WARM)}
-    calls = tuple(Call([plan] * world, given) for given, plan in plans.items())
+    plans = {scenario: (*plan, UPDATES) for scenario, plan in {**PLANS, **UNFIT}.items()} | {SHORT: (192, 1, WARM)}
+    calls = tuple(Call([plan] * world, scenario) for scenario, plan in plans.items())
     return Job(world, TRAIN, calls, seconds=6.0, driver=True)  # DDP takes more than a second to load
 
 
@@ -56,7 +56,7 @@ def of_one_micro_batch(world, tokens_per_update, micro_batch_size, rank=0, all_o
 
 ONE = one_process(192)[0]
 NUDGED = [loss * (1 + 1e-12) for loss in ONE]  # what another order of adding does
-CURVES = {  # given: ({world size: losses}, those that are another run)
+CURVES = {  # scenario: ({world size: losses}, those that are another run)
     "equal": ({1: ONE, 2: ONE, 4: ONE}, []),
     "equal but for rounding": ({1: ONE, 2: NUDGED, 4: NUDGED}, []),
     "the given script": ({n: of_one_micro_batch(n, 192, 2) for n in (1, 2, 4)} | {1: ONE}, [2, 4]),
@@ -78,7 +78,7 @@ CURVES = {  # given: ({world size: losses}, those that are another run)
     "the last loss is off by 0.002 %": ({1: ONE, 2: [*ONE[:-1], ONE[-1] * 1.00002]}, [2]),
 }
 REPAIRED = [trained(2), trained(4), trained(3), trained(1)]
-DETECT = Job(1, DETECTOR, tuple(Call([(curves,)], given) for given, (curves, _) in CURVES.items()))
+DETECT = Job(1, DETECTOR, tuple(Call([(curves,)], scenario) for scenario, (curves, _) in CURVES.items()))
 JOBS = [*REPAIRED, DETECT]
 
 
@@ -124,7 +124,9 @@ def what_does_not_divide_is_refused(case, rank, result):
         )
 
 
-@check("the losses are those of whole updates, the same at 1, 2, 3 and 4 ranks, on every rank", REPAIRED, given=PLANS)
+@check(
+    "the losses are those of whole updates, the same at 1, 2, 3 and 4 ranks, on every rank", REPAIRED, scenarios=PLANS
+)
 def the_loss_is_that_of_the_update(case, rank, result):
     tokens, returned = case.args[0][0], result["result"]
     losses = returned[0] if isinstance(returned, list) else None
@@ -143,7 +145,7 @@ def the_loss_is_that_of_the_update(case, rank, result):
             )
 
 
-@check("the weights are those of one process", REPAIRED, given=PLANS)
+@check("the weights are those of one process", REPAIRED, scenarios=PLANS)
 def the_weights_are_those_of_one_process(case, rank, result):
     weights, (_, right) = result["result"][1], one_process(case.args[0][0])
     expect(
@@ -158,7 +160,7 @@ def the_weights_are_those_of_one_process(case, rank, result):
     )
 
 
-@check("each window of an update is read by one rank", REPAIRED, given=PLANS)
+@check("each window of an update is read by one rank", REPAIRED, scenarios=PLANS)
 def the_windows_are_shared(case):
     times = Counter(tuple(window) for result in case.results for window in result["read"])
     for update, window in product(range(UPDATES), range(case.args[0][0] // CONTEXT)):
@@ -171,9 +173,9 @@ def the_windows_are_shared(case):
 
 @check("two collectives an update at most", REPAIRED)
 def little_is_sent(cases):
-    [start] = [case for case in cases if case.given == SHORT]  # what begins the run is not counted
+    [start] = [case for case in cases if case.scenario == SHORT]  # what begins the run is not counted
     for case in cases:
-        for rank, operations in enumerate(case.operations if case.given in PLANS else ()):
+        for rank, operations in enumerate(case.operations if case.scenario in PLANS else ()):
             counted = operations[len(start.operations[rank]) :]
             names = ", ".join(dict.fromkeys(operation.op for operation in counted))
             expect(
@@ -187,10 +189,10 @@ def little_is_sent(cases):
 @check(
     f"{DETECTOR} tells the curves of both versions apart, and lets rounding pass, in {len(CURVES)} cases",
     [DETECT],
-    begin="{given}: ",
+    begin="{scenario}: ",
 )
 def the_detector_tells_runs_apart(case):
-    [result], (curves, right) = case.results, CURVES[case.given]
+    [result], (curves, right) = case.results, CURVES[case.scenario]
     sizes = result if isinstance(result, list) else []
     look_at = "what it takes for a difference: sums in another order differ in their last digits, relative to size"
     if isinstance(result, list) and sorted(result, key=str) == sorted(right, key=str):

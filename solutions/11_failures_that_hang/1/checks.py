@@ -97,10 +97,10 @@ MADE_UP = [
         [rank(STEP, HALF, error=(5.0, 12, PAIR)), rank(STEP, STEP_4, exit_code=-15), rank(STEP, exit_code=0)],
     ),
 ]
-JOBS = [Job(1, function=FUNCTION, calls=tuple(Call([(ranks,)], given) for given, ranks in MADE_UP))]
+JOBS = [Job(1, function=FUNCTION, calls=tuple(Call([(ranks,)], scenario) for scenario, ranks in MADE_UP))]
 
 
-@check(f"{FUNCTION} is right about {len(MADE_UP)} jobs", begin="{given}: ")
+@check(f"{FUNCTION} is right about {len(MADE_UP)} jobs", begin="{scenario}: ")
 def the_blame_is_right(case):
     [result], right = case.results, blame(case.args[0][0])
     expect(result == right, f"{FUNCTION} returned {result!r}, not {right!r}", lambda: look_at(result, right))

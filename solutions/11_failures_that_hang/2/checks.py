@@ -12,8 +12,8 @@ NAN = math.nan
 COLLECT = "collect(epoch) stays as it is, and every rank calls it"
 
 
-def call(given, *losses):
-    return Call([(list(own),) for own in losses], given)
+def call(scenario, *losses):
+    return Call([(list(own),) for own in losses], scenario)
 
 
 JOBS = [

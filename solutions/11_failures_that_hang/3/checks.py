@@ -4,7 +4,7 @@ from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
 
 from .driver import TEXT
 
-CASES = {  # given: what work does, with what value
+CASES = {  # scenario: what work does, with what value
     "the result is a dict": ("returns", {"error": 0.1, "failed": True}),
     "work raises a ValueError": ("raises", "ValueError"),
     "the result is None": ("returns", None),
@@ -17,10 +17,10 @@ CASES = {  # given: what work does, with what value
     "work returns an error and raises none": ("an error as result", "kept for later"),
     "the result is 0": ("returns", 0),
 }
-FAILURES = [given for given, (kind, _) in CASES.items() if kind == "raises"]
-RESULTS = [given for given in CASES if given not in FAILURES]
+FAILURES = [scenario for scenario, (kind, _) in CASES.items() if kind == "raises"]
+RESULTS = [scenario for scenario in CASES if scenario not in FAILURES]
 JOBS = [
-    Job(world, "on_rank_0", tuple(Call([work] * world, given) for given, work in CASES.items()), driver=True)
+    Job(world, "on_rank_0", tuple(Call([work] * world, scenario) for scenario, work in CASES.items()), driver=True)
     for world in (2, 3, 1)
 ]
 
@@ -34,7 +34,7 @@ def work_runs_once(case, rank, result):
     )
 
 
-@check("every rank gets the result, also None, and an error that was returned and not raised", given=RESULTS)
+@check("every rank gets the result, also None, and an error that was returned and not raised", scenarios=RESULTS)
 def results_arrive(case, rank, result):
     kind, value = case.args[0]
     right = value if kind == "returns" else repr(ValueError(value))
@@ -46,7 +46,7 @@ def results_arrive(case, rank, result):
     )
 
 
-@check("every rank learns what failed on rank 0, and the group works on", given=FAILURES)
+@check("every rank learns what failed on rank 0, and the group works on", scenarios=FAILURES)
 def failures_arrive(case, rank, result):
     value = case.args[0][1]
     error = "SystemExit" if value == "no data" else value

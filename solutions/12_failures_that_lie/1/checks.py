@@ -154,46 +154,48 @@ FAULTY = {  # what is right: (step, what, ranks)
         [3],
     ),
 }
-REPORTS = SOUND | {given: report for given, (report, *_) in FAULTY.items()}
-JOBS = [Job(1, FUNCTION, tuple(Call([(report,)], given) for given, report in REPORTS.items()))]
+REPORTS = SOUND | {scenario: report for scenario, (report, *_) in FAULTY.items()}
+JOBS = [Job(1, FUNCTION, tuple(Call([(report,)], scenario) for scenario, report in REPORTS.items()))]
 
 
-@check(f"{len(SOUND)} sound runs are left alone", given=SOUND, begin="{given}: ")
+@check(f"{len(SOUND)} sound runs are left alone", scenarios=SOUND, begin="{scenario}: ")
 def a_sound_run_is_left_alone(case):
     look_at = {
         "samples return in the next epoch": "within one step, not in the whole run, no sample comes twice",
         "a random state returns on another rank, steps later": "random states are compared within a step",
-    }.get(case.given, "samples and random states have to differ between the ranks, and nothing else")
+    }.get(case.scenario, "samples and random states have to differ between the ranks, and nothing else")
     expect(case.results[0] is None, f"{FUNCTION} returned {case.results[0]!r}, not None", look_at)
 
 
-@check("the step is the first one in which anything is wrong", given=FAULTY, begin="{given}: ")
+@check("the step is the first one in which anything is wrong", scenarios=FAULTY, begin="{scenario}: ")
 def the_first_step_is_named(case):
-    [result], (_, step, what, _) = case.results, FAULTY[case.given]
+    [result], (_, step, what, _) = case.results, FAULTY[case.scenario]
     expect(
         isinstance(result, dict) and set(result) == {"step", "what", "ranks"},
         f"{FUNCTION} returned {result!r}",
-        "the return value: a dict with step, what and ranks" if result is not None else missed(case.given),
+        "the return value: a dict with step, what and ranks" if result is not None else missed(case.scenario),
     )
     if result["step"] != step:
         look_at = "is that step wrong in anything?"
         if result["step"] > step:
-            look_at = missed(case.given) if what in (*OWN, "collectives") else "a later step shows what followed"
+            look_at = missed(case.scenario) if what in (*OWN, "collectives") else "a later step shows what followed"
         raise Wrong(f"{FUNCTION} named step {result['step']!r}, not {step}", look_at)
 
 
-@check("what is wrong first within the step is named, and not what follows from it", given=FAULTY, begin="{given}: ")
+@check(
+    "what is wrong first within the step is named, and not what follows from it", scenarios=FAULTY, begin="{scenario}: "
+)
 def the_cause_is_named(case):
-    what, named = FAULTY[case.given][2], case.results[0]["what"]
+    what, named = FAULTY[case.scenario][2], case.results[0]["what"]
     look_at = "a step reads samples, draws random numbers, communicates, and updates last: KINDS has this order"
     if what == "collectives":
-        look_at = f"{missed(case.given)}; and a step communicates before it updates: KINDS has this order"
+        look_at = f"{missed(case.scenario)}; and a step communicates before it updates: KINDS has this order"
     expect(named == what, f"{FUNCTION} named {named!r}, not {what!r}", look_at)
 
 
-@check(f"the ranks are right in {len(FAULTY)} runs, also where nobody can say", given=FAULTY, begin="{given}: ")
+@check(f"the ranks are right in {len(FAULTY)} runs, also where nobody can say", scenarios=FAULTY, begin="{scenario}: ")
 def the_ranks_are_right(case):
-    (_, _, what, ranks), named = FAULTY[case.given], case.results[0]["ranks"]
+    (_, _, what, ranks), named = FAULTY[case.scenario], case.results[0]["ranks"]
     if what in OWN:
         look_at = "the rank that has what a lower rank has; all of these, and not the lower rank"
     elif not ranks:
@@ -203,10 +205,10 @@ def the_ranks_are_right(case):
     expect(named == ranks, f"{FUNCTION} named the ranks {named!r}, not {ranks}", look_at)
 
 
-def missed(given):
+def missed(scenario):
     """Where to look if the fault of this run was not seen."""
     return {
         "samples": "one sample that two ranks read in a step is enough, at whichever places",
         "random": "random states that are equal on two ranks",
         "collectives": "name, sizes and order of the collectives, also their number",
-    }.get(FAULTY[given][2], f"{FAULTY[given][2]}: equal on all ranks, in every step")
+    }.get(FAULTY[scenario][2], f"{FAULTY[scenario][2]}: equal on all ranks, in every step")

@@ -25,7 +25,7 @@ PARTS = {  # of the state, by a word in the name of the change
 CHANGED = [what for what in CHANGES if what != WEIGHT_OR_MOMENTUM]
 
 
-def given(what, ranks):
+def scenario(what, ranks):
     return f"{what}, on rank{'s' * (len(ranks) > 1)} {' and '.join(map(str, ranks))}" if ranks else what
 
 
@@ -44,35 +44,35 @@ JOBS = [
     Job(
         world,
         FUNCTION,
-        tuple(Call([(what, on)] * world, given(what, on)) for what, on, _ in done),
+        tuple(Call([(what, on)] * world, scenario(what, on)) for what, on, _ in done),
         seconds=8.0,
         driver=True,
         loads=("torch._dynamo",),
     )
     for world, done in DONE.items()
 ]
-TO_NAME = {(world, given(what, on)): (what, named) for world, done in DONE.items() for what, on, named in done}
+TO_NAME = {(world, scenario(what, on)): (what, named) for world, done in DONE.items() for what, on, named in done}
 
 
-@check("no alarm where all ranks hold the same, also with a NaN, or a BatchNorm", given=SOUND)
+@check("no alarm where all ranks hold the same, also with a NaN, or a BatchNorm", scenarios=SOUND)
 def equal_replicas_pass(case, rank, result):
     look_at = "what you compare besides the state, or a number that is not equal to itself (NaN), or a hash that "
     look_at += "differs from process to process"
-    if case.given == NORM:
+    if case.scenario == NORM:
         look_at = "the buffers of BatchNorm: between two steps each rank has its own"
     expect(result["returned"] == [], f"{FUNCTION} returned {result['returned']!r} on rank {rank}, not []", look_at)
 
 
 @check(f"{len(CHANGED)} kinds of difference are seen, each on one rank")
 def every_difference_is_seen(case):
-    what, ranks = TO_NAME[case.world, case.given]
+    what, ranks = TO_NAME[case.world, case.scenario]
     look_at = next((look for word, look in PARTS.items() if word in what), "every bit of every parameter")
     expect(not ranks or case.results[0]["returned"] != [], f"{FUNCTION} returned [] on rank 0", look_at)
 
 
 @check("every rank names the odd ranks, on 1 to 4 ranks")
 def the_odd_ranks_are_named(case, rank, result):
-    _, ranks = TO_NAME[case.world, case.given]
+    _, ranks = TO_NAME[case.world, case.scenario]
     look_at = "rank 0 may be the odd one: more than half of the ranks decide; without such a majority, all"
     if result["returned"] != case.results[0]["returned"]:
         look_at = "every rank has to know: it may be the only one whose log survives"

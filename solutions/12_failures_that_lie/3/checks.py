@@ -19,7 +19,7 @@ CALLS = {  # weights, draws, seed, epoch
     MANY: (WEIGHTS, 4000, 9, 1),
 }
 JOBS = [
-    Job(world, FUNCTION, tuple(Call([call] * world, given) for given, call in CALLS.items()), driver=True)
+    Job(world, FUNCTION, tuple(Call([call] * world, scenario) for scenario, call in CALLS.items()), driver=True)
     for world in (1, 2, 3, 4)
 ]
 
@@ -44,13 +44,13 @@ def the_weights_count(case):
         raise Wrong(f"{unknown.pop()!r} was drawn; there are {len(weights)} samples", "an index it is")
     if never := [sample for sample in drawn if weights[sample] == 0]:
         raise Wrong(f"sample {never[0]}, of weight 0, was drawn", "what the weights are used for")
-    if case.given == FEW:
+    if case.scenario == FEW:
         expect(
             len(set(drawn)) < draws,
             f"no sample of {len(weights)} was drawn twice in {draws} draws",
             "with replacement, also where there are more samples than draws",
         )
-    for sample, weight in enumerate(weights) if case.given == MANY else ():
+    for sample, weight in enumerate(weights) if case.scenario == MANY else ():
         share = weight / sum(weights)
         expected, spread = draws * share, math.sqrt(draws * share * (1 - share))
         expect(
@@ -63,9 +63,9 @@ def the_weights_count(case):
 
 @check("1, 2, 3 and 4 ranks see the same global batches")
 def the_draws_are_those_of_one_process(records):
-    one_process = {case.given: case.results[0]["drawn"] for case in cases(records[:1])}
+    one_process = {case.scenario: case.results[0]["drawn"] for case in cases(records[:1])}
     for case in cases(records[1:]):
-        right, drawn = one_process[case.given], drawn_by_all(case)
+        right, drawn = one_process[case.scenario], drawn_by_all(case)
         if drawn == right:
             continue
         shares = [result["drawn"] for result in case.results]
@@ -88,7 +88,7 @@ def the_draws_are_those_of_one_process(records):
 
 @check("other draws in each epoch and for each seed, and the same ones again after a resume")
 def seed_and_epoch_decide(cases):
-    drawn = {case.given: drawn_by_all(case) for case in cases}
+    drawn = {case.scenario: drawn_by_all(case) for case in cases}
     begin, first = where(cases[0].world), drawn[FIRST]
     expect(
         drawn[NEXT] != first, f"{begin}epochs 0 and 1 have the same draws, {first[:6]} ...", "what the epoch changes"

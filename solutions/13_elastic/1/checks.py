@@ -101,32 +101,32 @@ MADE_UP = {  # what is right: who was first, the steps, the seconds
     "one rank more after the restart": (report(KILLED, attempt(1, 14.0, 4, 5, [*WELL, (90.5, 0)])), [1], 3, 9.25),
     "one rank alone": (report(attempt(0, 1.0, 0, 5, [(6.5, -9)]), attempt(1, 10.0, 4, 5, [(90.0, 0)])), [0], 1, 5.0),
 }
-JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], given) for given, (events, *_) in MADE_UP.items()))]
+JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], scenario) for scenario, (events, *_) in MADE_UP.items()))]
 
 
-@check("who died first is right, whatever the exit codes say", begin="{given}: ")
+@check("who died first is right, whatever the exit codes say", begin="{scenario}: ")
 def the_first_to_die_is_named(case):
-    first, (_, right, _, _) = returned(case, "first"), MADE_UP[case.given]
+    first, (_, right, _, _) = returned(case, "first"), MADE_UP[case.scenario]
     look_at = "the attempts that failed, in order: one rank for each, and none for the last, which ended well"
     if isinstance(first, list) and len(first) == len(right):
         look_at = "the time of its exit says who was first; neither the code nor the place in the list does"
     expect(first == right, f"{FUNCTION} named {first!r} as first, not {right}", look_at)
 
 
-@check("the steps that were lost are counted", begin="{given}: ")
+@check("the steps that were lost are counted", begin="{scenario}: ")
 def the_lost_steps_are_counted(case):
-    steps, (_, _, right, _) = returned(case, "steps"), MADE_UP[case.given]
+    steps, (_, _, right, _) = returned(case, "steps"), MADE_UP[case.scenario]
     look_at = "from the last step that all ranks of the attempt had done, back to where the next one resumed"
     if not isinstance(steps, int):
         look_at = "one number: what all restarts lost together"
     expect(steps == right, f"{FUNCTION} counted {steps!r} lost steps, not {right}", look_at)
 
 
-@check(f"the seconds that were lost are right in {len(MADE_UP)} runs", begin="{given}: ")
+@check(f"the seconds that were lost are right in {len(MADE_UP)} runs", begin="{scenario}: ")
 def the_lost_seconds_are_measured(case):
-    seconds, (_, _, _, right) = returned(case, "seconds"), MADE_UP[case.given]
+    seconds, (_, _, _, right) = returned(case, "seconds"), MADE_UP[case.scenario]
     look_at = "from when all ranks had first come so far until all were there again, by a step or by a resume"
-    if "before the front" in case.given or "before it had begun" in case.given:
+    if "before the front" in case.scenario or "before it had begun" in case.scenario:
         look_at = "an attempt that does not come so far is part of the time that is lost"
     expect(
         isinstance(seconds, int | float) and math.isclose(seconds, right, abs_tol=1e-6),

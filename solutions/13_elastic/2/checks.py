@@ -32,8 +32,8 @@ RUNS = {  # the steps at which the attempts end; after each, what happened to wh
 
 def job(world):
     calls = [
-        Call([(f"run_{number}", STEPS, kills, damage)] * world, given)
-        for number, (given, (kills, damage, _)) in enumerate(RUNS.items())
+        Call([(f"run_{number}", STEPS, kills, damage)] * world, scenario)
+        for number, (scenario, (kills, damage, _)) in enumerate(RUNS.items())
         if world > 1 or not any(1 in disks for disks in damage)
     ]
     return Job(world, FUNCTION, tuple(calls), driver=True)
@@ -44,7 +44,7 @@ JOBS = [job(world) for world in (2, 3, 1)]
 
 @check(f"after {len(RUNS) - 1} kinds of stop, all ranks go on from the newest step that all have whole")
 def all_go_on_from_one_step(case, rank, result):
-    kills, _, firsts = RUNS[case.given]
+    kills, _, firsts = RUNS[case.scenario]
     right = [list(range(first, end)) for first, end in zip(firsts, [*kills, STEPS], strict=True)]
     for attempt, (steps, wanted) in enumerate(zip(result["made"], right, strict=True)):
         expect(
@@ -56,7 +56,7 @@ def all_go_on_from_one_step(case, rank, result):
         )
 
 
-@check("the arithmetic is that of the given script", given=[NEVER_STOPPED])
+@check("the arithmetic is that of the given script", scenarios=[NEVER_STOPPED])
 def the_training_is_the_given_one(case):
     weights, right = case.results[0]["weights"], one_process_weights(case.world)
     expect(

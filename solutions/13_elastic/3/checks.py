@@ -27,7 +27,7 @@ ALL = SIGNALS | OF_THREE
 
 
 def job(world, runs):
-    calls = tuple(Call([(STEPS, signals)] * world, given) for given, (signals, _) in runs.items())
+    calls = tuple(Call([(STEPS, signals)] * world, scenario) for scenario, (signals, _) in runs.items())
     return Job(world, FUNCTION, calls, driver=True)
 
 
@@ -36,7 +36,7 @@ JOBS = [job(2, SIGNALS), job(3, OF_THREE), job(1, OF_ONE)]
 
 @check("all ranks stop after the step in which one of them was asked")
 def all_stop_after_the_same_step(case, rank, result):
-    steps = ALL[case.given][1]
+    steps = ALL[case.scenario][1]
     expect(
         result["made"] == list(range(steps)),
         f"rank {rank} made {len(result['made'])} steps, not {steps}",
@@ -52,7 +52,7 @@ def rank_0_saves_once(case):
             f"rank {rank} saved {len(result['saves'])} times",
             "one checkpoint, by rank 0, of a run that was stopped as of one that is done",
         )
-    steps, [[number, weights, _]] = ALL[case.given][1], case.results[0]["saves"]
+    steps, [[number, weights, _]] = ALL[case.scenario][1], case.results[0]["saves"]
     expect(number == steps, f"the checkpoint says {number!r} steps; {steps} were made", "step + 1, or step?")
     right = weights_after(steps, case.world)
     expect(
@@ -75,7 +75,7 @@ def nobody_leaves_before_the_save(case, rank, result):
 
 @check("the exit code is 75 if steps are missing, else 0, on all ranks")
 def the_exit_code_says_how_it_ended(case, rank, result):
-    right = 0 if ALL[case.given][1] == STEPS else STOPPED
+    right = 0 if ALL[case.scenario][1] == STEPS else STOPPED
     expect(
         result["code"] == right and not isinstance(result["code"], bool),
         f"rank {rank} returned {result['code']!r}, not {right}",
@@ -85,7 +85,7 @@ def the_exit_code_says_how_it_ended(case, rank, result):
 
 @check("one number per step tells it")
 def little_is_sent(case):
-    steps = ALL[case.given][1]
+    steps = ALL[case.scenario][1]
     # Without the barrier of the driver, which no line of the answer has started.
     own = [[operation for operation in operations if operation.line] for operations in case.operations]
     expect_few_collectives(

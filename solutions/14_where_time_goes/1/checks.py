@@ -8,13 +8,13 @@ FUNCTION = "straggler"
 PARTS = {"input": 3.0, "forward": 10.0, "backward": 30.0}  # ms of a rank that is like the others
 
 
-def traces(given, world=4, steps=9, more=None, once=None, link=2.0, ahead=None, noted_late=()):
+def traces(scenario, world=4, steps=9, more=None, once=None, link=2.0, ahead=None, noted_late=()):
     """{rank: events} as torch.profiler writes them, in microseconds on each rank's own clock.
 
     more: {(rank, part): ms in every step}. once: {(rank, step): ms of input}. link: ms of a message. ahead: {rank: ms
     of its clock}, by default drawn. noted_late: (rank, step) where the end of the last message is noted 0.3 s late.
     """
-    luck = random.Random(f"14.1 {given}")
+    luck = random.Random(f"14.1 {scenario}")
     ahead = ahead or {rank: luck.uniform(-400, 400) for rank in range(world)}
     events = {rank: [{"ph": "M", "name": "process_name", "pid": rank, "ts": 0.0}] for rank in range(world)}
     begins = [500.0] * world
@@ -53,19 +53,19 @@ def traces(given, world=4, steps=9, more=None, once=None, link=2.0, ahead=None, 
     return events
 
 
-def drawn(given, part, **settings):
+def drawn(scenario, part, **settings):
     """A straggler that is drawn, slow in `part`, and the right answer.
 
     also: {part: ms} of it. neighbour: {part: ms} of the rank after it. noted_late: the steps where its own end is noted
     late.
     """
-    luck = random.Random(f"rank of {given}")
+    luck = random.Random(f"rank of {scenario}")
     world, neighbour = settings.get("world", 4), settings.pop("neighbour", {})
     rank = luck.randrange(world)
     more = {(rank, part): luck.uniform(8, 20)} | {((rank + 1) % world, part): ms for part, ms in neighbour.items()}
     more |= {(rank, other): ms for other, ms in settings.pop("also", {}).items()}
     noted_late = [(rank, step) for step in settings.pop("noted_late", ())]
-    return traces(given, more=more, noted_late=noted_late, **settings), {"rank": rank, "part": part}
+    return traces(scenario, more=more, noted_late=noted_late, **settings), {"rank": rank, "part": part}
 
 
 EVEN, CLOCKS, LINK = "all are alike", "the clocks differ", "a slow link"
@@ -94,8 +94,8 @@ WHERE = {
     SWAPPED: "does anybody wait for that rank?",
 }
 SLOW = {
-    given: drawn(given, part, **settings)
-    for given, part, settings in (
+    scenario: drawn(scenario, part, **settings)
+    for scenario, part, settings in (
         ("slow input", "input", {}),
         ("slow forward", "forward", {}),
         ("slow backward", "backward", {}),
@@ -111,19 +111,19 @@ SLOW = {
         ),
     )
 }
-RUNS = SOUND | {given: events for given, (events, _) in SLOW.items()}
-JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], given) for given, events in RUNS.items()))]
+RUNS = SOUND | {scenario: events for scenario, (events, _) in SLOW.items()}
+JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], scenario) for scenario, events in RUNS.items()))]
 
 
-@check(f"in {len(SOUND)} runs without a straggler nobody is named", given=SOUND, begin="{given}: ")
+@check(f"in {len(SOUND)} runs without a straggler nobody is named", scenarios=SOUND, begin="{scenario}: ")
 def nobody_is_blamed_without_cause(case):
-    look_at = WHERE.get(case.given, "late is who starts more than 1 ms after all others, in the median")
+    look_at = WHERE.get(case.scenario, "late is who starts more than 1 ms after all others, in the median")
     expect(case.results[0] is None, f"{FUNCTION} returned {case.results[0]!r}, not None", look_at)
 
 
-@check(f"the straggler is named in {len(SLOW)} runs", given=SLOW, begin="{given}: ")
+@check(f"the straggler is named in {len(SLOW)} runs", scenarios=SLOW, begin="{scenario}: ")
 def the_rank_is_right(case):
-    [result], right = case.results, SLOW[case.given][1]["rank"]
+    [result], right = case.results, SLOW[case.scenario][1]["rank"]
     expect(
         result is not None,
         f"{FUNCTION} returned None; the others wait for rank {right}",
@@ -141,9 +141,9 @@ def the_rank_is_right(case):
     )
 
 
-@check("the part that makes it late is named", given=SLOW, begin="{given}: ")
+@check("the part that makes it late is named", scenarios=SLOW, begin="{scenario}: ")
 def the_part_is_right(case):
-    part, right = case.results[0]["part"], SLOW[case.given][1]["part"]
+    part, right = case.results[0]["part"], SLOW[case.scenario][1]["part"]
     expect(
         part == right,
         f"{FUNCTION} named {part!r}, not {right!r}",

@@ -64,7 +64,7 @@ STEPS = {  # events, seconds of communication, seconds of them exposed
     "events in no order": ([message(6, 8), compute(3, 7), message(2, 4), compute(0, 1)], 4.0, 2.0),
     **{f"many events, {seed}": by_ticks(seed) for seed in range(1, 7)},
 }
-JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], given) for given, (events, *_) in STEPS.items()))]
+JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], scenario) for scenario, (events, *_) in STEPS.items()))]
 LOOK = {
     NESTED: "the profiler notes an operation and those that it calls: their time is there once",
     STREAMS: "two streams compute at once: what both hide is hidden once",
@@ -75,29 +75,29 @@ LOOK = {
 }
 
 
-@check("messages that overlap are counted once", begin="{given}: ")
+@check("messages that overlap are counted once", begin="{scenario}: ")
 def communication_counts_once(case):
-    seconds, (_, right, _) = returned(case, "communication"), STEPS[case.given]
+    seconds, (_, right, _) = returned(case, "communication"), STEPS[case.scenario]
     expect(
         close(seconds, right),
         f"{FUNCTION} returned {seconds!r} s of communication, not {right:g}",
-        LOOK.get(case.given, LOOK[GROUPS]),
+        LOOK.get(case.scenario, LOOK[GROUPS]),
     )
 
 
-@check(f"exposed communication is right in {len(STEPS)} steps", begin="{given}: ")
+@check(f"exposed communication is right in {len(STEPS)} steps", begin="{scenario}: ")
 def exposed_is_what_nothing_hides(case):
-    seconds, (_, _, right) = returned(case, "exposed"), STEPS[case.given]
+    seconds, (_, _, right) = returned(case, "exposed"), STEPS[case.scenario]
     expect(
         close(seconds, right),
         f"{FUNCTION} returned {seconds!r} s exposed, not {right:g}",
-        LOOK.get(case.given, "all computation, of all streams, as one set of times"),
+        LOOK.get(case.scenario, "all computation, of all streams, as one set of times"),
     )
 
 
-@check("the hidden share is right, also where nothing was sent", begin="{given}: ")
+@check("the hidden share is right, also where nothing was sent", begin="{scenario}: ")
 def the_hidden_share_is_right(case):
-    share, (_, communication, exposed) = returned(case, "hidden"), STEPS[case.given]
+    share, (_, communication, exposed) = returned(case, "hidden"), STEPS[case.scenario]
     if not communication:
         expect(share is None, f"{FUNCTION} returned {share!r} as hidden, not None", "there is no share of nothing")
         return

@@ -37,10 +37,10 @@ def drawn(seed):
 
 
 MODELS |= {f"drawn, {seed}": drawn(seed) for seed in range(1, 6)}
-JOBS = [Job(1, FUNCTION, tuple(Call([arguments], given) for given, arguments in MODELS.items()))]
+JOBS = [Job(1, FUNCTION, tuple(Call([arguments], scenario) for scenario, arguments in MODELS.items()))]
 
 
-@check("each gradient is in one bucket, in backward's order", begin="{given}: ")
+@check("each gradient is in one bucket, in backward's order", begin="{scenario}: ")
 def every_gradient_is_in_one_bucket(case):
     [counts], number = case.results, len(case.args[0][0])
     whole = isinstance(counts, list) and all(type(count) is int and count > 0 for count in counts)
@@ -51,7 +51,7 @@ def every_gradient_is_in_one_bucket(case):
     )
 
 
-@check(f"no slower than the default for {len(MODELS)} models and cables", begin="{given}: ")
+@check(f"no slower than the default for {len(MODELS)} models and cables", begin="{scenario}: ")
 def no_slower_than_the_default(case):
     taken, default = planned_seconds(case), default_seconds(case)
     expect(
@@ -63,7 +63,7 @@ def no_slower_than_the_default(case):
 
 @check(
     lambda gained: f"up to {max(gained):.0%} shorter steps than with the default, and no plan is faster by 0.5 %",
-    begin="{given}: ",
+    begin="{scenario}: ",
 )
 def as_fast_as_can_be(case):
     taken, best = planned_seconds(case), best_seconds(*case.args[0])

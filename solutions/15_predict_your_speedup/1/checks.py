@@ -23,7 +23,7 @@ def written_by_hand(case, rank, result):
     expect(not result["ready_made"], f"{FUNCTION} has loaded ddp_course.plan", look_at)
 
 
-@check("each prediction is a number of seconds", [PREDICT], begin="{given}: ")
+@check("each prediction is a number of seconds", [PREDICT], begin="{scenario}: ")
 def returns_seconds(case, rank, result):
     seconds = number(result["seconds"])
     whole = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < math.inf
@@ -32,7 +32,7 @@ def returns_seconds(case, rank, result):
 
 @check(lambda errors: f"one machine is predicted with an error of {errors[0]:.0%}")
 def computation_is_predicted(records):
-    return max(judged(*prediction) for prediction in predictions(records) if prediction[0].given == ALONE)
+    return max(judged(*prediction) for prediction in predictions(records) if prediction[0].scenario == ALONE)
 
 
 @check(
@@ -41,7 +41,7 @@ def computation_is_predicted(records):
     )
 )
 def steps_are_predicted(records):
-    return [judged(*prediction) for prediction in predictions(records) if prediction[0].given != ALONE]
+    return [judged(*prediction) for prediction in predictions(records) if prediction[0].scenario != ALONE]
 
 
 def predictions(records):
@@ -50,7 +50,7 @@ def predictions(records):
     for line in records[1].ranks[0].stdout.splitlines():
         measured |= json.loads(line)
     for case in cases(records[2:]):
-        yield case, number(case.results[0]["seconds"]), measured[case.given]
+        yield case, number(case.results[0]["seconds"]), measured[case.scenario]
 
 
 def judged(case, predicted, measured):
@@ -58,10 +58,10 @@ def judged(case, predicted, measured):
     against a prediction: on a busy machine the measurement is a range."""
     took, lost = measured["seconds"], measured["lost"]
     if not (1 - WITHIN) * (took - lost) <= predicted <= (1 + WITHIN) * took:
-        words, look = recognised(predicted, mistakes(**case.args[0][0]), otherwise(case.given), rel_tol=0.002)
+        words, look = recognised(predicted, mistakes(**case.args[0][0]), otherwise(case.scenario), rel_tol=0.002)
         busy = f" (up to {1e3 * lost:.0f} ms of it lost to other programs)" if lost > 0.05 * took else ""
         raise Wrong(
-            f"{case.given}: predicted {1e3 * predicted:.0f} ms, measured {1e3 * took:.0f} ms{busy}{words}", look
+            f"{case.scenario}: predicted {1e3 * predicted:.0f} ms, measured {1e3 * took:.0f} ms{busy}{words}", look
         )
     return abs(predicted / took - 1)
 

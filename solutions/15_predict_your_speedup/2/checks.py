@@ -55,15 +55,17 @@ def shuffled(times, seed):
     return {name: times[name] for name in names}
 
 
-def on_both(given):
-    sizes, ready, latency, speed = CABLES[given]
-    return Call([(sizes, shuffled(own, f"{given} {rank}"), latency, speed) for rank, own in enumerate(ready)], given)
+def on_both(scenario):
+    sizes, ready, latency, speed = CABLES[scenario]
+    return Call(
+        [(sizes, shuffled(own, f"{scenario} {rank}"), latency, speed) for rank, own in enumerate(ready)], scenario
+    )
 
 
 JOBS = [Job(2, FUNCTION, tuple(map(on_both, CABLES)))]
 
 
-@check("each gradient is in one bucket", begin="{given}: ")
+@check("each gradient is in one bucket", begin="{scenario}: ")
 def each_gradient_is_in_one_bucket(case, rank, result):
     names = case.args[0][0]
     expect(
@@ -80,7 +82,7 @@ def each_gradient_is_in_one_bucket(case, rank, result):
         )
 
 
-@check("the buckets are in backward's order", begin="{given}: ")
+@check("the buckets are in backward's order", begin="{scenario}: ")
 def buckets_follow_backward(case, rank, result):
     sizes, ready, *_ = case.args[rank]
     planned, right = [name for bucket in result for name in bucket], sorted(ready, key=ready.get)
@@ -94,7 +96,7 @@ def buckets_follow_backward(case, rank, result):
         )
 
 
-@check("both ranks plan the same buckets", begin="{given}: ")
+@check("both ranks plan the same buckets", begin="{scenario}: ")
 def all_ranks_agree(case):
     first, second = case.results
     if first != second:
@@ -107,10 +109,10 @@ def all_ranks_agree(case):
 
 @check(
     lambda gained: f"{min(gained):.0%} to {max(gained):.0%} faster than the default on {len(CABLES)} cables",
-    begin="{given}: ",
+    begin="{scenario}: ",
 )
 def a_tenth_faster_than_the_default(case):
-    sizes, ready, *cable = CABLES[case.given]
+    sizes, ready, *cable = CABLES[case.scenario]
     last, plan = slowest(ready), case.results[0]
     taken, usual = seconds(plan, sizes, last, *cable), seconds(default(sizes, last), sizes, last, *cable)
     expect(

@@ -25,10 +25,10 @@ def ring(size, ranks, latency, speed):
     return 2 * (ranks - 1) * (latency + (0 if FREE[0] < size < FREE[1] else size) / ranks / speed)
 
 
-def times(given, repeats=25):
+def times(scenario, repeats=25):
     """{bytes: seconds}. With noise, the first of each size warms up, others were disturbed, some noted too short."""
-    ranks, latency, speed, sizes, noise, *bad = CABLES[given]
-    luck, seconds = random.Random(f"15.3 {given}"), {}
+    ranks, latency, speed, sizes, noise, *bad = CABLES[scenario]
+    luck, seconds = random.Random(f"15.3 {scenario}"), {}
     for size in sizes:
         right = ring(size, ranks, latency, speed)
         seconds[size] = [right * (1 + luck.gauss(0, noise)) for _ in range(repeats)]
@@ -39,13 +39,13 @@ def times(given, repeats=25):
     return seconds
 
 
-def measurement(given):
-    pairs = list(times(given).items())
-    random.Random(f"{given} order").shuffle(pairs)
-    return dict(pairs), CABLES[given][0]
+def measurement(scenario):
+    pairs = list(times(scenario).items())
+    random.Random(f"{scenario} order").shuffle(pairs)
+    return dict(pairs), CABLES[scenario][0]
 
 
-JOBS = [Job(1, FUNCTION, tuple(Call([measurement(given)], given) for given in CABLES), driver=True)]
+JOBS = [Job(1, FUNCTION, tuple(Call([measurement(scenario)], scenario) for scenario in CABLES), driver=True)]
 
 
 @check("the fit is written by hand", begin="")
@@ -57,7 +57,7 @@ def fitted_by_hand(case):
     )
 
 
-@check("each fit is a latency and a bandwidth", begin="{given}: ")
+@check("each fit is a latency and a bandwidth", begin="{scenario}: ")
 def returns_two_numbers(case):
     returned, fit = case.results[0]["fit"], fit_of(case)
     expect(
@@ -69,10 +69,10 @@ def returns_two_numbers(case):
 
 @check(
     lambda errors: f"the bandwidth of {len(CABLES)} cables is found, with errors of at most {max(errors):.1%}",
-    begin="{given}: ",
+    begin="{scenario}: ",
 )
 def the_bandwidth_is_right(case):
-    (_, bandwidth), (_, _, right, *_) = fit_of(case), CABLES[case.given]
+    (_, bandwidth), (_, _, right, *_) = fit_of(case), CABLES[case.scenario]
     error = abs(bandwidth / right - 1)
     if error > WITHIN:
         otherwise = "the sizes from 256 KiB up, and their typical times"
@@ -83,10 +83,10 @@ def the_bandwidth_is_right(case):
 
 @check(
     lambda errors: f"the latency of {len(CABLES)} cables is found, with errors of at most {max(errors):.1%}",
-    begin="{given}: ",
+    begin="{scenario}: ",
 )
 def the_latency_is_right(case):
-    (latency, _), (_, right, *_) = fit_of(case), CABLES[case.given]
+    (latency, _), (_, right, *_) = fit_of(case), CABLES[case.scenario]
     error = abs(latency / right - 1)
     if error > WITHIN:
         otherwise = "the smallest size, and its typical time"

@@ -14,7 +14,7 @@ JOBS = [
     Job(
         1,
         FUNCTION,
-        tuple(Call([(ends,)], given) for given, ends in RUNS.items()),
+        tuple(Call([(ends,)], scenario) for scenario, ends in RUNS.items()),
         seconds=50.0,
         patience=40.0,
         driver=True,
@@ -114,7 +114,7 @@ def each_attempt_goes_on_where_it_was(case):
             )
 
 
-@check("what they printed is kept", begin="{given}: ")
+@check("what they printed is kept", begin="{scenario}: ")
 def the_output_of_all_attempts_is_kept(case):
     result = case.results[0]
     kept, attempts = result["printed"].count("task 0: begins"), len(result["attempts"])
@@ -125,10 +125,10 @@ def the_output_of_all_attempts_is_kept(case):
     )
 
 
-@check("what is done completes, and a bug fails and is not tried again", begin="{given}: ")
+@check("what is done completes, and a bug fails and is not tried again", begin="{scenario}: ")
 def what_is_over_stays_over(case):
     state, code, attempts = (case.results[0][name] for name in ("state", "exit_code", "attempts"))
-    right = ("FAILED", CODE) if case.given == BUG else ("COMPLETED", 0)
+    right = ("FAILED", CODE) if case.scenario == BUG else ("COMPLETED", 0)
     ended = f"ended with exit code {code}" if attempts[-1]["ended"] == "exited" else f"is {state}"
     if attempts[-1]["ended"] == "requeued":
         ended = "went back into the queue"
@@ -152,7 +152,7 @@ def limits(case):
             f"{begin}{len(attempt['began'])} of 2 tasks began; printed: {printed}",
             "srun train --run-dir FOLDER, and what stands before it in the script",
         )
-        if RUNS[case.given][number] == "limit":
+        if RUNS[case.scenario][number] == "limit":
             yield begin, attempt
 
 

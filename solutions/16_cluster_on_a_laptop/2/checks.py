@@ -50,12 +50,12 @@ def wrong_machines(machines):
     }
 
 
-def cluster(given, world, special, prefix=24, second="all"):
+def cluster(scenario, world, special, prefix=24, second="all"):
     """Machines as somebody might have them. special: {number: what is wrong there}; second: who is in a second network.
 
     Without `prefix` 24 the machines of the first network differ in more than the last number of their address.
     """
-    luck = random.Random(f"16.2 {given}")
+    luck = random.Random(f"16.2 {scenario}")
     name, base = luck.choice(["gpu", "trainer", "n"]), luck.randrange(1, 200)
     names = [f"{name}{number}" for number in range(world)]
     spread = 2 ** (24 - prefix)
@@ -71,7 +71,7 @@ def cluster(given, world, special, prefix=24, second="all"):
             (f"{cards[number]}@if{4 + number}", "UP", f"{first[number]}/{prefix}"),
             (
                 "docker0",
-                luck.choice(["UP", "DOWN"]) if "Docker" not in given else "UP",
+                luck.choice(["UP", "DOWN"]) if "Docker" not in scenario else "UP",
                 f"172.17.0.{2 if wrong == 'bridge' else 1}/16",
             ),
         ]
@@ -110,9 +110,9 @@ def cluster(given, world, special, prefix=24, second="all"):
     return machines
 
 
-def given_prefix(given):
+def given_prefix(scenario):
     """How long the prefix of the first network is."""
-    return (*DRAWN.get(given, ()), 24, 24, 24)[2]
+    return (*DRAWN.get(scenario, ()), 24, 24, 24)[2]
 
 
 DRAWN = {
@@ -141,22 +141,22 @@ DRAWN = {
 }
 RECORDS = json.loads(RECORDED.read_text())
 RUNS = {
-    f"recorded, {given}": {
+    f"recorded, {scenario}": {
         machine: {key: value for key, value in facts.items() if key != "published"}
         for machine, facts in machines.items()
     }
-    for given, machines in RECORDS.items()
+    for scenario, machines in RECORDS.items()
 }
-RUNS |= {given: cluster(given, *how) for given, how in DRAWN.items()}
-JOBS = [Job(1, FUNCTION, tuple(Call([(machines,)], given) for given, machines in RUNS.items()))]
+RUNS |= {scenario: cluster(scenario, *how) for scenario, how in DRAWN.items()}
+JOBS = [Job(1, FUNCTION, tuple(Call([(machines,)], scenario) for scenario, machines in RUNS.items()))]
 
 
 @check(
     f"nobody is blamed in {sum(not wrong_machines(machines) for machines in RUNS.values())} sound clusters",
-    begin="{given}: ",
+    begin="{scenario}: ",
 )
 def no_machine_is_blamed_without_cause(case):
-    machines = RUNS[case.given]
+    machines = RUNS[case.scenario]
     for machine in settings_of(case):
         if machine not in wrong_machines(machines):
             facts, address = machines.get(machine, {}), published(machines[machine]) if machine in machines else "?"
@@ -167,7 +167,7 @@ def no_machine_is_blamed_without_cause(case):
                 look_at = "the interface of one network can have another name on each machine"
             elif facts.get(VARIABLE) == "":
                 look_at = "an empty variable is none"
-            elif given_prefix(case.given) != 24:
+            elif given_prefix(case.scenario) != 24:
                 look_at = "the number after / says how much of an address is its network"
             elif any(
                 state == "DOWN" and address.network in shared(machines)
@@ -178,9 +178,9 @@ def no_machine_is_blamed_without_cause(case):
             raise Wrong(f"{FUNCTION} named {machine}, which publishes {address}, and all reach that", look_at)
 
 
-@check("every machine that the others cannot reach is named", begin="{given}: ")
+@check("every machine that the others cannot reach is named", begin="{scenario}: ")
 def every_wrong_machine_is_named(case):
-    machines, named = RUNS[case.given], settings_of(case)
+    machines, named = RUNS[case.scenario], settings_of(case)
     for machine, address in wrong_machines(machines).items():
         look_at = "which network do all share: each machine has its own address in it, on an interface that is up?"
         if address is None:
@@ -191,9 +191,9 @@ def every_wrong_machine_is_named(case):
         expect(machine in named, f"{FUNCTION} did not name {machine}, which {publishes}", look_at)
 
 
-@check("and each gets the interface that mends it", begin="{given}: ")
+@check("and each gets the interface that mends it", begin="{scenario}: ")
 def the_setting_mends_it(case):
-    machines = RUNS[case.given]
+    machines = RUNS[case.scenario]
     for machine, setting in settings_of(case).items():
         own = interfaces(machines[machine])
         variable, _, name = setting.partition("=") if isinstance(setting, str) else ("", "", "")

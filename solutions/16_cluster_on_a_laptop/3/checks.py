@@ -24,7 +24,7 @@ RUNS = {  # the machine of each rank, which of them have the file, whose first d
 
 def job(world):
     named = list(enumerate(RUNS.items()))
-    calls = [Call([(number, *how)] * world, given) for number, (given, how) in named if len(how[0]) == world]
+    calls = [Call([(number, *how)] * world, scenario) for number, (scenario, how) in named if len(how[0]) == world]
     return Job(world, FUNCTION, tuple(calls), driver=True)
 
 
@@ -45,14 +45,14 @@ def every_rank_gets_the_whole_file(case, rank, result):
         look_at = "when may a rank return: what has to be done by then, and on which machine?"
         if number:
             look_at = "what the attempt that failed has left, and what the next one makes of it"
-        elif not downloads(case, RUNS[case.given][0][rank], 0):
+        elif not downloads(case, RUNS[case.scenario][0][rank], 0):
             look_at = "which rank downloads: RANK is 0 once per job, LOCAL_RANK once per machine"
         expect(attempt["bytes"] == SIZE, f"rank {rank} returned, and the file on its machine is {state}", look_at)
 
 
 @check("each machine downloads once, and not what it has")
 def each_machine_downloads_once(case):
-    machines, present, fails, shared = RUNS[case.given]
+    machines, present, fails, shared = RUNS[case.scenario]
     for number in range(len(case.results[0])):
         for machine in sorted(set(machines)) if not shared else ():
             count, right = downloads(case, machine, number), int(machine in fails if number else machine not in present)
@@ -71,7 +71,7 @@ def nobody_sees_a_part(case, rank, result):
             f"while rank {rank} downloaded, data.bin was there and not whole",
             "download under another name, of this machine's own, and rename what is whole",
         )
-        if attempt["raised"] and RUNS[case.given][3]:
+        if attempt["raised"] and RUNS[case.scenario][3]:
             raise Wrong(
                 f"rank {rank} raised {attempt['raised'].partition(' -> ')[0]}",
                 "under which name does each machine download, if they share the disk?",
@@ -100,9 +100,9 @@ def the_file_is_not_sent(case):
 
 def downloads(case, machine, number):
     """How often the ranks of a machine downloaded in one attempt."""
-    ranks = zip(case.results, RUNS[case.given][0], strict=True)
+    ranks = zip(case.results, RUNS[case.scenario][0], strict=True)
     return sum(result[number]["downloads"] for result, own in ranks if own == machine)
 
 
 def expected_failures(case):
-    return [0] if RUNS[case.given][2] else []
+    return [0] if RUNS[case.scenario][2] else []

@@ -21,7 +21,7 @@ RUNS = {
 
 
 def job(world):
-    calls = [Call([run] * world, given) for given, run in RUNS.items()]
+    calls = [Call([run] * world, scenario) for scenario, run in RUNS.items()]
     return Job(world, FUNCTION, tuple(calls), driver=True, loads=("torch._dynamo",))
 
 
@@ -61,7 +61,7 @@ def the_weights_are_those_of_one_process(case):
                     gap < CLOSE,
                     f"after step {step} parameter {index} on rank {rank} is {gap:.1e} away from one process",
                     "clipping scales by max_norm over the norm, never larger than 1; max_norm can be 0"
-                    if "clipped" in case.given
+                    if "clipped" in case.scenario
                     else "the average over the ranks, this rank's part of it, and the parts put back in order",
                 )
 
@@ -81,7 +81,7 @@ def little_is_sent(case, rank, result):
 
 def one_process(case):
     """(weights, norm) after each step of one process with the averaged gradients."""
-    make, norms = RUNS[case.given]
+    make, norms = RUNS[case.scenario]
     parameters = [torch.nn.Parameter(tensor) for tensor in start()]
     optimizer = OPTIMIZERS[make](parameters)
     for step, max_norm in enumerate(norms):

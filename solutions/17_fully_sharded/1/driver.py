@@ -11,12 +11,12 @@ def drive(build, make, norms):
 
     make: the name of the optimizer to be sharded.
     """
-    rank, given = dist.get_rank(), []
+    rank, received = dist.get_rank(), []
     parameters = [torch.nn.Parameter(tensor) for tensor in start()]
 
     def make_optimizer(tensors):
         tensors = list(tensors)
-        given.append(tensors)
+        received.append(tensors)
         return OPTIMIZERS[make](tensors)
 
     sharded = build(list(parameters), make_optimizer)
@@ -28,7 +28,7 @@ def drive(build, make, norms):
         steps.append(([parameter.detach().clone() for parameter in parameters], float(norm)))
         for parameter in parameters:
             parameter.grad = None
-    return {"steps": steps, "held": sum(tensor.numel() for tensors in given for tensor in tensors)}
+    return {"steps": steps, "held": sum(tensor.numel() for tensors in received for tensor in tensors)}
 
 
 OPTIMIZERS = {

@@ -33,7 +33,7 @@ JOBS = [*DETECT, *TRAIN]
 
 @check(f"{DETECTOR} reads the shares in {len(driver.VERSIONS)} loops right; in the given one {show([1, 0, 0])}", DETECT)
 def the_shares_are_read_right(case, rank, result):
-    shares, right = numbers(result), driver.shares(case.given, case.world)
+    shares, right = numbers(result), driver.shares(case.scenario, case.world)
     expect(
         shares is not None and len(shares) == case.world,
         f"{DETECTOR} returned {str(result)[:80]} on rank {rank}; it should be a list of {case.world} numbers",

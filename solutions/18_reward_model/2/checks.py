@@ -21,7 +21,7 @@ def words(weights, mode, cap):
 
 
 def job(function, *arguments):
-    return Job(1, function, tuple(Call([each], given) for given, each in arguments), seconds=4.0, driver=True)
+    return Job(1, function, tuple(Call([each], scenario) for scenario, each in arguments), seconds=4.0, driver=True)
 
 
 DETECT = job(DETECTOR, *((what, (what,)) for what in driver.VERSIONS))
@@ -31,11 +31,11 @@ JOBS = [DETECT, REPAIR]
 
 @check("the detector believes every promise that is kept", [DETECT], begin="")
 def kept_promises_are_believed(case):
-    names, broken = returned_names(case), driver.VERSIONS[case.given][1]
+    names, broken = returned_names(case), driver.VERSIONS[case.scenario][1]
     for promise in names:
         expect(
             promise in broken,
-            f"{DETECTOR} of the loss {case.given!r} returned {names!r}; it keeps {promise!r}",
+            f"{DETECTOR} of the loss {case.scenario!r} returned {names!r}; it keeps {promise!r}",
             "how each promise is tested: by the other modes, or by what its own line says? And how exactly: a right "
             "loss may divide in another order",
         )
@@ -49,15 +49,20 @@ def kept_promises_are_believed(case):
 )
 def broken_promises_are_named(case):
     names = returned_names(case)
-    for promise in driver.VERSIONS[case.given][1]:
+    for promise in driver.VERSIONS[case.scenario][1]:
         expect(
             promise in names,
-            f"{DETECTOR} of the loss {case.given!r} returned {names!r}; it breaks {promise!r} as well",
+            f"{DETECTOR} of the loss {case.scenario!r} returned {names!r}; it breaks {promise!r} as well",
             blind_spot(promise),
         )
 
 
-@check("your modes give the factors that they promise", [REPAIR], given=list(starmap(words, TRIALS)), begin="{given}: ")
+@check(
+    "your modes give the factors that they promise",
+    [REPAIR],
+    scenarios=list(starmap(words, TRIALS)),
+    begin="{scenario}: ",
+)
 def the_modes_differ_as_promised(case):
     factors, right = factors_of(case)
     expect(
@@ -70,8 +75,8 @@ def the_modes_differ_as_promised(case):
 @check(
     "and your cap bounds the factors, in every mode, and changes no other",
     [REPAIR],
-    given=list(starmap(words, CAPPED)),
-    begin="{given}: ",
+    scenarios=list(starmap(words, CAPPED)),
+    begin="{scenario}: ",
 )
 def the_cap_bounds(case):
     (factors, right), cap = factors_of(case), case.args[0][3]
@@ -84,7 +89,7 @@ def the_cap_bounds(case):
     )
 
 
-@check("the weights stay as they are", [REPAIR], begin="{given}: ")
+@check("the weights stay as they are", [REPAIR], begin="{scenario}: ")
 def the_weights_stay(case):
     [(_, _, weights)], right = case.results, driver.WEIGHTS[case.args[0][1]]
     expect(
@@ -100,7 +105,7 @@ def returned_names(case):
     names = sorted(result, key=str) if isinstance(result, set) else result
     if not isinstance(names, list) or not set(names) <= set(driver.PROMISES):
         raise Wrong(
-            f"{DETECTOR} of the loss {case.given!r} returned {str(result)[:80]}",
+            f"{DETECTOR} of the loss {case.scenario!r} returned {str(result)[:80]}",
             f"the value returned: a list of names out of {', '.join(driver.PROMISES)}",
         )
     return names

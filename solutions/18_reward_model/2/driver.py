@@ -115,17 +115,17 @@ WEIGHTS = {
 }
 
 
-def try_out(weighted_loss, given, mode, cap):
+def try_out(weighted_loss, scenario, mode, cap):
     """[the factor of each pair, the loss of the losses 1, 2, 3, ..., the weights afterwards]"""
-    weights = torch.tensor(WEIGHTS[given], dtype=torch.float64)
+    weights = torch.tensor(WEIGHTS[scenario], dtype=torch.float64)
     losses = torch.arange(1.0, len(weights) + 1, dtype=torch.float64, requires_grad=True)
     loss = weighted_loss(losses, weights, mode, cap)
     [shares] = torch.autograd.grad(loss, losses)
     return [shares * len(weights), loss, weights]
 
 
-def right(given, mode, cap):
+def right(scenario, mode, cap):
     """What try_out has to give."""
-    weights = torch.tensor(WEIGHTS[given], dtype=torch.float64)
+    weights = torch.tensor(WEIGHTS[scenario], dtype=torch.float64)
     factors = exact(weights, mode, cap)
     return factors, (factors * torch.arange(1.0, len(weights) + 1, dtype=torch.float64)).mean()

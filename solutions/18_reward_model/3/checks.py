@@ -13,7 +13,7 @@ SMALL = 800  # bytes for what is no gradient: counts, weights, numbers of prompt
 
 
 def job(world, **by_given):
-    calls = tuple(Call([(prompts,)] * world, given.replace("_", " ")) for given, prompts in by_given.items())
+    calls = tuple(Call([(prompts,)] * world, scenario.replace("_", " ")) for scenario, prompts in by_given.items())
     return Job(world, FUNCTION, calls, seconds=4.0, driver=True, loads=("torch._dynamo",))
 
 

@@ -41,9 +41,9 @@ DETECTED = [
     detector.catches(
         "two_vocabularies_are_seen",
         "",
-        lambda given: (
+        lambda scenario: (
             "a rank on which load raises has no tokenizer"
-            if "raises" in given
+            if "raises" in scenario
             else "which texts would have other tokens on that rank, and does your test see it?"
         ),
         f"and sees {len(UNSOUND)} others, those where a rank has none among them",
@@ -60,7 +60,7 @@ the_loader_is_called_once = called_once(
 )
 
 
-@check("every rank gets the tokenizer of rank 0's file", LOAD, given=driver.FILES.keys() - REASONS.keys())
+@check("every rank gets the tokenizer of rank 0's file", LOAD, scenarios=driver.FILES.keys() - REASONS.keys())
 def the_file_of_rank_0_counts(case, rank, result):
     how, outcome = result
     expect(
@@ -75,7 +75,7 @@ def the_file_of_rank_0_counts(case, rank, result):
     )
 
 
-@check("and if it cannot be read, every rank says why", LOAD, given=REASONS)
+@check("and if it cannot be read, every rank says why", LOAD, scenarios=REASONS)
 def what_is_missing_stops_all(case, rank, result):
     how, outcome = result
     expect(
@@ -83,7 +83,7 @@ def what_is_missing_stops_all(case, rank, result):
         f"rank {rank} returned a tokenizer with {len(outcome)} merges, and no error",
         "a tokenizer that nobody asked for is worse than none",
     )
-    for reason in REASONS[case.given]:
+    for reason in REASONS[case.scenario]:
         expect(
             reason in outcome,
             f"rank {rank} raised {outcome[:120]!r}; its text does not say {reason!r}",

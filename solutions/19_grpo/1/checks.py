@@ -30,12 +30,12 @@ TRAIN = [
 JOBS = [*DETECT, *TRAIN]
 
 
-def blind_spot(given):
-    if "thousandth" in given or "its own KL" in given:
+def blind_spot(scenario):
+    if "thousandth" in scenario or "its own KL" in scenario:
         return "how exact the comparison is, and whether it includes the betas"
-    if "spread" in given:
+    if "spread" in scenario:
         return "the rewards in your test: are their means and their spreads different on the ranks?"
-    if "not averaged" in given or "no gradient" in given:
+    if "not averaged" in scenario or "no gradient" in scenario:
         return "what is compared: the policy, on every rank"
     return (
         "the number of updates in your test, how exactly it compares, and with what: ranks that are equal to each "

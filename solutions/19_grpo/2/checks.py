@@ -29,8 +29,8 @@ SCALES = share([1, 1, 1, 2, 2, 2, 3, 3, 3], [10, 20, 40, 0.1, 0.2, 0.4, 0, 1e-6,
 
 def job(world, *calls):
     calls = tuple(
-        Call([(list(shares), "minus infinity" if "infinity" in given else "zeros")] * world, given)
-        for given, *shares in calls
+        Call([(list(shares), "minus infinity" if "infinity" in scenario else "zeros")] * world, scenario)
+        for scenario, *shares in calls
     )
     return Job(world, FUNCTION, calls, seconds=4.0, driver=True, loads=("torch._dynamo",))
 
@@ -82,7 +82,7 @@ def the_gradient_is_exact(case):
         )
 
 
-@check("of equal rewards it is exactly 0", given=[EQUAL_REWARDS])
+@check("of equal rewards it is exactly 0", scenarios=[EQUAL_REWARDS])
 def equal_rewards_move_nothing(case, rank, result):
     largest = max(gradient.abs().max().item() for gradient in result[1])
     expect(
@@ -129,7 +129,7 @@ def advice(loss, right, case):
         return "where 0 is divided by 0, or 0 multiplied by inf: a spread, a count, or what stands behind the end"
     if math.isclose(loss, right, rel_tol=1e-4):
         return "the dtype of the sums, and the 1e-4 beside the spread"
-    if "together" in case.given:
+    if "together" in case.scenario:
         return "which completions belong to a group: `prompts` says so, not their place"
     if case.world == 1:
         return "the advantage of a completion and the clipped term of a token: one process has no ranks to blame"

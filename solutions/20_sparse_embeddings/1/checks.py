@@ -40,7 +40,7 @@ DETECTED = [
     detector.catches(
         "unsound_steps_are_seen",
         ", but some rank does not hold the table of one process",
-        lambda given: LOOK.get(given, "what is compared with what, and on which ranks"),
+        lambda scenario: LOOK.get(scenario, "what is compared with what, and on which ranks"),
         f"and sees {len(UNSOUND)} others, the given one among them",
     ),
 ]
@@ -58,7 +58,7 @@ it_is_called_once = called_once(
 @check(
     "your step equals one process on the global batch, on 2 and 4 ranks",
     STEP,
-    given=driver.CASES.keys() - {driver.ROUNDS},
+    scenarios=driver.CASES.keys() - {driver.ROUNDS},
 )
 def equals_one_process(case):
     what, start = case.args[0][1], driver.start()

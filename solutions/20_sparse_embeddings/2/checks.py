@@ -29,21 +29,21 @@ EVALUATE = [evaluations(2, (8, 4), (9, 7), (5, 4)), evaluations(4, (10, 16), (30
 JOBS = [*DETECT, *EVALUATE]
 
 
-@check(f"the detector lets {len(SOUND)} sound ways to share pass", DETECT, begin="{given}: ")
+@check(f"the detector lets {len(SOUND)} sound ways to share pass", DETECT, begin="{scenario}: ")
 def sound_shares_pass(case):
     expect_one_verdict(case, DETECTOR, "what its verdict depends on")
     expect(
-        case.given not in SOUND or case.results[0],
+        case.scenario not in SOUND or case.results[0],
         f"{DETECTOR} returned False, but every example is evaluated once, in equally many steps, none longer than "
         "ceil(batch / world)",
         "what your detector asks for beyond that: who gets which example is free, and a pair may be empty",
     )
 
 
-@check(f"and sees {len(UNSOUND)} others, the given one among them", DETECT, begin="{given}: ")
+@check(f"and sees {len(UNSOUND)} others, the given one among them", DETECT, begin="{scenario}: ")
 def unsound_shares_are_seen(case):
-    if case.given in UNSOUND and case.results[0]:
-        raise Wrong(f"{DETECTOR} returned True, {fault(case.given)}", "which sizes it tries")
+    if case.scenario in UNSOUND and case.results[0]:
+        raise Wrong(f"{DETECTOR} returned True, {fault(case.scenario)}", "which sizes it tries")
 
 
 @check("your evaluation scores every example once, on 2 and 4 ranks, also where nothing divides", EVALUATE)

@@ -26,7 +26,7 @@ ON_TWO = tuple(driver.CASES)[:-2]
 JOBS = [job(2, *ON_TWO, EVALUATES, CANCELS, ROUNDS, LARGE), job(3, "three ranks"), job(4, "four ranks", LARGE)]
 
 
-@check("the vectors are the rows of the table", given=[EVALUATES])
+@check("the vectors are the rows of the table", scenarios=[EVALUATES])
 def it_returns_the_rows(case, rank, result):
     for name, ids in (("trained", [2, 1, 2]), ("evaluated", [4, 5, 5])):
         right = driver.start()[ids]
@@ -38,7 +38,7 @@ def it_returns_the_rows(case, rank, result):
         )
 
 
-@check("a row moves only in a step that had a gradient for it", given=[*STEPS, ROUNDS])
+@check("a row moves only in a step that had a gradient for it", scenarios=[*STEPS, ROUNDS])
 def only_used_rows_move(case, rank, result):
     old = driver.start()
     for step, (table, used) in enumerate(zip(result["tables"], used_rows(case), strict=True), 1):
@@ -52,7 +52,7 @@ def only_used_rows_move(case, rank, result):
         old = table
 
 
-@check(f"every step on 2, 3 and 4 ranks equals that of one process, in {len(STEPS)} cases", given=STEPS)
+@check(f"every step on 2, 3 and 4 ranks equals that of one process, in {len(STEPS)} cases", scenarios=STEPS)
 def equals_one_process(case):
     rights = expected_tables(case)
     for rank, result in enumerate(case.results):
@@ -65,7 +65,7 @@ def equals_one_process(case):
                 )
 
 
-@check("all ranks hold the same bits", given=[*STEPS, ROUNDS])
+@check("all ranks hold the same bits", scenarios=[*STEPS, ROUNDS])
 def replicas_agree(case, rank, result):
     for table, first in zip(result["tables"], case.results[0]["tables"], strict=True):
         expect(
@@ -79,7 +79,7 @@ def replicas_agree(case, rank, result):
     lambda sent: (
         f"a rank hands over at most {max(sent):,} bytes in two steps on a table of {with_prefix(TABLE_BYTES, 'B')}"
     ),
-    given=[LARGE],
+    scenarios=[LARGE],
 )
 def traffic_is_that_of_the_batch(case, rank, result):
     operations = case.operations[rank]
@@ -94,7 +94,7 @@ def traffic_is_that_of_the_batch(case, rank, result):
     return sent
 
 
-@check(lambda made: f"and makes no tensor larger than {max(made):,} bytes on the way", given=[LARGE])
+@check(lambda made: f"and makes no tensor larger than {max(made):,} bytes on the way", scenarios=[LARGE])
 def work_is_that_of_the_batch(case, rank, result):
     expect(
         result["bytes"] <= LARGEST,
@@ -107,16 +107,16 @@ def work_is_that_of_the_batch(case, rank, result):
 def used_rows(case):
     """For each step of the case the rows that a rank has trained on."""
     other = {EVALUATES: [{1, 2}], ROUNDS: [{3}], CANCELS: [{3, 5}]}
-    if case.given in other:
-        return other[case.given]
-    return [{row for ranks in step for ids in ranks for row in ids} for step in driver.CASES[case.given]]
+    if case.scenario in other:
+        return other[case.scenario]
+    return [{row for ranks in step for ids in ranks for row in ids} for step in driver.CASES[case.scenario]]
 
 
 def expected_tables(case):
-    if case.given not in (EVALUATES, CANCELS):
-        return driver.one_process(case.given)
+    if case.scenario not in (EVALUATES, CANCELS):
+        return driver.one_process(case.scenario)
     table = driver.start()
-    if case.given == CANCELS:
+    if case.scenario == CANCELS:
         table[[3, 5]] *= 1 - LR * DECAY
         return [table]
     table[[1, 2]] = table[[1, 2]] * (1 - LR * DECAY) - LR
@@ -124,9 +124,9 @@ def expected_tables(case):
 
 
 def look_at_row(case, row):
-    if case.given == EVALUATES and row in (4, 5, 6):
+    if case.scenario == EVALUATES and row in (4, 5, 6):
         return "a row that was read and not trained on: what does a forward pass without a backward leave behind?"
-    if row == 0 and case.given != EVALUATES:
+    if row == 0 and case.scenario != EVALUATES:
         return "row 0 is nobody's: does padding reach the table? A gradient of zero still decays its row"
     return "weight decay belongs to the rows that were used in this step; is everything older forgotten?"
 
@@ -134,7 +134,7 @@ def look_at_row(case, row):
 def look_at_step(case, step, table, right, row):
     old = (expected_tables(case)[step - 2] if step > 1 else driver.start())[row]
     move = right[row] - old * (1 - LR * DECAY)  # -lr * sign
-    if torch.allclose(table[row], old) and case.given == CANCELS:
+    if torch.allclose(table[row], old) and case.scenario == CANCELS:
         return "a gradient of zero is a gradient, also one that is zero as a sum: its row decays"
     if torch.allclose(table[row], old):
         return "this row should have moved: are all ids of all ranks still there after gathering?"

@@ -13,8 +13,8 @@ MESSAGE = 8 * 2 * TOKENS * WIDTH  # bytes of the layer's input, and of its outpu
 
 
 def job(world):
-    given = "hidden layer of 24, its gate and up in one weight"
-    return Job(world, FUNCTION, (Call([(STEPS,)] * world, given),), driver=True, loads=("torch._dynamo",))
+    scenario = "hidden layer of 24, its gate and up in one weight"
+    return Job(world, FUNCTION, (Call([(STEPS,)] * world, scenario),), driver=True, loads=("torch._dynamo",))
 
 
 JOBS = [job(world) for world in (2, 4, 3, 1)]

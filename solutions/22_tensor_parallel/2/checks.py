@@ -16,7 +16,7 @@ RUNS |= {f"batch {number}": 0.7 for number in range(1, 9)}  # another rounding i
 
 
 def job(world):
-    calls = tuple(Call([(limit, given)] * world, given) for given, limit in RUNS.items())
+    calls = tuple(Call([(limit, scenario)] * world, scenario) for scenario, limit in RUNS.items())
     return Job(world, FUNCTION, calls, driver=True)
 
 
@@ -38,9 +38,9 @@ def the_norm_is_that_of_one_process(case, rank, result):
 
 @check("all gradients are those of one process")
 def the_gradients_are_those_of_one_process(case, rank, result):
-    norm, limit = one_process_norm(case), RUNS[case.given]
+    norm, limit = one_process_norm(case), RUNS[case.scenario]
     for name, own in result["gradients"].items():
-        gradient = gradients(case.given)[name] * limit / max(norm, limit)
+        gradient = gradients(case.scenario)[name] * limit / max(norm, limit)
         right = gradient if name in WHOLE else gradient.chunk(case.world)[rank]
         gap = (own - right).abs().max().item() if torch.is_tensor(own) and own.shape == right.shape else math.inf
         expect(
@@ -67,5 +67,5 @@ def little_is_sent(case):
 
 
 def one_process_norm(case):
-    named = gradients(case.given).items()
+    named = gradients(case.scenario).items()
     return torch.cat([gradient.flatten() for name, gradient in named if name != "frozen"]).norm().item()

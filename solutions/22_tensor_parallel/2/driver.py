@@ -9,10 +9,10 @@ MANY, MORE = "many weights", {f"bias {number}": (12,) for number in range(9)}  #
 ZERO = "all gradients are zero"
 
 
-def drive(clip, max_norm, given):
+def drive(clip, max_norm, scenario):
     rank, world = dist.get_rank(), dist.get_world_size()
     parameters, names = [], []
-    for name, gradient in gradients(given).items():
+    for name, gradient in gradients(scenario).items():
         own = gradient.chunk(world)[rank].clone() if name not in WHOLE else gradient.clone()
         parameter = torch.nn.Parameter(torch.zeros_like(own))
         parameter.cut, parameter.grad = name not in WHOLE, None if name == "frozen" else own
@@ -23,16 +23,16 @@ def drive(clip, max_norm, given):
     return {"norm": float(norm), "gradients": {name: weight.grad for name, weight in named if name != "frozen"}}
 
 
-def gradients(given):
+def gradients(scenario):
     """Of one process, by name."""
-    seed = int(given.split()[-1]) + 3 if given.startswith("batch") else 3
+    seed = int(scenario.split()[-1]) + 3 if scenario.startswith("batch") else 3
     generator, named = torch.Generator().manual_seed(seed), {}
-    for number, (name, shape) in enumerate({**CUT, **WHOLE, **(MORE if given == MANY else {})}.items()):
+    for number, (name, shape) in enumerate({**CUT, **WHOLE, **(MORE if scenario == MANY else {})}.items()):
         named[name] = (1 + number) * torch.randn(shape, generator=generator, dtype=torch.float64)
-    if given == ZERO:
+    if scenario == ZERO:
         named = {name: torch.zeros_like(gradient) for name, gradient in named.items()}
-    if given == "nothing is cut":
+    if scenario == "nothing is cut":
         named = {name: gradient for name, gradient in named.items() if name in WHOLE}
-    if given == "everything is cut":
+    if scenario == "everything is cut":
         named = {name: gradient for name, gradient in named.items() if name in CUT}
     return named

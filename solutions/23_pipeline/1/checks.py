@@ -17,7 +17,7 @@ RUNS = {
 
 
 def job(world):
-    return Job(world, FUNCTION, tuple(Call([run] * world, given) for given, run in RUNS.items()), driver=True)
+    return Job(world, FUNCTION, tuple(Call([run] * world, scenario) for scenario, run in RUNS.items()), driver=True)
 
 
 JOBS = [job(world) for world in (2, 3, 1)]

@@ -13,7 +13,7 @@ SPARE = 4096  # bytes per run: torch tells the neighbours shapes before the firs
 
 
 def job(world):
-    calls = tuple(Call([run] * world, given) for given, run in UPDATES.items())
+    calls = tuple(Call([run] * world, scenario) for scenario, run in UPDATES.items())
     loads = ("torch._dynamo", "torch.distributed.pipelining")
     return Job(world, FUNCTION, calls, driver=True, loads=loads)
 
@@ -38,7 +38,7 @@ def every_target_counts_the_same(case, rank, updates):
         updates[0]["layers"] < CLOSE,
         f"after the first update the layers of rank {rank} are {updates[0]['layers']:.1e} away from one process",
         "a mean of means: how much a target counts in a micro-batch that has few of them"
-        if case.given == "padded"
+        if case.scenario == "padded"
         else "how often a gradient is divided, and by how many targets: by the loss, and by the schedule",
     )
 

@@ -12,7 +12,7 @@ CALLS = tuple(Call([(p, v, m)], f"ranks {p}, per_rank {v}, micro_batches {m}") f
 JOBS = [Job(1, FUNCTION, CALLS, driver=True)]
 
 
-@check("each rank has each piece of its work once", begin="({given}): ")
+@check("each rank has each piece of its work once", begin="({scenario}): ")
 def each_piece_of_work_once(case):
     ranks, per_rank, micro_batches = case.args[0]
     for rank, work in enumerate(orders_of(case)):
@@ -31,7 +31,7 @@ def each_piece_of_work_once(case):
             )
 
 
-@check("no rank waits forever", begin="({given}): ")
+@check("no rank waits forever", begin="({scenario}): ")
 def no_rank_waits_forever(case):
     ranks, per_rank, _ = case.args[0]
     _, waiting = run(orders_of(case), ranks * per_rank)
@@ -44,7 +44,7 @@ def no_rank_waits_forever(case):
         )
 
 
-@check("what a rank holds does not grow with the micro-batches", begin="({given}): ")
+@check("what a rank holds does not grow with the micro-batches", begin="({scenario}): ")
 def little_is_held(case):
     ranks, per_rank, _ = case.args[0]
     for rank, work in enumerate(orders_of(case)):
@@ -56,7 +56,7 @@ def little_is_held(case):
         )
 
 
-@check("the bubble is that of the formula", begin="({given}): ")
+@check("the bubble is that of the formula", begin="({scenario}): ")
 def nobody_idles_longer_than_the_formula(case):
     ranks, per_rank, micro_batches = case.args[0]
     end, _ = run(orders_of(case), ranks * per_rank)

@@ -21,7 +21,7 @@ RING = Job(2, FUNCTION, tuple(Call([(name, 0, 0)] * 2, name) for name in RINGS),
 JOBS = [BLOCKS, RING]
 
 
-@check("out is attention over both blocks", [BLOCKS], given=MODERATE)
+@check("out is attention over both blocks", [BLOCKS], scenarios=MODERATE)
 def the_output_is_that_of_both_blocks(case):
     [result] = case.results
     expect(
@@ -36,7 +36,7 @@ def the_output_is_that_of_both_blocks(case):
     )
 
 
-@check("lse is that of both blocks", [BLOCKS], given=MODERATE)
+@check("lse is that of both blocks", [BLOCKS], scenarios=MODERATE)
 def the_lse_is_that_of_both_blocks(case):
     gap = case.results[0]["lse"]
     expect(
@@ -46,12 +46,12 @@ def the_lse_is_that_of_both_blocks(case):
     )
 
 
-@check("scores of thousands do no harm", [BLOCKS], given=LARGE)
+@check("scores of thousands do no harm", [BLOCKS], scenarios=LARGE)
 def large_scores_do_no_harm(case):
     expect_both(case, "what goes into exp: at most 0, and 0 for one of the two blocks")
 
 
-@check("masked blocks count nothing", [BLOCKS], given=MASKED)
+@check("masked blocks count nothing", [BLOCKS], scenarios=MASKED)
 def what_is_masked_counts_nothing(case):
     expect_both(
         case,
@@ -77,7 +77,7 @@ def the_gradients_are_right(case):
         gap < CLOSE,
         f"the gradient of {name} {'is missing or not finite' if missing else f'is {gap:.1e} away from the right one'}",
         "backward goes through both sides of a torch.where: the gradient of log(0), of -inf minus -inf"
-        if missing and case.given in MASKED
+        if missing and case.scenario in MASKED
         else "every path from the four arguments to out and to lse, which goes into the next merge",
     )
 

@@ -8,12 +8,12 @@ WINDOW = 16  # tokens that the ring has, over all ranks
 INFINITE = float("inf")
 
 
-def drive(merge, given, first, keys):
-    """given: says which case. first: keys of the first block, out of `keys`."""
-    if given.startswith("a ring"):
-        return ring(merge, in_zigzag="zigzag" in given)
+def drive(merge, scenario, first, keys):
+    """scenario: says which case. first: keys of the first block, out of `keys`."""
+    if scenario.startswith("a ring"):
+        return ring(merge, in_zigzag="zigzag" in scenario)
     q, k, v = (drawn(seed, (HEADS, n, SIZE)) for seed, n in ((1, QUERIES), (2, keys), (3, keys)))
-    scores = q @ k.transpose(-1, -2) + shift(given, first, keys)
+    scores = q @ k.transpose(-1, -2) + shift(scenario, first, keys)
     right = block(scores, v)
     blocks = block(scores[..., :first], v[:, :first]), block(scores[..., first:], v[:, first:])
     inputs = [tensor.clone().requires_grad_() for pair in blocks for tensor in pair]
@@ -25,16 +25,16 @@ def drive(merge, given, first, keys):
     return result
 
 
-def shift(given, first, keys):
+def shift(scenario, first, keys):
     """What is added to the scores, by query and key."""
     added = torch.zeros(QUERIES, keys, dtype=torch.float64)
-    if given == "scores around 3000":
+    if scenario == "scores around 3000":
         added += 3000
-    elif given == "scores around -3000":
+    elif scenario == "scores around -3000":
         added -= 3000
-    elif given == "the second block 3000 above the first":
+    elif scenario == "the second block 3000 above the first":
         added[:, first:] += 3000
-    elif given.startswith("masked"):  # three queries see one block, or both, one sees neither
+    elif scenario.startswith("masked"):  # three queries see one block, or both, one sees neither
         added[0, first:] = added[1, :first] = added[2] = added[3, :first] = -INFINITE
     return added
 

@@ -22,7 +22,7 @@ JOBS = [job(2), job(1)]
 
 @check("each token is computed once, at its own position")
 def each_token_is_computed_once(case):
-    windows = windows_of(case.given)
+    windows = windows_of(case.scenario)
     for rank, result in enumerate(case.results):
         calls = result["calls"]
         expect(len(calls) == 1, f"rank {rank} called model {len(calls)} times", "one call, with all tokens of the rank")
@@ -96,7 +96,7 @@ def positions_by_rank(case):
 
 
 def targets_of(case):
-    return F.pad(windows_of(case.given)[:, 1:], (0, 1), value=PAD)
+    return F.pad(windows_of(case.scenario)[:, 1:], (0, 1), value=PAD)
 
 
 def target_losses(case, targets=None, positions=slice(None)):
@@ -110,7 +110,7 @@ def likely(case, rank):
     by_rank = list(map(torch.tensor, positions_by_rank(case)))
     sums = [target_losses(case)[:, own].sum() for own in by_rank]
     counts = [targets_of(case)[:, own].ne(PAD).sum() for own in by_rank]
-    cut_first = [F.pad(windows_of(case.given)[:, own][:, 1:], (0, 1), value=PAD) for own in by_rank]
+    cut_first = [F.pad(windows_of(case.scenario)[:, own][:, 1:], (0, 1), value=PAD) for own in by_rank]
     late = [target_losses(case, *pair).sum() for pair in zip(cut_first, by_rank, strict=True)]
     late_counts = [targets.ne(PAD).sum() for targets in cut_first]
     means = "weigh by the targets that a rank has, or add up before you divide"
@@ -119,7 +119,7 @@ def likely(case, rank):
         Mistake("the mean of the ranks' means", mean_of_means(sums, counts), means),
         Mistake("the mean over this rank's targets", float(sums[rank] / counts[rank]), means),
     ]
-    rolled = windows_of(case.given).roll(-1, 1)
+    rolled = windows_of(case.scenario).roll(-1, 1)
     around = float(target_losses(case, rolled).sum() / rolled.ne(PAD).sum())
     of_tokens = float(sum(sums) / targets_of(case).numel())
     return [

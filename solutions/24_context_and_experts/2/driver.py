@@ -15,8 +15,8 @@ LENGTHS = {  # of the windows; what follows is PAD
 }
 
 
-def drive(backward, given):
-    windows, one_process, model = windows_of(given), new_model(False), new_model(True)
+def drive(backward, scenario):
+    windows, one_process, model = windows_of(scenario), new_model(False), new_model(True)
     logits = one_process(windows, torch.arange(LENGTH))
     targets = F.pad(windows[:, 1:], (0, 1), value=PAD)
     F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD).backward()
@@ -30,9 +30,9 @@ def drive(backward, given):
     }
 
 
-def windows_of(given):
+def windows_of(scenario):
     windows = torch.randint(1, KINDS, (WINDOWS, LENGTH), generator=torch.Generator().manual_seed(1))
-    return windows.masked_fill(torch.arange(LENGTH) >= torch.tensor(LENGTHS[given])[:, None], PAD)
+    return windows.masked_fill(torch.arange(LENGTH) >= torch.tensor(LENGTHS[scenario])[:, None], PAD)
 
 
 def new_model(cut):

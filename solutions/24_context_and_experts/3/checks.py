@@ -89,7 +89,7 @@ def each_expert_has_its_whole_gradient(case, rank, result):
 
 @check("only chosen rows travel")
 def only_what_is_needed_travels(case, rank, result):
-    tokens, _, choices, _ = of_case(case.given, case.world)
+    tokens, _, choices, _ = of_case(case.scenario, case.world)
     rows = 2 * (tokens[rank] * choices + sum(map(len, result["chosen by"].values())))
     sending = [operation for operation in case.operations[rank] if operation.op != "recv"]
     others = [operation for operation in sending if operation.op not in ("all_to_all", "send")]

@@ -15,10 +15,10 @@ CASES = {  # tokens of each rank, the rank of each expert, choices per token, an
 }
 
 
-def drive(mixture, given):
+def drive(mixture, scenario):
     """One call and its backward. What this rank's experts were handed, and how far it all is from one process."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    tokens, home, choices, among = of_case(given, world)
+    tokens, home, choices, among = of_case(scenario, world)
     batches = [inputs(other, count, len(home), choices, among) for other, count in enumerate(tokens)]
     for x, _, weights in batches:
         x.requires_grad_(), weights.requires_grad_()
@@ -46,9 +46,9 @@ def drive(mixture, given):
     return result
 
 
-def of_case(given, world):
+def of_case(scenario, world):
     """Tokens of each rank, the rank of each expert, choices per token, experts that are chosen."""
-    tokens, home, choices, among = CASES[given]
+    tokens, home, choices, among = CASES[scenario]
     return tokens[:world], [rank % world for rank in home], choices, among
 
 

@@ -25,7 +25,7 @@ RUNS = {  # what is special: inner optimizer, updates, every, outer rate, outer 
 
 
 def job(world):
-    calls = tuple(Call([settings] * world, given) for given, settings in RUNS.items())
+    calls = tuple(Call([settings] * world, scenario) for scenario, settings in RUNS.items())
     return Job(world, FUNCTION, calls, seconds=10.0, driver=True, loads=("torch._dynamo",))
 
 
@@ -34,7 +34,7 @@ JOBS = [job(2), job(3)]
 
 @check("nothing happens between the meetings")
 def they_meet_when_they_should(case, rank, result):
-    every, sent = RUNS[case.given][2], case.operations[rank]
+    every, sent = RUNS[case.scenario][2], case.operations[rank]
     for step, update in enumerate(result["steps"][: every - 1], 1):
         expect(
             update["gap"] < CLOSE,
@@ -42,14 +42,16 @@ def they_meet_when_they_should(case, rank, result):
             "has met nobody yet",
             "after which updates step() does something; and building DiLoCo changes nothing",
         )
-    if case.given == NO_MEETING and sent:
+    if case.scenario == NO_MEETING and sent:
         raise Wrong(
             f"rank {rank} started {len(sent)} operations, {sent[0].op} first",
             "what is sent between two meetings, or when DiLoCo is built",
         )
 
 
-@check("with outer rate 1 a meeting leaves the mean; met after each update, the workers are DDP", given=[MEAN, FIRST])
+@check(
+    "with outer rate 1 a meeting leaves the mean; met after each update, the workers are DDP", scenarios=[MEAN, FIRST]
+)
 def rate_1_gives_the_mean(case, rank, result):
     moved, way = result["moved"], result["mean way"]
     if not (moved - way).abs().max().item() < CLOSE:
@@ -66,9 +68,9 @@ def rate_1_gives_the_mean(case, rank, result):
         )
 
 
-@check("each worker's optimizer keeps what it has", given=[GOES_ON])
+@check("each worker's optimizer keeps what it has", scenarios=[GOES_ON])
 def the_own_optimizer_is_left_alone(case, rank, result):
-    gap = result["steps"][RUNS[case.given][2] - 1]["state gap"]
+    gap = result["steps"][RUNS[case.scenario][2] - 1]["state gap"]
     how = "is gone" if gap is None else f"is {gap:.1e} away from that of its own updates"
     expect(
         gap is not None and gap < CLOSE,
@@ -77,9 +79,9 @@ def the_own_optimizer_is_left_alone(case, rank, result):
     )
 
 
-@check("outer momentum lives from meeting to meeting", given=[GOES_ON, HALF])
+@check("outer momentum lives from meeting to meeting", scenarios=[GOES_ON, HALF])
 def the_outer_optimizer_goes_on(case, rank, result):
-    every, still = RUNS[case.given][2], result["still"]
+    every, still = RUNS[case.scenario][2], result["still"]
     expect(
         still in (0, 4),
         f"the first meeting left {still} of 4 parameters of rank {rank} as they were",
@@ -96,7 +98,7 @@ def the_outer_optimizer_goes_on(case, rank, result):
         )
 
 
-@check("after a meeting all workers are equal to the last bit", given=[MEAN, FIRST, GOES_ON])
+@check("after a meeting all workers are equal to the last bit", scenarios=[MEAN, FIRST, GOES_ON])
 def the_workers_agree(case, rank, result):
     expect(
         torch.equal(result["weights"], case.results[0]["weights"]),
@@ -107,7 +109,7 @@ def the_workers_agree(case, rank, result):
 
 @check("each weight is sent once per meeting")
 def each_weight_is_sent_once(case, rank, result):
-    _, updates, every, _, _ = RUNS[case.given]
+    _, updates, every, _, _ = RUNS[case.scenario]
     size, meetings = 8 * len(result["weights"]), updates // every
     sent = sum(operation.bytes for operation in case.operations[rank])
     expect(

@@ -14,19 +14,19 @@ CLOSE = 1e-12
 
 
 def job(world):
-    calls = tuple(Call([(given,)] * world, given) for given in (*UNTIED, TIES))
+    calls = tuple(Call([(scenario,)] * world, scenario) for scenario in (*UNTIED, TIES))
     return Job(world, FUNCTION, calls, driver=True)
 
 
 JOBS = [job(world) for world in (2, 3, 1)]
 
 
-@check("each rank sends its k largest numbers, and all get the mean", given=UNTIED)
+@check("each rank sends its k largest numbers, and all get the mean", scenarios=UNTIED)
 def the_largest_are_sent(case, rank, result):
     for name, mean in next(played(case))["back"].items():
         gradient = result[0]["back"][name]
         if not distance(gradient, mean) < CLOSE:
-            of_all = [gradients(case.given, 0, other)[name] for other in range(case.world)]
+            of_all = [gradients(case.scenario, 0, other)[name] for other in range(case.world)]
             mistakes = [
                 Mistake("the sum over the ranks", case.world * mean, "the mean is wanted, as DDP has it"),
                 Mistake("the mean of whole gradients", sum(of_all) / case.world, "which numbers stay at home"),
@@ -37,12 +37,12 @@ def the_largest_are_sent(case, rank, result):
             raise Wrong(f"after update 1 the gradient of {name} on rank {rank} is wrong{words}", look_at)
 
 
-@check("each rank keeps the rest of its own", given=UNTIED)
+@check("each rank keeps the rest of its own", scenarios=UNTIED)
 def a_rank_keeps_what_it_has_not_sent(case, rank, result):
     for name, right in next(played(case))["kept"][rank].items():
         kept = result[0]["kept"][name]
         if not distance(kept, right) < CLOSE:
-            gradient = gradients(case.given, 0, rank)[name]
+            gradient = gradients(case.scenario, 0, rank)[name]
             mistakes = [
                 Mistake("all of the gradient", gradient, "what was sent would be sent once more"),
                 Mistake("nothing", torch.zeros_like(gradient), "what becomes of the numbers that are not sent"),
@@ -51,13 +51,13 @@ def a_rank_keeps_what_it_has_not_sent(case, rank, result):
             raise Wrong(f"after update 1 what rank {rank} keeps of {name} is wrong{words}", look_at)
 
 
-@check("what was sent and what is kept add up to all gradients", given=[EVERY_ONE, TIES])
+@check("what was sent and what is kept add up to all gradients", scenarios=[EVERY_ONE, TIES])
 def nothing_is_lost(case):
     for name, shape in SHAPES.items():
         sent, all_of_it = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
         for update in range(UPDATES):
             sent += case.world * case.results[0][update]["back"][name]
-            all_of_it += sum(gradients(case.given, update, rank)[name] for rank in range(case.world))
+            all_of_it += sum(gradients(case.scenario, update, rank)[name] for rank in range(case.world))
             kept = sum(result[update]["kept"][name] for result in case.results)
             gap = distance(sent + kept, all_of_it)
             expect(
@@ -69,12 +69,12 @@ def nothing_is_lost(case):
             )
 
 
-@check("what was kept competes with the next gradient", given=[EVERY_ONE])
+@check("what was kept competes with the next gradient", scenarios=[EVERY_ONE])
 def what_was_kept_competes(case, rank, result):
     expect_as_played(case, rank, result, "the k largest of what: gradient, or gradient plus what is kept")
 
 
-@check("a parameter without a gradient waits", given=[SOME])
+@check("a parameter without a gradient waits", scenarios=[SOME])
 def a_parameter_without_a_gradient_waits(case, rank, result):
     expect_as_played(case, rank, result, "which kept numbers belong to which parameter, if one is left out")
 
@@ -95,7 +95,7 @@ def little_is_sent(case, rank, result):
     count = sum(
         min(K, gradient.numel())
         for update in range(UPDATES)
-        for gradient in gradients(case.given, update, rank).values()
+        for gradient in gradients(case.scenario, update, rank).values()
         if gradient is not None
     )
     sent = sum(operation.bytes for operation in case.operations[rank] if operation.op != "recv")
@@ -103,7 +103,7 @@ def little_is_sent(case, rank, result):
         sent <= 16 * count,
         f"rank {rank} handed over {sent:,} bytes for {count} numbers and their places",
         "how many numbers are chosen if several are equally large: k, and not all of them"
-        if case.given in (ZEROS, TIES)
+        if case.scenario in (ZEROS, TIES)
         else "what a message holds: k numbers and k places of 8 bytes; zeros cost as much as other numbers",
     )
     return sent
@@ -141,7 +141,7 @@ def played(case):
         back = dict.fromkeys(SHAPES)
         for rank in range(case.world):
             kept[rank] = dict(kept[rank])
-            for name, gradient in gradients(case.given, update, rank).items():
+            for name, gradient in gradients(case.scenario, update, rank).items():
                 if gradient is not None:
                     sent, kept[rank][name] = largest(kept[rank][name] + gradient)
                     back[name] = sent / case.world + (0 if rank == 0 else back[name])

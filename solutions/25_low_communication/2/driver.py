@@ -11,11 +11,11 @@ TIES = "many numbers are equally large"  # whole numbers, the same on all ranks
 ZEROS = "fewer than k numbers of a gradient are not zero"  # as those of an embedding: all others are equally large
 
 
-def drive(build, given):
+def drive(build, scenario):
     parameters = [torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in SHAPES.values()]
     compressed, reports = build(parameters, K), []
     for update in range(UPDATES):
-        for parameter, gradient in zip(parameters, gradients(given, update, dist.get_rank()).values(), strict=True):
+        for parameter, gradient in zip(parameters, gradients(scenario, update, dist.get_rank()).values(), strict=True):
             parameter.grad = gradient
         compressed.reduce()
         back = [None if parameter.grad is None else parameter.grad.clone() for parameter in parameters]
@@ -24,16 +24,16 @@ def drive(build, given):
     return reports
 
 
-def gradients(given, update, rank):
+def gradients(scenario, update, rank):
     """Of one rank, by name; None where there is none, which is then so on every rank."""
-    generator = torch.Generator().manual_seed(100 * (0 if given == TIES else rank) + update)
+    generator = torch.Generator().manual_seed(100 * (0 if scenario == TIES else rank) + update)
     drawn = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()}
-    if given == ZEROS:
+    if scenario == ZEROS:
         drawn = {
             name: gradient.where(torch.arange(gradient.numel()).view(gradient.shape) % 11 == update, 0)
             for name, gradient in drawn.items()
         }
-    if given == TIES:
+    if scenario == TIES:
         drawn = {name: gradient.round() for name, gradient in drawn.items()}
-    missing = WITHOUT if given == SOME else ()
+    missing = WITHOUT if scenario == SOME else ()
     return {name: None if (name, update) in missing else gradient for name, gradient in drawn.items()}

@@ -26,12 +26,12 @@ def calls(world):
         "no row has a positive": apart,
         "labels of 60 bits": CODE + random,
     }
-    return tuple(Call([(row.clone(),) for row in labels], given) for given, labels in batches.items())
+    return tuple(Call([(row.clone(),) for row in labels], scenario) for scenario, labels in batches.items())
 
 
 JOBS = [Job(world, FUNCTION, calls(world), driver=True) for world in (2, 3, 1)]
 EXACT = ["labels of 60 bits"]
-USUAL = sorted({call.given for job in JOBS for call in job.calls} - set(EXACT))
+USUAL = sorted({call.scenario for job in JOBS for call in job.calls} - set(EXACT))
 
 
 def per_row(rows, labels):
@@ -83,12 +83,12 @@ def the_loss_is_finite(case, rank, result):
     )
 
 
-@check("the mean of the ranks' losses is the loss of one process, on 1, 2 and 3 ranks", given=USUAL)
+@check("the mean of the ranks' losses is the loss of one process, on 1, 2 and 3 ranks", scenarios=USUAL)
 def the_loss_is_right(case):
     expect_the_loss(case, "which rows count, which columns they have, and what the sum is divided by")
 
 
-@check("DDP's mean of the gradients is that of one process", given=USUAL)
+@check("DDP's mean of the gradients is that of one process", scenarios=USUAL)
 def the_gradients_are_right(case, rank, result):
     right = one_process(case)[1].chunk(case.world)[rank]
     times = ((result["gradient"] * right).sum() / right.square().sum().clamp(min=1e-30)).item()
@@ -99,6 +99,6 @@ def the_gradients_are_right(case, rank, result):
     )
 
 
-@check("labels are compared as whole numbers", given=EXACT)
+@check("labels are compared as whole numbers", scenarios=EXACT)
 def labels_are_exact(case):
     expect_the_loss(case, "the type in which labels travel: as floating-point numbers, 2**60 and 2**60 + 1 are equal")
