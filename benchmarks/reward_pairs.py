@@ -28,8 +28,9 @@ from ddp_course.distributed import process_group
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, set_attention
 from ddp_course.models.reward import FrozenBackbone, RewardHead, feature_count
 from ddp_course.post_training.backbones import Backbone, frozen_minigpt
+from ddp_course.post_training.pair_validation import features_of, margins_of
 from ddp_course.post_training.reward_model import RewardModel, padded
-from ddp_course.reward_ddp import PRESETS, features_of, margins_of, reading
+from ddp_course.reward_ddp import PRESETS, reading
 from ddp_course.training.precision import autocast, choose_precision, set_matmul_precision
 
 PAIRS = 64  # an update, as in the laptop preset
