@@ -259,7 +259,7 @@ PARTS = {
 
 
 def this_machine() -> dict[str, str]:
-    """What a record is valid for."""
+    """The machine and commit that a record is valid for."""
 
     def printed(*command: str) -> str:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()

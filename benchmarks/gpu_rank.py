@@ -1,4 +1,4 @@
-"""What the ranks of `make gpu` run, one function a part: python gpu_rank.py FUNCTION FOLDER."""
+"""The parts of `make gpu` that ranks run, one function a part: python gpu_rank.py FUNCTION FOLDER."""
 
 import gzip
 import json

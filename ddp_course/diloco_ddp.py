@@ -67,7 +67,7 @@ class DiLoCoConfig(PretrainingConfig):
     outer_momentum: Share = 0.5
     """Nesterov momentum of the outer optimizer, below 1. The paper has 0.9, for runs with many more meetings."""
     inner: Literal["adamw", "sgd"] = "adamw"
-    """What a worker trains with between meetings. sgd: without momentum."""
+    """The optimizer of a worker between meetings. sgd: without momentum."""
 
 
 PRESETS = {"laptop": DiLoCoConfig(), "tiny": DiLoCoConfig(**TINY, sync_every=5)}

@@ -177,7 +177,7 @@ def prepare_data(data: str, kind: type) -> Path:
 
 
 def count_targets(examples: Sequence[Example], numbers: Sequence[int]) -> int:
-    """What a step's mean is taken over. Every rank has all examples, so no rank has to be asked."""
+    """The targets that a step's mean is taken over. Every rank has all examples, so none has to be asked."""
     return sum(examples[number].target_count for number in numbers)
 
 

@@ -87,7 +87,7 @@ class PuzzleConfig(RunSettings):
     checkpoint: Literal["plain", "distributed"] = "plain"
     """Written by rank 0, or the tensors by all ranks together."""
     run_name: str = ""
-    """What the run is called; empty: a random name, the same on all ranks. Without --run-dir it names the folder."""
+    """The name of the run; empty: a random name, the same on all ranks. Without --run-dir it names the folder."""
 
     data: str = ""
     """A folder with train.csv and test.csv, columns question and answer; empty: sudokus are made from the seed."""

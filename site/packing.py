@@ -1,4 +1,4 @@
-"""What the built site brings for its calculators: Pyodide, pinned, and a zip of the modules that it runs."""
+"""The files that the built site brings for its calculators: Pyodide, pinned, and a zip of the modules that it runs."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""What a rank holds and has sent, against tensors and messages of known size."""
+"""Bytes that a rank holds and has sent, against tensors and messages of known size."""
 
 import pytest
 import torch

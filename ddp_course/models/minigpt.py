@@ -38,7 +38,7 @@ class MiniGPTConfig:
 
 
 class Past(Protocol):
-    """What one layer keeps of earlier tokens while text is sampled: see `sampling.KeyValueCache`."""
+    """The keys and values that a layer keeps of earlier tokens while text is sampled: see `sampling.KeyValueCache`."""
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Add keys and values (batch, heads, new, size); return those of all tokens, and who sees whom."""
@@ -47,7 +47,7 @@ class Past(Protocol):
 def causal_attention(
     query: Tensor, key: Tensor, value: Tensor, dropout: float, attention: AttentionKind = "fused"
 ) -> Tensor:
-    """What each token takes from itself and those before it; all (batch, heads, length, size).
+    """Attention of each token to itself and those before it; all (batch, heads, length, size).
 
     fused: torch's kernel. math: three operations, of which two are matrix products; a CPU can compute short texts
     faster in this way in half precision. torch's own "math" backend also looks for tokens that see nothing, which a

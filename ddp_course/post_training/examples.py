@@ -30,7 +30,7 @@ def encode(start: Start, pair: Answer | Pair, max_tokens: int) -> Example:
 
 
 def _row(start: Start, prompt: str, answer: str, max_tokens: int) -> Row:
-    """What is too long loses the prompt's beginning; if that is not enough, the answer's end."""
+    """An example that is too long loses the prompt's beginning; if that is not enough, the answer's end."""
     begin, prompt_ids = list(start.begin), start.tokenizer.encode(prompt)
     answer_ids = [*start.tokenizer.encode(answer), start.tokenizer.end_of_text][: max_tokens - len(begin)]
     room = max_tokens - len(begin) - len(answer_ids)

@@ -18,7 +18,7 @@ TIED = {"output.weight": "token_embedding.weight"}  # one tensor of MiniGPT, und
 
 
 class Sizes(Protocol):
-    """What of a model has to divide: a MiniGPTConfig has it, and so have a trainer's settings."""
+    """The sizes of a model that have to divide: a MiniGPTConfig has them, and so have a trainer's settings."""
 
     heads: int
     kv_heads: int | None

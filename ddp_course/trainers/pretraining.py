@@ -57,7 +57,7 @@ class PretrainingConfig(RunSettings):
     """The number format of matrix products; weights stay float32 (float64 for float64)."""
 
     data: str = "stdlib"
-    """What to read: stdlib (Python's sources), shakespeare (a download), or a file or folder of text or of tokens."""
+    """The text: stdlib (Python's sources), shakespeare (a download), or a file or folder of text or of tokens."""
     tokenizer: str = "bpe"
     """How text becomes tokens: bytes, bpe or rustbpe, or the folder of an existing tokenizer (tokenizer.json)."""
     vocab_size: PositiveInt | None = 2048

@@ -90,7 +90,7 @@ def the_logs_are_read_right(records):
 
 
 def where_they_part(logs):
-    """What the learner's function of this name has to return."""
+    """The right return value of the learner's function of this name."""
     for position in range(max(map(len, logs), default=0)):
         entries = {rank: log[position] if position < len(log) else None for rank, log in enumerate(logs)}
         if len(set(entries.values())) > 1:

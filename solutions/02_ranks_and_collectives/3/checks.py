@@ -107,7 +107,7 @@ def the_bytes_of_a_ring(records):
 
 
 def mistakes(inputs, total):
-    """What a wrong tensor may be as a whole."""
+    """Known wrong tensors."""
     digits = "the last digits are gone: in which dtype do the numbers travel, and are they added?"
     yield Mistake("all but its last digits", total, digits)
     yield Mistake(

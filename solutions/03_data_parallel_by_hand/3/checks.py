@@ -219,7 +219,7 @@ def advice(gradient, batches, world):
 
 
 def bytes_sent(op, handed, world):
-    """What a rank sends if the collective goes round a ring; `handed` bytes were handed to it."""
+    """The bytes that a rank sends if the collective goes round a ring; `handed` bytes were handed to it."""
     share = (world - 1) / world
     costs = {"all_reduce": 2 * share, "reduce_scatter": share, "all_gather": world - 1, "all_to_all": share, "recv": 0}
     return handed * costs.get(op, 1)

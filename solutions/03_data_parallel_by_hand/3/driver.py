@@ -46,7 +46,7 @@ def drive(build, what):
 
 
 class Events(list):
-    """What happened, in order: collectives (dicts, see record.py) and marks of our own."""
+    """The events of a rank, in order: collectives (dicts, see record.py) and marks of our own."""
 
     def recorded(self):
         return Recorder(self.append, _answer_file())

@@ -23,7 +23,7 @@ def changed(*edits):
 
 
 def data_of_the_broken_script(world):
-    """What make_data of the broken script returns on ranks that draw different numbers; the caller's are kept."""
+    """The results of the broken script's make_data on ranks that draw different numbers; the caller's are kept."""
     made = []
     with torch.random.fork_rng(devices=[]):
         for rank in range(world):
@@ -153,7 +153,7 @@ def the_losses_agree(records):
 
 
 def odd_ranks(data):
-    """What the learner's function of this name has to return."""
+    """The right return value of the learner's function of this name."""
     return [rank for rank, tokens in enumerate(data) if not torch.equal(tokens, data[0])]
 
 

@@ -19,7 +19,7 @@ MEANING = {
 
 
 def count_faults(draws, samples):
-    """What the learner's function of this name has to return."""
+    """The right return value of the learner's function of this name."""
     read = [sample for draw in draws for sample in draw["samples"]]
     faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
     faults["weights"] = sum(not torch.equal(draw["weights"], draws[0]["weights"]) for draw in draws)
@@ -246,7 +246,7 @@ def equal(first, second):
 
 
 def kind(value):
-    """What a value is, in few words."""
+    """A value described in few words."""
     if torch.is_tensor(value):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, list):

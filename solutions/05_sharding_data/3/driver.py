@@ -4,7 +4,7 @@ import sys
 
 
 def drive(run, samples, batch_size, epoch, rank, world_size):
-    """What `run` returned; under "built for one" how many batches were built when the first was handed out."""
+    """The result of `run`; under "built for one" how many batches were built when the first was handed out."""
     result = run(samples, batch_size, epoch, rank, world_size)
     answer = sys.modules["answer"]
     corpus = answer.Corpus(samples)

@@ -195,7 +195,7 @@ def stages_of(case):
 
 
 def epochs(stages):
-    """What was read in each epoch, a list of batches for each rank and stage; a stage without a stop ends an epoch."""
+    """The samples of each epoch, a list of batches for each rank and stage; a stage without a stop ends an epoch."""
     epoch = []
     for stage, by_rank in stages:
         epoch += by_rank

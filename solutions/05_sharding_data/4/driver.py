@@ -6,7 +6,7 @@ import sys
 
 
 def drive(read, sizes, batch_size, seed, stages):
-    """What `read` returned; under "asked twice" of its first part what state_after says, and says again."""
+    """The result of `read`; under "asked twice" of its first part what state_after says, and says again."""
     parts = read(sizes, batch_size, seed, stages)
     stream = sys.modules["answer"].Stream(sizes, batch_size, seed, int(os.environ["RANK"]), 4)
     if isinstance(parts, list) and parts and isinstance(parts[0], dict):

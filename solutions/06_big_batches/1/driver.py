@@ -132,7 +132,7 @@ def try_out(train, updates, accumulate, optimizer):
 
 
 def one_process(world, updates, accumulate, optimizer):
-    """What try_out has to give: one process that takes each global batch in one piece."""
+    """The right result of try_out: one process that takes each global batch in one piece."""
     module = Model()
     optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
     shares = [data(rank, updates * accumulate) for rank in range(world)]

@@ -107,7 +107,7 @@ def where_to_look(result, right, calls):
 
 
 def likeness(case):
-    """What a wrong result looks like, in words that can be put behind it."""
+    """A likely cause of a wrong result, in words that can be put behind it."""
     for what, loop in driver.VERSIONS.items():
         other = driver.one_process(case.world, *case.args[0][1:], loop)
         if all((result - other).abs().max() < CLOSE for result in case.results):

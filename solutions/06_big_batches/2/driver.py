@@ -70,7 +70,7 @@ class Loop:
         return {"full": accumulate, "there": len(batches), "none": 1}[self.divisor]
 
     def sizes(self, epochs, micro_batches, accumulate):
-        """What update_sizes has to return for this loop."""
+        """The right sizes of updates for this loop."""
         updates = self.updates([[0] * micro_batches] * epochs, accumulate)
         return [len(batches) / self.parts(batches, accumulate) for batches in updates]
 
@@ -121,7 +121,7 @@ def try_out(train, counts, accumulate, optimizer):
 
 
 def one_process(world, counts, accumulate, optimizer, loop=None):
-    """What try_out has to give: one process that takes the micro-batches of all ranks, in the updates of `loop`."""
+    """The right result of try_out: one process that takes the micro-batches of all ranks, in the updates of `loop`."""
     loop, module = loop or Loop("short", "there"), Model()
     optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
     joint = [

@@ -134,7 +134,7 @@ def try_out(function, lengths):
 
 
 def one_process(module, micro_batches):
-    """What it has to give, from the micro-batches of all ranks in one process."""
+    """The right result, from the micro-batches of all ranks in one process."""
     count = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
     loss = sum(loss_sum(module, *batch) for batch in micro_batches) / count
     return loss.item(), list(torch.autograd.grad(loss, list(module.parameters())))

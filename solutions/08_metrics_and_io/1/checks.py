@@ -147,7 +147,7 @@ def symptom_of(record):
 
 
 def not_on_all(logs):
-    """What the learner's function of this name has to return."""
+    """The right return value of the learner's function of this name."""
     entries = dict.fromkeys(entry for log in logs for entry in log)
     ranks_of = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
     return {entry: ranks for entry, ranks in ranks_of.items() if len(ranks) < len(logs)}
@@ -155,7 +155,7 @@ def not_on_all(logs):
 
 @functools.cache
 def held_out_losses(epochs, world):
-    """What one process gets: it trains on the global batches of `world` ranks and evaluates on all points."""
+    """The right result of one process: it trains on the global batches of `world` ranks and evaluates on all points."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = given_script.Line()

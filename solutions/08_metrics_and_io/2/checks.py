@@ -168,7 +168,7 @@ def expected_mean(case):
 
 
 def likeness(case, result):
-    """What a wrong result looks like, in words that can be put behind it."""
+    """A likely cause of a wrong result, in words that can be put behind it."""
     _, samples, batch_size, losses = case.args[0]
     for text, known in LIKENESSES.items():
         try:

@@ -141,7 +141,7 @@ def own(case, rank, name):
 
 
 def likeness(case, rank, name, value):
-    """What a wrong number looks like, in words that can be put behind it."""
+    """A likely cause of a wrong number, in words that can be put behind it."""
     total = math.fsum(number(sums[name]) for sums, _ in case.args)
     of_means = math.fsum(own(case, r, name) for r in range(case.world)) / case.world
     for text, like in (

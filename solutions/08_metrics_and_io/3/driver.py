@@ -2,7 +2,7 @@
 
 
 def drive(evaluate, sums, count):
-    """What evaluate returned, and the dict before and after, as text: nan is equal to nan there."""
+    """The result of evaluate, and the dict before and after, as text: nan is equal to nan there."""
     handed_over = {name: repr(value) for name, value in sums.items()}
     result = evaluate(sums, count)
     return {

@@ -151,7 +151,7 @@ def per_text(lengths):
 
 
 def likeness(case, name, value):
-    """What a wrong number looks like, in words that can be put behind it."""
+    """A likely cause of a wrong number, in words that can be put behind it."""
     sums, counts = per_text(tuple(case.args[0][0]))
     means = [a / b for a, b in zip(sums, counts, strict=True)]
     by_rank = [slice(rank, None, case.world) for rank in range(case.world)]

@@ -18,7 +18,7 @@ PARTS = (
 
 
 def drive(evaluate, lengths, batch_size, training):
-    """What evaluate returned, the modes of the model before and after it, whether gradients are recorded after it, and
+    """The result of evaluate, the modes of the model before and after it, whether gradients are recorded after it, and
     every forward pass; and what else of the model and the samples is as it was."""
     model = Model()
     model.train(training)

@@ -21,7 +21,7 @@ STEPS = range(1, 11)  # that the answer's save is called for, in one folder
 
 
 def drive(check_save, name):
-    """What the answer's check says about the save called `name`, and whether it tried it; "own" is the answer's."""
+    """The verdict of the answer's check on the save called `name`, and whether it tried it; "own" is the answer's."""
     own = sys.modules["answer"].save
     report = examine(own) if name == "own" else None
     folder = f"checks/{name}"
@@ -160,7 +160,7 @@ class SlowToWrite:
 
 
 def examine(save):
-    """What the answer's save does, as this rank sees it (collective)."""
+    """The effects of the answer's save, as this rank sees it (collective)."""
     rank, report = dist.get_rank(), {"after": [], "content": []}
     own = Path(f"examined/rank_{rank}")  # one folder a rank: who writes shows
     save(str(own), 1, _state(1, rank))
@@ -187,7 +187,7 @@ def examine(save):
 
 
 def _state(step, rank):
-    """What a rank has after `step` steps. No entry is named "step", or it would hide that `save` adds one."""
+    """The state of a rank after `step` steps. No entry is named "step", or it would hide that `save` adds one."""
     weights = torch.arange(1000.0, dtype=torch.float64) / 3 + 10 * step + 0.1 * rank
     return {"steps": step, "rank": rank, "weights": weights, "slow": SlowToWrite() if step < 4 else OrderedDict()}
 

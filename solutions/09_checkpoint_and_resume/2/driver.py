@@ -91,7 +91,7 @@ class Training:
         return loss.item()
 
     def report(self):
-        """What was seen on this rank."""
+        """Losses, states, files and flushes of this rank."""
         self._saved()
         return {
             "start": self.start,
@@ -175,7 +175,7 @@ class Training:
 
 
 def load_where_nothing_is_whole(training):
-    """What `load` did with an empty folder, and with one in which the only checkpoint is damaged: for each of these,
+    """The outcome of `load` with an empty folder, and with a damaged checkpoint that is the only one: for each:
     (what is special, the step it returned, what had changed)."""
     answer, loads = sys.modules["answer"], []
     model, optimizer = training.model, training.optimizer

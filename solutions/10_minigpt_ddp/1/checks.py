@@ -155,7 +155,7 @@ def own_rates(case, rank):
 
 
 def first_difference(rates):
-    """What the learner's function of this name has to return, from the lists of all ranks."""
+    """The right return value of the learner's function of this name, from the lists of all ranks."""
     for step in range(max(map(len, rates))):
         if len({own[step] if step < len(own) else None for own in rates}) > 1:
             return step

@@ -48,7 +48,7 @@ def joined(update, windows):
 
 
 def of_one_micro_batch(world, tokens_per_update, micro_batch_size, rank=0, all_of_it=False):
-    """What the given script calls the loss: of this rank's last micro-batch; or of all of this rank's."""
+    """The loss that the given script prints: of this rank's last micro-batch; or of all of this rank's."""
     steps = tokens_per_update // (world * micro_batch_size * CONTEXT)
     starts = [(micro * world + rank) * micro_batch_size for micro in range(0 if all_of_it else steps - 1, steps)]
     return one_process(tokens_per_update, [start + i for start in starts for i in range(micro_batch_size)])[0]
@@ -219,7 +219,7 @@ def steps_read(result, micro_batch_size):
 
 
 def mistakes(case, rank, update):
-    """What a wrong loss may be."""
+    """Mistakes that explain a wrong loss."""
     tokens, micro_batch_size, _ = case.args[0]
     last, own = (of_one_micro_batch(case.world, tokens, micro_batch_size, rank, every) for every in (False, True))
     yield Mistake("that of its own last micro-batch", last[update], WHOSE)

@@ -7,7 +7,7 @@ CONTEXT = 8
 
 
 def drive(function, tokens_per_update, micro_batch_size, updates):
-    """What `train` returned, or the text of its ValueError; and the windows that this rank had read.
+    """The result of `train`, or the text of its ValueError; and the windows that this rank had read.
 
     `raised` is another error, where the update does not divide: there it belongs to the answer. Anywhere else it goes
     its way, so that the learner is told the line.

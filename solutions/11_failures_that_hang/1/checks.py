@@ -107,7 +107,7 @@ def the_blame_is_right(case):
 
 
 def blame(ranks):
-    """What the learner's function of this name has to return."""
+    """The right return value of the learner's function of this name."""
     errors = [(*rank["error"], number) for number, rank in enumerate(ranks) if rank["error"]]
     causes = [each for each in errors if not any(symptom in each[2] for symptom in SYMPTOMS)]
     if causes:

@@ -12,7 +12,7 @@ class Damaged(Exception):
 
 
 def drive(on_rank_0, kind, value):
-    """What on_rank_0 returned or raised on this rank, and how often it called the function."""
+    """The result or error of on_rank_0 on this rank, and how often it called the function."""
     calls = []
     errors = {
         "ValueError": ValueError("it is not there"),

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 
 def drive(indices, weights, *arguments):
-    """What `indices` returned on this rank, and whether torch and Python draw on as if it had not been called."""
+    """The result of `indices` on this rank, and whether torch and Python draw on as if it had not been called."""
     torch.manual_seed(100 + dist.get_rank())  # for dropout: another one on each rank
     random.seed(200 + dist.get_rank())
     torch.rand(1), random.random()  # who seeds again does not come back here

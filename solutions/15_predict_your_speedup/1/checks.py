@@ -67,7 +67,7 @@ def judged(case, predicted, measured):
 
 
 def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, latency, bits_per_second):
-    """What known mistakes would have predicted."""
+    """The predictions of known mistakes."""
     compute = Compute(forward, sum(seconds for _, seconds in gradients), optimizer)
     made, speed, many = [Gradient(*one) for one in gradients], bits_per_second / 8, 2 * (ranks - 1)
     backward = accumulation * compute.backward

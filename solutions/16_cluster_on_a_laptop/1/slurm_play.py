@@ -90,7 +90,7 @@ class Attempt:
         self.ended, self.state, self.code = "", "", 0
 
     def run(self, end: str) -> dict:
-        """What happened, by the time that the attempt is over."""
+        """The events of the attempt, by the time that the attempt is over."""
         append = self.options.get("--open-mode", "") in ("append", "a")
         with open(self.folder / "output", "ab" if append else "wb") as output:
             self.shell = subprocess.Popen(

@@ -105,7 +105,7 @@ def after(case):
 
 
 def look_at(shares, right):
-    """What a wrong list of shares has in common with the right one."""
+    """A relation of a wrong list of shares to the right one."""
     total, times = sum(shares), {a / b for a, b in zip(shares, right, strict=True) if b}
     if abs(total - 1) < 1e-4:
         return "shares need not add up to 1: of summed gradients they are all 1"
@@ -115,7 +115,7 @@ def look_at(shares, right):
 
 
 def likeness(head, case):
-    """What a wrong head looks like, in words that can be put behind it."""
+    """A likely cause of a wrong head, in words that can be put behind it."""
     _, steps = case.args[0]
     for text, other in {
         "; it is rank 0's, trained on its own pairs": driver.one_process(case.world, steps, take=[0]),

@@ -93,7 +93,7 @@ VERSIONS = {
 
 
 def shares(what, world):
-    """What the learner's function has to return."""
+    """The right return value of the learner's function."""
     return VERSIONS[what].parts(world)
 
 

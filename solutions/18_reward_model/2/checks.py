@@ -100,7 +100,7 @@ def the_weights_stay(case):
 
 
 def returned_names(case):
-    """What the detector named; raises Wrong if it is no list of promises."""
+    """The promises that the detector named; raises Wrong if it is no list of promises."""
     [result] = case.results
     names = sorted(result, key=str) if isinstance(result, set) else result
     if not isinstance(names, list) or not set(names) <= set(driver.PROMISES):

@@ -125,7 +125,7 @@ def try_out(weighted_loss, scenario, mode, cap):
 
 
 def right(scenario, mode, cap):
-    """What try_out has to give."""
+    """The right result of try_out."""
     weights = torch.tensor(WEIGHTS[scenario], dtype=torch.float64)
     factors = exact(weights, mode, cap)
     return factors, (factors * torch.arange(1.0, len(weights) + 1, dtype=torch.float64)).mean()

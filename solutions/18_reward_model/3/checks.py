@@ -87,7 +87,7 @@ def length(gradients):
 
 
 def likeness(loss, case):
-    """What a wrong loss looks like, in words that can be put behind it."""
+    """A likely cause of a wrong loss, in words that can be put behind it."""
     for what, other in driver.OTHER_MEANS.items():
         if math.isclose(loss, other(case.args[0][0])[0], rel_tol=1e-9):
             return f"; it is the mean with {what}"

@@ -145,7 +145,7 @@ def try_out(train, updates):
 
 
 def one_process(world, updates):
-    """What it has to give: one process with the samples of all ranks."""
+    """The right result: one process with the samples of all ranks."""
     joint = [
         tuple(torch.cat(part) for part in zip(*batches, strict=True))
         for batches in zip(*(data(rank, updates) for rank in range(world)), strict=True)

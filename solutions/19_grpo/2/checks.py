@@ -117,7 +117,7 @@ def length(gradients):
 
 
 def likeness(loss, right, case):
-    """What a wrong loss looks like, in words that can be put behind it."""
+    """A likely cause of a wrong loss, in words that can be put behind it."""
     for what, ways in driver.OTHERS.items():
         if math.isclose(loss, driver.one_process(*case.args[0], **ways)[0], rel_tol=1e-9):
             return f"; it is that with {what}"

@@ -187,7 +187,7 @@ def try_out(sparse_step, what):
 
 
 def one_process(what, world):
-    """What try_out has to give: one process with the global batch."""
+    """The right result of try_out: one process with the global batch."""
     table = start()
     for step in range(CASES[what]):
         ids, gradients = batch(what, world, step)

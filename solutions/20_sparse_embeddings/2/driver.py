@@ -118,7 +118,7 @@ def losses_and_solved(total):
 
 
 def try_out(evaluate, total, batch):
-    """What evaluate returns, and the examples it asked for: [[start, end], ...]"""
+    """The result of evaluate, and the examples it asked for: [[start, end], ...]"""
     losses, solved = losses_and_solved(total)
     asked = []
 

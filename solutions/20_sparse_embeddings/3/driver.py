@@ -72,7 +72,7 @@ def train(build, what):
 
 
 def one_process(what):
-    """What train has to give: one process that takes the batches of all ranks."""
+    """The right result of train: one process that takes the batches of all ranks."""
     table, tables = start(), []
     for step, ranks in enumerate(CASES[what]):
         table = table.clone().requires_grad_()

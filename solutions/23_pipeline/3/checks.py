@@ -107,7 +107,7 @@ def run(orders, stages):
 
 
 def needs(kind, stage, number, stages):
-    """What has to be done before it."""
+    """The work that has to be done before it."""
     if kind == "forward":
         return [("forward", stage - 1, number)] if stage else []
     return [("forward", stage, number), *([("backward", stage + 1, number)] if stage < stages - 1 else [])]

@@ -26,7 +26,7 @@ def drive(merge, scenario, first, keys):
 
 
 def shift(scenario, first, keys):
-    """What is added to the scores, by query and key."""
+    """The numbers to add to the scores, by query and key."""
     added = torch.zeros(QUERIES, keys, dtype=torch.float64)
     if scenario == "scores around 3000":
         added += 3000

@@ -106,7 +106,7 @@ def target_losses(case, targets=None, positions=slice(None)):
 
 
 def likely(case, rank):
-    """What a wrong loss on this rank may be."""
+    """Mistakes that explain a wrong loss on this rank."""
     by_rank = list(map(torch.tensor, positions_by_rank(case)))
     sums = [target_losses(case)[:, own].sum() for own in by_rank]
     counts = [targets_of(case)[:, own].ne(PAD).sum() for own in by_rank]

@@ -83,7 +83,7 @@ def one_process(x, chosen, weights, experts):
 
 
 def likely(batch, experts):
-    """What a wrong output may be: {in words: the output}."""
+    """Known wrong outputs: {in words: the output}."""
     x, chosen, weights = batch
     return {
         "that of weights which are all 1": one_process(x, chosen, torch.ones_like(weights), experts),
