@@ -199,10 +199,7 @@ def test_a_head_on_a_hugging_face_model_is_trained_and_loaded(folder, tmp_path, 
         str(make_pairs(tmp_path / "pairs")),
         "--run-dir",
         str(tmp_path / "run"),
-        "--max-tokens",
-        "32",
-        "--steps",
-        "2",
+        *"--max-tokens 32 --steps 2".split(),
     ]
     try:
         reward_ddp.train(parse(reward_ddp.PRESETS, flags))

@@ -276,14 +276,7 @@ def test_an_output_that_cannot_be_written_stops_the_run_and_costs_nothing(tmp_pa
     command = [
         sys.executable,
         str(TRAINER),
-        "--preset",
-        "tiny",
-        "--steps",
-        "100000",
-        "--checkpoint-every",
-        "0",
-        "--validate-every",
-        "0",
+        *"--preset tiny --steps 100000 --checkpoint-every 0 --validate-every 0".split(),
         "--run-dir",
         str(tmp_path / "run"),
     ]

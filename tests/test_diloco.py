@@ -27,28 +27,9 @@ STEPS, EQUAL = 8, 1e-10
 FLAGS = (
     "--data",
     ROOT / "ddp_course/data",
-    "--precision",
-    "float64",
-    "--layers",
-    1,
-    "--heads",
-    2,
-    "--width",
-    16,
-    "--context",
-    16,
-    "--tokens-per-update",
-    256,
-    "--micro-batch-size",
-    2,
-    "--validation-windows",
-    11,
-    "--validate-every",
-    4,
-    "--checkpoint-every",
-    4,
-    "--keep-checkpoints",
-    0,
+    *"--precision float64 --layers 1 --heads 2 --width 16 --context 16 --tokens-per-update 256".split(),
+    *"--micro-batch-size 2 --validation-windows 11 --validate-every 4 --checkpoint-every 4".split(),
+    *"--keep-checkpoints 0".split(),
     "--steps",
     STEPS,
 )
@@ -58,18 +39,8 @@ PACKED = ("--pack", "--validation-windows", 1, "--micro-batch-size", 4)
 # Ten updates, so that the last meeting comes early; a limit that cuts every gradient; averages of each worker's own.
 SELDOM = ("--sync-every", 4, "--steps", 10, "--gradient-clip", 0.5, "--outer-lr", 0.7, "--outer-momentum", 0.9)
 RESUMED = (
-    "--precision",
-    "float32",
-    "--dropout",
-    0.1,
-    "--sync-every",
-    2,
-    "--outer-momentum",
-    0.9,
-    "--check-every",
-    2,
-    "--checkpoint-every",
-    1,
+    *"--precision float32 --dropout 0.1 --sync-every 2 --outer-momentum 0.9 --check-every 2".split(),
+    *"--checkpoint-every 1".split(),
 )
 BROKEN = {"wrong sign": SELDOM, "no message": SELDOM, "weights are not handed out": SELDOM}
 

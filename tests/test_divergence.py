@@ -54,12 +54,7 @@ def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoi
         "tiny",
         "--run-dir",
         tmp_path / "run",
-        "--checkpoint-every",
-        1,
-        "--log-every",
-        1,
-        "--validate-every",
-        0,
+        *"--checkpoint-every 1 --log-every 1 --validate-every 0".split(),
     ]
     assert warm.single_process(script, *common, "--steps", 2).returncode == 0
     good = (tmp_path / "run/checkpoints/step_000002/state.pt").read_bytes()

@@ -509,28 +509,9 @@ def whole(pretrained, code, tmp_path_factory):
 
 
 LEARN = (
-    "--steps",
-    12,
-    "--prompts-per-update",
-    8,
-    "--group-size",
-    8,
-    "--new-tokens",
-    24,
-    "--learning-rate",
-    1e-3,
-    "--warmup-steps",
-    4,
-    "--validation-prompts",
-    9,
-    "--validate-every",
-    6,
-    "--checkpoint-every",
-    6,
-    "--keep-checkpoints",
-    0,
-    "--kl-target",
-    0.2,
+    *"--steps 12 --prompts-per-update 8 --group-size 8 --new-tokens 24 --learning-rate 1e-3".split(),
+    *"--warmup-steps 4 --validation-prompts 9 --validate-every 6 --checkpoint-every 6".split(),
+    *"--keep-checkpoints 0 --kl-target 0.2".split(),
 )
 
 
@@ -648,14 +629,7 @@ def test_the_pairwise_objective_learns_its_pairs(pretrained, code, tmp_path):
         "pairwise",
         "--pairs",
         tmp_path / "pairs.jsonl",
-        "--steps",
-        6,
-        "--new-tokens",
-        32,
-        "--passes",
-        1,
-        "--min-statements",
-        2,
+        *"--steps 6 --new-tokens 32 --passes 1 --min-statements 2".split(),
     )
     done = warm.single_process(GRPO, *arguments(pretrained, code, tmp_path / "run", *flags))
     assert done.returncode == 0, done.stderr

@@ -100,17 +100,8 @@ def flags(code, *more):
     return [
         "--data",
         code,
-        "--pack",
-        "--precision",
-        "float64",
-        "--steps",
-        4,
-        "--checkpoint-every",
-        2,
-        "--keep-checkpoints",
-        0,
-        "--validate-every",
-        0,
+        *"--pack --precision float64 --steps 4 --checkpoint-every 2 --keep-checkpoints 0".split(),
+        *"--validate-every 0".split(),
         *more,
     ]
 
