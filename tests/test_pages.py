@@ -9,7 +9,7 @@ from ddp_course.authoring.notebook_run import output_texts, read_notebook
 from ddp_course.grader.exercises import names
 from ddp_course.launcher import torchrun
 
-NAMES = ("cheat_sheet.md", "glossary.md", "symptoms.md")
+NAMES = ("cheat_sheet.md", "glossary.md", "symptoms.md", "library_names.md")
 PAGES = {name: (ROOT / "notebooks" / name).read_text(encoding="utf-8") for name in NAMES}
 LINK = re.compile(r"\]\(([^)#\s]+)")
 ROW = re.compile(r"^\| ([^|]+) \|.*\]\((\w+\.ipynb)\) \|$", re.MULTILINE)
@@ -61,6 +61,55 @@ def test_a_notebook_has_the_words_and_the_errors_that_lead_to_it(notebook):
         for text in re.findall("`([^`]+)`", row)
     ]
     assert [word for word in terms + errors if spoken(word) not in words] == []
+
+
+# ---- the names of other libraries --------------------------------------------------------------------------------
+
+OURS, *LIBRARIES, PAPERS = ("this course", "torchtitan", "Megatron-LM", "DeepSpeed; Accelerate", "papers")
+NAME_LINK = re.compile(r"\[[^\]]+\]\[([\w-]+)\]")
+NAME_TARGET = re.compile(r"^\[([\w-]+)\]: (https://github\.com/[\w-]+/[\w-]+/blob/[0-9a-f]{40}/\S+)$", re.MULTILINE)
+
+
+def name_faults(page):
+    """What is wrong with the table of names, one sentence each."""
+    header, _, *rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("|")]
+    ours = [PAGES["glossary.md"], *(path.read_text(encoding="utf-8") for path in ROOT.glob("ddp_course/**/*.py"))]
+    spoken_here, targets = spoken(" ".join(ours)), dict(NAME_TARGET.findall(page))
+    if header != [OURS, *LIBRARIES, PAPERS] or not rows:
+        yield f"the columns are {header}"
+    for word, *cells in rows:
+        if len(cells) != len(header) - 1 or not all(cells):
+            yield f"the row of {word} has an empty cell"
+        if not any(NAME_LINK.search(cell) for cell in cells[:-1]):
+            yield f"no library has a name for {word}"
+        yield from (f"{term} is no word of ours" for term in word.split(", ") if spoken(term) not in spoken_here)
+        yield from (
+            f"{cell} links to no file" for cell in cells[:-1] if cell.startswith("[") and not NAME_LINK.match(cell)
+        )
+    yield from (f"no file is given for [{name}]" for name in set(NAME_LINK.findall(page)) - targets.keys())
+    yield from (f"nothing links to [{name}]" for name in targets.keys() - set(NAME_LINK.findall(page)))
+    commits = {tuple(target.split("/")[3:7]) for target in targets.values()}
+    if len(commits) != len({commit[:2] for commit in commits}):
+        yield "the files of a library are of several commits"
+
+
+def test_each_word_of_ours_is_beside_a_librarys_name_and_its_file():
+    assert list(name_faults(PAGES["library_names.md"])) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("| clipping |", "| trimming |", "trimming is no word of ours"),
+        ("[`max_norm`][t-config] |", " |", "the row of clipping has an empty cell"),
+        ("[`get_num_microbatches`][m-batches]", "`get_num_microbatches`", "nothing links to [m-batches]"),
+        ("[`get_num_microbatches`][m-batches]", "[`get_num_microbatches`][m-batch]", "no file is given for [m-batch]"),
+        ("[`steps`][t-config]", "[`steps`](https://example.org)", "[`steps`](https://example.org) links to no file"),
+        ("blob/b", "blob/a", "the files of a library are of several commits"),
+    ],
+)
+def test_a_name_without_a_file_or_a_word_is_found(old, new, fault):
+    assert fault in list(name_faults(PAGES["library_names.md"].replace(old, new, 1)))
 
 
 def test_ddp_is_seen_training_within_ten_cells_and_500_words():
