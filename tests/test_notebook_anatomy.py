@@ -36,6 +36,7 @@ LEDGER_NAME = re.compile(r"\bseed \d{3}\b|\bB\d{1,2}\b")
 SHOWN = re.compile(r"^(ddp_course/\S+\.py)\b.*\n((?: *\d+(?:  .*)?(?:\n|$))+)", re.MULTILINE)  # by show_source
 QUESTION = re.compile(r"^\*\*Question\.\*\* (?:.+\n)+\n(?:<details>.*</details>(?:\n|$))+", re.MULTILINE)
 CHOICE = re.compile(r"^<details><summary>(.+)</summary>(.*)</details>$", re.MULTILINE)
+MARKDOWN = re.compile(r"`|\*\*\S.*\*\*|\]\(")  # shown as it is inside of HTML
 COMPARES = re.compile(  # a sentence that says how two measured things compare: such a word, and a number or this run
     r"(?=.*(?:\d|\bhere\b|\bthis machine\b|\bmeasured\b|\babove\b)).*"
     r"\b(?:faster|slower|quicker|cheaper|less|fewer|more|larger|smaller|higher|lower|longer|shorter|better|worse|equal|"
@@ -304,6 +305,9 @@ def questions(nb, path):
         right = sum(explained.startswith("Right:") for _choice, explained in choices)
         if right != 1:
             yield f"the question of section {name!r} has {right} choices marked 'Right:', expected 1"
+        for line in question[0].splitlines():
+            if line.startswith("<details>") and MARKDOWN.search(line):
+                yield f"the question of section {name!r} has Markdown inside of HTML, which shows it as it is: {line}"
         if any(len(explained.split()) < 3 for _choice, explained in choices):
             yield f"the question of section {name!r} has a choice that says nothing of what it overlooks"
 
@@ -542,6 +546,7 @@ BROKEN = {
     "no right choice": (edit(2, "Right: ", ""), "0 choices marked 'Right:'"),
     "two right choices": (edit(2, "No rank", "Right: no rank"), "2 choices marked 'Right:'"),
     "a choice without a reason": (edit(2, "No rank waits for another.", "No."), "says nothing of what it overlooks"),
+    "Markdown in a choice": (edit(2, "nothing orders", "`barrier` orders"), "Markdown inside of HTML"),
     "nothing asserted": (edit(6, "## What", "Here it took 3 times as long.\n\n## What"), "asserted anything"),
     "a name taken later": (
         lambda nb: [
