@@ -112,6 +112,20 @@ def test_a_name_without_a_file_or_a_word_is_found(old, new, fault):
     assert fault in list(name_faults(PAGES["library_names.md"].replace(old, new, 1)))
 
 
+ADVANCED = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.name >= "17"]
+
+
+@pytest.mark.parametrize("path", ADVANCED, ids=lambda path: path.stem)
+def test_a_notebook_on_methods_says_what_does_it_at_work(path):
+    """Beside what it builds by hand: a paragraph with a link, to a library or to the table of their names."""
+    text = "\n\n".join(cell.source for cell in read_notebook(path).cells if cell.cell_type == "markdown")
+    paragraphs = re.findall(
+        r"^(?:## [\d.b]+ [^\n]*at work[^\n]*\n\n)?[^\n]+(?:\n[^\n]+)*", text, re.MULTILINE | re.IGNORECASE
+    )
+    [*about_work] = [part for part in paragraphs if re.search(r"\bat work\b", part, re.IGNORECASE)]
+    assert any("](https://" in part or "](library_names.md)" in part for part in about_work)
+
+
 def test_ddp_is_seen_training_within_ten_cells_and_500_words():
     cells = read_notebook(ROOT / "notebooks" / "00_your_lab.ipynb").cells
     cells = [cell for cell in cells if cell.id != "course-setup"]  # it is folded on every page
