@@ -23,9 +23,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"allow_abbrev": False} | settings)
         self.register("action", None, StoreOnce)
-
-    def parse_known_args(self, *arguments: Any, **more: Any) -> Any:
         self.flags_read: dict[str, object] = {}
+
+    def parse_known_args(self, *arguments: Any, **more: Any) -> Any:  # not called by 3.14's parse_intermixed_args
+        self.flags_read = {}
         return super().parse_known_args(*arguments, **more)
 
     def error(self, message: str) -> NoReturn:

@@ -45,7 +45,7 @@ class Gradient(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """A simulated step: its seconds, and its events as `lab.figures.rank_lanes` draws them."""
+    """What came out: the seconds of the step, and its events as `lab.figures.rank_lanes` draws them."""
 
     seconds: float
     exposed: float  # seconds in which the rank waited for messages
