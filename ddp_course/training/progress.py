@@ -3,6 +3,7 @@
 import contextlib
 import math
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 
@@ -49,6 +50,7 @@ class Progress:
         self._paused_since_clock = self._paused_in_all = 0.0
         watched = run.world.is_main and sys.stderr.isatty()
         self._lines = run.world.is_main and not watched
+        tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a killed process leaves there
         self._bar = tqdm(total=config.steps, initial=first_step, unit="step", disable=not watched, dynamic_ncols=True)
         self._trackers = trackers_of(run, config)
 
