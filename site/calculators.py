@@ -8,12 +8,19 @@ import argparse
 import html
 from pathlib import Path
 
-from in_browser import pipeline_parser
 from packing import add_pyodide, pack_modules
 from sphinx.application import Sphinx
+from teaching import pipeline_parser, ring_parser
 
+from ddp_course.lab.figures.style import RANK_COLOURS
+from ddp_course.lab.ring_order import MOST_RANKS, steps
 from ddp_course.plan.flags import GPUS, plan_parser, predict_parser
 from ddp_course.plan.models import MODELS
+
+
+def numbers(first: int, last: int) -> str:
+    return " ".join(map(str, range(first, last + 1)))
+
 
 GPU_COUNTS = "1 2 4 8 16 32 64 128 256 512 1024 2048 4096 8192 16384"
 LINKS = "10Gb 25Gb 50Gb 100Gb 200Gb 400Gb 800Gb"
@@ -37,14 +44,22 @@ SLIDERS = {  # flag: its values on the slider, and the first one shown
         "--micro-batches": ("1 2 3 4 6 8 12 16 24 32", "4"),
         "--schedule": ("gpipe 1f1b", "1f1b"),
     },
+    "ring": {"--ranks": (numbers(2, MOST_RANKS), "4"), "--step": (numbers(0, steps(MOST_RANKS)), "0")},
 }
-PARSERS = {"plan": plan_parser, "predict": predict_parser, "zero": plan_parser, "pipeline": pipeline_parser}
+PLAYED = {"ring": "--step"}  # the slider that a button moves
+PARSERS = {
+    "plan": plan_parser,
+    "predict": predict_parser,
+    "zero": plan_parser,
+    "pipeline": pipeline_parser,
+    "ring": ring_parser,
+}
 COMMANDS = {name: f"python -m ddp_course.{name}" for name in ("plan", "predict")}
 COMMANDS["explain"] = "python -m ddp_doctor explain"
 PAGE = """\
 ```{{raw}} html
 <noscript><p>This page computes with JavaScript.</p></noscript>
-<form class="calculator" data-command="{name}" autocomplete="off">
+<form class="calculator" data-command="{name}" data-colours="{colours}" autocomplete="off">
 {fields}
 </form>
 {terminal}
@@ -74,8 +89,10 @@ def calculator(name: str) -> str:
         hidden = {"-h", "--published", *sliders}  # --published needs no other flag
         others = [_field(action) for flag, action in actions.items() if flag not in hidden]
         fields += ["<details><summary>More settings</summary>", *others, "</details>"]
+    if name in PLAYED:
+        fields.append(f'<button type="button" data-play="{PLAYED[name]}">Play</button>')
     terminal = TERMINAL.format(command) if name in COMMANDS else ""
-    return PAGE.format(name=name, fields="\n".join(fields), terminal=terminal)
+    return PAGE.format(name=name, colours=" ".join(RANK_COLOURS), fields="\n".join(fields), terminal=terminal)
 
 
 def _field(action: argparse.Action, values: str = "", value: str = "") -> str:
@@ -112,7 +129,13 @@ def add_form(app: Sphinx, name: str, source: list[str]) -> None:
         source[0] = source[0].replace("{{ calculator }}", calculator(Path(name).name))
 
 
+def forms(app: Sphinx, env, added, changed, removed) -> list[str]:
+    """The pages that change with a flag or a slider here, which Sphinx does not compare with the last build."""
+    return [name for name in env.found_docs if name.startswith("site/")]
+
+
 def setup(app: Sphinx) -> dict:
+    app.connect("env-get-outdated", forms)
     app.connect("source-read", add_form)
     app.connect("build-finished", add_python)
     return {"parallel_read_safe": True}

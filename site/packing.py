@@ -19,9 +19,10 @@ MODULES = {
         "ddp_course/plan/*.py",
         "ddp_course/lab/__init__.py",
         "ddp_course/lab/pipeline_order.py",
+        "ddp_course/lab/ring_order.py",
     ],  # fmt: skip
     ROOT / "doctor": ["ddp_doctor/__init__.py", "ddp_doctor/explain/*.py"],
-    ROOT / "site": ["in_browser.py"],
+    ROOT / "site": ["answers.py", "in_browser.py", "teaching.py"],
 }
 
 

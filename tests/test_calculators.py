@@ -62,8 +62,24 @@ def test_a_page_without_a_command_draws_what_the_package_computes(modules):
     assert [row["name"] for row in rows] == ["DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"] and sums == sorted(sums, reverse=True)
 
 
+def test_a_ring_frames_what_each_rank_sends_and_ends_with_the_last_step(modules):
+    [picture] = ask(modules, "ring", "--ranks 3 --step 1")["pictures"]
+    cells = [row["cells"] for row in picture["grid"]]
+    assert [[cell["sent"] for cell in chunks].index(True) for chunks in cells] == [2, 0, 1]
+    assert cells[1][0]["parts"] == ["rank 0", "rank 1", ""]
+    end = ask(modules, "ring", "--ranks 3 --step 14")
+    assert end["text"].startswith("4 of 4 steps done") and end["last"] == {"--step": 4}
+
+
 @pytest.mark.parametrize(
-    ("command", "arguments"), [("pipeline", "--stages 4 --micro-batches 0"), ("pipeline", ""), ("zero", "--gpus 8")]
+    ("command", "arguments"),
+    [
+        ("pipeline", "--stages 4 --micro-batches 0"),
+        ("pipeline", ""),
+        ("zero", "--gpus 8"),
+        ("ring", "--ranks 1 --step 0"),
+        ("ring", "--ranks 4 --step -1"),
+    ],
 )
 def test_such_a_page_says_in_one_sentence_what_is_wrong(modules, command, arguments):
     answer = ask(modules, command, arguments)

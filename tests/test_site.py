@@ -126,13 +126,25 @@ def test_a_calculator_prints_what_the_command_prints(address, browser, settings)
     assert browser.errors == []
 
 
-@pytest.mark.parametrize("page", ["zero", "pipeline"])
+@pytest.mark.parametrize("page", ["zero", "pipeline", "ring"])
 def test_a_page_redraws_when_a_slider_moves(address, browser, page):
     browser.open(f"{address}/site/{page}.html")
     first = answer_of_the_page(browser)
     slide(browser, 1)
     browser.wait(f"{REPORT}.textContent != {json.dumps(first)}")
     assert browser.value("document.querySelectorAll('.calculator-pictures rect').length") and browser.errors == []
+
+
+def test_play_moves_a_ring_from_its_first_step_to_its_last(address, browser):
+    """More steps than the ring has are its last one."""
+    button = "document.querySelector('[data-play]')"
+    browser.open(f"{address}/site/ring.html#ranks=2&step=9")
+    assert answer_of_the_page(browser).startswith("2 of 2 steps done")
+    browser.wait("location.hash == '#ranks=2&step=2'")
+    browser.value(f"{button}.click()")
+    assert browser.value(f"{button}.textContent + location.hash") == "Pause#ranks=2&step=0"
+    browser.wait(f"location.hash == '#ranks=2&step=2' && {button}.textContent == 'Play'")
+    assert answer_of_the_page(browser).endswith("2, 2\n") and browser.errors == []
 
 
 def test_search_finds_ten_messages_of_the_symptoms(address, browser):

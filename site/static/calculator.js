@@ -8,6 +8,7 @@
   const name = form.dataset.command;
   const flags = [...form.querySelectorAll("[name^='--']")];
   const sliders = [...form.querySelectorAll("[data-flag]")];
+  const slider = (flag) => sliders.find((slider) => slider.dataset.flag === flag);
   let worker, next, busy = false;
 
   function say(answer) {
@@ -28,6 +29,7 @@
   function answered({ data }) {
     busy = false;
     if (next) return ask(next); // what was asked meanwhile; older answers are not shown
+    for (const [flag, last] of Object.entries(data.last ?? {})) shorten(slider(flag), last);
     say(data);
     report.ariaBusy = "false";
   }
@@ -78,6 +80,35 @@
     ask([name, words]);
   }
 
+  // How far a slider reaches can depend on another one: a ring of fewer ranks has fewer steps.
+  function shorten(slider, last) {
+    slider.max = last;
+    const field = form.elements[slider.dataset.flag];
+    if (Number(field.value) <= last) return;
+    field.value = last;
+    writeAddress();
+  }
+
+  let playing;
+  function play(button) {
+    const slid = slider(button.dataset.play);
+    const move = (place) => {
+      slid.value = place;
+      slid.dispatchEvent(new Event("input", { bubbles: true }));
+    };
+    const stop = () => {
+      playing = clearInterval(playing);
+      button.textContent = "Play";
+    };
+    if (playing) return stop();
+    if (slid.value === slid.max) move(0);
+    button.textContent = "Pause";
+    playing = setInterval(() => {
+      if (slid.value === slid.max) stop();
+      else if (!busy) move(Number(slid.value) + 1);
+    }, 1000);
+  }
+
   // explain
   async function explain(file) {
     const log = file ? new Uint8Array(await file.arrayBuffer()) : new TextEncoder().encode(form.elements.log.value);
@@ -86,8 +117,9 @@
     if (log.length) ask([name, log, path]);
   }
 
-  // pictures: rows of stacked bars, or lanes of events; each with a legend of its parts
+  // pictures: rows of stacked bars, lanes of events, or a grid of cells; each with a legend of its parts
   const COLOURS = ["#0072B2", "#56B4E9", "#E69F00", "#CC79A7", "#009E73"];
+  const RANK_COLOURS = form.dataset.colours.split(" ");
   const SVG = new Set(["svg", "rect", "text", "line", "title"]);
 
   function element(tag, attributes, ...children) {
@@ -96,15 +128,24 @@
     made.append(...children);
     return made;
   }
-  function draw({ title, rows, parts, lanes, limit, end, label }) {
+  function draw({ title, rows, parts, lanes, grid, limit, end, label }) {
     parts ??= rows[0].parts.map((part) => part.name);
     const names = parts.filter((name) => !rows || rows.some((row) => row.parts.some((part) => part.name === name && part.value)));
-    const colour = (part) => COLOURS[parts.indexOf(part)];
+    const colour = (part) => (grid ? RANK_COLOURS : COLOURS)[parts.indexOf(part)];
     const drawn = [];
     let height = 0;
     const bar = (text, start, size, y, part) =>
       drawn.push(element("rect", { x: `${start}%`, y, width: `${size}%`, height: 18, fill: colour(part), stroke: "#fff", "stroke-width": lanes ? 1 : 0 }, element("title", {}, text)));
     const words = (text, x, y, anchor, style = "") => drawn.push(element("text", { x, y, "text-anchor": anchor, class: style }, text));
+    const rect = (x, width, y, attributes) => drawn.push(element("rect", { x: `${x}%`, y, width: `${width}%`, height: 18, ...attributes }));
+    function cells(row, y) {
+      const width = 98.5 / Math.max(...grid.map((row) => row.cells.length));
+      row.forEach((cell, number) => {
+        const start = 0.5 + number * width, size = (0.92 * width) / cell.parts.length;
+        cell.parts.forEach((part, place) => rect(start + place * size, size, y, part ? { fill: colour(part) } : { class: "empty" }));
+        if (cell.sent) rect(start, 0.92 * width, y, { class: "frame" });
+      });
+    }
     if (rows) {
       const widest = 1.01 * Math.max(limit?.value ?? 0, ...rows.map((row) => row.parts.reduce((sum, part) => sum + part.value, 0)));
       for (const row of rows) {
@@ -118,6 +159,13 @@
         }
         const x = `${(100 * limit?.value) / widest}%`;
         if (limit) drawn.push(element("line", { x1: x, x2: x, y1: height + 17, y2: height + 41, "stroke-width": 3 }));
+        height += 46;
+      }
+    } else if (grid) {
+      for (const row of grid) {
+        words(row.name, 0, height + 14, "start");
+        words(row.label, "100%", height + 14, "end");
+        cells(row.cells, height + 20);
         height += 46;
       }
     } else {
@@ -148,6 +196,7 @@
       writeAddress();
       compute();
     });
+    form.querySelector("[data-play]")?.addEventListener("click", ({ target }) => play(target));
     addEventListener("hashchange", () => (readAddress(), compute()));
     readAddress();
     compute();

@@ -1,0 +1,34 @@
+"""A ring all-reduce step by step: the chunk that each rank sends, and whose numbers its chunks hold.
+
+Notebook 02b sends these chunks between real ranks; a test compares.
+"""
+
+from ddp_course.base.errors import InputError
+
+MOST_RANKS = 8  # more are not told apart by their colours
+
+
+def steps(ranks: int) -> int:
+    """Of both laps: a reduce-scatter, then an all-gather."""
+    return 2 * (ranks - 1)
+
+
+def sent_chunk(rank: int, step: int, ranks: int) -> int:
+    """What `rank` sends to the rank after it; in the same step it receives what the rank before it sends."""
+    return (rank - step) % ranks
+
+
+def ring_states(ranks: int) -> list[list[list[frozenset[int]]]]:
+    """Before each step, and after the last one: for each rank and chunk, the ranks whose numbers are summed in it."""
+    if not 2 <= ranks <= MOST_RANKS:
+        raise InputError(f"a ring has from 2 to {MOST_RANKS} ranks here, got {ranks}")
+    states = [[[frozenset([rank])] * ranks for rank in range(ranks)]]
+    for step in range(steps(ranks)):
+        state = [list(chunks) for chunks in states[-1]]
+        for rank in range(ranks):
+            source = (rank - 1) % ranks
+            chunk = sent_chunk(source, step, ranks)
+            received = states[-1][source][chunk]
+            state[rank][chunk] = received | state[rank][chunk] if step < ranks - 1 else received
+        states.append(state)
+    return states

@@ -1,0 +1,102 @@
+"""Pages that show one idea and have no command: what each prints and draws. Pyodide runs it."""
+
+from argparse import Namespace
+
+from answers import answered, gigabytes, gpus, row
+
+from ddp_course.base.errors import InputError
+from ddp_course.base.parser import Parser
+from ddp_course.lab import ring_order
+from ddp_course.lab.pipeline_order import SCHEDULES, most_in_flight, order_bubble, schedule
+from ddp_course.plan.derived import model_from
+from ddp_course.plan.flags import check_counts, plan_parser
+from ddp_course.plan.memory import Layout, memory
+
+
+def zero(arguments: list[str]) -> dict:
+    """The memory under DDP and ZeRO-1, 2, 3, of plan's --params on its --gpus."""
+
+    def report(flags: Namespace) -> tuple[str, dict]:
+        if not flags.params or not flags.gpus:
+            raise InputError("this page needs --params and --gpus, such as 7e9 and 8")
+        check_counts(flags, "gpus")
+        model, _ = model_from(flags)
+        rows = []
+        for level, title in enumerate(("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")):
+            axes = {"shard": flags.gpus, "zero": level} if level else {"dp": flags.gpus}
+            parts = vars(memory(model, Layout(**axes), 1, flags.precision))
+            del parts["activations"]
+            rows.append(row(title, gigabytes(sum(parts.values())), parts, gigabytes))
+        picture = {"title": f"Memory of each of {gpus(flags.gpus)}, without activations", "rows": rows}
+        return "\n".join(f"{row['name']:8} {row['label']:>9}" for row in rows), {"pictures": [picture]}
+
+    return answered(plan_parser(), report, arguments)
+
+
+def pipeline_parser() -> Parser:
+    parser = Parser(prog="pipeline")
+    parser.add_argument("--stages", type=int, required=True, help="one per rank")
+    parser.add_argument("--micro-batches", type=int, required=True, help="of an update")
+    parser.add_argument("--schedule", default="1f1b", choices=SCHEDULES, help="(%(default)s)")
+    return parser
+
+
+def pipeline(arguments: list[str]) -> dict:
+    def report(flags: Namespace) -> tuple[str, dict]:
+        stages, count = flags.stages, flags.micro_batches
+        ranks = schedule(flags.schedule, stages, count)
+        lanes = [{"name": f"rank {rank}", "events": _numbered(events)} for rank, events in enumerate(ranks)]
+        end, bubble = max(events[-1]["end"] for events in ranks), order_bubble(ranks)
+        title = f"{flags.schedule}, {stages} stages, {count} micro-batches: {bubble:.0%} of the time is bubble"
+        picture = {"title": title, "parts": ["forward", "backward"], "lanes": lanes, "end": end, "label": ""}
+        kept = ", ".join(str(most_in_flight(events)) for events in ranks)
+        text = (
+            f"bubble: {bubble:.1%} of the time; (p - 1) / (m + p - 1) = {(stages - 1) / (count + stages - 1):.1%}\n"
+            f"micro-batches whose activations a rank keeps at most, rank 0 first: {kept}"
+        )
+        return text, {"pictures": [picture]}
+
+    return answered(pipeline_parser(), report, arguments)
+
+
+def _numbered(events: list[dict]) -> list[dict]:
+    return [{**event, "part": event["kind"], "text": str(event["number"] + 1)} for event in events]
+
+
+def ring_parser() -> Parser:
+    parser = Parser(prog="ring")
+    parser.add_argument("--ranks", type=int, required=True, help="as many chunks per rank")
+    parser.add_argument("--step", type=int, required=True, help="done so far")
+    return parser
+
+
+def ring(arguments: list[str]) -> dict:
+    """The chunks of all ranks after --step steps. A step past the last one shows the end."""
+
+    def report(flags: Namespace) -> tuple[str, dict]:
+        ranks, states = flags.ranks, ring_order.ring_states(flags.ranks)
+        last = len(states) - 1
+        if flags.step < 0:
+            raise InputError(f"--step is from 0 to {last} with {ranks} ranks, got {flags.step}")
+        step = min(flags.step, last)
+        rows = []
+        for rank, chunks in enumerate(states[step]):
+            sent = ring_order.sent_chunk(rank, step, ranks) if step < last else None
+            label = "" if sent is None else f"sends chunk {sent} to rank {(rank + 1) % ranks}"
+            cells = [
+                {"parts": [f"rank {other}" if other in summed else "" for other in range(ranks)], "sent": chunk == sent}
+                for chunk, summed in enumerate(chunks)
+            ]
+            rows.append({"name": f"rank {rank}", "label": label, "cells": cells})
+        laps = ["reduce-scatter: the receiver adds"] * (ranks - 1) + ["all-gather: the receiver replaces"] * (ranks - 1)
+        title = [*laps, "the end: each rank has the whole sum"][step]
+        summed = [sum(len(of) == ranks for of in chunks) for chunks in states[step]]
+        picture = {"title": title, "parts": [f"rank {rank}" for rank in range(ranks)], "grid": rows}
+        text = (
+            f"{step} of {last} steps done; each rank has sent {step / ranks:.2f} times its tensor, and in the end "
+            f"{last / ranks:.2f} times\n"
+            f"chunks summed over all ranks, rank 0 first: {', '.join(map(str, summed))}"
+        )
+        return text, {"pictures": [picture], "last": {"--step": last}}
+
+    return answered(ring_parser(), report, arguments)
