@@ -58,7 +58,7 @@ CASES = {
     "an update that no machine holds": Case(
         "--tokens-per-update 1125899906842624 --micro-batch-size 8", "needs at least 131,07"
     ),
-    "a tokenizer whose name is too long": Case("--tokenizer " + 300 * "x", 300 * "x"),
+    "a tokenizer whose name is too long": Case("--tokenizer " + 300 * "x", 40 * "x"),
     "heads that do not divide": Case("--heads 3", "--width 64 does not divide into --heads 3", 2),
     "tokens per update that do not divide": Case(
         "--tokens-per-update 1000",
