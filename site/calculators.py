@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packing import add_pyodide, pack_modules
 from sphinx.application import Sphinx
-from teaching import pipeline_parser, ring_parser
+from teaching import KNOWN, pipeline_parser, ring_parser, sampler_parser
 
 from ddp_course.lab.figures.style import RANK_COLOURS
 from ddp_course.lab.ring_order import MOST_RANKS, steps
@@ -23,6 +23,7 @@ def numbers(first: int, last: int) -> str:
 
 
 GPU_COUNTS = "1 2 4 8 16 32 64 128 256 512 1024 2048 4096 8192 16384"
+SAMPLED = {"samples": "10", "ranks": "4", "epoch": "0"}
 LINKS = "10Gb 25Gb 50Gb 100Gb 200Gb 400Gb 800Gb"
 SLIDERS = {  # flag: its values on the slider, and the first one shown
     "plan": {
@@ -45,14 +46,16 @@ SLIDERS = {  # flag: its values on the slider, and the first one shown
         "--schedule": ("gpipe 1f1b", "1f1b"),
     },
     "ring": {"--ranks": (numbers(2, MOST_RANKS), "4"), "--step": (numbers(0, steps(MOST_RANKS)), "0")},
+    "sampler": {f"--{name}": (" ".join(map(str, KNOWN[name])), first) for name, first in SAMPLED.items()},
 }
-PLAYED = {"ring": "--step"}  # the slider that a button moves
+PLAYED = {"ring": "--step", "sampler": "--epoch"}  # the slider that a button moves
 PARSERS = {
     "plan": plan_parser,
     "predict": predict_parser,
     "zero": plan_parser,
     "pipeline": pipeline_parser,
     "ring": ring_parser,
+    "sampler": sampler_parser,
 }
 COMMANDS = {name: f"python -m ddp_course.{name}" for name in ("plan", "predict")}
 COMMANDS["explain"] = "python -m ddp_doctor explain"
@@ -85,10 +88,10 @@ def calculator(name: str) -> str:
         actions = {action.option_strings[0]: action for action in PARSERS[name]()._actions}
         fields = [_field(actions[flag], *slider) for flag, slider in sliders.items()]
         command = " ".join([COMMANDS.get(name, ""), *(f"{flag} {value}" for flag, (_, value) in sliders.items())])
-    if name in ("plan", "predict"):
         hidden = {"-h", "--published", *sliders}  # --published needs no other flag
-        others = [_field(action) for flag, action in actions.items() if flag not in hidden]
-        fields += ["<details><summary>More settings</summary>", *others, "</details>"]
+        others = [_field(action) for flag, action in actions.items() if flag not in hidden and name != "zero"]
+        folded = name in COMMANDS
+        fields += ["<details><summary>More settings</summary>", *others, "</details>"] if folded else others
     if name in PLAYED:
         fields.append(f'<button type="button" data-play="{PLAYED[name]}">Play</button>')
     terminal = TERMINAL.format(command) if name in COMMANDS else ""

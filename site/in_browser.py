@@ -6,7 +6,7 @@ from argparse import Namespace
 from answers import answered, gigabytes, gpus, printed, row
 from ddp_doctor.explain import explain_logs, page
 from ddp_doctor.explain.log_lines import Log
-from teaching import pipeline, ring, zero
+from teaching import pipeline, ring, sampler, zero
 
 from ddp_course.plan.__main__ import report_and_plans
 from ddp_course.plan.ddp_step import DDP
@@ -101,4 +101,12 @@ def explain(log: bytes, name: str) -> dict:
     return {"text": text, "pictures": []}
 
 
-COMMANDS = {"plan": plan, "predict": predict, "explain": explain, "zero": zero, "pipeline": pipeline, "ring": ring}
+COMMANDS = {
+    "plan": plan,
+    "predict": predict,
+    "explain": explain,
+    "zero": zero,
+    "pipeline": pipeline,
+    "ring": ring,
+    "sampler": sampler,
+}

@@ -2,11 +2,14 @@
 
 import base64
 import hashlib
+import json
 import subprocess
 import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
+
+from sampler_table import recorded_shares
 
 ROOT = Path(__file__).parents[1]
 PYODIDE = "314.0.7"
@@ -22,7 +25,7 @@ MODULES = {
         "ddp_course/lab/ring_order.py",
     ],  # fmt: skip
     ROOT / "doctor": ["ddp_doctor/__init__.py", "ddp_doctor/explain/*.py"],
-    ROOT / "site": ["answers.py", "in_browser.py", "teaching.py"],
+    ROOT / "site": ["answers.py", "in_browser.py", "sampler_table.py", "teaching.py"],
 }
 
 
@@ -31,6 +34,7 @@ def pack_modules(path: Path) -> None:
         for folder, patterns in MODULES.items():
             for file in sorted(file for pattern in patterns for file in folder.glob(pattern)):
                 packed.write(file, file.relative_to(folder))
+        packed.writestr("sampler.json", json.dumps(recorded_shares()))
 
 
 def fetch_pyodide() -> Path:

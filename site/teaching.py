@@ -1,7 +1,10 @@
 """Pages that show one idea and have no command: what each prints and draws. Pyodide runs it."""
 
+import json
+import pkgutil
 from argparse import Namespace
 
+import sampler_table
 from answers import answered, gigabytes, gpus, row
 
 from ddp_course.base.errors import InputError
@@ -84,7 +87,10 @@ def ring(arguments: list[str]) -> dict:
             sent = ring_order.sent_chunk(rank, step, ranks) if step < last else None
             label = "" if sent is None else f"sends chunk {sent} to rank {(rank + 1) % ranks}"
             cells = [
-                {"parts": [f"rank {other}" if other in summed else "" for other in range(ranks)], "sent": chunk == sent}
+                {
+                    "parts": [f"rank {other}" if other in summed else "" for other in range(ranks)],
+                    "framed": chunk == sent,
+                }
                 for chunk, summed in enumerate(chunks)
             ]
             rows.append({"name": f"rank {rank}", "label": label, "cells": cells})
@@ -100,3 +106,70 @@ def ring(arguments: list[str]) -> dict:
         return text, {"pictures": [picture], "last": {"--step": last}}
 
     return answered(ring_parser(), report, arguments)
+
+
+KNOWN = {"samples": sampler_table.SAMPLES, "ranks": sampler_table.RANKS, "epoch": sampler_table.EPOCHS}
+
+
+def sampler_parser() -> Parser:
+    parser = Parser(prog="sampler")
+    parser.add_argument("--samples", type=int, required=True, help="of the data set")
+    parser.add_argument("--ranks", type=int, required=True, help="the world size")
+    parser.add_argument("--epoch", type=int, required=True, help="the first one is 0")
+    parser.add_argument("--no-set-epoch", action="store_true", help="the script never calls set_epoch")
+    parser.add_argument("--no-shuffle", action="store_true", help="shuffle=False")
+    parser.add_argument("--drop-last", action="store_true", help="drop_last=True")
+    return parser
+
+
+def sampler(arguments: list[str]) -> dict:
+    """Which rank reads which sample under DistributedSampler, as torch dealt them out when the site was built."""
+
+    def report(flags: Namespace) -> tuple[str, dict]:
+        for name, known in KNOWN.items():
+            value = getattr(flags, name)
+            if value not in known:
+                raise InputError(f"this page knows --{name} {', '.join(map(str, known))}, got {value}")
+        table = json.loads(pkgutil.get_data(__name__, "sampler.json"))
+
+        def dealt(epoch: int) -> list[list[int]]:
+            key = sampler_table.key(flags.samples, flags.ranks, epoch, not flags.no_shuffle, flags.drop_last)
+            return table[key]
+
+        shares = dealt(0 if flags.no_set_epoch else flags.epoch)
+        repeated = " (those of epoch 0 again)" if flags.epoch and shares == dealt(0) else ""
+        readers = {
+            sample: [rank for rank, share in enumerate(shares) if sample in share] for sample in range(flags.samples)
+        }
+        rows = [
+            {"name": f"rank {rank}", "label": f"{len(share)} samples", "cells": _reads(share, rank, flags)}
+            for rank, share in enumerate(shares)
+        ]
+        cells = [
+            {"parts": [f"rank {rank}" for rank in ranks] or [""], "text": str(sample), "framed": len(ranks) > 1}
+            for sample, ranks in readers.items()
+        ]
+        parts = [f"rank {rank}" for rank in range(flags.ranks)]
+        pictures = [
+            {"title": f"Epoch {flags.epoch}: the samples of each rank{repeated}", "parts": parts, "grid": rows},
+            {
+                "title": "The ranks that read a sample",
+                "parts": parts,
+                "grid": [{"name": "", "label": "", "cells": cells}],
+            },
+        ]
+        twice = [str(sample) for sample, ranks in readers.items() if len(ranks) > 1]
+        never = [str(sample) for sample, ranks in readers.items() if not ranks]
+        text = f"read twice: {', '.join(twice) or 'none'}\nread by no rank: {', '.join(never) or 'none'}"
+        return text, {"pictures": pictures}
+
+    return answered(sampler_parser(), report, arguments)
+
+
+def _reads(share: list[int], rank: int, flags: Namespace) -> list[dict]:
+    """With a frame where the sampler has come to the end of the samples and has started again at the front."""
+    places = range(rank, flags.ranks * len(share), flags.ranks)
+    return [
+        {"parts": [f"rank {rank}"], "text": str(sample), "framed": place >= flags.samples}
+        for place, sample in zip(places, share, strict=True)
+    ]

@@ -1,12 +1,13 @@
 """The calculators' Python without a browser: the zip of their modules is enough, and answers as the commands do."""
 
-import importlib.util
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from torch.utils.data import DistributedSampler
 
 ROOT = Path(__file__).parents[1]
 ASK = """
@@ -19,9 +20,9 @@ print(in_browser.answer(*json.load(sys.stdin)))
 
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory):
-    spec = importlib.util.spec_from_file_location("packing", ROOT / "site/packing.py")
-    packing = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(packing)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "site")
+        packing = importlib.import_module("packing")
     path = tmp_path_factory.mktemp("modules") / "course.zip"
     packing.pack_modules(path)
     return path
@@ -65,15 +66,50 @@ def test_a_page_without_a_command_draws_what_the_package_computes(modules):
 def test_a_ring_frames_what_each_rank_sends_and_ends_with_the_last_step(modules):
     [picture] = ask(modules, "ring", "--ranks 3 --step 1")["pictures"]
     cells = [row["cells"] for row in picture["grid"]]
-    assert [[cell["sent"] for cell in chunks].index(True) for chunks in cells] == [2, 0, 1]
+    assert [[cell["framed"] for cell in chunks].index(True) for chunks in cells] == [2, 0, 1]
     assert cells[1][0]["parts"] == ["rank 0", "rank 1", ""]
     end = ask(modules, "ring", "--ranks 3 --step 14")
     assert end["text"].startswith("4 of 4 steps done") and end["last"] == {"--step": 4}
 
 
 @pytest.mark.parametrize(
+    ("samples", "ranks", "epoch", "flags"),
+    [
+        (10, 4, 0, ""),
+        (10, 4, 3, ""),
+        (9, 1, 7, ""),
+        (16, 6, 2, "--no-shuffle --drop-last"),
+        (10, 4, 3, "--no-set-epoch"),
+        (15, 8, 1, "--drop-last"),
+    ],
+)
+def test_the_sampler_deals_out_as_that_of_torch(modules, samples, ranks, epoch, flags):
+    shares = []
+    for rank in range(ranks):
+        sampler = DistributedSampler(
+            range(samples), ranks, rank, shuffle="no-shuffle" not in flags, drop_last="drop" in flags
+        )
+        if "no-set-epoch" not in flags:
+            sampler.set_epoch(epoch)
+        shares.append(list(sampler))
+    answer = ask(modules, "sampler", f"--samples {samples} --ranks {ranks} --epoch {epoch} {flags}")
+    by_rank, by_sample = ([row["cells"] for row in picture["grid"]] for picture in answer["pictures"])
+    assert [[int(cell["text"]) for cell in cells] for cells in by_rank] == shares
+    readers = [[f"rank {rank}" for rank, share in enumerate(shares) if sample in share] for sample in range(samples)]
+    assert [[part for part in cell["parts"] if part] for cell in by_sample[0]] == readers
+    twice, never = ([str(n) for n, of in enumerate(readers) if len(of) in counts] for counts in ((2,), (0,)))
+    expected = f"read twice: {', '.join(twice) or 'none'}\nread by no rank: {', '.join(never) or 'none'}\n"
+    assert answer["text"] == expected
+    framed = sum(cell["framed"] for cells in by_rank for cell in cells)
+    assert framed == len(twice) == max(0, sum(map(len, shares)) - samples)
+    again = epoch > 0 and bool({"--no-set-epoch", "--no-shuffle"} & set(flags.split()))
+    assert answer["pictures"][0]["title"].endswith("(those of epoch 0 again)") == again
+
+
+@pytest.mark.parametrize(
     ("command", "arguments"),
     [
+        ("sampler", "--samples 11 --ranks 4 --epoch 0"),
         ("pipeline", "--stages 4 --micro-batches 0"),
         ("pipeline", ""),
         ("zero", "--gpus 8"),

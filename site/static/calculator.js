@@ -143,7 +143,8 @@
       row.forEach((cell, number) => {
         const start = 0.5 + number * width, size = (0.92 * width) / cell.parts.length;
         cell.parts.forEach((part, place) => rect(start + place * size, size, y, part ? { fill: colour(part) } : { class: "empty" }));
-        if (cell.sent) rect(start, 0.92 * width, y, { class: "frame" });
+        if (cell.framed) rect(start, 0.92 * width, y, { class: "frame" });
+        if (cell.text) words(cell.text, `${start + 0.46 * width}%`, y + 13, "middle", cell.parts[0] && (cell.parts.join() === parts[0] ? "on-dark" : "on-light"));
       });
     }
     if (rows) {
