@@ -45,6 +45,12 @@ SLIDERS = {  # flag: its values on the slider, and the first one shown
         "--micro-batches": ("1 2 3 4 6 8 12 16 24 32", "4"),
         "--schedule": ("gpipe 1f1b", "1f1b"),
     },
+    "buckets": {
+        "--model": (" ".join(MODELS), "gpt2"),
+        "--gpus": (GPU_COUNTS, "64"),
+        "--bucket-mib": ("1 2 5 10 25 50 100 200 500 1000 2000 5000", "25"),
+        "--link": (LINKS, "50Gb"),
+    },
     "ring": {"--ranks": (numbers(2, MOST_RANKS), "4"), "--step": (numbers(0, steps(MOST_RANKS)), "0")},
     "sampler": {f"--{name}": (" ".join(map(str, KNOWN[name])), first) for name, first in SAMPLED.items()},
 }
@@ -54,6 +60,7 @@ PARSERS = {
     "predict": predict_parser,
     "zero": plan_parser,
     "pipeline": pipeline_parser,
+    "buckets": predict_parser,
     "ring": ring_parser,
     "sampler": sampler_parser,
 }
@@ -89,9 +96,11 @@ def calculator(name: str) -> str:
         fields = [_field(actions[flag], *slider) for flag, slider in sliders.items()]
         command = " ".join([COMMANDS.get(name, ""), *(f"{flag} {value}" for flag, (_, value) in sliders.items())])
         hidden = {"-h", "--published", *sliders}  # --published needs no other flag
-        others = [_field(action) for flag, action in actions.items() if flag not in hidden and name != "zero"]
-        folded = name in COMMANDS
-        fields += ["<details><summary>More settings</summary>", *others, "</details>"] if folded else others
+        others = [_field(action) for flag, action in actions.items() if flag not in hidden]
+        if name in COMMANDS:
+            fields += ["<details><summary>More settings</summary>", *others, "</details>"]
+        elif name == "sampler":
+            fields += others
     if name in PLAYED:
         fields.append(f'<button type="button" data-play="{PLAYED[name]}">Play</button>')
     terminal = TERMINAL.format(command) if name in COMMANDS else ""

@@ -4,6 +4,7 @@ import json
 from argparse import Namespace
 
 from answers import answered, gigabytes, gpus, printed, row
+from bucket_queue import buckets
 from ddp_doctor.explain import explain_logs, page
 from ddp_doctor.explain.log_lines import Log
 from teaching import pipeline, ring, sampler, zero
@@ -57,8 +58,7 @@ def predict(arguments: list[str]) -> dict:
 
 
 def _predict_pictures(ddp: DDP) -> list[dict]:
-    known = {name: unknown.middle for name, unknown in ddp.ranges.items()}
-    steps = {count: ddp.on(count).step(known) for count in gpu_counts(ddp)}
+    steps = {count: ddp.on(count).step(ddp.middle) for count in gpu_counts(ddp)}
     rows = [
         row(gpus(count), format_seconds(step.seconds), _ddp_step(step), format_seconds) for count, step in steps.items()
     ]
@@ -109,4 +109,5 @@ COMMANDS = {
     "pipeline": pipeline,
     "ring": ring,
     "sampler": sampler,
+    "buckets": buckets,
 }

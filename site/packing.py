@@ -25,7 +25,7 @@ MODULES = {
         "ddp_course/lab/ring_order.py",
     ],  # fmt: skip
     ROOT / "doctor": ["ddp_doctor/__init__.py", "ddp_doctor/explain/*.py"],
-    ROOT / "site": ["answers.py", "in_browser.py", "sampler_table.py", "teaching.py"],
+    ROOT / "site": ["answers.py", "bucket_queue.py", "in_browser.py", "sampler_table.py", "teaching.py"],
 }
 
 

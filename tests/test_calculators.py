@@ -72,6 +72,32 @@ def test_a_ring_frames_what_each_rank_sends_and_ends_with_the_last_step(modules)
     assert end["text"].startswith("4 of 4 steps done") and end["last"] == {"--step": 4}
 
 
+def test_a_full_bucket_waits_until_the_link_is_free(modules):
+    queue = (
+        "from bucket_queue import _queue\n"
+        "print([(e['text'], e['start'], e['end']) for e in _queue(json.load(sys.stdin))])"
+    )
+    sent = [{"ready": ready, "start": start} for ready, start in ((2, 2), (3, 4), (4, 6), (5, 8))]
+    code = ASK.replace("import in_browser\nprint(in_browser.answer(*json.load(sys.stdin)))", queue)
+    run = subprocess.run(
+        [sys.executable, "-ISc", code, modules], input=json.dumps(sent), capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "[('1', 3, 4), ('1', 4, 5), ('2', 5, 6), ('1', 6, 8)]\n"
+
+
+@pytest.mark.parametrize(("gpus", "messages"), [(1, 0), (64, 13)])
+def test_the_buckets_are_those_of_the_predicted_step(modules, gpus, messages):
+    flags = f"--model gpt2 --gpus {gpus} --bucket-mib 25 --link 50Gb"
+    answer = ask(modules, "buckets", flags)
+    computes, _, link = answer["pictures"][0]["lanes"]
+    assert len(link["events"]) == messages and len(computes["events"]) == 2 + max(1, messages)
+    predicted = ask(modules, "predict", flags)["pictures"][1]
+    assert answer["pictures"][0]["end"] == predicted["end"]
+    assert [[e["start"], e["end"]] for e in link["events"]] == [
+        [e["start"], e["end"]] for e in predicted["lanes"][1]["events"]
+    ]
+
+
 @pytest.mark.parametrize(
     ("samples", "ranks", "epoch", "flags"),
     [
@@ -110,6 +136,7 @@ def test_the_sampler_deals_out_as_that_of_torch(modules, samples, ranks, epoch, 
     ("command", "arguments"),
     [
         ("sampler", "--samples 11 --ranks 4 --epoch 0"),
+        ("buckets", "--gpus 8 --link 100Gb --bucket-mib 0"),
         ("pipeline", "--stages 4 --micro-batches 0"),
         ("pipeline", ""),
         ("zero", "--gpus 8"),

@@ -198,6 +198,7 @@ def test_a_schedule_worked_out_by_hand():
     step = run()
     # complete at 2, 3, 4, 5; the link is busy from 2 to 10
     assert spans(step, "communication") == [(2, 4), (4, 6), (6, 8), (8, 10)]
+    assert [event["ready"] for event in step.events if event["kind"] == "communication"] == [2, 3, 4, 5]
     assert (step.seconds, step.exposed) == (10.5, 5)
     assert spans(step, "compute") == [(0, 1), (1, 5), (10, 10.5)] and spans(step, "idle") == [(5, 10)]
 

@@ -126,7 +126,7 @@ def test_a_calculator_prints_what_the_command_prints(address, browser, settings)
     assert browser.errors == []
 
 
-@pytest.mark.parametrize("page", ["zero", "pipeline", "ring", "sampler"])
+@pytest.mark.parametrize("page", ["zero", "pipeline", "ring", "sampler", "buckets"])
 def test_a_page_redraws_when_a_slider_moves(address, browser, page):
     browser.open(f"{address}/site/{page}.html")
     first = answer_of_the_page(browser)

@@ -46,6 +46,11 @@ class DDP:
     def gpus(self) -> int:
         return self.job.cluster.gpus
 
+    @property
+    def middle(self) -> dict[str, float]:
+        """The middle of each range."""
+        return {name: unknown.middle for name, unknown in self.ranges.items()}
+
     def on(self, gpus: int) -> "DDP":
         """The same work on another number of GPUs."""
         tokens = self.job.tokens if self.strong else self.job.tokens // self.gpus * gpus
@@ -83,8 +88,18 @@ class DDP:
         sent = gradients(model, self.gradient_bytes)
         return simulate(compute, sent, reduce, bucket_mib=self._bucket_mib(), accumulation=count)
 
+    @property
+    def gradient_mib(self) -> float:
+        """Of all gradients."""
+        return self.job.model.parameters * self.gradient_bytes / MIB
+
+    @property
+    def least_bucket_mib(self) -> float:
+        """Smaller buckets are simulated several together."""
+        return self.gradient_mib / MOST_BUCKETS
+
     def _bucket_mib(self) -> float | None:
-        least = self.job.model.parameters * self.gradient_bytes / MIB / MOST_BUCKETS
+        least = self.least_bucket_mib
         return max(self.bucket_mib, least) if self.bucket_mib else least if least > BUCKET / MIB else None
 
 

@@ -45,7 +45,8 @@ class Gradient(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """What came out: the seconds of the step, and its events as `lab.figures.rank_lanes` draws them."""
+    """What came out: the seconds of the step, and its events as `lab.figures.rank_lanes` draws them. A message's
+    "ready" is when its bucket was full."""
 
     seconds: float
     exposed: float  # seconds in which the rank waited for messages
@@ -90,9 +91,9 @@ def simulate(
     now = exposed = 0.0
     events = []
 
-    def note(name: str, kind: str, start: float, end: float) -> None:
+    def note(name: str, kind: str, start: float, end: float, **more: float) -> None:
         if end > start:
-            events.append({"name": name, "kind": kind, "start": start, "end": end})
+            events.append({"name": name, "kind": kind, "start": start, "end": end, **more})
 
     for micro in range(accumulation):
         note("forward", "compute", now, now + compute.forward)  # rule 1
@@ -106,7 +107,7 @@ def simulate(
                 ready = start + compute.backward * computed / whole if overlap else done  # rules 2 and 5
                 begin = max(ready, link_free)  # rule 4
                 link_free = begin + all_reduce(size)
-                note(f"{number}", "communication", begin, link_free)
+                note(f"{number}", "communication", begin, link_free, ready=ready)
         now = max(done, link_free)
         note("wait", "idle", done, now)
         exposed += now - done

@@ -1,0 +1,78 @@
+"""The page of DDP's buckets: one step of predict's schedule, and the same step with other bucket sizes."""
+
+from argparse import Namespace
+from dataclasses import replace
+
+from answers import answered, gpus, row
+
+from ddp_course.plan.flags import predict_parser
+from ddp_course.plan.prediction_report import ddp_from
+from ddp_course.plan.report import format_seconds
+from ddp_course.plan.schedule import BUCKET, MIB, Step
+
+SIZES = 1, 5, 25, 100, 500  # MiB
+PARTS = ["forward", "gradients of a bucket", "full buckets that wait for the link", "on the link", "optimizer"]
+
+
+def buckets(arguments: list[str]) -> dict:
+    def report(flags: Namespace) -> tuple[str, dict]:
+        ddp = ddp_from(flags)
+        step = ddp.step(ddp.middle)
+        sent = [event for event in step.events if event["kind"] == "communication"]
+        sizes = {f"{size} MiB": size for size in SIZES if ddp.least_bucket_mib <= size < ddp.gradient_mib}
+        sizes["all in one"] = ddp.gradient_mib
+        steps = {name: replace(ddp, bucket_mib=size).step(ddp.middle) for name, size in sizes.items()}
+        rows = [
+            row(name, format_seconds(other.seconds), _parts(other), format_seconds) for name, other in steps.items()
+        ]
+        pictures = [
+            {
+                "title": f"One step of {gpus(ddp.gpus)}",
+                "parts": PARTS,
+                "lanes": _lanes(step, sent),
+                "end": step.seconds,
+                "label": format_seconds(step.seconds),
+            },
+            {"title": "Seconds of a step by the size of a bucket", "rows": rows},
+        ]
+        text = (
+            f"step: {format_seconds(step.seconds)}\n"
+            f"of which the GPU waits for messages: {format_seconds(step.exposed)}\n"
+            f"messages: {len(sent)}, of {ddp.gradient_mib:,.0f} MiB together"
+        )
+        if ddp.least_bucket_mib > (ddp.bucket_mib or BUCKET / MIB):
+            text += f"\nbuckets of less than {ddp.least_bucket_mib:.0f} MiB are simulated several together"
+        return text, {"pictures": pictures}
+
+    return answered(predict_parser(), report, arguments)
+
+
+def _parts(step: Step) -> dict[str, float]:
+    return {"computing": step.seconds - step.exposed, "waiting for messages": step.exposed}
+
+
+def _lanes(step: Step, sent: list[dict]) -> list[dict]:
+    computed = {event["name"]: event for event in step.events if event["kind"] == "compute"}
+    full = [computed["backward"]["start"], *(event["ready"] for event in sent)]
+    backward = [
+        {"part": PARTS[1], "text": event["name"], "start": start, "end": event["ready"]}
+        for start, event in zip(full, sent, strict=False)
+    ] or [{**computed["backward"], "part": PARTS[1]}]
+    ends = [{**computed[name], "part": name} for name in ("forward", "optimizer")]
+    link = [{**event, "part": PARTS[3], "text": event["name"]} for event in sent]
+    return [
+        {"name": "computes", "events": [*ends, *backward]},
+        {"name": "full buckets that wait", "events": _queue(sent)},
+        {"name": "on the link", "events": link},
+    ]
+
+
+def _queue(sent: list[dict]) -> list[dict]:
+    """How many buckets wait, from one change to the next."""
+    times = sorted({event[key] for event in sent for key in ("ready", "start")})
+    counts = [sum(event["ready"] <= time < event["start"] for event in sent) for time in times]
+    return [
+        {"part": PARTS[2], "text": str(count), "start": start, "end": end}
+        for count, start, end in zip(counts, times, times[1:], strict=False)
+        if count
+    ]
