@@ -1,13 +1,17 @@
 """Adapters by hand and the losses of fine-tuning, on one process; notebook 27 runs them on several."""
 
 import math
+import random
 from types import SimpleNamespace
 
 import pytest
 import torch
+from finetune_files import make_opt
 from torch import nn
 
-from ddp_course.post_training.fine_tuning import IGNORED, answer_loss, collate, dpo_loss, step_loss
+from ddp_course.base.errors import InputError
+from ddp_course.post_training.checkpoint_loading import every_rank_reads
+from ddp_course.post_training.fine_tuning import IGNORED, answer_loss, collate, dpo_loss, pack, step_loss
 from ddp_course.post_training.lora import LoRA, add_lora, merge, trainable, untrained
 
 pytestmark = pytest.mark.smoke
@@ -23,8 +27,8 @@ class Language(nn.Module):
         self.table, self.q_proj, self.v_proj = nn.Embedding(8, 4), nn.Linear(4, 4), nn.Linear(4, 8)
         self.double()
 
-    def forward(self, tokens):
-        return SimpleNamespace(logits=self.v_proj(torch.tanh(self.q_proj(self.table(tokens).cumsum(1)))))
+    def forward(self, input_ids):
+        return SimpleNamespace(logits=self.v_proj(torch.tanh(self.q_proj(self.table(input_ids).cumsum(1)))))
 
 
 def rows(*answers):
@@ -80,3 +84,72 @@ def test_dpo_begins_at_log_2_and_prefers_the_chosen_answer():
     dpo_loss(model, switched, batch).backward()
     optimizer.step()
     assert dpo_loss(model, switched, batch).item() < math.log(2)
+
+
+# ---- packing -----------------------------------------------------------------------------------------------------
+
+WINDOW = 24
+
+
+def ragged_rows(count=9):
+    """Prompts and answers of 1 to 9 tokens each; the first row has no prompt."""
+    draw = random.Random(3)
+    rows = []
+    for number in range(count):
+        prompt, answer = ([draw.randrange(2, 300) for _ in range(draw.randint(1, 9))] for _ in range(2))
+        prompt = prompt if number else []
+        rows.append({"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer})
+    return rows
+
+
+def test_each_row_lies_in_one_window_with_positions_and_a_mask_of_its_own():
+    rows, batch = ragged_rows(), pack(ragged_rows(), WINDOW)
+    begins = (batch["position_ids"] == 0) & (batch["input_ids"] != 0)  # padding is 0, and no row has that token
+    packed = []
+    for window, begin in begins.nonzero().tolist():
+        allowed = batch["attention_mask"][window, 0]
+        length = int(allowed[:, begin].sum())  # of the tokens that may look at the row's first one
+        inside = slice(begin, begin + length)
+        assert torch.equal(allowed[inside, inside], torch.ones(length, length, dtype=torch.bool).tril())
+        assert not allowed[inside, :begin].any() and not allowed[inside, begin + length :].any()
+        assert batch["position_ids"][window, inside].tolist() == list(range(length))
+        labels = batch["labels"][window, inside].tolist()
+        assert labels[0] == IGNORED, "nothing before a row's first token belongs to it"
+        packed.append((batch["input_ids"][window, inside].tolist(), labels[1:]))
+    expected = [(row["input_ids"], row["labels"][1:]) for row in rows]
+    assert [row for row in expected if row not in packed] == []
+    assert batch["input_ids"].shape[0] < len(rows) / 2
+    with pytest.raises(InputError, match="a row of 25 tokens does not fit into a window of 24"):
+        pack([{"input_ids": [1] * 25, "labels": [1] * 25}], WINDOW)
+
+
+@pytest.fixture(scope="module")
+def opt(tmp_path_factory):
+    pytest.importorskip("transformers")
+    return every_rank_reads(make_opt(tmp_path_factory.mktemp("model") / "opt"), torch.float64).eval()
+
+
+def loss_and_gradient(model, batch):
+    model.zero_grad()
+    loss = step_loss(model, [batch], 1)
+    return loss, torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def test_packed_rows_have_the_loss_and_the_gradient_of_padded_ones(opt):
+    loss, gradient = loss_and_gradient(opt, collate(ragged_rows()))
+    packed_loss, packed_gradient = loss_and_gradient(opt, pack(ragged_rows(), WINDOW))
+    assert packed_loss == pytest.approx(loss, rel=1e-12)
+    torch.testing.assert_close(packed_gradient, gradient, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("forgotten", ["attention_mask", "position_ids"])
+def test_without_mask_or_positions_packed_rows_have_another_loss(opt, forgotten):
+    batch = pack(ragged_rows(), WINDOW)
+    rows, length = batch["input_ids"].shape
+    plain = {
+        "attention_mask": torch.ones(rows, 1, length, length, dtype=torch.bool).tril(),
+        "position_ids": torch.arange(length).expand(rows, -1),
+    }
+    loss, _ = loss_and_gradient(opt, collate(ragged_rows()))
+    other, _ = loss_and_gradient(opt, batch | {forgotten: plain[forgotten]})
+    assert abs(other - loss) > 1e-4

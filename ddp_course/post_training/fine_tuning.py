@@ -1,15 +1,19 @@
 """Supervised fine-tuning on prompts and answers, and direct preference optimization (Rafailov et al., 2023).
 
-A batch is {"input_ids", "labels"}, each (rows, length); labels are IGNORED where a token is no part of an answer.
-Models return logits as Hugging Face's do.
+A batch is {"input_ids", "labels"}, each (rows, length); labels are IGNORED where a token is no part of an answer. What
+else a batch holds is an argument of the model. Models return logits as Hugging Face's do.
 """
 
 import contextlib
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ddp_course.base.errors import InputError
+from ddp_course.data.packing import best_fit
 
 IGNORED = -100  # what cross entropy leaves out
 Batch = dict[str, Tensor]
@@ -20,6 +24,30 @@ def collate(rows: list[dict[str, list[int]]]) -> Batch:
     length, fill = max(len(row["labels"]) for row in rows), {"input_ids": 0, "labels": IGNORED}
     padded = {name: [row[name] + [value] * (length - len(row[name])) for row in rows] for name, value in fill.items()}
     return {name: torch.tensor(lists) for name, lists in padded.items()}
+
+
+def pack(rows: list[dict[str, list[int]]], length: int) -> Batch:
+    """A batch of windows that hold several whole rows each, with the positions and the mask of rows on their own.
+
+    attention_mask: (windows, 1, length, length), True where a token may look: back, and within its row. A row's first
+    token is no target. Raises InputError if a row is longer than a window.
+    """
+    sizes = np.array([len(row["labels"]) for row in rows])
+    if sizes.max() > length:
+        raise InputError(f"a row of {sizes.max()} tokens does not fit into a window of {length}")
+    windows = best_fit(sizes, length)
+    shape, filled = (windows.max() + 1, length), [0] * len(rows)
+    ids, positions = torch.zeros(2, *shape, dtype=torch.int64)
+    labels, row_of = torch.full(shape, IGNORED), torch.full(shape, -1)  # -1: padding
+    for number, (row, window, size) in enumerate(zip(rows, windows, sizes, strict=True)):
+        inside = slice(filled[window], filled[window] + size)
+        filled[window] = inside.stop
+        ids[window, inside] = torch.tensor(row["input_ids"])
+        labels[window, inside] = torch.tensor([IGNORED, *row["labels"][1:]])
+        positions[window, inside] = torch.arange(size)
+        row_of[window, inside] = number
+    same_row = row_of[:, None, :, None] == row_of[:, None, None, :]
+    return {"input_ids": ids, "labels": labels, "position_ids": positions, "attention_mask": same_row.tril()}
 
 
 def answer_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,7 +69,8 @@ def step_loss(model: nn.Module, batches: list[Batch], rank_count: int, mean_over
     for batch in batches:
         sync = rank_count == 1 or batch is batches[-1]
         with contextlib.nullcontext() if sync else model.no_sync():
-            loss, tokens = answer_loss(model(batch["input_ids"]).logits, batch["labels"])
+            inputs = {name: values for name, values in batch.items() if name != "labels"}
+            loss, tokens = answer_loss(model(**inputs).logits, batch["labels"])
             loss = loss / (step_tokens if mean_over == "step" else tokens * len(batches) * rank_count)
             (loss * rank_count).backward()  # DDP averages the ranks' gradients; this makes it their sum
         total += loss.detach()
