@@ -147,6 +147,35 @@ def test_play_moves_a_ring_from_its_first_step_to_its_last(address, browser):
     assert answer_of_the_page(browser).endswith("2, 2\n") and browser.errors == []
 
 
+COUNTER = "document.querySelector('.quiz-counter').textContent"
+
+
+def test_a_choice_says_if_it_is_right_and_the_first_one_counts(address, browser):
+    """Of the first question of notebook 04, of three choices, the second one is right."""
+    questions = (ROOT / "notebooks/04_ddp.ipynb").read_text().count("**Question.**")
+    page = f"{address}/notebooks/04_ddp.html"
+    browser.open(page)
+    assert browser.value(COUNTER) == f"0 of {questions} questions answered, 0 right at once "
+    assert choose(browser, 0).endswith("✗ wrong") and choose(browser, 1).endswith("✓ right")
+    assert browser.value(COUNTER) == f"1 of {questions} questions answered, 0 right at once start again"
+    browser.open(page)
+    assert "1 of" in browser.value(COUNTER) and browser.value("document.querySelectorAll('.quiz-mark').length") == 1
+    browser.open(f"{address}/notebooks/05_sharding_data.html")
+    assert browser.value(COUNTER).startswith("0 of")
+    browser.open(page)
+    browser.value("document.querySelector('.quiz-counter button').click()")
+    assert browser.value(COUNTER).startswith("0 of") and not browser.value("!!document.querySelector('.quiz-mark')")
+    choose(browser, 1)
+    assert "1 right at once" in browser.value(COUNTER) and browser.errors == []
+
+
+def choose(browser, number):
+    """Opens a choice of the page's first question."""
+    choice = f"document.querySelectorAll('article p + details, article p + details ~ details')[{number}].firstChild"
+    browser.value(f"{choice}.click()")
+    return browser.value(f"{choice}.textContent")
+
+
 def test_search_finds_ten_messages_of_the_symptoms(address, browser):
     messages = re.findall(r"^### `(.+)`", (ROOT / "notebooks/symptoms.md").read_text(), re.MULTILINE)[::10][:10]
     missing = []

@@ -135,7 +135,7 @@
     const drawn = [];
     let height = 0;
     const bar = (text, start, size, y, part) =>
-      drawn.push(element("rect", { x: `${start}%`, y, width: `${size}%`, height: 18, fill: colour(part), stroke: "#fff", "stroke-width": lanes ? 1 : 0 }, element("title", {}, text)));
+      drawn.push(element("rect", { x: `${start}%`, y, width: `${size}%`, height: 18, fill: colour(part), stroke: "#fff", "stroke-width": lanes && size > 1 ? 1 : 0 }, element("title", {}, text)));
     const words = (text, x, y, anchor, style = "") => drawn.push(element("text", { x, y, "text-anchor": anchor, class: style }, text));
     const rect = (x, width, y, attributes) => drawn.push(element("rect", { x: `${x}%`, y, width: `${width}%`, height: 18, ...attributes }));
     function cells(row, y) {
