@@ -25,6 +25,7 @@ from ddp_course.checkpoint.training_state import TrainingState
 from ddp_course.checkpoint.whole_state import WholeModel, WholeOptimizer, names_by_group
 from ddp_course.data.token_file import Tokens
 from ddp_course.distributed import process_group
+from ddp_course.distributed.deferred_init import build_on_meta
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.parameter_shards import assert_copies_equal, clip_gradients, parameter_shards
 from ddp_course.distributed.pipeline import Pipeline, add_other_end
@@ -106,17 +107,17 @@ def train(config: ParallelConfig) -> int:
     process_group.seed_shared(config.seed)
     model_config, dtype = make_model_config(config, tokens), parameter_dtype(config.precision)
     parameters, parts = parameter_count(model_config), world.size // config.dp
-    need = max(parameters * dtype.itemsize, training_bytes(parameters // parts, dtype))
+    need = training_bytes(parameters // parts, dtype)
     need += 16 * config.tokens_per_update // mesh.replicas  # the tokens and targets of a step are held at once
     require_memory(world, "this training run", need + 8 * config.tokens_per_update // config.context)
     set_matmul_precision(config.precision)
     attention = choose_attention(config.precision, world.device, config.context)
 
-    # MESH 2/7: every rank makes the same whole model and keeps its stage, heads, units and shards of it.
-    whole = MiniGPT(model_config, attention).to(world.device, dtype)
-    names = names_by_group(whole)
+    # MESH 2/7: the whole model has no memory; a rank makes some for its stage, heads, units and shards of it.
+    whole, initial_values = build_on_meta(lambda: MiniGPT(model_config, attention))
+    names = names_by_group(whole.to(dtype))
     stage = Stage(whole, mesh)
-    del whole
+    stage.allocate(world.device)
     optimizer = make_adamw(stage, config.learning_rate, config.weight_decay)  # after sharding
     shards = parameter_shards(stage, mesh, TIED)
     # MESH 3/7: a checkpoint holds whole tensors, so any other mesh can go on from it, and minigpt_ddp.py as well.
@@ -125,6 +126,7 @@ def train(config: ParallelConfig) -> int:
         "optimizer": WholeOptimizer(mesh, shards, names, optimizer),
         "scaler": torch.amp.GradScaler(world.device.type, enabled=False),
     }
+    parts["model"].load_state_dict(initial_values)  # one parameter at a time, of which each rank keeps its shard
     loop = TrainingLoop(run_directory, config, TrainingState(parts, make_identity(config, tokens, config.precision)))
     settings = {"token_file": str(tokens.folder)}
     if not loop.begin(checkpoint, settings, {"tokenizer_state": tokens.tokenizer.state()}):

@@ -4,6 +4,8 @@ A checkpoint of any mesh can be loaded on any other mesh, and by a trainer of on
 to save, and every rank takes its shards of whole tensors to load. Rank 0 needs memory for all of them.
 """
 
+from collections.abc import Mapping
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -38,7 +40,7 @@ class WholeModel:
         return weights | {alias: weights[name] for alias, name in self._aliases.items() if weights}
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         if odd := state.keys() ^ self._names:
             raise KeyError(f"{min(odd)} is on one side only")
         for shard in self._shards:

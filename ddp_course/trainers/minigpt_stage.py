@@ -80,6 +80,7 @@ class Stage(nn.Module):
     """This rank's part of `whole`, with MiniGPT's names. The first stage embeds, the last one computes the loss.
 
     Windows come whole; a rank takes its own positions out of them. Sharded over `mesh.weights` on top of that.
+    `whole` may be on the meta device: see `allocate`.
     """
 
     def __init__(self, whole: MiniGPT, mesh: Mesh) -> None:
@@ -103,6 +104,12 @@ class Stage(nn.Module):
         if mesh.weights:
             for layer in (*self.blocks.values(), self):
                 fully_shard(layer, mesh=mesh.weights, reshard_after_forward=mesh.pp.size == 1)
+
+    def allocate(self, device: torch.device) -> None:
+        """Make memory of arbitrary content for this rank's part of a model on the meta device."""
+        self.to_empty(device=device)
+        if self.first and self.last:
+            self.output.weight = self.token_embedding.weight  # to_empty made two tensors of the tied one
 
     @property
     def table(self) -> nn.Parameter:

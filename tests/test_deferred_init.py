@@ -1,0 +1,65 @@
+"""A model without memory gets the values that it has when one process builds it, and a rank holds its part alone."""
+
+import pytest
+import torch
+import warm
+from torch import nn
+from training_runs import ROOT, merged
+
+from ddp_course.distributed.deferred_init import build_on_meta
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, parameter_count
+
+SHAPES = {
+    "plain": MiniGPTConfig(vocab_size=65, context=17, layers=3, heads=3, width=21),
+    "grouped": MiniGPTConfig(vocab_size=300, context=64, layers=2, heads=4, kv_heads=2, width=64),
+}
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", [0, 7])
+def test_initial_values_are_those_of_the_whole_model(shape, seed):
+    torch.manual_seed(seed)
+    whole, next_number = MiniGPT(SHAPES[shape]), torch.rand(())
+    torch.manual_seed(seed)
+    empty, values = build_on_meta(lambda: MiniGPT(SHAPES[shape]))
+    assert torch.equal(torch.rand(()), next_number), "the generator is not where it would have been"
+    assert {parameter.device.type for parameter in empty.parameters()} == {"meta"}
+    expected = whole.state_dict()
+    assert values.keys() == expected.keys()
+    for name in reversed(list(values)):  # in any order
+        assert torch.equal(values[name], expected[name]), name
+    assert not torch.equal(values["blocks.0.expand.weight"], values["blocks.1.expand.weight"])
+
+
+@pytest.mark.smoke
+def test_a_write_that_cannot_be_repeated_is_refused():
+    def build():
+        layer = nn.Linear(2, 2)
+        with torch.no_grad():
+            layer.weight.mul_(2)
+        return layer
+
+    with pytest.raises(NotImplementedError, match="aten.mul_"):
+        build_on_meta(build)
+
+
+LARGE = MiniGPTConfig(vocab_size=256, context=16, layers=8, heads=4, width=768)
+WHOLE = 4 * parameter_count(LARGE)
+LARGEST = 4 * 4 * LARGE.width**2  # bytes of the matrix that expands
+REST = 30 * 2**20  # of the group, and of torch's modules that are imported on the way
+
+
+@pytest.mark.parametrize("axis", ["pp", "tp", "shard", "cp"])
+def test_construction_takes_the_memory_of_the_own_part(tmp_path, axis):
+    """Of 227 MB, a rank of two needs half and a few times the largest parameter."""
+    flags = merged("--preset", "tiny", "--data", ROOT / "ddp_course/data", "--run-dir", tmp_path / "run")
+    for name in ("layers", "heads", "width", "context"):
+        flags += [f"--{name}", str(getattr(LARGE, name))]
+    sizes = "--tokens-per-update", 64, "--micro-batch-size", 1, f"--{axis}", 2
+    ranks = warm.ranks(ROOT / "tests/construction_memory.py", *flags, *sizes, nproc=2).results.values()
+    for memory in ranks:
+        assert memory["own"] < 0.55 * WHOLE
+        limit = memory["own"] + 3 * LARGEST + REST
+        assert limit < 0.95 * WHOLE
+        assert 0.9 * memory["own"] < memory["grown"] < limit
