@@ -30,7 +30,7 @@ FUZZ_SECONDS ?= 600
 NOW := $(shell date +%Y%m%d-%H%M%S)
 RUN ?= runs/minigpt-$(NOW)
 
-.PHONY: help train skeleton speedrun smoke test test-weekly test-torch fuzz chaos lab notebooks exercises bench gpu gpu-required lint kill-matrix doctor-matrix site pins
+.PHONY: help train skeleton speedrun smoke test test-weekly test-torch fuzz chaos lab notebooks exercises slides bench gpu gpu-required lint kill-matrix doctor-matrix site pins
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -90,6 +90,9 @@ notebooks: $(READY)  ## run the notebooks and store their outputs; one of them: 
 
 exercises: $(READY)  ## derive exercises/ from solutions/
 	$(BIN)/python -m ddp_course.authoring exercises $(ARGS)
+
+slides: $(READY)  ## slides of notebooks 00 to 10 in build/slides, from their figures and questions
+	$(BIN)/python -m ddp_course.authoring.slides $(ARGS)
 
 bench: $(READY)  ## compare with other trainers
 	$(BIN)/python benchmarks/run.py $(ARGS)

@@ -1,0 +1,110 @@
+"""Slides of a notebook, from what it has shown: its questions, its figures, which say in their titles what they show.
+
+make slides writes build/slides/04_ddp.html and its neighbours, by nbconvert's exporter for reveal.js. A slide for each
+section asks its question and what to predict; below it stand the figures, or the number that was measured.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+from nbconvert import SlidesExporter
+from nbformat import NotebookNode
+
+from ddp_course.authoring.commands import ROOT
+from ddp_course.authoring.notebook_run import output_texts, read_notebook
+from ddp_course.authoring.setup_cell import lesson_cells
+from ddp_course.base.command import run_command
+from ddp_course.base.parser import Parser
+from ddp_course.lab.course_map import lessons
+
+FIRST_MESSAGES = re.compile(r"^not predicted: write your answer.*\n?", re.MULTILINE)
+MEASURED = re.compile(r"^not predicted · (measured .*)$", re.MULTILINE)
+SKIPPED = "What could go wrong", "Summary"
+LAST = "10"  # the notebooks from here on are read after the lectures
+
+
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
+    """Write the slides of the notebooks 00 to 10, or of those whose names start like one of the arguments."""
+    parser = Parser(prog="python -m ddp_course.authoring.slides", description=main.__doc__)
+    parser.add_argument("names", nargs="*", help="how a notebook's name starts: 04; default: 00 to 10")
+    names = parser.parse_args(arguments).names
+    chosen = [
+        path
+        for number, _, path, _ in lessons(root)
+        if (path.stem.startswith(tuple(names)) if names else number.isdigit() and number <= LAST)
+    ]
+    if not chosen:
+        print(f"no notebook's name starts with {' or '.join(names)}; one starts with 04", file=sys.stderr)
+        return 2
+    folder = root / "build" / "slides"
+    folder.mkdir(parents=True, exist_ok=True)
+    exporter = SlidesExporter(exclude_input=True, exclude_input_prompt=True, exclude_output_prompt=True)
+    for path in chosen:
+        body, _ = exporter.from_notebook_node(slides_of(read_notebook(path)))
+        (folder / f"{path.stem}.html").write_text(body, encoding="utf-8")
+        print(f"build/slides/{path.stem}.html")
+    return 0
+
+
+def slides_of(nb: NotebookNode) -> NotebookNode:
+    """A notebook whose cells are slides: the title, the sections, the summary."""
+    title, *cells = lesson_cells(nb)
+    shown = [_text(title.source.split("> **Needs**")[0].replace("\n>", "\n").replace("> ", ""), "slide")]
+    for heading, of_section in _sections(cells):
+        if heading in SKIPPED:
+            continue
+        asked = [text for cell in of_section for text in _predictions(cell)]
+        waiting = iter(asked)
+        answers = [each for cell in of_section for each in _answers(cell, waiting)]
+        if answers:
+            questions = "".join(f"\n\n*Predict:* {text}" for text in asked)
+            shown += [_text(f"## {heading}{questions}", "slide"), *answers]
+    return nbformat.v4.new_notebook(cells=[*shown, _summary(cells)], metadata=nb.metadata)
+
+
+def _sections(cells: list[NotebookNode]) -> list[tuple[str, list[NotebookNode]]]:
+    """(heading, the code cells below it) of each section."""
+    sections: list[tuple[str, list[NotebookNode]]] = []
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            sections += [(heading, []) for heading in re.findall(r"^## (.+)$", cell.source, re.MULTILINE)]
+        elif sections:
+            sections[-1][1].append(cell)
+    return sections
+
+
+def _predictions(cell: NotebookNode) -> list[str]:
+    texts = [text for text in output_texts(cell) if "not predicted: write your answer" in text]
+    return [line for text in texts for line in FIRST_MESSAGES.sub("", text).splitlines() if line]
+
+
+def _answers(cell: NotebookNode, asked: Iterator[str]) -> list[NotebookNode]:
+    """What was measured, and the figure that shows it: a slide below that of the section for each cell that has any."""
+    measured = [line for text in output_texts(cell) for line in MEASURED.findall(text)]
+    lines = [f"{next(asked, '')}: **{line}**".removeprefix(": ") for line in measured]
+    figures = [output for output in cell.outputs if any(kind.startswith("image/") for kind in output.get("data", {}))]
+    text = [_text("\n\n".join(lines), "subslide")] if lines else []
+    if not figures:
+        return text
+    made = nbformat.v4.new_code_cell(outputs=figures)
+    made.metadata["slideshow"] = {"slide_type": "-" if lines else "subslide"}
+    return [*text, made]
+
+
+def _summary(cells: list[NotebookNode]) -> NotebookNode:
+    [text] = [cell.source for cell in cells if cell.cell_type == "markdown" and "## Summary" in cell.source]
+    points = text[text.index("## Summary") :].split("\n\n")
+    return _text("\n\n".join(points[:2]), "slide")
+
+
+def _text(source: str, kind: str) -> NotebookNode:
+    made = nbformat.v4.new_markdown_cell(source)
+    made.metadata["slideshow"] = {"slide_type": kind}
+    return made
+
+
+if __name__ == "__main__":
+    run_command(main)
