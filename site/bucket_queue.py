@@ -53,11 +53,7 @@ def _parts(step: Step) -> dict[str, float]:
 
 def _lanes(step: Step, sent: list[dict]) -> list[dict]:
     computed = {event["name"]: event for event in step.events if event["kind"] == "compute"}
-    full = [computed["backward"]["start"], *(event["ready"] for event in sent)]
-    backward = [
-        {"part": PARTS[1], "text": event["name"], "start": start, "end": event["ready"]}
-        for start, event in zip(full, sent, strict=False)
-    ] or [{**computed["backward"], "part": PARTS[1]}]
+    backward = [{**event, "part": PARTS[1]} for event in backward_by_bucket(step)]
     ends = [{**computed[name], "part": name} for name in ("forward", "optimizer")]
     link = [{**event, "part": PARTS[3], "text": event["name"]} for event in sent]
     return [
@@ -65,6 +61,17 @@ def _lanes(step: Step, sent: list[dict]) -> list[dict]:
         {"name": "full buckets that wait", "events": _queue(sent)},
         {"name": "on the link", "events": link},
     ]
+
+
+def backward_by_bucket(step: Step) -> list[dict]:
+    """Backward, cut where a bucket is full; "text" is the bucket's number. One GPU has no buckets."""
+    [backward] = [event for event in step.events if event["name"] == "backward"]
+    sent = [event for event in step.events if event["kind"] == "communication"]
+    full = [backward["start"], *(event["ready"] for event in sent)]
+    cut = [
+        {"start": start, "end": event["ready"], "text": event["name"]} for start, event in zip(full, sent, strict=False)
+    ]
+    return cut or [{**backward, "text": ""}]
 
 
 def _queue(sent: list[dict]) -> list[dict]:

@@ -15,7 +15,7 @@ from ddp_course.lab.course_map import PARTS, course_map, lessons
 sys.path.insert(0, str(Path(__file__).parent))  # for calculators.py
 project = "Multi-process PyTorch training, from one process to a cluster"
 html_title = "DDP, from one process to a cluster"
-extensions = ["myst_nb", "sphinx_copybutton", "calculators"]
+extensions = ["myst_nb", "sphinx_copybutton", "calculators", "first_picture"]
 root_doc = "site/index"
 include_patterns = [
     "site/*.md", "notebooks/*.ipynb", "notebooks/*.md", "exercises/*.ipynb", "solutions/*.ipynb", "docs/*.md",
@@ -28,7 +28,7 @@ myst_heading_anchors = 4  # for links such as 04_ddp.ipynb#4-6-...
 html_theme = "furo"
 html_copy_source = False
 html_static_path = ["static"]
-html_css_files = ["calculator.css", "quiz.css"]
+html_css_files = ["calculator.css", "first_picture.css", "quiz.css"]
 html_js_files = [("quiz.js", {"defer": "defer"})]
 html_favicon = "static/icon.svg"
 html_show_copyright = False

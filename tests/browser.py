@@ -32,6 +32,9 @@ class Browser:
         self._call("Page.navigate", url=url)
         self.wait("location.href != 'about:blank' && document.readyState == 'complete'")
 
+    def ask_for_less_motion(self) -> None:
+        self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
+
     def value(self, expression: str):
         result = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result

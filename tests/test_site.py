@@ -147,6 +147,21 @@ def test_play_moves_a_ring_from_its_first_step_to_its_last(address, browser):
     assert answer_of_the_page(browser).endswith("2, 2\n") and browser.errors == []
 
 
+def test_the_first_picture_moves_unless_paused_or_unwanted(address, browser):
+    running = "document.getAnimations().filter(each => each.playState == 'running').length"
+    browser.open(f"{address}/site/index.html")
+    assert browser.value(running) > 10
+    browser.value("document.querySelector('.first-picture input').click()")
+    assert browser.value(running) == 0
+    browser.ask_for_less_motion()
+    browser.open(f"{address}/site/index.html")
+    assert browser.value("document.getAnimations().length") == 0
+    faint = "[...document.querySelectorAll('.first-picture svg *')].filter(e => getComputedStyle(e).opacity < 1).length"
+    assert browser.value(faint) == 0
+    text = browser.value("document.querySelector('.first-picture svg[role=img]').getAttribute('aria-label')")
+    assert "one process" in text and "with two" in text and browser.errors == []
+
+
 COUNTER = "document.querySelector('.quiz-counter').textContent"
 
 
