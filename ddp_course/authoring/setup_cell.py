@@ -51,10 +51,14 @@ def get_the_course():
 get_the_course()"""
 
 
+def repository(root: Path) -> str | None:
+    """The address that pyproject.toml in `root` names, if it names one."""
+    return tomllib.loads((root / "pyproject.toml").read_text())["project"].get("urls", {}).get("Repository")
+
+
 def setup_cell(root: Path) -> NotebookNode:
-    """The cell, with the address of the repository that pyproject.toml in `root` names."""
-    urls = tomllib.loads((root / "pyproject.toml").read_text())["project"].get("urls", {})
-    source = SOURCE.replace(UNKNOWN, urls.get("Repository", UNKNOWN))
+    """The cell, with the address of the repository."""
+    source = SOURCE.replace(UNKNOWN, repository(root) or UNKNOWN)
     folded = {"cellView": "form", "jupyter": {"source_hidden": True}}  # in Colab, in JupyterLab
     return new_code_cell(source, id=TAG, metadata=folded | {"tags": ["hide-input", TAG]})
 
