@@ -3,8 +3,8 @@
     python -m ddp_course.lab.portfolio my_train.py --steps 20        writes ./portfolio/portfolio.md and .json
 
 The script runs on 1, 2 and 3 processes, and its lines `step 3  loss 2.5` are compared; then the doctor checks it.
-Beside them stand the machine, the script's own checksum, and the exercises that were passed. The page judges nothing: what the
-gaps and findings are worth is said by docs/teaching.md.
+Beside them stand the machine, the script's own checksum, and the exercises that were passed. The page judges nothing:
+docs/teaching.md says what the gaps and findings are worth.
 """
 
 import argparse
