@@ -20,6 +20,6 @@ class Images(Dataset):
 
 
 dist.init_process_group("gloo")
-for batch in DataLoader(Images(), batch_size=2, num_workers=1):
+for batch in DataLoader(Images(), batch_size=2, num_workers=1, multiprocessing_context="fork"):
     dist.all_reduce(batch)
 dist.destroy_process_group()

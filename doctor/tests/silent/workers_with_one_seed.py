@@ -22,7 +22,8 @@ class Windows(Dataset):
 
 def train():
     torch.manual_seed(3)
-    loader = DataLoader(Windows(torch.randn(450), dist.get_rank()), batch_size=4, shuffle=True, num_workers=1)
+    data = Windows(torch.randn(450), dist.get_rank())
+    loader = DataLoader(data, batch_size=4, shuffle=True, num_workers=1, multiprocessing_context="fork")
     model = DistributedDataParallel(torch.nn.Linear(6, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in loader:  # HERE
