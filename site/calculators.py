@@ -8,6 +8,7 @@ import argparse
 import html
 from pathlib import Path
 
+import in_browser
 from packing import add_pyodide, pack_modules
 from sphinx.application import Sphinx
 from teaching import KNOWN, pipeline_parser, ring_parser, sampler_parser
@@ -68,7 +69,11 @@ COMMANDS = {name: f"python -m ddp_course.{name}" for name in ("plan", "predict")
 COMMANDS["explain"] = "python -m ddp_doctor explain"
 PAGE = """\
 ```{{raw}} html
-<noscript><p>This page computes with JavaScript.</p></noscript>
+<noscript>
+<style>form.calculator {{ display: none }}</style>
+<p>This page computes with JavaScript.</p>
+{answer}
+</noscript>
 <form class="calculator" data-command="{name}" data-colours="{colours}" autocomplete="off">
 {fields}
 </form>
@@ -81,6 +86,9 @@ PAGE = """\
 TERMINAL = """\
 <p>The same in a terminal:</p>
 <pre class="calculator-command">{}</pre>"""
+ANSWER = """\
+<p>It prints for <code>{}</code>:</p>
+<pre class="calculator-report">{}</pre>"""
 LOG_FIELDS = """\
 <label><span>The log, of one rank or of all</span><textarea name="log" rows="12" spellcheck="false"
 placeholder="[rank1]: Traceback (most recent call last): ..."></textarea></label>
@@ -90,11 +98,13 @@ placeholder="[rank1]: Traceback (most recent call last): ..."></textarea></label
 def calculator(name: str) -> str:
     """The page's form, in Markdown."""
     sliders = SLIDERS.get(name, {})
-    fields, command = [LOG_FIELDS], f"{COMMANDS.get(name)} train.log"
+    fields, command, answer = [LOG_FIELDS], f"{COMMANDS.get(name)} train.log", ""
     if name in PARSERS:
         actions = {action.option_strings[0]: action for action in PARSERS[name]()._actions}
         fields = [_field(actions[flag], *slider) for flag, slider in sliders.items()]
-        command = " ".join([COMMANDS.get(name, ""), *(f"{flag} {value}" for flag, (_, value) in sliders.items())])
+        words = " ".join(f"{flag} {value}" for flag, (_, value) in sliders.items())
+        command = f"{COMMANDS.get(name, '')} {words}"
+        answer = ANSWER.format(words, html.escape(in_browser.COMMANDS[name](words.split())["text"]))
         hidden = {"-h", "--published", *sliders}  # --published needs no other flag
         others = [_field(action) for flag, action in actions.items() if flag not in hidden]
         if name in COMMANDS:
@@ -104,7 +114,9 @@ def calculator(name: str) -> str:
     if name in PLAYED:
         fields.append(f'<button type="button" data-play="{PLAYED[name]}">Play</button>')
     terminal = TERMINAL.format(command) if name in COMMANDS else ""
-    return PAGE.format(name=name, colours=" ".join(RANK_COLOURS), fields="\n".join(fields), terminal=terminal)
+    return PAGE.format(
+        name=name, colours=" ".join(RANK_COLOURS), fields="\n".join(fields), terminal=terminal, answer=answer
+    )
 
 
 def _field(action: argparse.Action, values: str = "", value: str = "") -> str:

@@ -1,7 +1,5 @@
 """Pages that show one idea and have no command: what each prints and draws. Pyodide runs it."""
 
-import json
-import pkgutil
 from argparse import Namespace
 
 import sampler_table
@@ -130,11 +128,10 @@ def sampler(arguments: list[str]) -> dict:
             value = getattr(flags, name)
             if value not in known:
                 raise InputError(f"this page knows --{name} {', '.join(map(str, known))}, got {value}")
-        table = json.loads(pkgutil.get_data(__name__, "sampler.json"))
 
         def dealt(epoch: int) -> list[list[int]]:
             key = sampler_table.key(flags.samples, flags.ranks, epoch, not flags.no_shuffle, flags.drop_last)
-            return table[key]
+            return sampler_table.shares_by_setting()[key]
 
         shares = dealt(0 if flags.no_set_epoch else flags.epoch)
         repeated = " (those of epoch 0 again)" if flags.epoch and shares == dealt(0) else ""

@@ -4,6 +4,7 @@ The calculators answer as the commands do.
 """
 
 import functools
+import html
 import json
 import re
 import shlex
@@ -62,6 +63,22 @@ def test_formulas_are_drawn_without_javascript(site):
     assert "<math" in (site / "notebooks/23_pipeline.html").read_text()
 
 
+@pytest.mark.parametrize("name", ["plan", "predict"])
+def test_without_javascript_a_page_shows_what_the_command_prints_for_its_first_settings(site, name):
+    page = (site / f"site/{name}.html").read_text()
+    without = page.partition("<noscript>\n")[2].partition("</noscript>")[0]
+    flags, printed = re.search(r"<code>(.*?)</code>.*?<pre[^>]*>(.*?)</pre>", without, re.DOTALL).groups()
+    command = [sys.executable, "-m", f"ddp_course.{name}", *flags.split()]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert html.unescape(printed) == run.stdout
+
+
+@pytest.mark.parametrize("name", ["buckets", "pipeline", "ring", "sampler", "zero"])
+def test_without_javascript_a_page_of_no_command_shows_its_first_answer(site, name):
+    without = (site / f"site/{name}.html").read_text().partition("<noscript>\n")[2].partition("</noscript>")[0]
+    assert re.search(r"<pre[^>]*>\w.+\n", without) and "error: " not in without
+
+
 def test_it_is_small(site):
     assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < 150e6
 
@@ -86,13 +103,17 @@ def browser(tmp_path):
         yield browser
 
 
-def test_on_a_phone_no_page_scrolls_sideways_or_shows_an_error_on_the_console(site, address, browser):
-    wide = {}
+def test_on_a_phone_no_page_scrolls_sideways_has_an_error_or_misses_a_question(site, address, browser):
+    wide, uncounted = {}, []
     for page in pages(site):
         browser.open(f"{address}/{page.relative_to(site)}", width=390)
         width = browser.value("document.documentElement.scrollWidth")
         wide |= {page.name: width} if width > 390 else {}
-    assert wide == {} and browser.errors == []
+        notebook = ROOT / page.relative_to(site).with_suffix(".ipynb")
+        questions = notebook.read_text().count("**Question.**") if notebook.exists() else 0
+        counted = browser.value("document.querySelector('.quiz-counter')?.textContent ?? 'of 0 questions'")
+        uncounted += [] if f"of {questions} questions" in counted else [page.name]
+    assert wide == {} and uncounted == [] and browser.errors == []
 
 
 def answer_of_the_page(browser):
