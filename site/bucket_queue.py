@@ -41,7 +41,7 @@ def buckets(arguments: list[str]) -> dict:
             f"messages: {len(sent)}, of {ddp.gradient_mib:,.0f} MiB together"
         )
         if ddp.least_bucket_mib > (ddp.bucket_mib or BUCKET / MIB):
-            text += f"\nbuckets of less than {ddp.least_bucket_mib:.0f} MiB are simulated several together"
+            text += f"\nsmaller buckets than {ddp.least_bucket_mib:.0f} MiB: simulated several together"
         return text, {"pictures": pictures}
 
     return answered(predict_parser(), report, arguments)

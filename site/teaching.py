@@ -97,8 +97,8 @@ def ring(arguments: list[str]) -> dict:
         summed = [sum(len(of) == ranks for of in chunks) for chunks in states[step]]
         picture = {"title": title, "parts": [f"rank {rank}" for rank in range(ranks)], "grid": rows}
         text = (
-            f"{step} of {last} steps done; each rank has sent {step / ranks:.2f} times its tensor, and in the end "
-            f"{last / ranks:.2f} times\n"
+            f"{step} of {last} steps done\n"
+            f"sent by each rank: {step / ranks:.2f} times its tensor, in the end {last / ranks:.2f} times\n"
             f"chunks summed over all ranks, rank 0 first: {', '.join(map(str, summed))}"
         )
         return text, {"pictures": [picture], "last": {"--step": last}}
