@@ -8,6 +8,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.plan.flags import GPU, check_counts, read_cluster, read_parameters
 from ddp_course.plan.job import Job, Model
 from ddp_course.plan.search import divisors
+from ddp_course.plan.trainers import TRAINERS
 
 MOST_LAYERS = 10_000
 COUNTS = ("layers", "width", "heads", "context", "vocabulary", "key_value_heads", "mlp", "experts_per_token")
@@ -37,7 +38,8 @@ def job_from(flags: argparse.Namespace) -> tuple[Job, list[str]]:
         )
     if flags.gpu is None:
         derived.append(f"--gpu {GPU}")
-    return Job(model, cluster, int(tokens), flags.precision), derived
+    trainer = TRAINERS.get(flags.trainer)
+    return Job(trainer.model(model) if trainer else model, cluster, int(tokens), flags.precision, trainer), derived
 
 
 def model_from(flags: argparse.Namespace) -> tuple[Model, list[str]]:

@@ -14,6 +14,7 @@ from ddp_course.plan.assumptions import ASSUMED, KERNELS, Range
 from ddp_course.plan.job import Cluster
 from ddp_course.plan.memory import STATE
 from ddp_course.plan.models import MODELS
+from ddp_course.plan.trainers import TRAINERS
 
 GPUS = {name.lower(): gpu for name, gpu in reversed(hardware.GPUS.items()) if gpu.memory}
 GPU, LARGEST = "h100", 10**9
@@ -55,6 +56,7 @@ def plan_parser(description: str | None = None) -> Parser:
     add("--kernels", type=float, default=KERNELS, help="share of the peak while a GPU computes (%(default)s)")
     add("--active", metavar="N", help="of a mixture of experts: parameters that a token meets")
     add("--expert-params", metavar="N", help="of a mixture of experts: parameters in its experts")
+    add("--trainer", choices=TRAINERS, help="only meshes that this one can run; prints its flags for the chosen one")
     add("--experts-per-token", type=int, default=2, metavar="N", help="(%(default)s)")
     return parser
 

@@ -1,6 +1,7 @@
 """A training job: a model, the tokens of an update, and the cluster that it runs on."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from ddp_course.base.errors import InputError
 from ddp_course.base.hardware import GPU, GPUS
@@ -102,14 +103,24 @@ class Cluster:
             raise InputError(f"--kernels is a share of the peak above 0, from 0.001 to 1, got {self.kernels:g}")
 
 
+class Runs(Protocol):
+    """What of a trainer decides which meshes fit: see `trainers.Trainer`."""
+
+    state: tuple[int, int, int] | None
+    sequence_parallel: bool
+
+    def cannot(self, job: "Job", layout) -> str: ...
+
+
 @dataclass(frozen=True)
 class Job:
-    """tokens: per update, of all GPUs."""
+    """tokens: per update, of all GPUs. trainer: if only what this one can run is asked for."""
 
     model: Model
     cluster: Cluster
     tokens: int
     precision: str = "bf16"
+    trainer: Runs | None = None
 
     def __post_init__(self):
         if self.tokens < self.model.context or self.tokens % self.model.context:

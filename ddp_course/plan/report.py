@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ddp_course.base.quantity import format_number, with_prefix
-from ddp_course.plan.assumptions import ASSUMED, COUNTED_SHARE, KERNELS, KERNELS_SPREAD
+from ddp_course.plan.assumptions import ASSUMED, COUNTED_SHARE, KERNELS_SPREAD
 from ddp_course.plan.derived import job_from
 from ddp_course.plan.flags import plan_parser
 from ddp_course.plan.job import USABLE, Job
@@ -13,18 +13,16 @@ from ddp_course.plan.memory import AXES, Layout
 from ddp_course.plan.search import SAME, Plan, SearchResult, best_way, search, simple, step_interval
 
 SHOWN, ONE_GPU, NOTHING = 5, "one GPU", "does not fit"
-_LINKS = ASSUMED["link_share"]
 NOTEBOOKS = {
     **{"weights": "17", "gradients": "17", "optimizer": "17", "gathered": "17.3", "activations": "7b, 22, 23, 24"},
     **{"tp": "22", "cp": "24", "shard": "17", "dp": "04", "pp": "23", "ep": "24"},
 }
-UNKNOWN = f"""Memory: as counted, to 1/{COUNTED_SHARE:g} of it, as much more as a trainer was measured to hold.
+UNKNOWN = """Memory: as counted, to 1/{counted:g} of it, as much more as a trainer was measured to hold.
 Step: tp, cp and ep are waited for, the rest as far as it outlasts the computation; in brackets 90 % of draws with
-kernels at {KERNELS:g} of the peak (--kernels) +- {KERNELS_SPREAD:.0%}, none to all messages waited for, and a share of
-the links of {_LINKS.low:.0%} to {_LINKS.high:.0%}.
-What this does not know: the data loader, checkpoints, your MLP without --mlp and --gated, and whether your trainer
-can do this (parallel_ddp.py has ZeRO-3 and one chunk). Measure the first two or three meshes; steps
-within {SAME - 1:.0%} are equal here."""
+kernels at {kernels:.3g} of the peak ({source}) +- {spread:.0%}, none to all messages waited for, and a share of
+the links of {links.low:.0%} to {links.high:.0%}.
+What this does not know: the data loader, checkpoints, your MLP without --mlp and --gated, and without --trainer
+whether yours can do this. Measure the first two or three meshes; steps within {same:.0%} are equal here."""
 
 
 def name(plan: Plan) -> str:
@@ -65,6 +63,8 @@ def report(job: Job, derived: list[str], result: SearchResult) -> str:
         simplest = result.simplest()
         lines += ["", f"Simplest within {SAME - 1:.0%} of the quickest: {name(simplest)} ({way(simplest)})"]
         lines += _details(simplest)
+        if job.trainer:
+            lines += ["", f"{job.trainer.title}, {name(simplest)}:", *job.trainer.command(job, simplest.layout)]
     else:
         lines += ["", *_nothing(job, result)]
     lines += ["", "Meshes refused, by reason (notebook):"]
@@ -72,7 +72,18 @@ def report(job: Job, derived: list[str], result: SearchResult) -> str:
     if gpus > 1:
         lines += ["", "The simple ones:"]
         lines += [f"  {title:34} {_verdict(job, layout, result)}" for title, layout in simple(job).items()]
-    return "\n".join([*lines, "", UNKNOWN])
+    return "\n".join([*lines, "", _unknown(job)])
+
+
+def _unknown(job: Job) -> str:
+    return UNKNOWN.format(
+        counted=COUNTED_SHARE,
+        kernels=job.cluster.kernels,
+        source="--kernels",
+        spread=KERNELS_SPREAD,
+        links=ASSUMED["link_share"],
+        same=SAME - 1,
+    )
 
 
 def overview(sizes: Iterable[str], gpus: Iterable[int], memory: str = "80GB", link: str = "400Gb") -> dict:

@@ -79,12 +79,13 @@ def evaluate(job: Job, layout: Layout) -> Plan:
     if reason:
         return Plan(layout, reason)
     count = micro_batches(job.model, layout, job.tokens)
-    size = memory(job.model, layout, count, job.precision)
+    own = (job.trainer.state, job.trainer.sequence_parallel) if job.trainer else ()
+    size = memory(job.model, layout, count, job.precision, *own)
     return Plan(layout, "", count, size, step(job, layout) if size.total <= job.limit else None)
 
 
 def cannot(job: Job, layout: Layout) -> str:
-    """Why no trainer could cut the model so, or "": what parallel_ddp.py refuses (26.5), and what would be slow."""
+    """Why no trainer, or not the job's, could cut the model so, or ""; what would be slow is refused, too (26.5)."""
     model, data = job.model, layout.dp * layout.shard
     if layout.tp > job.cluster.per_node:
         return "tp would leave the node, and waits four times per layer (22, 26)"
@@ -103,7 +104,7 @@ def cannot(job: Job, layout: Layout) -> str:
         return "fewer micro-batches than stages: most of the time is bubble (23)"
     if layout.chunks > 1 and layers_here(model, layout) % layout.chunks:
         return "a stage's layers do not divide into chunks (23)"
-    return ""
+    return job.trainer.cannot(job, layout) if job.trainer else ""
 
 
 def search(job: Job, allowed: Callable[[Layout], bool] | None = None) -> SearchResult:

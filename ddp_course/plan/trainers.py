@@ -1,0 +1,194 @@
+"""Three trainers: the meshes that each can run, and its flags for one of them.
+
+parallel_ddp is this repository's, and its command runs as it is printed. The flags and limits of the others were read
+in their sources and not run. They can do more than is offered here: Megatron-LM has ZeRO-3, torchtitan other schedules.
+
+torchtitan, commit b5bcd76 of 2026-08-21, in torchtitan/:
+    config/configs.py (flags), models/common/decoder.py (heads), distributed/parallel_dims.py (tokens),
+    distributed/pipeline_parallel.py (layers), distributed/activation_checkpoint.py
+Megatron-LM, commit d98e8a6 of 2026-08-22, in megatron/:
+    training/arguments.py and training/config/training_config.py (flags), core/model_parallel_config.py,
+    core/transformer/transformer_config.py (heads), core/parallel_state.py (instances of the optimizer)
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ddp_course.base.errors import InputError
+from ddp_course.plan.job import Job, Model
+from ddp_course.plan.memory import STATE, Layout, layers_here
+
+WIDTH = 110  # of a printed line
+BYTES = 256  # tokens of a vocabulary of bytes
+
+
+class Trainer:
+    """A trainer of dense models. state: bytes of weights, gradients and optimizer, if not those of the precision."""
+
+    title = ""
+    state: tuple[int, int, int] | None = None
+    sequence_parallel = True  # whether tp divides tables, logits and the residual stream, too
+
+    def model(self, model: Model) -> Model:
+        """The model as this trainer builds it. Raises InputError for one that it cannot build."""
+        if model.active is not None:
+            raise InputError("--trainer prints flags for dense models; leave --active and --expert-params out")
+        return model
+
+    def cannot(self, job: Job, layout: Layout) -> str:
+        """Why this trainer cannot run the layout, or ""."""
+        model = job.model
+        key_value_heads = round(model.key_values * model.heads)
+        if not self.divides_key_values(key_value_heads, layout.tp):
+            return f"{self.title}: {key_value_heads} heads of keys and values do not divide by tp"
+        if model.layers % (layout.pp * round(layout.chunks)) and self.needs_equal_stages(layout):
+            return f"{self.title}: all stages have the same number of layers"
+        if layout.chunks > 1 and job.windows // (layout.dp * layout.shard * layout.micro_batch) % layout.pp:
+            return f"{self.title}: with chunks, micro-batches are a multiple of the stages"
+        if layout.shard > 1 and layout.zero not in self.zero_stages(layout):
+            return f"{self.title}: no ZeRO-{layout.zero} on this mesh"
+        return ""
+
+    def divides_key_values(self, heads: int, tp: int) -> bool:
+        return heads % tp == 0
+
+    def needs_equal_stages(self, layout: Layout) -> bool:
+        return True
+
+    def zero_stages(self, layout: Layout) -> tuple[int, ...]:
+        """The stages of ZeRO. In a pipeline of torch, weights and gradients stay whole until the last micro-batch."""
+        return (1,) if layout.pp > 1 else (3,)
+
+    def command(self, job: Job, layout: Layout) -> list[str]:
+        """Its command or flags, as lines for a shell."""
+        raise NotImplementedError
+
+
+class ParallelDDP(Trainer):
+    title, state, sequence_parallel = "parallel_ddp.py", STATE["fp32"], False
+
+    def model(self, model: Model) -> Model:
+        if model.keeps != "plain" or model.mlp != 4:
+            raise InputError("parallel_ddp.py has a plain MLP, 4 times as wide; leave --gated and --mlp out")
+        tied = replace(model, tables=1, parameters=model.parameters - (model.tables - 1) * model.table)
+        return super().model(tied)
+
+    def cannot(self, job: Job, layout: Layout) -> str:
+        return f"{self.title} has no chunks" if layout.chunks > 1 else super().cannot(job, layout)
+
+    def command(self, job: Job, layout: Layout) -> list[str]:
+        model, cluster = job.model, job.cluster
+        where = ["--standalone", f"--nproc-per-node={cluster.gpus}"]
+        if cluster.gpus > cluster.per_node:
+            nodes = cluster.gpus // cluster.per_node
+            where = [f"--nnodes={nodes}", f"--nproc-per-node={cluster.per_node}"]
+            where += ["--rdzv-backend=c10d", "--rdzv-endpoint=$FIRST_NODE:29500"]
+        key_value_heads = round(model.key_values * model.heads)
+        words = ["torchrun", *where, "ddp_course/parallel_ddp.py"]
+        words += [f"--layers {model.layers}", f"--heads {model.heads}", f"--width {model.width}"]
+        words += [f"--kv-heads {key_value_heads}"] * (key_value_heads < model.heads)
+        words += ["--tokenizer bytes --vocab-size None"] if model.vocabulary == BYTES else []
+        words += [f"--vocab-size {model.vocabulary}"] * (model.vocabulary != BYTES)
+        words += [f"--context {model.context}", f"--tokens-per-update {job.tokens}"]
+        words += [f"--micro-batch-size {layout.micro_batch}"]
+        words += [f"--precision {'bfloat16' if job.precision == 'bf16' else 'float32'}"]
+        words += ["--activation-checkpointing"] * layout.recompute
+        words += [
+            f"--{axis} {size}" for axis in ("pp", "dp", "shard", "cp", "tp") if (size := getattr(layout, axis)) > 1
+        ]
+        return list(wrapped(words))
+
+
+class Torchtitan(Trainer):
+    title = "torchtitan"
+
+    def cannot(self, job: Job, layout: Layout) -> str:
+        if job.model.context % (2 * layout.cp * layout.tp):
+            return "torchtitan: the window is not a multiple of 2 x cp x tp"
+        return super().cannot(job, layout)
+
+    def needs_equal_stages(self, layout: Layout) -> bool:
+        return layout.chunks > 2  # one and two are its defaults, more are asked for by their layers
+
+    def zero_stages(self, layout: Layout) -> tuple[int, ...]:
+        return (1,) if layout.pp > 1 else (2, 3)
+
+    def command(self, job: Job, layout: Layout) -> list[str]:
+        model, axis = job.model, "--parallelism."
+        rows = layout.micro_batch * model.context
+        words = ["-m torchtitan.train --module llama3 --config $CONFIG"]  # a registered model of these sizes
+        words += [
+            f"{axis}data_parallel_replicate_degree {layout.dp}",
+            f"{axis}data_parallel_shard_degree {layout.shard}",
+        ]
+        words += [f"{axis}tensor_parallel_degree {layout.tp}", f"{axis}context_parallel_degree {layout.cp}"]
+        words += [f"{axis}pipeline_parallel_degree {layout.pp}"]
+        if layout.shard > 1:
+            words += [f"{axis}fsdp_reshard_after_forward {'always' if layout.zero == 3 else 'never'}"]
+        if layout.pp > 1:
+            count = job.windows // (layout.dp * layout.shard * layout.micro_batch)
+            words += [f"{axis}num_pp_microbatches {count}"]
+            words += [f"{axis}pipeline_parallel_schedule {'Interleaved1F1B' if layout.chunks > 1 else '1F1B'}"]
+            if layout.chunks > 2:
+                each = layers_here(model, layout) // round(layout.chunks)
+                words += [f"{axis}pipeline_parallel_layers_per_stage {each}"]
+            words += [f"{axis}pipeline_parallel_{end}_stage_less_layers 0" for end in ("first", "last")]
+        words += [f"--training.max_context_length {model.context}"]
+        words += [f"--training.num_tokens_per_microbatch_per_dp_rank {rows}"]
+        words += [f"--training.num_tokens_per_train_step {job.tokens}"]
+        words += [f"--training.mixed_precision_param {'bfloat16' if job.precision == 'bf16' else 'float32'}"]
+        words += [f"activation-checkpoint:{'full' if layout.recompute else 'none'}"]
+        return list(wrapped(words))
+
+
+class Megatron(Trainer):
+    title = "Megatron-LM"
+
+    def cannot(self, job: Job, layout: Layout) -> str:
+        if job.model.context % layout.tp:
+            return "Megatron-LM: the window is not a multiple of tp, as its sequence parallel needs"
+        return super().cannot(job, layout)
+
+    def divides_key_values(self, heads: int, tp: int) -> bool:
+        return heads % tp == 0 or tp % heads == 0
+
+    def zero_stages(self, layout: Layout) -> tuple[int, ...]:
+        return (1,)
+
+    def command(self, job: Job, layout: Layout) -> list[str]:
+        model = job.model
+        key_value_heads = round(model.key_values * model.heads)
+        words = ["pretrain_gpt.py"]
+        words += [f"--num-layers {model.layers}", f"--hidden-size {model.width}"]
+        words += [f"--num-attention-heads {model.heads}", f"--ffn-hidden-size {round(model.mlp * model.width)}"]
+        words += ["--swiglu"] * (model.keeps == "gated")
+        if key_value_heads < model.heads:
+            words += [f"--group-query-attention --num-query-groups {key_value_heads}"]
+        words += ["--untie-embeddings-and-output-weights"] * (model.tables == 2)
+        words += [f"--seq-length {model.context}", f"--max-position-embeddings {model.context}"]
+        words += [f"--micro-batch-size {layout.micro_batch}", f"--global-batch-size {job.windows}"]
+        words += ["--bf16"] * (job.precision == "bf16")
+        words += [f"--tensor-model-parallel-size {layout.tp}"] + ["--sequence-parallel"] * (layout.tp > 1)
+        words += [f"--pipeline-model-parallel-size {layout.pp}", f"--context-parallel-size {layout.cp}"]
+        words += [f"--num-virtual-stages-per-pipeline-rank {round(layout.chunks)}"] * (layout.chunks > 1)
+        if layout.shard > 1:
+            words += ["--use-distributed-optimizer"]
+            words += [f"--num-distributed-optimizer-instances {layout.dp}"] * (layout.dp > 1)
+        if layout.recompute:
+            words += ["--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"]
+        return list(wrapped(words))
+
+
+TRAINERS = {"parallel_ddp": ParallelDDP(), "torchtitan": Torchtitan(), "megatron": Megatron()}
+
+
+def wrapped(words: list[str]) -> Iterator[str]:
+    """The words as lines, of which a shell reads one after a backslash as a part of the line before."""
+    line = words[0]
+    for word in words[1:]:
+        if len(line) + 1 + len(word) > WIDTH:
+            yield f"{line} \\"
+            line = f"    {word}"
+        else:
+            line += f" {word}"
+    yield line

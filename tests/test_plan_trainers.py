@@ -1,0 +1,180 @@
+"""plan --trainer: only meshes that the trainer can run, and its flags; those of parallel_ddp.py run as they stand."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from trainer_runs import run_jobs
+from training_runs import ROOT, merged
+
+from ddp_course import parallel_ddp
+from ddp_course.base.errors import InputError
+from ddp_course.plan.__main__ import main
+from ddp_course.plan.derived import job_from
+from ddp_course.plan.flags import plan_parser
+from ddp_course.plan.memory import Layout, memory
+from ddp_course.plan.search import best_way, evaluate, meshes, search
+from ddp_course.plan.trainers import TRAINERS
+from ddp_course.trainers.minigpt_stage import check_cuts
+from ddp_course.training.command_line import parse
+
+SMALL = "--params 900K --layers 4 --width 128 --heads 4 --context 64 --vocabulary 256 --tokens-per-update 1024".split()
+SMALL += ["--memory", "80GB", "--link", "400Gb", "--precision", "fp32"]
+LARGE = "--params 7e9 --layers 32 --gpus 64 --memory 80GB --link 400Gb".split()
+AXES = "pp", "dp", "shard", "cp", "tp"
+
+
+def job(*words):
+    return job_from(plan_parser().parse_args(merged(*words)))[0]
+
+
+def small(*words):
+    return job(*SMALL, "--trainer", "parallel_ddp", *words)
+
+
+def words_of(command):
+    """The words that a shell would read."""
+    return shlex.split("\n".join(command).replace("\\\n", " "))
+
+
+def printed(capsys, *flags):
+    """The words of the command in the report."""
+    assert main(merged(*flags)) == 0
+    text = capsys.readouterr().out
+    start = re.search(r"^\S+, .*:\n(?=torchrun|-m |pretrain)", text, re.MULTILINE).end()
+    return words_of(text[start:].split("\n\n")[0].splitlines())
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("gpus", [4, 8])
+def test_parallel_ddp_accepts_every_mesh_that_the_plan_allows(gpus):
+    asked = small("--gpus", gpus, "--key-value-heads", 2)
+    allowed = [layout for layout in meshes(asked) if not evaluate(asked, layout).refused]
+    assert {layout.axes for layout in allowed} < {layout.axes for layout in meshes(asked)}
+    for layout in allowed:
+        words = words_of(asked.trainer.command(asked, layout))
+        config = parse(parallel_ddp.PRESETS, words[words.index("ddp_course/parallel_ddp.py") + 1 :])
+        sizes = {axis: getattr(layout, axis) for axis in AXES}
+        assert {axis: getattr(config, axis) for axis in AXES} == sizes
+        mesh = SimpleNamespace(**{axis: SimpleNamespace(size=size) for axis, size in sizes.items()})
+        mesh.replicas = layout.dp * layout.shard
+        check_cuts(config, mesh)
+        assert parallel_ddp.micro_batches_per_step(config, mesh) == evaluate(asked, layout).micro_batches
+        assert layout.zero in (0, 3 if layout.pp == 1 else 1) and layout.chunks == 1
+
+
+def test_the_command_runs_as_it_is_printed(capsys, tmp_path):
+    """The plan's own choice, each axis alone, and a step with checkpointing; only the place of the files is added."""
+    words = printed(capsys, *SMALL, "--gpus", "2", "--trainer", "parallel_ddp")
+    assert words[:3] == ["torchrun", "--standalone", "--nproc-per-node=2"]
+    commands = {"printed": words}
+    asked = small("--gpus", "2")
+    for axis in AXES:
+        commands[axis] = words_of(asked.trainer.command(asked, best_way(asked, Layout(**{axis: 2})).layout))
+    commands["recompute"] = words_of(asked.trainer.command(asked, Layout(dp=2, recompute=True)))
+    assert "--activation-checkpointing" in commands["recompute"]
+    jobs = {}
+    for name, command in commands.items():
+        flags = command[command.index("ddp_course/parallel_ddp.py") + 1 :]
+        more = ["--run-dir", tmp_path / name, "--data", ROOT / "ddp_course/data", "--steps", 1, "--seed", 3]
+        jobs[name] = {"script": "parallel", "flags": [*flags, *map(str, more)]}
+    assert set(run_jobs(tmp_path, jobs, 2)[0].values()) == {"0"}
+    losses = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0])["loss"] for name in jobs]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("trainer", "flags"),
+    [
+        ("torchtitan", "--parallelism.data_parallel_shard_degree 64 --parallelism.tensor_parallel_degree 1"),
+        ("torchtitan", "--training.num_tokens_per_train_step 4194304 activation-checkpoint:none"),
+        ("megatron", "--tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 --context-parallel-size 1"),
+        ("megatron", "--use-distributed-optimizer --global-batch-size 1024 --bf16"),
+    ],
+)
+def test_the_flags_of_other_trainers(capsys, trainer, flags):
+    words = printed(capsys, *LARGE, "--trainer", trainer)
+    assert set(flags.split()) <= set(words)
+
+
+@pytest.mark.smoke
+def test_a_pipeline_with_chunks_in_other_trainers():
+    layout = Layout(pp=4, shard=8, tp=2, zero=1, chunks=4, recompute=True)
+    for trainer, expected in {
+        "torchtitan": "--parallelism.pipeline_parallel_schedule Interleaved1F1B --parallelism.num_pp_microbatches 128 "
+        "--parallelism.pipeline_parallel_layers_per_stage 2 --parallelism.fsdp_reshard_after_forward never "
+        "activation-checkpoint:full",
+        "megatron": "--num-virtual-stages-per-pipeline-rank 4 --sequence-parallel --recompute-granularity full",
+    }.items():
+        asked = job(*LARGE, "--trainer", trainer)
+        assert not evaluate(asked, layout).refused
+        words = " ".join(words_of(asked.trainer.command(asked, layout)))
+        assert all(flag in words for flag in re.findall(r"\S+(?: [^-a]\S*)?", expected)), words
+
+
+REFUSED = [
+    ("parallel_ddp", Layout(pp=2, dp=32, chunks=2), "no chunks"),
+    ("parallel_ddp", Layout(pp=2, shard=32, zero=3), "no ZeRO-3"),
+    ("parallel_ddp", Layout(shard=64, zero=1), "no ZeRO-1"),
+    ("parallel_ddp", Layout(tp=8, dp=8), "4 heads of keys and values"),
+    ("torchtitan", Layout(shard=64, zero=1), "no ZeRO-1"),
+    ("torchtitan", Layout(tp=8, dp=8), "4 heads of keys and values"),
+    ("megatron", Layout(shard=64, zero=3), "no ZeRO-3"),
+    ("megatron", Layout(pp=3, dp=64), "same number of layers"),
+]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(("trainer", "layout", "why"), REFUSED)
+def test_what_a_trainer_cannot_run_is_refused(trainer, layout, why):
+    gpus = layout.gpus
+    words = [*LARGE, "--heads", 32, "--key-value-heads", 4, "--gpus", gpus, "--tokens-per-update", 4096 * 16 * gpus]
+    asked = job(*words, "--trainer", trainer)
+    assert why in evaluate(asked, layout).refused
+    assert not evaluate(replace(asked, trainer=None), layout).refused
+    assert all(plan.layout != layout for plan in search(asked).fits)
+
+
+@pytest.mark.smoke
+def test_megatron_repeats_heads_of_keys_and_torchtitan_divides_layers_unevenly():
+    shared = [*LARGE, "--heads", 32, "--key-value-heads", 4, "--trainer"]
+    assert not evaluate(job(*shared, "megatron"), Layout(tp=8, dp=8)).refused
+    uneven = merged(*LARGE, "--layers", 30)
+    assert not evaluate(job(*uneven, "--trainer", "torchtitan"), Layout(pp=4, dp=16)).refused
+
+
+@pytest.mark.smoke
+def test_tensor_parallel_of_parallel_ddp_holds_more():
+    """It leaves tables, logits and norms whole; the numbers that it divides are those of 22."""
+    asked = job(*LARGE, "--trainer", "parallel_ddp")
+    divided, whole = (memory(asked.model, Layout(tp=8, dp=8), 4, sequence_parallel=way) for way in (True, False))
+    assert whole.weights - divided.weights == pytest.approx(2 * 7 / 8 * asked.model.table)
+    assert whole.activations > 2 * divided.activations
+    assert memory(asked.model, Layout(dp=64), 4, sequence_parallel=False) == memory(asked.model, Layout(dp=64), 4)
+    assert best_way(asked, Layout(tp=8, dp=8)).memory.total > divided.total
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--trainer", "parallel_ddp", "--gated"], "4 times as wide"),
+        (["--trainer", "megatron", "--active", "2B", "--expert-params", "5B"], "dense models"),
+    ],
+)
+def test_a_model_that_a_trainer_cannot_build(words, sentence):
+    with pytest.raises(InputError, match=sentence):
+        job(*LARGE, *words)
+
+
+@pytest.mark.smoke
+def test_every_trainer_has_flags_for_every_mesh_of_its_plan():
+    for trainer in TRAINERS:
+        asked = job(*LARGE, "--trainer", trainer)
+        for plan in search(asked).fits:
+            lines = asked.trainer.command(asked, plan.layout)
+            assert all(len(line) <= 114 for line in lines) and all(line.endswith(" \\") for line in lines[:-1])
