@@ -46,6 +46,13 @@ def test_each_notebook_has_a_page_that_the_first_page_leads_to(site):
         assert (site / page).exists() and f"../{page}" in first
 
 
+@pytest.mark.parametrize(("page", "notebook"), [("ring", "02b"), ("sampler", "05"), ("buckets", "14"), ("zero", "17")])
+def test_a_notebook_leads_to_the_page_that_shows_its_subject_move(site, page, notebook):
+    [path] = site.glob(f"notebooks/{notebook}_*.html")
+    assert re.search(rf'<p>To try out: .*<a href="\.\./site/{page}\.html">', path.read_text())
+    assert (site / f"site/{page}.html").exists()
+
+
 def test_no_page_fetches_anything(site):
     fetched = re.compile(
         r"<(?:script|img|iframe|link (?:[^>]*rel=\"stylesheet\"))[^>]*(?:src|href)=\"(?:https?:)?//[^\"]*"
