@@ -76,6 +76,23 @@ def test_a_linear_layer_in_fp8_is_near_one_in_float32_forward_and_backward():
             assert 0.001 < (values - expected).norm() / expected.norm() < 0.06
 
 
+def test_a_large_gradient_spoils_its_block_alone():
+    """In backward, too, blocks lie along the sum: over outputs for the inputs, over rows for the weight."""
+    torch.manual_seed(1)
+    linear, inputs, upstream = nn.Linear(32, 64, bias=False), torch.randn(64, 32), torch.randn(64, 64)
+    upstream[0, 0] = 1e7
+
+    def gradients(layer):
+        leaf, linear.weight.grad = inputs.clone().requires_grad_(), None
+        layer(leaf).backward(upstream)
+        return leaf.grad[1:], linear.weight.grad[1:]  # of the other rows, of the other outputs
+
+    for block, near in ((32, True), (None, False)):
+        for values, expected in zip(gradients(Float8Linear(linear, block)), gradients(linear), strict=True):
+            off = (values - expected).norm() / expected.norm()
+            assert off < 0.06 if near else off == 1
+
+
 def test_replaced_layers_share_their_parameters():
     model = nn.Sequential(nn.Embedding(32, 32), nn.Sequential(nn.Linear(32, 32)), nn.Linear(32, 32, bias=False))
     model[2].weight = model[0].weight
