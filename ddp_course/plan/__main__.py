@@ -4,6 +4,7 @@
     python -m ddp_course.plan --params 405e9 --layers 126 --width 16384 --heads 128 --context 8192 --gpus 8192 \\
         --memory 80GB --link 400Gb --tokens-per-update 16777216
     python -m ddp_course.plan --params 7e9 ... --trainer torchtitan     # what it can run, and its flags for that
+    python -m ddp_course.plan --params 7e9 ... --measured "shard 8: 45 s"    # calibrated by a step that you measured
     python -m ddp_course.plan --published       # meshes that others trained on or measured, beside the plan's best
 
 In brackets: the notebook whose formula a number comes from. Plain data parallelism, in detail: ddp_course.predict.

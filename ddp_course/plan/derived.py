@@ -5,8 +5,10 @@ import argparse
 import math
 
 from ddp_course.base.errors import InputError
+from ddp_course.plan.assumptions import KERNELS
 from ddp_course.plan.flags import GPU, check_counts, read_cluster, read_parameters
 from ddp_course.plan.job import Job, Model
+from ddp_course.plan.measured import calibrated
 from ddp_course.plan.search import divisors
 from ddp_course.plan.trainers import TRAINERS
 
@@ -39,7 +41,12 @@ def job_from(flags: argparse.Namespace) -> tuple[Job, list[str]]:
     if flags.gpu is None:
         derived.append(f"--gpu {GPU}")
     trainer = TRAINERS.get(flags.trainer)
-    return Job(trainer.model(model) if trainer else model, cluster, int(tokens), flags.precision, trainer), derived
+    job = Job(trainer.model(model) if trainer else model, cluster, int(tokens), flags.precision, trainer)
+    if flags.measured is None:
+        return job, derived
+    if flags.kernels != KERNELS:
+        raise InputError("--measured finds out what --kernels says; give one of them")
+    return calibrated(job, flags.measured), derived
 
 
 def model_from(flags: argparse.Namespace) -> tuple[Model, list[str]]:

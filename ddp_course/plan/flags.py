@@ -56,6 +56,7 @@ def plan_parser(description: str | None = None) -> Parser:
     add("--kernels", type=float, default=KERNELS, help="share of the peak while a GPU computes (%(default)s)")
     add("--active", metavar="N", help="of a mixture of experts: parameters that a token meets")
     add("--expert-params", metavar="N", help="of a mixture of experts: parameters in its experts")
+    add("--measured", metavar="STEP", help='calibrates: "shard 8: 2.9 s" of this model and update, or a file with that')
     add("--trainer", choices=TRAINERS, help="only meshes that this one can run; prints its flags for the chosen one")
     add("--experts-per-token", type=int, default=2, metavar="N", help="(%(default)s)")
     return parser

@@ -9,6 +9,7 @@ from ddp_course.plan.assumptions import KERNELS, LINK_SHARE
 
 MOST_GPUS = 2**17  # of one job; more have not trained together so far
 USABLE = 0.9  # of a GPU's memory: the rest is the CUDA context, NCCL's buffers and what the allocator cannot use
+KERNELS_LIMITS = 0.001, 1.0
 # numbers that an MLP keeps per unit of its inner layer: before and after the GELU; gated (Llama) four, or three if its
 # kernel computes one of them again
 PER_UNIT = {"plain": 2, "gated": 4, "fused": 3}
@@ -99,8 +100,9 @@ class Cluster:
             )
         if self.cards is not None and not 1 <= self.cards <= node:
             raise InputError(f"a node with {node} GPUs has 1 to {node} network cards, got {self.cards}")
-        if not 0.001 <= self.kernels <= 1:
-            raise InputError(f"--kernels is a share of the peak above 0, from 0.001 to 1, got {self.kernels:g}")
+        least, most = KERNELS_LIMITS
+        if not least <= self.kernels <= most:
+            raise InputError(f"--kernels is a share of the peak above 0, from {least:g} to 1, got {self.kernels:g}")
 
 
 class Runs(Protocol):
@@ -121,6 +123,7 @@ class Job:
     tokens: int
     precision: str = "bf16"
     trainer: Runs | None = None
+    measured: str = ""  # where the speed of the kernels is from, if not assumed
 
     def __post_init__(self):
         if self.tokens < self.model.context or self.tokens % self.model.context:

@@ -52,6 +52,8 @@ def report(job: Job, derived: list[str], result: SearchResult) -> str:
     ]
     if derived:
         lines.append(f"derived or assumed, give them if yours differ: {' '.join(derived)}")
+    if job.measured:
+        lines.append(job.measured)
     if result.fits:
         distinct = result.distinct()
         lines += [
@@ -79,7 +81,7 @@ def _unknown(job: Job) -> str:
     return UNKNOWN.format(
         counted=COUNTED_SHARE,
         kernels=job.cluster.kernels,
-        source="--kernels",
+        source="--measured" if job.measured else "--kernels",
         spread=KERNELS_SPREAD,
         links=ASSUMED["link_share"],
         same=SAME - 1,

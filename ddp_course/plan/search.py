@@ -135,10 +135,11 @@ def meshes(job: Job) -> Iterator[Layout]:
                 data = gpus // tp // cp // pp
                 for shard in divisors(data):
                     for ep in [ep for ep in divisors(data * cp) if ep <= 64] if model.experts else (1,):
-                        yield from _ways(Layout(pp, data // shard, shard, cp, tp, ep))
+                        yield from ways(Layout(pp, data // shard, shard, cp, tp, ep))
 
 
-def _ways(layout: Layout) -> Iterator[Layout]:
+def ways(layout: Layout) -> Iterator[Layout]:
+    """What an update can vary on the same axes."""
     for zero in (1, 2, 3) if layout.shard > 1 else (0,):
         for micro_batch in (1, 2, 4, 8) if layout.pp == 1 else (1, 2):
             for recompute in (False, True):
@@ -164,7 +165,7 @@ def simple(job: Job) -> dict[str, Layout]:
 
 def best_way(job: Job, layout: Layout) -> Plan:
     """The quickest way that fits to run an update on these axes, else the smallest, else why it is refused."""
-    plans = [evaluate(job, way) for way in _ways(layout)]
+    plans = [evaluate(job, way) for way in ways(layout)]
     fitting = [plan for plan in plans if plan.step]
     if fitting:
         return min(fitting, key=lambda plan: plan.step.total)
