@@ -19,6 +19,8 @@ def process():
     code = "import os, socket, subprocess, sys, time\nfor line in sys.stdin: exec(line); print('done', flush=True)"
     running = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     yield running
+    for child in psutil.Process(running.pid).children():
+        child.kill()  # one that is left would hold the pipe open
     running.kill()
     running.communicate()
 
@@ -28,10 +30,14 @@ def order(process, code):
     process.stdin.flush()
 
 
-def awaited_by(process):
-    """Polls until the process waits for something, and returns that."""
+def awaited_by(process, awaited=""):
+    """Polls until the process waits for something, of which the text has `awaited` in it, and returns that.
+
+    A child that has just been started has no command line for a moment.
+    """
     for _ in range(200):
-        if text := movement.waits_for(psutil.Process(process.pid), in_subprocess=False):
+        text = movement.waits_for(psutil.Process(process.pid), in_subprocess=False)
+        if text and awaited in text:
             return text
         time.sleep(0.05)
 
@@ -60,7 +66,7 @@ def test_bytes_of_a_connection_are_counted_and_its_other_end_is_named(process):
 
 def test_a_process_that_waits_for_its_child(process):
     order(process, "subprocess.run(['sleep', '600'])")
-    assert "`sleep 600`" in awaited_by(process)
+    assert awaited_by(process, "`sleep 600`")
     psutil.Process(process.pid).children()[0].kill()
     assert process.stdout.readline() == "done\n"
 
