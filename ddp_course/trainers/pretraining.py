@@ -85,7 +85,7 @@ class PretrainingConfig(RunSettings):
     dropout: Share = 0.0
     """Probability of dropping a unit."""
     activation_checkpointing: bool = False
-    """Recompute activations in backward: less memory, about a third more time."""
+    """Recompute activations in backward: less memory, for one more forward pass."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
