@@ -23,6 +23,7 @@ include_patterns = [
 ]  # fmt: skip
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # of outputs: "commonmark", the default, has no tables
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4  # for links such as 04_ddp.ipynb#4-6-...
 html_theme = "furo"

@@ -66,6 +66,16 @@ def test_each_figure_has_a_text(site):
     assert [image for image in images if not re.search(r'alt="[^"]+', image[1])] == []
 
 
+def test_a_table_that_a_cell_shows_is_a_table(site):
+    as_text = re.compile(r"\|\s*(?:-{3}|—)\s*\|")  # the line below a Markdown table's head
+    assert [
+        page.name for page in pages(site) if page.parent.name == "notebooks" and as_text.search(page.read_text())
+    ] == []
+    assert re.search(
+        r"<table.*?gradient off by.*?</table>", (site / "notebooks/27_fine_tuning.html").read_text(), re.DOTALL
+    )
+
+
 def test_formulas_are_drawn_without_javascript(site):
     assert "<math" in (site / "notebooks/23_pipeline.html").read_text()
 
