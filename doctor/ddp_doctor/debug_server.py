@@ -1,7 +1,7 @@
 """Reads torch's flight recorder from outside, through torch's own debug server, if the script has started one.
 
     from torch.distributed.debug import start_debug_server
-    start_debug_server(25999)  # on every rank; rank 0 answers for all at http://localhost:25999
+    start_debug_server(25999)  # on every rank, below `if __name__ == "__main__":`; rank 0 answers for all
 
 In torch 2.13 the records that it gives have no stacks.
 """

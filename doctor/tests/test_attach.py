@@ -40,7 +40,9 @@ def test_the_debug_server_of_torch_tells_the_collectives(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    script.write_text(f"from torch.distributed.debug import start_debug_server\nstart_debug_server({port})\n{HANGS}")
+    serves = f"from torch.distributed.debug import start_debug_server\n    start_debug_server({port})"
+    body = HANGS.replace("\n", "\n    ")
+    script.write_text(f"if __name__ == '__main__':\n    {serves}\n    {body}")  # the server may import this file
     job = subprocess.Popen(
         [*torchrun, str(script), str(tmp_path)], env={**os.environ, RUN_VARIABLE: tag, "OMP_NUM_THREADS": "1"}
     )
