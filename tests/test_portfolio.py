@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 
 import pytest
 
@@ -62,7 +61,7 @@ def test_what_cannot_be_compared_is_said():
     "words, message",
     [
         (["no.py"], "there is no script no.py"),
-        (["--out", os.curdir, sys.argv[0]], ". is there already"),
+        (["--out", os.curdir, __file__], ". is there already"),
         ([], "script"),
     ],
 )

@@ -26,7 +26,7 @@ class Prediction:
         """Print the prediction, the measured value, the error of the prediction, and `note`.
 
         measured: a number (also a one-element tensor or array), string or bool. The last call counts.
-        source: where the value comes from if no cell measured it: "computed", "emulated", "reported", "simulated", "stored".
+        source: "computed", "emulated", "reported", "simulated" or "stored", if no cell measured the value.
         """
         self.measured, self.source, self.revealed = plain(measured), source, True
         measured_text = quantity(self.measured, self.unit)
