@@ -19,7 +19,10 @@ PipelineFault = Literal["scale_grads", "table_not_summed"]
 ContextFault = Literal["positions_from_0", "own_tokens_only", "heads_in_turn"]
 ExpertFault = Literal["experts_divided", "balance_per_rank", "experts_mixed", "experts_apart"]
 OptimizerFault = Literal["cut_matrices"]
-Fault = Literal["none", DataFault, TensorFault, PipelineFault, ContextFault, ExpertFault, OptimizerFault]
+ContrastiveFault = Literal["own_slice", "columns_without_gradient", "own_columns", "labels_from_0"]
+Fault = Literal[
+    "none", DataFault, TensorFault, PipelineFault, ContextFault, ExpertFault, OptimizerFault, ContrastiveFault
+]
 
 
 @dataclass(frozen=True)
