@@ -25,8 +25,7 @@ HEAD = """# Which versions were tested
 
 Written by `make test-torch TORCH_VERSION=...` from [versions.json](versions.json): the last run of each test.
 The default installation has the versions in `requirements/`, and `make test` tests it on every change.
-Python 3.14.8 was that of a chroot: of its failures 18 are of tests that enter a network namespace, which there leads
-out of it, and two (notebook 11b, exercise 08) were mended afterwards.
+Python 3.14 was run in a chroot: tests that enter a network namespace fail there, because it leads out of the chroot.
 
 | torch | Python | system | area | passed | failed | skipped | date | commit |
 |---|---|---|---|---|---|---|---|---|

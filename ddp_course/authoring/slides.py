@@ -20,10 +20,10 @@ from ddp_course.base.command import run_command
 from ddp_course.base.parser import Parser
 from ddp_course.lab.course_map import lessons
 
-FIRST_MESSAGES = re.compile(r"^not predicted: write your answer.*\n?", re.MULTILINE)
-MEASURED = re.compile(r"^not predicted · (measured .*)$", re.MULTILINE)
+UNANSWERED = re.compile(r"^not predicted: write your answer.*\n?", re.MULTILINE)
+REVEALED = re.compile(r"^not predicted · (.+)$", re.MULTILINE)  # "measured 1e-6", "simulated 12.3 s"
 SKIPPED = "What could go wrong", "Summary"
-LAST = "10"  # the notebooks from here on are read after the lectures
+LAST = "10"  # of the notebooks that lectures are about
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
@@ -77,14 +77,14 @@ def _sections(cells: list[NotebookNode]) -> list[tuple[str, list[NotebookNode]]]
 
 
 def _predictions(cell: NotebookNode) -> list[str]:
-    texts = [text for text in output_texts(cell) if "not predicted: write your answer" in text]
-    return [line for text in texts for line in FIRST_MESSAGES.sub("", text).splitlines() if line]
+    texts = [text for text in output_texts(cell) if UNANSWERED.search(text)]
+    return [line for text in texts for line in UNANSWERED.sub("", text).splitlines() if line]
 
 
 def _answers(cell: NotebookNode, asked: Iterator[str]) -> list[NotebookNode]:
-    """What was measured, and the figure that shows it: a slide below that of the section for each cell that has any."""
-    measured = [line for text in output_texts(cell) for line in MEASURED.findall(text)]
-    lines = [f"{next(asked, '')}: **{line}**".removeprefix(": ") for line in measured]
+    """The values that a cell reveals, and its figures, as a slide below that of the section."""
+    revealed = [line for text in output_texts(cell) for line in REVEALED.findall(text)]
+    lines = [f"{next(asked, '')}: **{line}**".removeprefix(": ") for line in revealed]
     figures = [output for output in cell.outputs if any(kind.startswith("image/") for kind in output.get("data", {}))]
     text = [_text("\n\n".join(lines), "subslide")] if lines else []
     if not figures:

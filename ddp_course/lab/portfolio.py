@@ -103,7 +103,7 @@ def page(proof: dict) -> str:
     lines += ["", "## The doctor's checklist", ""]
     lines += [f"It did not come to its end: {doctor['failed']}", ""] if doctor["failed"] else []
     findings = doctor.get("findings", [])
-    lines += [f"- **{found['status']}** {found['check']}: {found['text']}" for found in findings]
+    lines += [f"- **{finding['status']}** {finding['check']}: {finding['text']}" for finding in findings]
     passed = proof["exercises passed"]
     lines += [
         "",

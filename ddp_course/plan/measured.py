@@ -60,7 +60,7 @@ def read_measured(text: str, tokens: int) -> tuple[dict[str, int], dict[str, obj
         raise InputError(f"--measured names a mesh by its axes, {EXAMPLE}, got {mesh!r}; axes are {', '.join(AXES)}")
     how = {}
     for part in said:
-        matches = [(read, found) for pattern, read in HOW.items() if (found := re.fullmatch(pattern, part))]
+        matches = [(read, match) for pattern, read in HOW.items() if (match := re.fullmatch(pattern, part))]
         if not matches:
             raise InputError(f"--measured knows ZeRO-1 to 3, windows, chunks and checkpointing, got {part!r}")
         how |= matches[0][0](matches[0][1])
