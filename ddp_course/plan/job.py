@@ -54,6 +54,10 @@ class Model:
             )
 
     @property
+    def key_value_heads(self) -> int:
+        return round(self.key_values * self.heads)
+
+    @property
     def table(self) -> float:
         return float(self.vocabulary * self.width)
 

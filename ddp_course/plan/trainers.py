@@ -38,9 +38,8 @@ class Trainer:
     def cannot(self, job: Job, layout: Layout) -> str:
         """Why this trainer cannot run the layout, or ""."""
         model = job.model
-        key_value_heads = round(model.key_values * model.heads)
-        if not self.divides_key_values(key_value_heads, layout.tp):
-            return f"{self.title}: {key_value_heads} heads of keys and values do not divide by tp"
+        if not self.divides_key_values(model.key_value_heads, layout.tp):
+            return f"{self.title}: {model.key_value_heads} heads of keys and values do not divide by tp"
         if model.layers % (layout.pp * round(layout.chunks)) and self.needs_equal_stages(layout):
             return f"{self.title}: all stages have the same number of layers"
         if layout.chunks > 1 and job.windows // (layout.dp * layout.shard * layout.micro_batch) % layout.pp:
@@ -83,10 +82,9 @@ class ParallelDDP(Trainer):
             nodes = cluster.gpus // cluster.per_node
             where = [f"--nnodes={nodes}", f"--nproc-per-node={cluster.per_node}"]
             where += ["--rdzv-backend=c10d", "--rdzv-endpoint=$FIRST_NODE:29500"]
-        key_value_heads = round(model.key_values * model.heads)
         words = ["torchrun", *where, "ddp_course/parallel_ddp.py"]
         words += [f"--layers {model.layers}", f"--heads {model.heads}", f"--width {model.width}"]
-        words += [f"--kv-heads {key_value_heads}"] * (key_value_heads < model.heads)
+        words += [f"--kv-heads {model.key_value_heads}"] * (model.key_value_heads < model.heads)
         words += ["--tokenizer bytes --vocab-size None"] if model.vocabulary == BYTES else []
         words += [f"--vocab-size {model.vocabulary}"] * (model.vocabulary != BYTES)
         words += [f"--context {model.context}", f"--tokens-per-update {job.tokens}"]
@@ -157,13 +155,12 @@ class Megatron(Trainer):
 
     def command(self, job: Job, layout: Layout) -> list[str]:
         model = job.model
-        key_value_heads = round(model.key_values * model.heads)
         words = ["pretrain_gpt.py"]
         words += [f"--num-layers {model.layers}", f"--hidden-size {model.width}"]
         words += [f"--num-attention-heads {model.heads}", f"--ffn-hidden-size {round(model.mlp * model.width)}"]
         words += ["--swiglu"] * (model.keeps == "gated")
-        if key_value_heads < model.heads:
-            words += [f"--group-query-attention --num-query-groups {key_value_heads}"]
+        if model.key_value_heads < model.heads:
+            words += [f"--group-query-attention --num-query-groups {model.key_value_heads}"]
         words += ["--untie-embeddings-and-output-weights"] * (model.tables == 2)
         words += [f"--seq-length {model.context}", f"--max-position-embeddings {model.context}"]
         words += [f"--micro-batch-size {layout.micro_batch}", f"--global-batch-size {job.windows}"]
