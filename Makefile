@@ -30,7 +30,7 @@ FUZZ_SECONDS ?= 600
 NOW := $(shell date +%Y%m%d-%H%M%S)
 RUN ?= runs/minigpt-$(NOW)
 
-.PHONY: help train skeleton speedrun smoke test test-weekly test-torch fuzz chaos lab notebooks exercises portfolio slides bench gpu gpu-required lint kill-matrix doctor-matrix site pins
+.PHONY: help train skeleton speedrun smoke test test-weekly test-torch fuzz chaos lab notebooks exercises variant portfolio slides bench gpu gpu-required lint kill-matrix doctor-matrix site pins
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -91,6 +91,10 @@ notebooks: $(READY)  ## run the notebooks and store their outputs; one of them: 
 exercises: $(READY)  ## derive exercises/ from solutions/
 	$(BIN)/python -m ddp_course.authoring exercises $(ARGS)
 
+variant: $(READY)  ## a private exercise set in variants/SEED: scripts with a fault each; SEED=17
+	@test -n "$(SEED)" || { echo "say which: make variant SEED=17" >&2; exit 1; }
+	$(BIN)/python -m ddp_course.authoring.variant $(SEED) $(ARGS)
+
 portfolio: $(READY)  ## your own script on 1, 2 and 3 processes and under the doctor, as a page; SCRIPT=my_train.py
 	@test -f "$(SCRIPT)" || { echo "say which: make portfolio SCRIPT=path/to/my_train.py ARGS='--steps 20'" >&2; exit 1; }
 	$(BIN)/python -m ddp_course.lab.portfolio --out $(or $(DIR),portfolio) $(SCRIPT) $(ARGS)
@@ -135,7 +139,7 @@ lab: export DDP_COURSE_PROGRESS := $(CURDIR)/progress
 # A solution that does not pass its check fails the run, so its outputs are not stored.
 notebooks: export DDP_COURSE_STRICT := 1
 # What a terminal, a cell and a test see is the same as in an activated environment.
-lab notebooks portfolio smoke test test-weekly test-torch fuzz chaos gpu: export PATH := $(abspath $(BIN)):$(PATH)
+lab notebooks portfolio variant smoke test test-weekly test-torch fuzz chaos gpu: export PATH := $(abspath $(BIN)):$(PATH)
 
 $(READY): pyproject.toml doctor/pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -9,6 +9,9 @@ ANSWERS/ann/02_1.py is ann's answer to question 02.1. Every student gets every q
     junit.xml               the same for continuous integration: a test suite for each student
     ann/results.json        the same for Gradescope, with the grader's words
 
+With --variant, the answers are repairs of the scripts that `make variant` wrote, and have to be those scripts but
+for their faults.
+
 Each answer runs for itself. Where the system has network namespaces (Linux, with unshare and ip), it sees no network
 and no other process; it still runs as you, so shut strangers' answers into a container: docs/teaching.md.
 """
@@ -31,6 +34,7 @@ from ddp_course.base.parser import Parser
 from ddp_course.grader.check import BAD_COMMAND
 from ddp_course.grader.exercises import load, names
 from ddp_course.grader.judge import grade
+from ddp_course.grader.variant import judge_repair, read_variant
 from ddp_course.grader.verdict import NOT_ATTEMPTED, Verdict
 
 UNSHARE = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -61,10 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=float, default=900.0, help="for each student's answers together; default: %(default)g"
     )
+    parser.add_argument("--variant", type=Path, metavar="DIR", help="a private exercise set; default: the public one")
     try:
         options = parser.parse_args(arguments)
         students = answers_by_student(options.answers)
         asked = questions(options.questions, students)
+        if options.variant:
+            asked = [question for question in asked if question in read_variant(options.variant)]
         points = read_points(options.points, asked)
         if not options.seconds > 0:
             raise InputError(f"--seconds is a time above 0, got {options.seconds:g}")
@@ -80,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     grades: dict[str, dict[str, Grade]] = {}
     for number, (student, files) in enumerate(students.items(), 1):
         print(f"{number} of {len(students)}: {student}", flush=True)
-        grades[student] = grade_student(files, asked, points, options.seconds, sandbox)
+        grades[student] = grade_student(files, asked, points, options.seconds, sandbox, options.variant)
         write_gradescope(options.out / student / "results.json", grades[student])
         write_csv(options.out / "grades.csv", asked, grades)  # after each: nothing is lost if the machine stops
         write_junit(options.out / "junit.xml", grades)
@@ -135,7 +142,7 @@ def shut_in() -> list[str]:
     return []
 
 
-def grade_student(files, asked, points, seconds, sandbox) -> dict[str, Grade]:
+def grade_student(files, asked, points, seconds, sandbox, variant=None) -> dict[str, Grade]:
     """Grade one answer after the other; once `seconds` are over, the rest is "not graded"."""
     grades, start = {}, time.monotonic()
     for question in asked:
@@ -146,6 +153,7 @@ def grade_student(files, asked, points, seconds, sandbox) -> dict[str, Grade]:
             verdict = Verdict(question, NOT_GRADED, f"the {seconds:g} s for one student's answers were over")
         else:
             [verdict] = grade([(load(question), files[question])], sandbox=sandbox)
+            verdict = judge_repair(verdict, files[question], variant) if variant else verdict
         earned = points[question] if verdict.passed else 0.0
         grades[question] = Grade(verdict, earned, points[question], time.monotonic() - begin)
         print(f"    {verdict!r}".splitlines()[0], flush=True)
