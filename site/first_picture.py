@@ -80,10 +80,11 @@ def picture() -> str:
     _draw_step(drawing)
     _draw_losses(drawing, losses)
     gap = max(abs(loss - losses[1][step]) for step, loss in losses[2].items())
+    difference = f"differ by at most {gap:.6f}" if gap else "agree in every digit"
     text = (
         "Above, a step of two ranks as ddp_course.predict computes it: backward fills buckets of gradients, and a full "
         "one is sent while backward goes on. Below, losses that notebook 04 recorded, with one process (wide line) and "
-        f"with two (narrow line); printed with six decimals they differ by at most {gap:.6f}."
+        f"with two (narrow line); printed with six decimals they {difference}."
     )
     style = "".join(drawing.rules) + STILL
     return PAGE.format(text=text, width=WIDTH, style=style, drawn="".join(drawing.elements))
