@@ -52,14 +52,11 @@ def _ranks_around(process: psutil.Process) -> dict[int, psutil.Process]:
     if len(launchers) > 1:
         raise InputError(f"Process {process.pid} has several jobs; attach to one of {', '.join(map(str, launchers))}.")
     if not processes and "RANK" in environment:  # started by hand: they have the store's port in common
-        meeting = [environment.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")]
-        everybody = [each for each in psutil.process_iter() if "RANK" in _environment(each)]
-        same = [
-            each
-            for each in everybody
-            if [_environment(each).get(name) for name in ("MASTER_ADDR", "MASTER_PORT")] == meeting
-        ]
-        processes = ranks.by_environment(same)
+        everybody = [(each, _environment(each)) for each in psutil.process_iter()]
+        names = ("MASTER_ADDR", "MASTER_PORT")
+        processes = ranks.by_environment(
+            each for each, own in everybody if all(own.get(name) == environment.get(name) for name in names)
+        )
     if len(processes) > 1:
         return processes
     parent = process.parent()

@@ -1,11 +1,11 @@
 """Reads the records of the audit inside each rank as plain data: the input of the checks."""
 
 import functools
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddp_doctor.history import Frame
+from ddp_doctor.records import events_in
 
 
 @dataclass
@@ -90,15 +90,10 @@ def read(folder: Path) -> dict[int, Audit]:
     """By rank, of each the process that was started last."""
     audits: dict[int, Audit] = {}
     for path in sorted(folder.glob("*.audit"), key=lambda path: path.stat().st_ctime):
-        events = []
-        for at, line in enumerate(path.read_text().splitlines()):
-            try:
-                event = json.loads(line)
-            except ValueError:
-                break  # it died while writing
+        events = events_in(path)
+        for at, event in enumerate(events):
             event["at"] = at
             event["frames"] = tuple(Frame(*frame) for frame in event.get("frames", ()))
-            events.append(event)
         if events:
             audits[events[0]["rank"]] = Audit(events[0]["rank"], events[0]["world"], events)
     return dict(sorted(audits.items()))

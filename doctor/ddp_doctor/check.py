@@ -35,7 +35,7 @@ class Checked:
 
 
 def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = False, resume_with=()) -> Checked:
-    """Two runs of `script` on `nproc` ranks, and one on a single process in between; with `once` the first alfinding.
+    """Two runs of `script` on `nproc` ranks, and one on a single process in between; with `once` the first alone.
 
     Each takes `seconds` at most. What is found wrong in the first run and right in the second cannot be decided. The
     single process starts on the files as they stood at the beginning, the second run on those of the first's first
@@ -115,12 +115,8 @@ def checklist(checked: Checked) -> str:
         lines += _lines(finding)
     lines += ["", *checked.notes] if checked.notes else []
     number = {status: len([finding for finding in checked.findings if finding.status == status]) for status in MARKS}
-    lines += [
-        "",
-        f"{number['wrong']} wrong, {number['note']} to know, {number['ok']} ok, {number['unknown']} that "
-        "cannot be decided from outside.",
-    ]
-    return "\n".join(lines)
+    total = f"{number['wrong']} wrong, {number['note']} to know, {number['ok']} ok, {number['unknown']} that "
+    return "\n".join([*lines, "", f"{total}cannot be decided from outside."])
 
 
 def _lines(finding: Finding) -> list[str]:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from ddp_doctor import words
 from ddp_doctor.history import Collective, History, with_call
 from ddp_doctor.job import Job, Rank
-from ddp_doctor.launch.first_failure import STOPPED
+from ddp_doctor.launch.first_failure import STOPPED, shortened
 from ddp_doctor.parted import parted
 from ddp_doctor.still import roots_differ
-from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, last_line, only_lost_contact, shortened, stands
+from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, last_line, only_lost_contact, stands
 
 OTHER_SIZES = "appears not to match sizes of the same param"
 TIMEOUT_TEXT = re.compile(r"Timed out waiting (\d+)\s?ms|Timeout\(ms\)=(\d+)|timeout after (\d+)\s?ms")
@@ -50,7 +50,8 @@ def after_the_end(job: Job) -> Verdict:
         return verdict
     for number, rank in job.ranks.items():
         if (rank.exit_code or 0) > 0 and rank.left and rank.error is None:
-            return _left_with_code(job, number)
+            frame = innermost([each for each in rank.left[1] if each.is_own()])
+            return Verdict("left", (number,), f"rank {number} {stands(rank)}{only_lost_contact(job, number)}", frame)
         if rank.exit_code == -signal.SIGABRT:
             return _aborted(job, number)
     if job.first is not None:
@@ -106,7 +107,7 @@ def _changed_on_one_rank(job: Job) -> Verdict | None:
     kind = "types" if last.sizes == earlier.sizes else "sizes"
     sentence = (
         f"{words.collective(last)} has other {kind} on the ranks: rank {number} started it with {words.tensors(last)}, "
-        f"where it had {words.tensors(earlier)} before, {words.at(last.own)}{words.condition(last.own)}"
+        f"where it had {words.tensors(earlier)} before, {words.where(last.own)}"
     )
     return Verdict("unlike", (number,), sentence, innermost(last.own), CURES["unlike"])
 
@@ -115,9 +116,8 @@ _COMMON = (signal.SIGABRT, signal.SIGTERM)  # how a rank ends that was told to, 
 
 
 def _earlier(rank: Rank, other: Rank) -> bool:
-    return bool(
-        rank.error and rank.error.when and other.error and other.error.when and rank.error.when < other.error.when
-    )
+    times = [each.error and each.error.when for each in (rank, other)]
+    return all(times) and times[0] < times[1]
 
 
 def _by_signal(job: Job, number: int) -> Verdict:
@@ -131,12 +131,11 @@ def _by_signal(job: Job, number: int) -> Verdict:
 def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
     number = min(causes, key=lambda number: (causes[number].error.when or float("inf"), number != job.first, number))
     rank = causes[number]
-    error, frame = rank.error, None
+    error = rank.error
     own = [each for each in error.stack if each.is_own()] or list(error.stack[:1])
     frame = own[0] if own else innermost(rank.own)
     same = tuple(each for each in causes if causes[each].error.text == error.text)
     headline = shortened(error.text)
-    kind, cure = "error", ""
     if match := MODELS_TEXT.search(error.text):
         a, first, b, second = map(int, match.groups())
         (a, first), (b, second) = sorted([(a, first), (b, second)])
@@ -160,14 +159,14 @@ def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
         return Verdict(
             "unused", tuple(blamed), f"{headline}; DDP says so one step late, {error_at(frame)}", frame, CURES["unused"]
         )
-    if "marked as ready twice" in error.text or "mark a variable ready only once" in error.text:
-        kind = "ready twice"
+    twice = "marked as ready twice" in error.text or "mark a variable ready only once" in error.text
+    kind = "ready twice" if twice else "error"
     if len(same) == len(job.ranks) and len(same) > 1:
-        return Verdict(kind, same, f"every rank raised {headline}, {error_at(frame)}", frame, cure)
+        return Verdict(kind, same, f"every rank raised {headline}, {error_at(frame)}", frame)
     sentence = f"{words.ranks(same)} raised {headline}, {error_at(frame)}{words.condition(tuple(own))}"
     if rank.exit_code == -signal.SIGABRT:
         sentence = f"rank {number} aborted: {headline}; it {stands(rank)}"
-    return Verdict(kind, same, sentence + only_lost_contact(job, *same), frame, cure)
+    return Verdict(kind, same, sentence + only_lost_contact(job, *same), frame)
 
 
 def _dead_worker(job: Job, number: int, pid: str | None, signal_name: str | None) -> Verdict:
@@ -215,7 +214,7 @@ def _timed_out(job: Job) -> Verdict | None:
     number = min(late)
     sentence = (
         f"the timeout of {int(next(filter(None, limit.groups()))) / 1000:g} s ran out: rank {first} waited in "
-        f"{words.collective(collective)} {words.at(collective.own)}{words.condition(collective.own)}, and "
+        f"{words.collective(collective)} {words.where(collective.own)}, and "
         f"{words.ranks(late)} {late[number]}"
     )
     return Verdict("timeout", tuple(late), sentence, innermost(collective.own), CURES["timeout"])
@@ -229,7 +228,7 @@ def _barrier_says(job: Job, texts) -> Verdict | None:
             rank, known = job.ranks[number], [job.ranks[each] for each in absent if each in job.ranks]
             own = [each for each in rank.error.stack if each.is_own()] or list(rank.own)
             sentence = f"{words.ranks(absent)} never came to monitored_barrier, which rank {number} called "
-            sentence += f"{words.at(own)}{words.condition(own)}"
+            sentence += words.where(own)
             sentence += f"; rank {absent[0]} {stands(known[0])}" if known else ""
             return Verdict("missing", absent, sentence, innermost(own), CURES["missing"])
     return None
@@ -247,7 +246,7 @@ def _never_came_to_init(job: Job) -> Verdict | None:
         return None
     own = [each for each in job.ranks[there[0]].error.stack if each.is_own()]
     sentence = f"{words.ranks(others)} never came to init_process_group, which {words.ranks(there)} called "
-    sentence += f"{words.at(own)}{words.condition(own)}; {words.ranks(others[:1])} {stands(job.ranks[others[0]])}"
+    sentence += f"{words.where(own)}; {words.ranks(others[:1])} {stands(job.ranks[others[0]])}"
     return Verdict("init", others, sentence, innermost(own), CURES["init"])
 
 
@@ -262,12 +261,6 @@ def _left(job: Job) -> Verdict | None:
     sentence = f"{words.ranks(gone)} {stands(rank)}, while {words.ranks(victims)} still needed "
     sentence += words.verb(gone, "it", "them") + only_lost_contact(job, *gone)
     return Verdict("left", gone, sentence, innermost([each for each in frames if each.is_own()]), CURES["missing"])
-
-
-def _left_with_code(job: Job, number: int) -> Verdict:
-    rank = job.ranks[number]
-    own = [each for each in rank.left[1] if each.is_own()]
-    return Verdict("left", (number,), f"rank {number} {stands(rank)}{only_lost_contact(job, number)}", innermost(own))
 
 
 def _aborted(job: Job, number: int) -> Verdict:

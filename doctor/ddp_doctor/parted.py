@@ -26,13 +26,8 @@ def parted(job: Job) -> Verdict | None:
 
 def _under_join(history: History) -> bool:
     """Join lets a rank that has no more data answer the others' collectives, from lines of its own."""
-    frames = (
-        frame
-        for collectives in history.collectives.values()
-        for collective in collectives
-        for frame in collective.stack
-    )
-    return any(frame.file.endswith("/algorithms/join.py") for frame in frames)
+    collectives = (collective for started in history.collectives.values() for collective in started)
+    return any(frame.file.endswith("/algorithms/join.py") for each in collectives for frame in each.stack)
 
 
 def _members(job: Job) -> dict[str, tuple[int, ...]]:
@@ -46,16 +41,12 @@ def _missing(job: Job, difference: Difference) -> Verdict:
     never = f"{words.verb(lack, 'has', 'have')} not yet joined" if may_come else "never joined"
     sentence = (
         f"{words.ranks(lack)} {never} {words.collective(collective)}{in_group(difference)}, which "
-        f"{words.ranks(difference.have)} started {words.at(collective.own)}{words.condition(collective.own)}; "
+        f"{words.ranks(difference.have)} started {words.where(collective.own)}; "
     )
     if instead is not None:
-        sentence += (
-            f"{words.ranks(lack[:1])} started {words.collective(instead)} {words.at(instead.own)}"
-            f"{words.condition(instead.own)} instead"
-        )
-        if (absent.running and not absent.pending() and not absent.waits_for_peers()) or (
-            not absent.running and absent.left
-        ):
+        sentence += f"{words.ranks(lack[:1])} started {words.collective(instead)} {words.where(instead.own)} instead"
+        idle = absent.running and not absent.pending() and not absent.waits_for_peers()
+        if idle or (not absent.running and absent.left):
             sentence += f", and {stands(absent)}"
     else:
         destroyed = "had called destroy_process_group, and " if absent.group_destroyed and absent.exit_code != 0 else ""
@@ -75,9 +66,9 @@ def _unlike(job: Job, difference: Difference) -> Verdict:
     what = "operations" if collective.name != other.name else what
     sentence = (
         f"{words.collective(collective)}{in_group(difference)} has other {what} on the ranks: "
-        f"{words.ranks(difference.have)} started {collective.name.replace('_', '-')} of {words.tensors(collective)}, "
-        f"{words.ranks(difference.lack)} {other.name.replace('_', '-')} of {words.tensors(other)}, "
-        f"{words.at(collective.own)}{words.condition(collective.own)}"
+        f"{words.ranks(difference.have)} started {words.operation(collective)} of {words.tensors(collective)}, "
+        f"{words.ranks(difference.lack)} {words.operation(other)} of {words.tensors(other)}, "
+        f"{words.where(collective.own)}"
     )
     odd = difference.lack
     if len(difference.have) == len(difference.lack):  # no majority: blame whom this line had other sizes before
@@ -87,11 +78,8 @@ def _unlike(job: Job, difference: Difference) -> Verdict:
 
 
 def _changed(job: Job, ranks, collective) -> bool:
-    earlier = [
-        each
-        for each in job.ranks[ranks[0]].history.collectives.get(collective.group, ())
-        if each.lines == collective.lines and each.number < collective.number
-    ]
+    started = job.ranks[ranks[0]].history.collectives.get(collective.group, ())
+    earlier = [each for each in started if each.lines == collective.lines and each.number < collective.number]
     return bool(earlier) and earlier[-1].sizes != collective.sizes
 
 
@@ -99,9 +87,8 @@ def _order(job: Job, difference: Difference) -> Verdict:
     collective, other = difference.collective, difference.other
     sentence = (
         f"the ranks start the same collectives in another order: as number {collective.number}{in_group(difference)} "
-        f"{words.ranks(difference.have)} started {collective.name.replace('_', '-')} {words.at(collective.own)}"
-        f"{words.condition(collective.own)}, {words.ranks(difference.lack)} {other.name.replace('_', '-')} "
-        f"{words.at(other.own)}{words.condition(other.own)}"
+        f"{words.ranks(difference.have)} started {words.operation(collective)} {words.where(collective.own)}, "
+        f"{words.ranks(difference.lack)} {words.operation(other)} {words.where(other.own)}"
     )
     return Verdict("order", difference.lack, sentence, innermost(other.own), CURES["order"])
 

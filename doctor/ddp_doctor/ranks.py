@@ -53,7 +53,7 @@ def by_connections(processes) -> dict[int, psutil.Process]:
 
 
 def _number(pid: int) -> int | None:
-    _, variables, _ = stacks.stack_of(pid, True)
+    _, variables, _ = stacks.stack_of(pid)
     texts = [text for name, text in variables.items() if name == "_wrap.i" or name.endswith(".rank")]
     return next((int(text) for text in texts if text.isdigit()), None)
 
@@ -61,7 +61,7 @@ def _number(pid: int) -> int | None:
 def look(rank: Rank, process: psutil.Process) -> Rank:
     """Notes where the process stands, and what it waits for. `rank.state` is known."""
     rank.pid, rank.sleeps = process.pid, stacks.sleeps_for(process.pid)
-    stack, rank.variables, rank.stack_problem = stacks.stack_of(process.pid, True, stopped=rank.state == "stopped")
+    stack, rank.variables, rank.stack_problem = stacks.stack_of(process.pid, rank.state == "stopped")
     rank.stack = stack or rank.stack  # else what the recorder saw from inside
     in_subprocess = any(frame.file.endswith("/subprocess.py") for frame in rank.stack)
     if rank.state in ("waiting", "transferring") and not rank.waits_for_peers():

@@ -20,7 +20,7 @@ def read(folder: Path, single: bool = False) -> dict[int, Rank]:
     own = ranks_by_pid(folder) if single else {}
     newest: dict[int, tuple[float, Rank]] = {}
     for path in folder.glob("*.events"):
-        events = _events(path)
+        events = events_in(path)
         if not events or events[0]["event"] != "start":
             continue
         rank = _rank(path, events)
@@ -36,7 +36,7 @@ def ranks_by_pid(folder: Path) -> dict[int, int]:
     """{process: rank} of those in a group of several; {} where only torchrun's variables name the ranks."""
     ranks = {}
     for path in folder.glob("*.events"):
-        for event in _events(path):
+        for event in events_in(path):
             if event["event"] == "group" and event["world_size"] > 1:
                 ranks[int(path.stem)] = event["rank"]
     return ranks
@@ -53,7 +53,8 @@ def progress(folder: Path) -> dict[str, object]:
     return by_file
 
 
-def _events(path: Path) -> list[dict]:
+def events_in(path: Path) -> list[dict]:
+    """Of a file of JSON lines."""
     events = []
     for line in path.read_text().splitlines():
         try:

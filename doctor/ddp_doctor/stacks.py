@@ -22,19 +22,16 @@ def py_spy() -> str | None:
     return next((str(path) for path in candidates if path.exists()), shutil.which("py-spy"))
 
 
-def stack_of(
-    pid: int, local_variables: bool = False, stopped: bool = False
-) -> tuple[tuple[Frame, ...], dict[str, str], str | None]:
+def stack_of(pid: int, stopped: bool = False) -> tuple[tuple[Frame, ...], dict[str, str], str | None]:
     """The main thread's frames of process `pid`, innermost first; its local variables; what is wrong, if anything.
 
-    The variables are those of all frames, as text: {"function.variable": value}; {} unless asked for. What is wrong
-    is one sentence, and the frames are then (). `stopped`: the process is, and must not be stopped and continued.
+    The variables are those of all frames, as text: {"function.variable": value}. What is wrong is one sentence, and the
+    frames are then (). `stopped`: the process is, and must not be stopped and continued.
     """
     program = py_spy()
     if program is None:
         return (), {}, "py-spy is not installed, so no stack could be read; install it with: pip install py-spy"
-    command = [program, "dump", "--json", "--pid", str(pid), *(["--locals"] if local_variables else [])]
-    command += ["--nonblocking"] if stopped else []
+    command = [program, "dump", "--json", "--locals", "--pid", str(pid), *(["--nonblocking"] if stopped else [])]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:

@@ -11,9 +11,8 @@ def stopped(job: Job) -> Verdict | None:
         return None
     names, rank = words.ranks(stopped), job.ranks[stopped[0]]
     sentence = f"{names} {words.verb(stopped, 'is', 'are')} stopped (SIGSTOP, or Ctrl-Z), {stands(rank)}"
-    return Verdict(
-        "stopped", stopped, sentence + waiting_elsewhere(job, stopped), innermost(rank.own), f"kill -CONT {rank.pid}"
-    )
+    sentence += waiting_elsewhere(job, stopped)
+    return Verdict("stopped", stopped, sentence, innermost(rank.own), f"kill -CONT {rank.pid}")
 
 
 def never_met(job: Job) -> Verdict | None:
@@ -24,7 +23,7 @@ def never_met(job: Job) -> Verdict | None:
         return None
     others = tuple(number for number in job.ranks if number not in waiting)
     first = next(iter(waiting.values()))
-    started = f"{words.ranks(waiting)} called {words.at(first.own)}{words.condition(first.own)}"
+    started = f"{words.ranks(waiting)} called {words.where(first.own)}"
     if others:
         sentence = f"{words.ranks(others)} never called init_process_group, which {started}; "
         sentence += f"{words.ranks(others[:1])} {stands(job.ranks[others[0]])}"
@@ -49,16 +48,15 @@ def waits_for_another(job: Job) -> Verdict | None:
     if not waiting:
         return None
     others = tuple(number for number, rank in job.ranks.items() if number not in waiting)
-    if any(job.ranks[number].may_come() for number in others) or any(
-        rank.state == "transferring" for rank in waiting.values()
-    ):
+    transfers = any(rank.state == "transferring" for rank in waiting.values())
+    if transfers or any(job.ranks[number].may_come() for number in others):
         return None
     first = next(iter(waiting.values()))
     if not others:
         return _all_wait(waiting)
     sentence = (
         f"{words.ranks(others)} never answered {_call(first)}, which {words.ranks(waiting)} called "
-        f"{words.at(first.own)}{words.condition(first.own)}; {words.ranks(others[:1])} {stands(job.ranks[others[0]])}"
+        f"{words.where(first.own)}; {words.ranks(others[:1])} {stands(job.ranks[others[0]])}"
     )
     return Verdict("missing", others, sentence, innermost(first.own), CURES["missing"])
 
@@ -84,14 +82,12 @@ def _all_wait(waiting: dict[int, Rank]) -> Verdict:
         rank, other = waiting[here[0]], waiting[elsewhere[0]]
         sentence = (
             f"{words.ranks(elsewhere)} {words.verb(elsewhere, 'is', 'are')} not in {_call(rank)}, in which "
-            f"{words.ranks(here)} waits {words.at(rank.own)}{words.condition(rank.own)}; {words.ranks(elsewhere[:1])} "
-            f"waits in {_call(other)} {words.at(other.own)}"
+            f"{words.ranks(here)} waits {words.where(rank.own)}; {words.ranks(elsewhere[:1])} waits in "
+            f"{_call(other)} {words.at(other.own)}"
         )
         return Verdict("missing", elsewhere, sentence, innermost(rank.own), CURES["missing"])
     text = ", ".join(
-        f"{words.ranks(ranks)} in {_call(waiting[ranks[0]])} {words.at(waiting[ranks[0]].own)}"
-        f"{words.condition(waiting[ranks[0]].own)}"
-        for ranks in groups
+        f"{words.ranks(ranks)} in {_call(waiting[ranks[0]])} {words.where(waiting[ranks[0]].own)}" for ranks in groups
     )
     return Verdict("all wait", tuple(waiting), f"every rank waits for another: {text}", innermost(first.own))
 

@@ -78,7 +78,7 @@ def stands(rank: Rank) -> str:
     if rank.left and rank.exit_code is not None and rank.exit_code >= 0:
         call, stack = rank.left
         own = [frame for frame in stack if frame.is_own()]
-        text = f"left with {call}" + (f" {words.at(own)}{words.condition(own)}" if own else "")
+        text = f"left with {call}" + (f" {words.where(own)}" if own else "")
         return text
     own = [frame for frame in rank.error.stack if frame.is_own()] if rank.error else []
     own = own or rank.own
@@ -115,11 +115,6 @@ def in_group(difference: Difference, always: bool = False) -> str:
 
 def error_at(frame: Frame | None) -> str:
     return f"in {words.code_at(frame)}" if frame else "at an unknown line"
-
-
-def shortened(text: str, width: int = 200) -> str:
-    first = re.sub(r"\[/\S+\.cc:\d+\] ", "", text.strip().partition("\n")[0])
-    return first if len(first) <= width else first[:width] + "..."
 
 
 def last_line(text: str) -> str:

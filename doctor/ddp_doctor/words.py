@@ -21,7 +21,11 @@ def verb(which, singular: str, plural: str) -> str:
 
 def collective(started: Collective) -> str:
     """all-reduce 5"""
-    return f"{started.name.replace('_', '-')} {started.number}"
+    return f"{operation(started)} {started.number}"
+
+
+def operation(started: Collective) -> str:
+    return started.name.replace("_", "-")
 
 
 def tensors(collective: Collective) -> str:
@@ -76,3 +80,8 @@ def condition(frames) -> str:
     """ " under `if rank == 0`", with its blank before; "" if there is none."""
     text = source_lines.decisive(frames)
     return f" {text}" if text else ""
+
+
+def where(frames) -> str:
+    """at train.py:41 under `if rank == 0`"""
+    return at(frames) + condition(frames)

@@ -4,7 +4,6 @@ import builtins
 import os
 import re
 import sys
-import threading
 
 from .kept import Kept
 from .log import caller, kind_of, where
@@ -16,18 +15,12 @@ WRITES = ("torch", "numpy", "safetensors", "pandas")  # packages that write a fi
 
 def watch_files(log):
     """Through Python's audit hooks, which see every open(), os.rename and os.mkdir, and print."""
-    state = threading.local()
     log.kept = Kept(log)
     looks = {"open": _opened, "os.rename": _renamed, "os.mkdir": _made, "os.symlink": _linked}
 
     def hook(event, args):
-        if event not in looks or log.off() or getattr(state, "inside", False):
-            return
-        state.inside = True
-        try:
-            looks[event](log, *args)
-        finally:
-            state.inside = False
+        if event in looks:
+            log.quietly(looks[event], log, *args)
 
     def prints(args, kwargs):
         if kwargs.get("file") in (None, sys.stdout):
@@ -46,11 +39,8 @@ def _opened(log, path, mode, flags):
         changes, anew = bool(flags & (os.O_WRONLY | os.O_RDWR)), not flags & os.O_APPEND
     else:
         changes, anew = bool(set(mode) & {*"wxa+"}), bool(set(mode) & {*"wx"})
-    if changes:
-        log.quietly(_written, log, path, anew)
-
-
-def _written(log, path, anew):
+    if not changes:
+        return
     path = os.path.abspath(os.fsdecode(path))
     if path.startswith(("/dev/", "/proc/", "/sys/")) or path.endswith((".pyc", ".lock")) or "__pycache__" in path:
         return
@@ -74,12 +64,8 @@ def _asked_for_by_the_script():
     return False
 
 
-def _renamed(log, source, target, *_):
-    log.quietly(_moved, log, source, target)
-
-
-def _moved(log, *paths):
-    frames = where()
+def _renamed(log, *paths_and_folders):
+    paths, frames = paths_and_folders[:2], where()
     if all(isinstance(path, str | bytes | os.PathLike) for path in paths):
         source, target = (os.path.realpath(os.fsdecode(path)) for path in paths)
         log.kept.renames(source, target)
@@ -88,12 +74,12 @@ def _moved(log, *paths):
 
 
 def _made(log, path, *_):
-    log.quietly(lambda: log.kept.folders.add(os.path.realpath(os.fsdecode(path))))
+    log.kept.folders.add(os.path.realpath(os.fsdecode(path)))
 
 
 def _linked(log, _source, target, *_):
     folder, name = os.path.split(os.path.abspath(os.fsdecode(target)))
-    log.quietly(log.kept.writes, os.path.join(os.path.realpath(folder), name), _asked_for_by_the_script())
+    log.kept.writes(os.path.join(os.path.realpath(folder), name), _asked_for_by_the_script())
 
 
 def watch_saves(log):
@@ -101,11 +87,9 @@ def watch_saves(log):
 
     def saves(args, kwargs):
         file = args[1] if len(args) > 1 else kwargs.get("f")
-        name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
-        if not isinstance(name, str | os.PathLike):
+        path, frames, direct = _path_of(file), where(), isinstance(file, str | os.PathLike)
+        if path is None:
             return None
-        path, frames = os.path.realpath(os.fspath(name)), where()
-        direct = isinstance(file, str | os.PathLike)
         existed = os.path.exists(path) and os.path.getsize(path) > 0
         log.kept.writes(path)
         names = names_of(args[0] if args else kwargs.get("obj"), log.replicas())
@@ -118,10 +102,8 @@ def watch_saves(log):
         return then
 
     def loads(args, kwargs):
-        file = args[0] if args else kwargs.get("f")
-        name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
-        if isinstance(name, str | os.PathLike):
-            log.event("load", path=os.path.realpath(os.fspath(name)), frames=where())
+        if (path := _path_of(args[0] if args else kwargs.get("f"))) is not None:
+            log.event("load", path=path, frames=where())
 
     def item(args, kwargs):
         if args[0].numel() != 1 or caller("torch/_tensor.py") != "own":
@@ -133,6 +115,12 @@ def watch_saves(log):
     torch.load = torch.serialization.load = log.watched(torch.load, loads)
     torch.Tensor.item = log.watched(torch.Tensor.item, item)
     torch.Tensor.__float__ = log.watched(torch.Tensor.__float__, item)
+
+
+def _path_of(file):
+    """Of a path or an open file; None where it has none."""
+    name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
+    return os.path.realpath(os.fspath(name)) if isinstance(name, str | os.PathLike) else None
 
 
 def _loads(path):

@@ -20,15 +20,9 @@ def one_writer(run: AuditedRun) -> Finding:
             writers.setdefault(path, {}).setdefault(rank, event)
     for path, ranks in writers.items():
         if len(ranks) > 1:
-            first = ranks[min(ranks)]
-            return Finding(
-                "writers",
-                "wrong",
-                f"{len(ranks)} ranks write {_name(path)}",
-                first["frames"],
-                "K2",
-                "Write on rank 0 only, or to a name with the rank in it.",
-            )
+            text = f"{len(ranks)} ranks write {_name(path)}"
+            cure = "Write on rank 0 only, or to a name with the rank in it."
+            return Finding("writers", "wrong", text, ranks[min(ranks)]["frames"], "K2", cure)
     return Finding("writers", "ok", f"{len(writers)} file{'s' * (len(writers) != 1)} written, each by one rank")
 
 
@@ -55,10 +49,8 @@ def atomic(run: AuditedRun) -> Finding:
     if len(path_saves) > 1:
         times = len(path_saves)
         text = f"is overwritten in place, {times} times: a kill while it is written leaves no whole checkpoint"
-        readers = [run, *filter(None, [run.second])]
-        if any(
-            event["path"] == path for reader in readers for events in reader.of("load").values() for event in events
-        ):
+        runs = [run, *filter(None, [run.second])]
+        if path in [event["path"] for each in runs for events in each.of("load").values() for event in events]:
             status = "wrong"
         else:
             text += ", if something resumes from it"
@@ -71,12 +63,7 @@ def loadable(run: AuditedRun) -> Finding:
         return Finding("loadable", "unknown", "nothing was saved with torch.save to a path")
     for save in saves:
         if save["loads"] is not True:
-            return Finding(
-                "loadable",
-                "note",
-                f"torch.load refuses {_name(save['path'])} because of {save['loads']}",
-                save["frames"],
-                "K4",
-                "Save tensors, numbers, text and containers of them: state_dict(), not the model.",
-            )
+            text = f"torch.load refuses {_name(save['path'])} because of {save['loads']}"
+            cure = "Save tensors, numbers, text and containers of them: state_dict(), not the model."
+            return Finding("loadable", "note", text, save["frames"], "K4", cure)
     return Finding("loadable", "ok", f"{len(saves)} loaded again")

@@ -183,12 +183,12 @@ def accumulated(run: AuditedRun) -> Finding:
     all_ = updates(run)
     if not all_:
         return Finding("accumulated", "unknown", NO_OPTIMIZER)
-    for rank, audit in run.audits.items():
+    for audit in run.audits.values():
         steps = audit.of("update")
         cleared = [event for event in audit.of("cleared") if steps and event["at"] < steps[-1]["at"]]
         ends = [sum(step["at"] < event["at"] for step in steps) for event in cleared]
         plain = not any(call["leaf"] for call in audit.training_calls())  # else gradients of inputs are wanted
-        if plain and len(set(ends)) >= 2 and 2 * len(set(ends)) >= len(steps) and _only_the_last(all_, rank):
+        if plain and len(set(ends)) >= 2 and 2 * len(set(ends)) >= len(steps) and _only_the_last(all_):
             number = len(audit.of("backward"))
             text = f"{len(cleared)} of {number} backward passes' gradients are cleared before an update has used them"
             cure = "Call zero_grad() once per update: after optimizer.step(), or before the first micro-batch."
@@ -196,7 +196,7 @@ def accumulated(run: AuditedRun) -> Finding:
     return Finding("accumulated", "ok", "none was cleared before an update had used it")
 
 
-def _only_the_last(all_, rank: int) -> bool:
+def _only_the_last(all_) -> bool:
     """Else the gradients may have been taken elsewhere before they were cleared."""
     fates = [fate for optimizer, rows in all_ for fate in _fates(optimizer, rows).values()]
     return bool(fates) and sum(map(bool, fates)) * 2 >= len(fates)

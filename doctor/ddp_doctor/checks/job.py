@@ -15,14 +15,9 @@ def clean_exit(run: AuditedRun) -> Finding:
         return Finding("exit", "ok", "destroyed on every rank")
     if begin["by"] != "own":
         return Finding("exit", "unknown", "a library made the group, and may clear it away itself")
-    return Finding(
-        "exit",
-        "wrong",
-        f"rank{'s' * (len(left) > 1)} {', '.join(map(str, left))} never called destroy_process_group",
-        begin["frames"],
-        "F2",
-        "End with dist.destroy_process_group(), after the model and the optimizer are gone.",
-    )
+    text = f"rank{'s' * (len(left) > 1)} {', '.join(map(str, left))} never called destroy_process_group"
+    cure = "End with dist.destroy_process_group(), after the model and the optimizer are gone."
+    return Finding("exit", "wrong", text, begin["frames"], "F2", cure)
 
 
 def timeout(run: AuditedRun) -> Finding:
@@ -31,14 +26,9 @@ def timeout(run: AuditedRun) -> Finding:
         return Finding("timeout", "unknown", "the script itself made no process group")
     if begin["timeout"]:
         return Finding("timeout", "ok", "passed to init_process_group")
-    return Finding(
-        "timeout",
-        "note",
-        "a hang lasts for torch's default: 30 minutes (gloo), 10 (NCCL)",
-        begin["frames"],
-        "H2",
-        "Pass timeout=timedelta(minutes=...) to init_process_group.",
-    )
+    text = "a hang lasts for torch's default: 30 minutes (gloo), 10 (NCCL)"
+    cure = "Pass timeout=timedelta(minutes=...) to init_process_group."
+    return Finding("timeout", "note", text, begin["frames"], "H2", cure)
 
 
 def threads(run: AuditedRun) -> Finding:
@@ -51,11 +41,5 @@ def threads(run: AuditedRun) -> Finding:
     if most <= 1 or most * run.world <= run.cores:
         return Finding("threads", "ok", text)
     frames = next((event["frames"] for event in asked if event["number"] == most), ends[0]["frames"] if ends else ())
-    return Finding(
-        "threads",
-        "wrong",
-        text,
-        frames,
-        "P3",
-        "Give each process cores / processes threads: OMP_NUM_THREADS, or torch.set_num_threads.",
-    )
+    cure = "Give each process cores / processes threads: OMP_NUM_THREADS, or torch.set_num_threads."
+    return Finding("threads", "wrong", text, frames, "P3", cure)

@@ -76,14 +76,14 @@ def replicas(run: AuditedRun) -> Finding:
             text = "the ranks start from different weights, and never become equal"
             cure = "Broadcast rank 0's weights before the first update, or wrap the model in DDP."
             return Finding("replicas", "wrong", text, optimizer["frames"], "S13", cure)
-        why, cure = _why_apart(run, rows, first)
+        why, cure = _why_apart(rows, first)
         text = f"the weights differ between the ranks from update {first + 1} on; {why}"
         return Finding("replicas", "wrong", text, next(iter(rows[first].values()))["frames"], "S12", cure)
     number = sum(len(rows) for _, rows in all_)
     return Finding("replicas", "ok", f"equal after each of {number} updates")
 
 
-def _why_apart(run: AuditedRun, rows, first: int) -> tuple[str, str]:
+def _why_apart(rows, first: int) -> tuple[str, str]:
     row, same = rows[first], "Make the same update, from the same gradient, on every rank."
     each = range(len(next(iter(row.values()))["before"]))
     rates = {tuple(update["rates"]) for update in row.values()}
@@ -171,16 +171,10 @@ def buffers(run: AuditedRun) -> Finding:
         return Finding("buffers", "ok", "equal when a forward pass begins")
     if not run.data_parallel:
         return Finding("buffers", "unknown", f"{names[0]} differs between the ranks; whether it should is not known")
-    frames = (run.first("ddp") or rows[-1][0])["frames"]
-    return Finding(
-        "buffers",
-        "wrong",
-        f"{', '.join(names[:3])} {'differ' if len(names) > 1 else 'differs'} between the "
-        "ranks: what is saved or evaluated depends on the rank",
-        frames,
-        "S14",
-        "Let DDP broadcast buffers (its default), use SyncBatchNorm, or a norm without buffers.",
-    )
+    text = f"{', '.join(names[:3])} {'differ' if len(names) > 1 else 'differs'} between the ranks: "
+    text += "what is saved or evaluated depends on the rank"
+    cure = "Let DDP broadcast buffers (its default), use SyncBatchNorm, or a norm without buffers."
+    return Finding("buffers", "wrong", text, (run.first("ddp") or rows[-1][0])["frames"], "S14", cure)
 
 
 def _unlike(row) -> set[str]:

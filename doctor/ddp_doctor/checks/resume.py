@@ -21,7 +21,7 @@ def resume(first: AuditedRun, second: AuditedRun | None, why_not: str | None = N
     if not second.whole:
         return Finding("resume", "unknown", "the second run did not come to its end")
     begun, ended = _updates(first), _updates(second)
-    if not first.of("save") or not any(first.of("save").values()):
+    if not first.first("save"):
         return Finding("resume", "unknown", "the first run saved nothing with torch.save")
     loaded = loads(first, second)
     if not begun or not ended:
@@ -63,12 +63,8 @@ def _after_the_end(begun, ended, loaded, why_not: str) -> Finding:
     last = {rank: some[-1] for rank, some in begun.items()}
     next_update = {rank: some[0] for rank, some in ended.items()}
     if any(update["before"] != last[rank]["after"] for rank, update in next_update.items()):
-        return Finding(
-            "resume",
-            "unknown",
-            "the second run loaded a checkpoint, and begins with other weights than the first ended with (the last "
-            "save may be older)",
-        )
+        text = "the second run loaded a checkpoint, and begins with other weights than the first ended with"
+        return Finding("resume", "unknown", f"{text} (the last save may be older)")
     same = "the second run begins with the weights with which the first ended"
     if any(any(last[rank]["state"]) and not any(update["state"]) for rank, update in next_update.items()):
         return _wrong(f"{same}, but without the state of its optimizer", loaded)
@@ -84,12 +80,8 @@ def _in_the_middle(first: AuditedRun, second: AuditedRun, begun, ended, loaded) 
     if at == 0:
         if loaded:
             return _wrong("the second run loads a checkpoint, and begins with the weights of the beginning", loaded)
-        return Finding(
-            "resume",
-            "unknown",
-            "the second run loaded nothing of what the first had saved (if it needs an argument for that: "
-            '--resume-with "...")',
-        )
+        text = "the second run loaded nothing of what the first had saved"
+        return Finding("resume", "unknown", f'{text} (if it needs an argument for that: --resume-with "...")')
     lost, status = _lost(first, second, begun, ended, at)
     count = len(begun[0])
     goes_on = f"started again on the checkpoint after update {at} of {count}, it goes on with the same weights"

@@ -218,9 +218,8 @@ def reshuffled(run: AuditedRun) -> Finding:
         if all(a[:n] == b[:n] for (a, b), n in zip(pairs, lengths, strict=True)):
             epoch = next(iter(orders[0].values()))
             cure = "Call sampler.set_epoch(epoch) before each epoch." if epoch["distributed"] else "Seed only once."
-            return Finding(
-                "reshuffled", "wrong", "the second epoch has the order of the first", epoch["frames"], "S1", cure
-            )
+            text = "the second epoch has the order of the first"
+            return Finding("reshuffled", "wrong", text, epoch["frames"], "S1", cure)
     if compared:
         return Finding("reshuffled", "ok", "the second epoch had another order than the first")
     return Finding("reshuffled", "unknown", "no DataLoader that shuffles was read for two epochs")
@@ -237,11 +236,6 @@ def dropout(run: AuditedRun) -> Finding:
     same = [len({(draw["state"], tuple(draw["shape"])) for draw in row}) == 1 for row in calls]
     if not all(same):
         return Finding("dropout", "ok", "the ranks draw from different states of their generators")
-    return Finding(
-        "dropout",
-        "wrong",
-        f"the ranks draw the same masks, in each of {len(calls)} calls: their generators have the same state",
-        calls[0][0]["frames"],
-        "S15",
-        "Once the model is built, seed each rank differently: torch.manual_seed(seed + rank).",
-    )
+    text = f"the ranks draw the same masks, in each of {len(calls)} calls: their generators have the same state"
+    cure = "Once the model is built, seed each rank differently: torch.manual_seed(seed + rank)."
+    return Finding("dropout", "wrong", text, calls[0][0]["frames"], "S15", cure)

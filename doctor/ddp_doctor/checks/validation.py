@@ -11,6 +11,7 @@ from ddp_doctor.checks.samples import epoch_list
 BETTER = re.compile(
     r"under `.*((loss|acc|metric|score|err|ppl|perplex|best|lowest|value)\w*\W*[<>]|[<>].*(best|lowest))", re.I
 )
+REDUCE = "All-reduce the sum and the count, then divide."
 
 
 def validation(run: AuditedRun) -> Finding:
@@ -36,15 +37,11 @@ def validation(run: AuditedRun) -> Finding:
         elif _collectives_after(run, ranks, "gather"):
             undecided = f"{twice} samples are read twice; what is gathered may be cut to the right length"
         else:
-            return Finding(
-                "validation",
-                "wrong",
+            text = (
                 f"DistributedSampler reads {twice} of {each[0]['size']} samples twice, so that all ranks have the same "
-                "number",
-                each[0]["frames"],
-                "S2",
-                "Validate on range(rank, len(data), world_size), and reduce sums and counts.",
             )
+            cure = "Validate on range(rank, len(data), world_size), and reduce sums and counts."
+            return Finding("validation", "wrong", f"{text}number", each[0]["frames"], "S2", cure)
     return Finding("validation", "unknown" if undecided else "ok", undecided or "no sample is counted twice")
 
 
@@ -52,8 +49,8 @@ def _collectives_after(run: AuditedRun, ranks, word: str = "") -> bool:
     """Was there one on any rank after the first batch of this validation, and before the next training step?"""
     for rank, epoch in ranks.items():
         audit = run.audits[rank]
-        end = min((each["at"] for each in audit.of("backward") if each["at"] > epoch["end"]), default=float("inf"))
-        if any(word in each["name"] for each in audit.between(epoch["at"], end, "collective")):
+        events = audit.between(epoch["at"], audit.next_backward(epoch["end"]), "collective")
+        if any(word in event["name"] for event in events):
             return True
     return False
 
@@ -62,13 +59,11 @@ def metrics(run: AuditedRun) -> Finding:
     for ranks in _shares(run):
         if not _collectives_after(run, ranks) and (printed := _own_metric(run, ranks[0])):
             text = f"rank 0 prints {printed[1]}, which covers only its own share of the validation data: "
-            cure = "All-reduce the sum and the count, then divide."
-            return Finding("metrics", "wrong", f"{text}nothing was reduced", printed[0]["frames"], "S20", cure)
+            return Finding("metrics", "wrong", f"{text}nothing was reduced", printed[0]["frames"], "S20", REDUCE)
         if sent := _mean_of_means(run, ranks):
             sizes = " and ".join(str(_size(share)) for share in ranks.values())
             text = f"the mean of the ranks' means is taken, over shares of {sizes} samples"
-            cure = "All-reduce the sum and the count, then divide."
-            return Finding("metrics", "wrong", text, sent["frames"], "S5", cure)
+            return Finding("metrics", "wrong", text, sent["frames"], "S5", REDUCE)
     if run.has_group and (chosen := _chosen(run)):
         return chosen
     if not run.has_group or not run.of("print").get(0):
@@ -182,7 +177,7 @@ def _is(text: str, value: float) -> bool:
 def _own_metric(run: AuditedRun, epoch):
     """(print event, number) of what rank 0 made of the values that it read in this validation alone."""
     audit = run.audits[0]
-    end = min((event["at"] for event in audit.of("backward") if event["at"] > epoch["end"]), default=float("inf"))
+    end = audit.next_backward(epoch["end"])
     items = [event["value"] for event in audit.between(epoch["at"], end, "item") if not event["gradients"]]
     if not items:
         return None

@@ -88,7 +88,7 @@ def blame(report, lines, errors, when, name="rank {}".format):
     text += _last_words(name(first), errors.get(first, []), lines[first])
     for rank in codes:
         if rank != first and rank in victims:
-            text += f"\n{name(rank)} lost contact: {_shortened(causes[rank])}"
+            text += f"\n{name(rank)} lost contact: {shortened(causes[rank])}"
         elif not guilty and rank in told_to_stop and rank not in failed:
             text += f"\n{name(rank)} was still running and was ended by torchrun"
     return Failure(first, codes[first], text)
@@ -176,6 +176,7 @@ def _last_words(name, errors, lines):
     return f"\n\n{name} printed nothing\n"
 
 
-def _shortened(text, width=200):
-    text = re.sub(r"\[/\S+\.cc:\d+\] ", "", text.partition("\n")[0])  # where in gloo's source it was raised
+def shortened(text, width=200):
+    """The first line."""
+    text = re.sub(r"\[/\S+\.cc:\d+\] ", "", text.strip().partition("\n")[0])  # where in gloo's source it was raised
     return text if len(text) <= width else text[:width] + "..."
