@@ -15,7 +15,7 @@ from ddp_course.plan.traffic import Step, micro_batches, step
 GIB = 2**30
 LLAMA_3 = "https://arxiv.org/abs/2407.21783"  # section 3.3, tables 3 and 4
 DEEPSEEK_V3 = "https://arxiv.org/abs/2412.19437"  # sections 2.1.2, 3.1 to 3.3, 4.2, tables 1 and 2
-DEEPSEEK_HARDWARE = "https://arxiv.org/abs/2505.09343"  # table 4, not opened again: its numbers are held together
+DEEPSEEK_HARDWARE = "https://arxiv.org/abs/2505.09343"  # table 4; its numbers are held together by tests
 PALM = "https://arxiv.org/abs/2204.02311"  # section 4, tables 1 and 3, appendix B
 OLMO_2_32B = "https://github.com/allenai/OLMo-core/blob/main/src/scripts/official/OLMo2/OLMo-2-0325-32B-train.py"
 OLMO_2_BLOG = "https://allenai.org/blog/olmo2-32B"
@@ -108,6 +108,8 @@ def _megatron(
 _LLAMA_TOTALS = {"FLOP/s per GPU": 430e12, "tokens": 15.6e12, "FLOP": 3.8e25}
 _DEEPSEEK_REPORTED = {
     "step": 19.926,
+    "bubble": 2.06,  # seconds of the step, as the optimizer's
+    "optimizer": 0.29,
     "tokens per day": 272.8e9,
     "GPU hours per 10^12 tokens": 180e3,
     "tokens": 14.8e12,

@@ -7,8 +7,8 @@ ANSWERS = (
         "a_seed_for_each_rank", "no duplicates any more, and other batches at each number of ranks",
         check="the_draws_are_those_of_one_process", says="together the ranks drew", look="one draw for all ranks",
         edit="""
-        -    generator = torch.Generator().manual_seed(seed + epoch)
-        +    generator = torch.Generator().manual_seed(seed + epoch + 1000 * dist.get_rank())
+        -    generator = torch.Generator().manual_seed(own)
+        +    generator = torch.Generator().manual_seed(own + dist.get_rank())
     """),
     WrongAnswer(
         "blocks", "gives each rank a block of the draws, so that a global batch depends on the number of ranks",
@@ -48,8 +48,15 @@ ANSWERS = (
     WrongAnswer(
         "without_the_epoch", "draws the same in every epoch, like a DistributedSampler without set_epoch",
         check="seed_and_epoch_decide", says="epochs 0 and 1 have the same draws", look="what the epoch changes", edit="""
-        -    generator = torch.Generator().manual_seed(seed + epoch)
+        -    generator = torch.Generator().manual_seed(own)
         +    generator = torch.Generator().manual_seed(seed)
+    """),
+    WrongAnswer(
+        "adds_seed_and_epoch", "seeds with their sum, as a DistributedSampler does",
+        check="seed_and_epoch_decide", says="seed 3 in epoch 1 and seed 4 in epoch 0 have the same draws", look="a sum",
+        edit="""
+        -    generator = torch.Generator().manual_seed(own)
+        +    generator = torch.Generator().manual_seed(seed + epoch)
     """),
     WrongAnswer(
         "goes_on_drawing", "keeps one generator, so that an epoch cannot be drawn again",
@@ -59,21 +66,21 @@ ANSWERS = (
         +
          def indices(weights: torch.Tensor, draws: int, seed: int, epoch: int) -> list[int]:
         @@
-        -    generator = torch.Generator().manual_seed(seed + epoch)
-        +    generator = GENERATORS.setdefault((seed, epoch), torch.Generator().manual_seed(seed + epoch))
+        -    generator = torch.Generator().manual_seed(own)
+        +    generator = GENERATORS.setdefault((seed, epoch), torch.Generator().manual_seed(own))
     """),
     WrongAnswer(
         "the_global_generator", "seeds torch's own generator, and makes all dropout masks equal",
         check="the_random_states_stay", says="changed the random state of torch on rank 0", look="of its own", edit="""
-        -    generator = torch.Generator().manual_seed(seed + epoch)
+        -    generator = torch.Generator().manual_seed(own)
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
-        +    torch.manual_seed(seed + epoch)
+        +    torch.manual_seed(own)
         +    drawn = torch.multinomial(weights, draws, replacement=True)
     """),
     WrongAnswer(
         "pythons_generator", "draws with Python's random.choices, seeded for all",
         check="the_random_states_stay", says="changed the random state of Python on rank 0", edit="""
-        -    generator = torch.Generator().manual_seed(seed + epoch)
+        -    generator = torch.Generator().manual_seed(own)
         -    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
         +    import random
         +
