@@ -26,6 +26,7 @@ from ddp_course.checkpoint.whole_state import WholeModel, WholeOptimizer, names_
 from ddp_course.data.token_file import Tokens
 from ddp_course.distributed import process_group
 from ddp_course.distributed.deferred_init import build_on_meta
+from ddp_course.distributed.dropout_masks import window_keys
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.parameter_shards import assert_copies_equal, clip_gradients, parameter_shards
 from ddp_course.distributed.pipeline import Pipeline, add_other_end
@@ -75,17 +76,9 @@ class ParallelConfig(PretrainingConfig):
     micro_batch_size: PositiveInt = 4
     """Windows that one rank takes through its stage at a time."""
     dropout: Share = 0.0
-    """Must be 0."""
+    """Probability of dropping a unit; the same units on any mesh, others than in minigpt_ddp.py."""
     activation_checkpointing: bool = False
     """Recompute activations in backward: less memory, more time."""
-
-    def __post_init__(self) -> None:
-        if self.dropout:
-            raise ValueError(
-                f"--dropout must be 0, not {self.dropout}: ranks that compute parts of one layer would "
-                "need parts of one mask"
-            )
-        super().__post_init__()
 
 
 PRESETS = {
@@ -149,9 +142,11 @@ def train(config: ParallelConfig) -> int:
         share = {"rank": mesh.replica, "world_size": mesh.replicas, "device": world.device}
         batches = micro_batches(windows, config, [step], **share)
         inputs, targets = map(torch.cat, zip(*batches, strict=True))  # the pipeline divides them again
+        keys = window_keys(config.seed, step, config.tokens_per_update // config.context)  # for dropout, as windows go
+        keys = keys.view(accumulation_steps, mesh.replicas, -1)[:, mesh.replica].flatten().to(world.device)
         with autocast(config.precision, world.device):
             # fully_shard averages over dp, shard and cp. We want the mean over the tokens.
-            loss_sum = pipeline.forward_backward(inputs, targets, mesh.averaged / target_count)
+            loss_sum = pipeline.forward_backward(inputs, targets, mesh.averaged / target_count, keys=keys)
         # MESH 5/7: both ends of the pipeline hold the tied table, and each has a part of its gradient.
         if mesh.pp.size > 1 and (stage.first or stage.last):
             add_other_end(stage.table.grad, mesh.pp)

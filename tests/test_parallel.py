@@ -2,6 +2,8 @@
 
 import itertools
 import os
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -11,7 +13,11 @@ from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged
 from ddp_course import parallel_ddp
 from ddp_course.base.errors import InputError
 from ddp_course.distributed.context_parallel import zigzag
+from ddp_course.distributed.dropout_masks import Masks, window_keys
+from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.tensor_parallel import Placement
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
+from ddp_course.trainers.minigpt_stage import Stage
 from ddp_course.training.command_line import parse
 
 AXES = "pp", "dp", "shard", "cp", "tp"
@@ -62,6 +68,8 @@ def one_process(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     for title, more in {"plain": (), "unlike": UNLIKE, "grouped": GROUPED}.items():
         train_here(folder / title, *FLAGS, *more)
+    for title, more in {"dropped": DROPPED, "dropped, all kept": (*DROPPED, "--dropout", 0)}.items():
+        in_this_process(parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(folder / title, *more)))
     return folder
 
 
@@ -79,7 +87,11 @@ def four(tmp_path_factory, one_process):
     jobs = {name(sizes): {"flags": of(*sizes)} for sizes in MESHES_OF_FOUR}
     jobs |= {f"unlike {name(sizes)}": {"flags": [*of(*sizes), *UNLIKE, *more]} for sizes, more in UNLIKE_ON.items()}
     jobs |= {f"grouped {name(sizes)}": {"flags": [*of(*sizes), *GROUPED]} for sizes in GROUPED_ON}
+    jobs |= {f"dropped {name(sizes)}": {"flags": [*of(*sizes), *DROPPED, *more]} for sizes, more in DROPPED_ON.items()}
     jobs |= {fault: {"flags": of(*sizes), "fault": fault} for fault, sizes in BROKEN.items()}
+    jobs |= {fault: {"flags": [*of(*sizes), *DROPPED], "fault": fault} for fault, sizes in WRONG_MASKS.items()}
+    source = folder / "dropped 2_1_1_1_2/checkpoints/step_000002"
+    jobs["dropped, gone on"] = {"flags": [*of(1, 1, 4, 1, 1), *DROPPED, "--resume", source]}
     for sizes, (source, step) in RESUMED.items():
         copied = one_process / "plain" if source == "minigpt" else folder / source
         title = f"resumed {name(sizes)} from {source}"
@@ -97,6 +109,12 @@ MESHES_OF_FOUR = (4, 1, 1, 1, 1), (1, 1, 4, 1, 1), (1, 1, 1, 4, 1), (1, 1, 1, 1,
 MESHES_OF_FOUR += (2, 1, 2, 1, 1), (1, 1, 1, 2, 2), (2, 1, 1, 1, 2)
 UNLIKE_ON = {(2, 1, 1, 2, 1): ("--schedule", "gpipe"), (1, 2, 1, 1, 2): (), (1, 1, 2, 2, 1): ()}
 GROUPED_ON = (1, 1, 1, 2, 2), (1, 1, 2, 1, 2)
+DROPPED = (*GROUPED, "--dropout", 0.2)
+DROPPED_ON = {(1, 1, 1, 2, 2): (), (1, 2, 2, 1, 1): (), (2, 1, 1, 1, 2): ("--activation-checkpointing",)}
+WRONG_MASKS = {
+    "dropout: another mask on each rank": (1, 2, 1, 1, 2),
+    "dropout: one mask for all shares": (1, 2, 2, 1, 1),
+}
 BROKEN = {
     "tp: gradients of the input are not summed": (1, 2, 1, 1, 2),
     "tp: queries, keys and values are cut as one": (1, 2, 1, 1, 2),
@@ -166,6 +184,76 @@ def test_key_heads_that_query_heads_share_are_cut_with_them(four, one_process, s
     assert gap(one_process / "grouped", one_process / "plain") > 1e-4
     ours, theirs = (checkpoint(run, STEPS) for run in (folder / f"grouped {name(sizes)}", one_process / "grouped"))
     assert largest_gap(ours["model"], theirs["model"]) < EQUAL
+
+
+@pytest.mark.parametrize("title", [*(f"dropped {name(sizes)}" for sizes in DROPPED_ON), "dropped, gone on"])
+def test_every_mesh_drops_what_one_process_drops(four, one_process, title):
+    """Replicas, shards, parts of a window, heads and stages; recomputed; and after a resume on another mesh."""
+    folder, outcomes = four
+    assert outcomes[title] == "0"
+    assert gap(folder / title, one_process / "dropped") < EQUAL
+    ours, theirs = (checkpoint(run, STEPS) for run in (folder / title, one_process / "dropped"))
+    assert largest_gap(ours["model"], theirs["model"]) < EQUAL
+
+
+@pytest.mark.parametrize("fault", WRONG_MASKS)
+def test_masks_that_agree_or_differ_on_the_wrong_ranks_show(four, one_process, fault):
+    folder, outcomes = four
+    assert (
+        outcomes[fault].startswith("ReplicasDiffer: copies differ")
+        or gap(folder / fault, one_process / "dropped") > 1e-4
+    )
+    assert gap(one_process / "dropped", one_process / "dropped, all kept") > 1e-4
+
+
+def test_one_process_drops_where_minigpt_does():
+    """Loss and gradients of MiniGPT, whose calls of torch's dropout get these masks, in turn."""
+    config = MiniGPTConfig(61, 8, layers=2, heads=4, width=16, dropout=0.3, kv_heads=2)
+    torch.manual_seed(1)
+    model, tokens, keys = MiniGPT(config, "math").double(), torch.randint(61, (2, 3, 8)), window_keys(1, 0, 3)
+    masks, sites = Masks(0.3, keys, torch.arange(8)), iter(range(-1, 6))
+
+    def dropout(x, rate, training=True):
+        heads = torch.arange(4) if len(x) == 12 else None  # weights are (windows x heads, queries, keys)
+        site = next(sites)
+        if heads is None:
+            return masks.drop(x, site)
+        return masks.drop_weights(x.view(3, 4, 8, 8), site, heads, torch.arange(8)).view_as(x)
+
+    with mock.patch.object(torch.nn.functional, "dropout", dropout):
+        loss = model(*tokens)
+    loss.backward()
+    assert next(sites, None) is None
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    axis = Axis(1, 0, None)
+    mesh = SimpleNamespace(pp=axis, cp=axis, tp=axis, weights=None, world=SimpleNamespace(device=torch.device("cpu")))
+    stage = Stage(model, mesh)
+    ours = stage(*tokens, keys)
+    ours.backward()
+    assert abs(ours - loss) < EQUAL
+    assert largest_gap({name: parameter.grad for name, parameter in stage.named_parameters()}, gradients) < EQUAL
+
+
+def test_masks_are_chance():
+    """The share that is kept is 1 - rate, and of two numbers, wherever they are, both are kept in its square.
+
+    Within 5 standard deviations of so many independent draws.
+    """
+    rate, keys = 0.3, window_keys(1, 0, 32)
+    masks = Masks(rate, keys, torch.arange(64))
+    kept = masks.drop(torch.ones(32, 64, 128), 5) > 0
+    others = [kept.roll(1, dim) for dim in range(3)] + [
+        masks.drop(torch.ones(32, 64, 128), site) > 0 for site in (4, 6)
+    ]
+    others += [
+        Masks(rate, window_keys(*other, 32), masks.positions).drop(torch.ones(32, 64, 128), 5) > 0
+        for other in ((1, 1), (2, 0))
+    ]
+    for both, expected in [(kept, 1 - rate)] + [(kept & other, (1 - rate) ** 2) for other in others]:
+        deviation = (expected * (1 - expected) / kept.numel()) ** 0.5
+        assert abs(both.double().mean() - expected) < 5 * deviation
+    assert torch.equal(window_keys(1, 0, 64)[:32], keys) and len(window_keys(2**64 - 1, 3, 2)) == 2
 
 
 @pytest.mark.parametrize("fault", BROKEN)
@@ -240,10 +328,7 @@ def test_one_process_is_a_mesh_too(tmp_path, one_process):
     "wrong, message",
     [
         (("--tp", 0), "--tp must be at least 1, not 0"),
-        (
-            ("--dropout", 0.1),
-            "--dropout must be 0, not 0.1: ranks that compute parts of one layer would need parts of one",
-        ),
+        (("--dropout", 1.5), "--dropout must be from 0 to below 1, not 1.5"),
         (("--precision", "auto"), "argument --precision: invalid choice: 'auto'"),
         (("--schedule", "zbv"), "argument --schedule: invalid choice: 'zbv'"),
     ],

@@ -113,7 +113,7 @@ def silent(module):
     return lambda: mock.patch.object(module, "dist", SimpleNamespace(all_reduce=lambda *_, **__: None, **names))
 
 
-def own_tokens_only(query, key, value, positions, axis):
+def own_tokens_only(query, key, value, positions, axis, drop):
     return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
@@ -141,10 +141,18 @@ FAULTS = {
     "pp: gradients divided by the micro-batches": lambda: mock.patch.object(
         Pipeline,
         "forward_backward",
-        lambda self, inputs, targets, scale, run=Pipeline.forward_backward: run(self, inputs, targets, scale / 4),
+        lambda self, inputs, targets, scale, run=Pipeline.forward_backward, **keywords: run(
+            self, inputs, targets, scale / 4, **keywords
+        ),
     ),
     "dp: windows by rank, not by place": lambda: mock.patch.object(
         Mesh, "replica", property(lambda mesh: mesh.world.rank % mesh.replicas)
+    ),
+    "dropout: another mask on each rank": lambda: mock.patch.object(
+        parallel_ddp, "window_keys", lambda *of, draw=parallel_ddp.window_keys: draw(*of) + dist.get_rank()
+    ),
+    "dropout: one mask for all shares": lambda: mock.patch.object(
+        parallel_ddp, "window_keys", lambda *of, draw=parallel_ddp.window_keys: draw(*of)[:1].repeat(of[-1])
     ),
     "stopped fine-tuning": lambda: stopped_in_the_second_update(finetune_ddp),
     "stopped within a step": lambda: stopped_within(2, ask=2),

@@ -85,7 +85,7 @@ class TrainingState:
                 checkpoint.restore_random_state(state["random_states"][world.rank], world.device)
             else:
                 saved_by = len(state["random_states"])
-                world.say(f"saved by {saved_by} rank(s), resumed by {world.size}: dropout masks start anew")
+                world.say(f"saved by {saved_by} rank(s), resumed by {world.size}: random states start anew")
             if type(state["step"]) is not int or state["step"] < 0:
                 raise ValueError(f"step is {state['step']!r}")
             return state["step"]

@@ -4,6 +4,8 @@ The softmax is updated chunk by chunk (online softmax, Milakov and Gimelshein, 2
 and the sum of exponentials, and rescales both sums when a larger score arrives.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -23,11 +25,19 @@ def zigzag(context: int, ranks: int) -> Tensor:
     return torch.cat([chunks[:ranks], chunks.flip(0)[:ranks]], 1)
 
 
-def ring_attention(query: Tensor, key: Tensor, value: Tensor, positions: Tensor, axis: Axis) -> Tensor:
+def ring_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    positions: Tensor,
+    axis: Axis,
+    drop: Callable[[Tensor, Tensor], Tensor] = lambda weights, key_positions: weights,
+) -> Tensor:
     """Causal attention of this rank's queries to the keys and values of all ranks.
 
     query, key, value: (batch, heads, tokens of this rank, size); a key head may serve several query heads in turn, and
-    is sent once. positions: of all ranks, as from `zigzag`.
+    is sent once. positions: of all ranks, as from `zigzag`. drop: dropout of (batch, key heads, query heads of each,
+    queries, keys) weights, given the positions of the keys; the weights' sum is that before dropout, as in a softmax.
     Scores and sums are in float32, or in float64 if the queries are.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
@@ -43,7 +53,7 @@ def ring_attention(query: Tensor, key: Tensor, value: Tensor, positions: Tensor,
             new_largest = torch.maximum(largest, scores.detach().amax(-1, keepdim=True))
             old, weights = torch.exp(largest - new_largest), torch.exp(scores - new_largest)
             y, total, largest = (
-                y * old + weights @ value.to(dtype).unsqueeze(2),
+                y * old + drop(weights, key_positions) @ value.to(dtype).unsqueeze(2),
                 total * old + weights.sum(-1, keepdim=True),
                 new_largest,
             )

@@ -27,24 +27,26 @@ class Pipeline:
             scale_grads=False,
         )
 
-    def forward_backward(self, inputs: Tensor, targets: Tensor, scale: float) -> Tensor:
+    def forward_backward(self, inputs: Tensor, targets: Tensor, scale: float, **keywords: Tensor) -> Tensor:
         """Run a step: add the gradients of `scale` times the summed loss. Call it on every stage.
 
-        inputs, targets: all micro-batches concatenated. Returns the summed loss on the last stage, 0 on the others.
+        inputs, targets: all micro-batches concatenated, as are the `keywords`, which every stage takes.
+        Returns the summed loss on the last stage, 0 on the others.
         """
         self._scale = scale
-        return self._run(self._schedule.step, inputs, targets) / scale
+        return self._run(self._schedule.step, inputs, targets, keywords) / scale
 
     @torch.no_grad()
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the summed loss like `forward_backward`, without gradients."""
         self._scale = 1.0
-        return self._run(self._schedule.eval, inputs, targets)
+        return self._run(self._schedule.eval, inputs, targets, {})
 
-    def _run(self, step, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _run(self, step, inputs: Tensor, targets: Tensor, keywords: dict[str, Tensor]) -> Tensor:
         losses: list[Tensor] = []
         positional = (inputs,) if self._first else ()
-        keywords = {"targets": targets, "target": targets, "losses": losses} if self._last else {}
+        if self._last:
+            keywords = keywords | {"targets": targets, "target": targets, "losses": losses}
         step(*positional, **keywords, return_outputs=False)
         return sum((loss.detach() for loss in losses), start=torch.zeros((), device=inputs.device))
 

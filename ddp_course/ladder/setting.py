@@ -18,10 +18,19 @@ TensorFault = Literal["fused_as_one", "no_backward_sum", "bias_in_each_part", "o
 PipelineFault = Literal["scale_grads", "table_not_summed"]
 ContextFault = Literal["positions_from_0", "own_tokens_only", "heads_in_turn"]
 ExpertFault = Literal["experts_divided", "balance_per_rank", "experts_mixed", "experts_apart"]
+DropoutFault = Literal["masks_repeated", "masks_by_rank"]
 OptimizerFault = Literal["cut_matrices"]
 ContrastiveFault = Literal["own_slice", "columns_without_gradient", "own_columns", "labels_from_0"]
 Fault = Literal[
-    "none", DataFault, TensorFault, PipelineFault, ContextFault, ExpertFault, OptimizerFault, ContrastiveFault
+    "none",
+    DataFault,
+    TensorFault,
+    PipelineFault,
+    ContextFault,
+    ExpertFault,
+    DropoutFault,
+    OptimizerFault,
+    ContrastiveFault,
 ]
 
 

@@ -10,9 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ddp_course.base.errors import InputError
 from ddp_course.distributed.context_parallel import ring_attention, zigzag
+from ddp_course.distributed.dropout_masks import Masks
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.tensor_parallel import Column, Row
-from ddp_course.models.minigpt import LOSS_TOKENS, Attention, MiniGPT, causal_attention, for_each_query
+from ddp_course.models.minigpt import LOSS_TOKENS, Attention, Block, MiniGPT, causal_attention, for_each_query
 
 TIED = {"output.weight": "token_embedding.weight"}  # one tensor of MiniGPT, under two names
 
@@ -59,21 +60,43 @@ class ParallelAttention(nn.Module):
         self.size = whole.projection.in_features // whole.heads  # units per head
         heads = whole.heads, whole.kv_heads, whole.kv_heads
         self.heads = tuple(count // mesh.tp.size for count in heads)  # of queries, keys and values
+        self.head_numbers = (mesh.tp.rank * self.heads[0] + torch.arange(self.heads[0])).view(self.heads[1], -1)
         self.query_key_value, self.projection = whole.query_key_value, whole.projection
         if mesh.tp.size > 1:
             self.query_key_value = Column(whole.query_key_value, mesh.tp, groups=tuple(self.size * n for n in heads))
             self.projection = Row(whole.projection, mesh.tp)
         self.context_axis, self.positions, self.kind = mesh.cp, positions, whole.kind
 
-    def forward(self, x: Tensor, past: None = None) -> Tensor:
+    def forward(self, x: Tensor, masks: Masks, site: int) -> Tensor:
         fused = self.query_key_value(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
         query, key, value = fused.split(self.heads, dim=1)
-        if self.context_axis.size > 1:
-            y = ring_attention(query, key, value, self.positions, self.context_axis)
+        if self.context_axis.size > 1 or masks.rate:  # torch's kernel draws masks of its own
+
+            def drop(weights: Tensor, key_positions: Tensor) -> Tensor:
+                return masks.drop_weights(weights, site, self.head_numbers.to(x.device), key_positions)
+
+            y = ring_attention(query, key, value, self.positions, self.context_axis, drop)
         else:
             key, value = (for_each_query(part, self.heads[0]) for part in (key, value))
             y = causal_attention(query, key, value, 0.0, self.kind)
         return self.projection(y.transpose(1, 2).flatten(2))
+
+
+class ParallelBlock(nn.Module):
+    """MiniGPT's block with this rank's heads and units. tp ranks drop the same units of their copies of a branch."""
+
+    def __init__(self, whole: Block, mesh: Mesh, positions: Tensor, layer: int) -> None:
+        super().__init__()
+        self.site = 3 * layer  # of this block's first dropout; the embedding has -1
+        self.attention_norm, self.mlp_norm = whole.attention_norm, whole.mlp_norm
+        self.attention = ParallelAttention(whole.attention, mesh, positions)
+        self.expand, self.projection = whole.expand, whole.projection
+        if mesh.tp.size > 1:
+            self.expand, self.projection = Column(whole.expand, mesh.tp), Row(whole.projection, mesh.tp)
+
+    def forward(self, x: Tensor, masks: Masks) -> Tensor:
+        x = x + masks.drop(self.attention(self.attention_norm(x), masks, self.site), self.site + 1)
+        return x + masks.drop(self.projection(F.gelu(self.expand(self.mlp_norm(x)))), self.site + 2)
 
 
 class Stage(nn.Module):
@@ -86,16 +109,14 @@ class Stage(nn.Module):
     def __init__(self, whole: MiniGPT, mesh: Mesh) -> None:
         super().__init__()
         check_cuts(whole.config, mesh)
-        self.recompute = whole.config.activation_checkpointing
+        self.recompute, self.dropout = whole.config.activation_checkpointing, whole.config.dropout
         positions = zigzag(whole.config.context, mesh.cp.size).to(mesh.world.device)
         self.positions = positions[mesh.cp.rank]
         deep = len(whole.blocks) // mesh.pp.size
         own = range(mesh.pp.rank * deep, (mesh.pp.rank + 1) * deep)
-        self.blocks = nn.ModuleDict({str(layer): whole.blocks[layer] for layer in own})
-        for block in self.blocks.values():
-            block.attention = ParallelAttention(block.attention, mesh, positions)
-            if mesh.tp.size > 1:
-                block.expand, block.projection = Column(block.expand, mesh.tp), Row(block.projection, mesh.tp)
+        self.blocks = nn.ModuleDict(
+            {str(layer): ParallelBlock(whole.blocks[layer], mesh, positions, layer) for layer in own}
+        )
         self.first, self.last = mesh.pp.rank == 0, mesh.pp.rank == mesh.pp.size - 1
         if self.first:
             self.token_embedding, self.position_embedding = whole.token_embedding, whole.position_embedding
@@ -116,12 +137,18 @@ class Stage(nn.Module):
         """The tied one, which the first stage has as embedding and the last one as output layer."""
         return (self.token_embedding if self.first else self.output).weight
 
-    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Tokens of whole windows, or what the stage before returned. Returns that of this one; last: the loss sum."""
+    def forward(self, x: Tensor, targets: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
+        """Tokens of whole windows, or what the stage before returned. Returns that of this one; last: the loss sum.
+
+        keys: a number per window, from `window_keys`, if units are to be dropped.
+        """
+        masks = Masks(self.dropout if self.training else 0.0, keys, self.positions)
         if self.first:
             x = self.token_embedding(x[:, self.positions]) + self.position_embedding(self.positions)
+            x = masks.drop(x, -1)
         for block in self.blocks.values():
-            x = checkpoint(block, x, use_reentrant=False) if self.recompute and self.training else block(x)
+            recompute = self.recompute and self.training
+            x = checkpoint(block, x, masks, use_reentrant=False) if recompute else block(x, masks)
         if not self.last:
             return x
         x, targets = self.final_norm(x).flatten(0, 1), targets[:, self.positions].flatten()
