@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint.run_directory import open_run
@@ -73,12 +74,25 @@ class ParallelConfig(PretrainingConfig):
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     """In which order a stage takes the forward and backward passes of micro-batches."""
 
+    param_dtype: Literal["same", "bfloat16"] = "same"
+    """Format of gathered weights and of all that layers compute from them; the main weights stay float32."""
+    reduce_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Format in which gradients are added up over micro-batches and ranks, with --param-dtype."""
+
     micro_batch_size: PositiveInt = 4
     """Windows that one rank takes through its stage at a time."""
     dropout: Share = 0.0
     """Probability of dropping a unit; the same units on any mesh, others than in minigpt_ddp.py."""
     activation_checkpointing: bool = False
     """Recompute activations in backward: less memory, more time."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.param_dtype != "same" and self.precision != "float32":
+            raise ValueError(
+                f"--param-dtype {self.param_dtype} needs --precision float32, that of the main weights, not "
+                f"{self.precision}"
+            )
 
 
 PRESETS = {
@@ -109,7 +123,8 @@ def train(config: ParallelConfig) -> int:
     # MESH 2/7: the whole model has no memory; a rank makes some for its stage, heads, units and shards of it.
     whole, initial_values = build_on_meta(lambda: MiniGPT(model_config, attention))
     names = names_by_group(whole.to(dtype))
-    stage = Stage(whole, mesh)
+    policy = MixedPrecisionPolicy(getattr(torch, config.param_dtype, None), getattr(torch, config.reduce_dtype))
+    stage = Stage(whole, mesh, policy if policy.param_dtype else None)
     stage.allocate(world.device)
     optimizer = make_adamw(stage, config.learning_rate, config.weight_decay)  # after sharding
     shards = parameter_shards(stage, mesh, TIED)
@@ -120,7 +135,8 @@ def train(config: ParallelConfig) -> int:
         "scaler": torch.amp.GradScaler(world.device.type, enabled=False),
     }
     parts["model"].load_state_dict(initial_values)  # one parameter at a time, of which each rank keeps its shard
-    loop = TrainingLoop(run_directory, config, TrainingState(parts, make_identity(config, tokens, config.precision)))
+    precision = config.precision + f" computed in {config.param_dtype}" * (policy.param_dtype is not None)
+    loop = TrainingLoop(run_directory, config, TrainingState(parts, make_identity(config, tokens, precision)))
     settings = {"token_file": str(tokens.folder)}
     if not loop.begin(checkpoint, settings, {"tokenizer_state": tokens.tokenizer.state()}):
         return 0
@@ -129,11 +145,11 @@ def train(config: ParallelConfig) -> int:
     own_parameters = sum(shard.local.numel() for shard in shards)
     world.say(
         f"{parameters:,} parameters, {own_parameters:,} of them on rank 0; {len(tokens.train):,} training "
-        f"tokens{windows.described}; {config.precision} on {world.device}\nmesh: {mesh}; "
+        f"tokens{windows.described}; {precision} on {world.device}\nmesh: {mesh}; "
         f"{config.tokens_per_update:,} tokens per update = {mesh.replicas} share(s) x {accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
-    peak = peak_per_second(world, config.precision, minigpt.flops_per_token(model_config))
+    peak = peak_per_second(world, precision.split()[-1], minigpt.flops_per_token(model_config))
     for step in loop.steps(unit="tokens", per_step=config.tokens_per_update, peak=peak):
         learning_rate = config.learning_rate_at(step)
         set_learning_rate(optimizer, learning_rate)

@@ -74,6 +74,9 @@ def test_the_command_runs_as_it_is_printed(capsys, tmp_path):
     asked = small("--gpus", "2")
     for axis in AXES:
         commands[axis] = words_of(asked.trainer.command(asked, best_way(asked, Layout(**{axis: 2})).layout))
+    half = replace(asked, precision="bf16")
+    commands["bf16"] = words_of(asked.trainer.command(half, best_way(half, Layout(shard=2)).layout))
+    assert commands["bf16"][-4:-2] == ["--param-dtype", "bfloat16"]
     commands["recompute"] = words_of(asked.trainer.command(asked, Layout(dp=2, recompute=True)))
     assert "--activation-checkpointing" in commands["recompute"]
     jobs = {}
@@ -83,7 +86,9 @@ def test_the_command_runs_as_it_is_printed(capsys, tmp_path):
         jobs[name] = {"script": "parallel", "flags": [*flags, *map(str, more)]}
     assert set(run_jobs(tmp_path, jobs, 2)[0].values()) == {"0"}
     losses = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0])["loss"] for name in jobs]
+    in_bf16 = losses.pop(list(jobs).index("bf16"))
     assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5)
+    assert in_bf16 == pytest.approx(losses[0], rel=1e-3) and in_bf16 != pytest.approx(losses[0], rel=1e-6)
 
 
 @pytest.mark.smoke

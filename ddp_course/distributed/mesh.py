@@ -53,9 +53,7 @@ class Mesh:
         # The same grid with shard and cp as one axis, for fully_shard: (dp, shard x cp) replicates, then shards.
         names = ("pp", "dp", "shard_cp", "tp")
         joined = init_device_mesh(world.device.type, (pp, dp, shard * cp, tp), mesh_dim_names=names)
-        self.weights: DeviceMesh | None = None  # the mesh for fully_shard of a stage
-        if dp * shard * cp > 1:
-            self.weights = joined["dp", "shard_cp"] if dp > 1 else joined["shard_cp"]
+        self.weights: DeviceMesh = joined["dp", "shard_cp"] if dp > 1 else joined["shard_cp"]
 
     @property
     def replicas(self) -> int:

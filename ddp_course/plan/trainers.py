@@ -89,7 +89,7 @@ class ParallelDDP(Trainer):
         words += [f"--vocab-size {model.vocabulary}"] * (model.vocabulary != BYTES)
         words += [f"--context {model.context}", f"--tokens-per-update {job.tokens}"]
         words += [f"--micro-batch-size {layout.micro_batch}"]
-        words += [f"--precision {'bfloat16' if job.precision == 'bf16' else 'float32'}"]
+        words += [f"--precision float32{' --param-dtype bfloat16' * (job.precision == 'bf16')}"]
         words += ["--activation-checkpointing"] * layout.recompute
         words += [
             f"--{axis} {size}" for axis in ("pp", "dp", "shard", "cp", "tp") if (size := getattr(layout, axis)) > 1

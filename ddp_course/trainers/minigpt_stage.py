@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from ddp_course.base.errors import InputError
@@ -103,10 +103,11 @@ class Stage(nn.Module):
     """This rank's part of `whole`, with MiniGPT's names. The first stage embeds, the last one computes the loss.
 
     Windows come whole; a rank takes its own positions out of them. Sharded over `mesh.weights` on top of that.
-    `whole` may be on the meta device: see `allocate`.
+    `whole` may be on the meta device: see `allocate`. policy: in which formats FSDP2 computes and reduces, on any mesh:
+    to it, a single rank is a group like others. None: in those of the weights.
     """
 
-    def __init__(self, whole: MiniGPT, mesh: Mesh) -> None:
+    def __init__(self, whole: MiniGPT, mesh: Mesh, policy: MixedPrecisionPolicy | None = None) -> None:
         super().__init__()
         check_cuts(whole.config, mesh)
         self.recompute, self.dropout = whole.config.activation_checkpointing, whole.config.dropout
@@ -122,9 +123,10 @@ class Stage(nn.Module):
             self.token_embedding, self.position_embedding = whole.token_embedding, whole.position_embedding
         if self.last:
             self.final_norm, self.output = whole.final_norm, whole.output
-        if mesh.weights:
+        if mesh.averaged > 1 or policy:
+            options = {"mesh": mesh.weights, "reshard_after_forward": mesh.pp.size == 1}
             for layer in (*self.blocks.values(), self):
-                fully_shard(layer, mesh=mesh.weights, reshard_after_forward=mesh.pp.size == 1)
+                fully_shard(layer, mp_policy=policy or MixedPrecisionPolicy(), **options)
 
     def allocate(self, device: torch.device) -> None:
         """Make memory of arbitrary content for this rank's part of a model on the meta device."""
@@ -153,4 +155,9 @@ class Stage(nn.Module):
             return x
         x, targets = self.final_norm(x).flatten(0, 1), targets[:, self.positions].flatten()
         pieces = zip(x.split(LOSS_TOKENS), targets.split(LOSS_TOKENS), strict=True)
-        return torch.stack([F.cross_entropy(self.output(p), target, reduction="sum") for p, target in pieces]).sum()
+        return torch.stack([_loss_sum(self.output(piece), target) for piece, target in pieces]).sum()
+
+
+def _loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
+    """In float32 at least: the sum of a thousand losses has more digits than a half precision."""
+    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets, reduction="sum")
