@@ -24,12 +24,22 @@ from ddp_course.grader.verdict import Wrong
 __all__ = ["Call", "Case", "Check", "Detector", "Job", "JobRecord", "LogsOf", "Mistake", "Wrong", "cases", "check"]
 __all__ += ["expect", "expect_few_collectives", "expect_little_is_sent", "expect_one_verdict", "called_once"]
 __all__ += ["bit_equal_on_all_ranks", "expect_loss", "expect_shapes", "like_neighbours", "number", "numbers"]
-__all__ += ["one_process", "recognised", "show", "where"]
+__all__ += ["driver_job", "one_process", "recognised", "show", "where"]
 
 Text = str | Callable[..., str]
 
 
-# ---- checks -------------------------------------------------------------------------------------------------------
+# ---- jobs and checks ----------------------------------------------------------------------------------------------
+
+
+def driver_job(world: int, function: str, calls: dict[str, tuple] | Iterable[str], **options) -> Job:
+    """A job of the exercise's driver in which all ranks make the same calls, {scenario: arguments}.
+
+    The scenarios of a list are handed over themselves.
+    """
+    arguments = calls if isinstance(calls, dict) else {scenario: (scenario,) for scenario in calls}
+    same = tuple(Call([own] * world, scenario) for scenario, own in arguments.items())
+    return Job(world, function, same, driver=True, **options)
 
 
 def expect(condition: Any, observed: Text, look_at: Text) -> None:
@@ -229,24 +239,24 @@ class Detector:
 
         return check(sentence, self.jobs)(all_ranks_say_the_same)
 
-    def passes(self, name: str, but: Text, look_at: Text, sentence: str) -> Check:
-        """The check `name` that it returns True for what is right. but: why False was wrong.
+    def passes(self, but: Text, look_at: Text, sentence: str) -> Check:
+        """The check that it returns True for what is right. but: why False was wrong.
 
         A text may be a function that makes it of the version that the detector was wrong about.
         """
-        return self._says(True, name, but, look_at, sentence)
+        return self._says(True, but, look_at, sentence)
 
-    def catches(self, name: str, but: Text, look_at: Text, sentence: str) -> Check:
-        """The check `name` that it returns False for what is broken; the rest as in `passes`."""
-        return self._says(False, name, but, look_at, sentence)
+    def catches(self, but: Text, look_at: Text, sentence: str) -> Check:
+        """The check that it returns False for what is broken; the rest as in `passes`."""
+        return self._says(False, but, look_at, sentence)
 
-    def _says(self, right, name, but, look_at, sentence):
+    def _says(self, right, but, look_at, sentence):
         def says(case):
             if case.results[0] is not right:
                 why, where = (text(case.scenario) if callable(text) else text for text in (but, look_at))
                 raise Wrong(f"{self.name} returned {not right}{why}", where)
 
-        says.__name__ = name
+        says.__name__ = "what_is_right_passes" if right else "what_is_broken_is_seen"
         return check(sentence, self.jobs, self.right if right else self.broken)(says)
 
 
@@ -268,21 +278,20 @@ def expect_one_verdict(case: Case, detector: str, look_at: str) -> None:
         )
 
 
-def called_once(name: str, detector: str, handed: str, jobs: Sequence[Job], look_at: str) -> Check:
-    """The check `name` that `detector` calls the function that it is handed once on each rank.
+def called_once(detector: str, handed: str, jobs: Sequence[Job], look_at: str) -> Check:
+    """The check that `detector` calls the function that it is handed once on each rank.
 
     handed: what the text of the exercise calls that function. The drivers of these jobs count in the last tensor among
     the arguments: see harness/counted.py.
     """
 
-    def calls_it_once(case):
+    def it_is_called_once(case):
         for rank, after in enumerate(case.after):
             count = int(after[-1])
             times = f"{count} times" if count else "never"
             expect(count == 1, f"{detector} called {handed} {times} on rank {rank}; it should call it once", look_at)
 
-    calls_it_once.__name__ = name
-    return check(f"it calls {handed} once on each rank", jobs)(calls_it_once)
+    return check(f"it calls {handed} once on each rank", jobs)(it_is_called_once)
 
 
 # ---- messages -----------------------------------------------------------------------------------------------------

@@ -65,19 +65,19 @@ def test_the_case_stands_before_what_was_observed(begin, message):
 def test_checks_are_asked_in_the_order_in_which_they_are_defined():
     detector = Detector("is_right", {"odd"}, {"even"}, [RECORDS[0].job])
     module = SimpleNamespace(
-        last=None, b=check("")(lambda case: None), DETECTED=[detector.agrees("x"), detector.passes("p", "", "", "")]
+        last=None, b=check("")(lambda case: None), DETECTED=[detector.agrees("x"), detector.passes("", "", "")]
     )
-    assert [entry.name for entry in in_order(module)] == ["<lambda>", "all_ranks_say_the_same", "p"]
+    assert [entry.name for entry in in_order(module)] == ["<lambda>", "all_ranks_say_the_same", "what_is_right_passes"]
 
 
 def test_a_detector_is_held_to_its_versions():
     true, false = record("right", (True, True)), record("broken", (False, False))
     detector = Detector("is_right", {"right"}, {"broken"}, [true.job, false.job])
-    checks = detector.passes("p", ", why", "there", "passes"), detector.catches("c", "", str.upper, "caught")
+    checks = detector.passes(", why", "there", "passes"), detector.catches("", str.upper, "caught")
     assert [each([true, false]) for each in checks] == ["passes", "caught"]
     liar = record("broken", (True, True))
     with pytest.raises(Wrong, match="is_right returned True") as wrong:
-        Detector("is_right", {"right"}, {"broken"}, [liar.job]).catches("c", "", str.upper, "")([liar])
+        Detector("is_right", {"right"}, {"broken"}, [liar.job]).catches("", str.upper, "")([liar])
     assert wrong.value.look == "BROKEN"
     with pytest.raises(Wrong, match="False on rank 1 and True on rank 0"):
         torn = record("right", (True, False))

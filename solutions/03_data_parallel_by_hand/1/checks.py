@@ -1,6 +1,6 @@
 """03.1: gradients that are summed where they should be averaged; AdamW hides it, a detector must not."""
 
-from ddp_course.grader.vocabulary import Call, Detector, Job, check, expect
+from ddp_course.grader.vocabulary import Detector, check, driver_job, expect
 
 RIGHT = (
     "the mean",
@@ -29,14 +29,9 @@ DETECTOR, REPAIRED = "gradients_are_right", "synchronize_gradients"
 TOLERANCE = 1e-5  # float32
 
 
-def job(world, function, *whats):
-    calls = tuple(Call([(what,)] * world, what) for what in whats)
-    # A detector may train: torch.optim loads torch._dynamo.
-    return Job(world, function, calls, seconds=6.0, driver=True, loads=("torch._dynamo",))
-
-
-DETECT = [job(2, DETECTOR, *RIGHT, *BROKEN), job(3, DETECTOR, *RIGHT[:2], *BROKEN)]
-REPAIR = [job(3, REPAIRED, "own"), job(1, REPAIRED, "own")]
+TRAINS = {"seconds": 6.0, "loads": ("torch._dynamo",)}  # a detector may train: torch.optim loads torch._dynamo
+DETECT = [driver_job(world, DETECTOR, RIGHT[:most] + BROKEN, **TRAINS) for world, most in ((2, None), (3, 2))]
+REPAIR = [driver_job(world, REPAIRED, ["own"], **TRAINS) for world in (3, 1)]
 JOBS = DETECT + REPAIR
 
 
@@ -61,7 +56,6 @@ DETECTED = [
         f"all ranks come to the same verdict, on {len(RIGHT)} right and {len(BROKEN)} wrong versions",
     ),
     detector.passes(
-        "right_versions_pass",
         ", but that version is right",
         lambda scenario: (
             "when your detector takes hold of the tensors that it compares"
@@ -71,10 +65,7 @@ DETECTED = [
         f"it lets {len(RIGHT)} right versions pass",
     ),
     detector.catches(
-        "wrong_versions_are_caught",
-        ", but that version is wrong",
-        where_to_look,
-        f"it catches {len(BROKEN)} wrong ones, the sum among them",
+        ", but that version is wrong", where_to_look, f"it catches {len(BROKEN)} wrong ones, the sum among them"
     ),
 ]
 

@@ -8,7 +8,7 @@ import re
 import torch
 
 from ddp_course.grader.answer_record import where
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import Job, check, driver_job, expect
 
 from . import given as given_script
 
@@ -19,8 +19,8 @@ LINE = re.compile(r"^step (\d+)  loss ([\d.]+)$", re.MULTILINE)
 
 
 def training(world, sizes):
-    calls = tuple(Call([(STEPS, size)] * world, f"a global batch of {size}") for size in sizes)
-    return Job(world, TRAIN, calls, driver=True, loads=("torch._dynamo",))  # for DDP and torch.optim
+    calls = {f"a global batch of {size}": (STEPS, size) for size in sizes}
+    return driver_job(world, TRAIN, calls, loads=("torch._dynamo",))  # for DDP and torch.optim
 
 
 SCRIPTS = [Job(world, loads=("torch._dynamo",)) for world in (1, 2, 3)]

@@ -5,7 +5,7 @@ import math
 from numbers import Real
 from pathlib import Path
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import Call, Job, check, driver_job, expect
 
 from .driver import MODELS
 
@@ -20,10 +20,7 @@ CHANGES = {  # what the driver saw: how the sentence ends, where to look
 }
 # The claims come first: they do not depend on the answer, and serve all that are graded together.
 CLAIMS = Job(2, script=Path(__file__).with_name("given.py"), seconds=8.0, loads=("torch._dynamo",))
-MEASURING = [
-    Job(world, MEASURE, tuple(Call([(scenario,)] * world, scenario) for scenario in MODELS), driver=True)
-    for world in (2, 3)
-]
+MEASURING = [driver_job(world, MEASURE, MODELS.keys()) for world in (2, 3)]
 FORECASTING = Job(1, FORECAST, (Call([()], "the six cases"),))
 JOBS = [CLAIMS, *MEASURING, FORECASTING]
 

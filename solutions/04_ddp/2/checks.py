@@ -1,6 +1,6 @@
 """04.2: a barrier in the clean-up holds back the traceback of a crash; a detector that sees it, and a clean run."""
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import Call, Job, check, driver_job, expect
 
 from .driver import TEXT, TIMEOUT, VERSIONS
 
@@ -16,9 +16,7 @@ def run_with(world, *crashing):
 
 
 RUNS = [run_with(2, None, 1), run_with(3, 0)]
-DETECTION = Job(
-    2, DETECTOR, tuple(Call([(version,)] * 2, version) for version in VERSIONS), seconds=11.0, patience=8.0, driver=True
-)
+DETECTION = driver_job(2, DETECTOR, list(VERSIONS), seconds=11.0, patience=8.0)
 JOBS = [*RUNS, DETECTION]
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 DETECTOR, REPAIRED = "assert_replicas_equal", "train"
 # scenario: the first tensor that differs and the first rank that differs from rank 0, if there are as many
@@ -35,17 +35,9 @@ NAMES = ("backbone.weight", "backbone.bias", "head.weight", "head.bias")
 SAME = 1e-9  # float64 sums in another order
 
 
-def detection(world):
-    return Job(world, DETECTOR, tuple(Call([(scenario,)] * world, scenario) for scenario in FIRST[world]), driver=True)
-
-
-def training(world):
-    calls = (Call([(1,)] * world, "1 update"), Call([(6,)] * world, "6 updates"))
-    return Job(world, REPAIRED, calls, driver=True, loads=("torch._dynamo",))  # for DDP and torch.optim
-
-
-DETECTIONS = [detection(2), detection(3), detection(1)]
-TRAININGS = [training(2), training(3)]
+UPDATES = {"1 update": (1,), "6 updates": (6,)}
+DETECTIONS = [driver_job(world, DETECTOR, list(FIRST[world])) for world in (2, 3, 1)]
+TRAININGS = [driver_job(world, REPAIRED, UPDATES, loads=("torch._dynamo",)) for world in (2, 3)]  # for DDP, torch.optim
 JOBS = DETECTIONS + TRAININGS
 
 

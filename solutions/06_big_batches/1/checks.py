@@ -25,9 +25,9 @@ CLOSE = 1e-10  # float64: the order of the sums shifts the weights by about 1e-1
 SMALL = 64  # bytes an update that are not gradients
 
 
-def job(world, function, *arguments, seconds=6.0):
+def job(world, function, *arguments):
     calls = tuple(Call([each] * world, str(each[0])) for each in arguments)
-    return Job(world, function, calls, seconds=seconds, driver=True, loads=("torch._dynamo",))
+    return Job(world, function, calls, seconds=6.0, driver=True, loads=("torch._dynamo",))
 
 
 DETECT = [job(3, DETECTOR, *((what, torch.zeros(1)) for what in RIGHT + BROKEN))]
@@ -43,14 +43,12 @@ detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
     detector.agrees("what a rank knows of the others when it decides: an all-gather leaves the same on every rank"),
     detector.passes(
-        "sound_loops_pass",
         ", but the weights are equal on all ranks",
         "what your detector compares: weights of different ranks, or something else? Is the module that it makes the "
         "same on all ranks before the training?",
         f"the detector lets {len(RIGHT)} sound loops pass",
     ),
     detector.catches(
-        "parting_replicas_are_seen",
         ", but that loop leaves other weights on another rank",
         lambda scenario: (
             "how exactly the weights are compared, and all of them on all ranks?"
@@ -63,11 +61,7 @@ DETECTED = [
 
 
 it_is_called_once = called_once(
-    "it_is_called_once",
-    DETECTOR,
-    "train",
-    DETECT,
-    "what it leaves behind when it has run: one call is enough to look at that",
+    DETECTOR, "train", DETECT, "what it leaves behind when it has run: one call is enough to look at that"
 )
 
 

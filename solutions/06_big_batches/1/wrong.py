@@ -29,7 +29,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "compares_first_and_last", "the detector compares the first rank with the last and asks none between",
-        check="parting_replicas_are_seen", says="rank 1 ends with two numbers exchanged", edit="""
+        check="what_is_broken_is_seen", says="rank 1 ends with two numbers exchanged", edit="""
         -    return all(torch.equal(one, everyones[0]) for one in everyones)
         +    return torch.equal(everyones[0], everyones[-1])
     """),
@@ -41,7 +41,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "looks_at_the_loss", "the detector compares the ranks' losses, which differ by their data",
-        check="sound_loops_pass", says="returned False, but the weights are equal", edit="""
+        check="what_is_right_passes", says="returned False, but the weights are equal", edit="""
         -    weight = module.weight.detach()
         +    weight = module(*micro_batches_of(dist.get_rank(), 1)[0]).detach()
     """),
@@ -53,7 +53,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "same_data_everywhere", "the detector gives all ranks the same micro-batches",
-        check="parting_replicas_are_seen", says="the flag set after the forward", edit="""
+        check="what_is_broken_is_seen", says="the flag set after the forward", edit="""
         -    train(module, optimizer, micro_batches_of(dist.get_rank(), 12), 4)
         +    train(module, optimizer, micro_batches_of(0, 12), 4)
     """),

@@ -52,11 +52,7 @@ def the_sizes_are_read_right(case, rank, result):
 
 
 it_is_called_once = called_once(
-    "it_is_called_once",
-    DETECTOR,
-    "train",
-    DETECT,
-    "what can be noted while it runs: one call makes all epochs and all updates",
+    DETECTOR, "train", DETECT, "what can be noted while it runs: one call makes all epochs and all updates"
 )
 
 

@@ -5,13 +5,12 @@ import math
 import torch
 
 from ddp_course.grader.vocabulary import (
-    Call,
     Detector,
-    Job,
     Mistake,
     Wrong,
     called_once,
     check,
+    driver_job,
     expect,
     expect_shapes,
     number,
@@ -29,14 +28,8 @@ BY_DDP = "what DDP does with the gradients on its own, and how often you divide 
 
 
 def job(world, function, *calls):
-    return Job(
-        world,
-        function,
-        tuple(Call([arguments] * world, scenario) for scenario, *arguments in map(tuple, calls)),
-        seconds=6.0,
-        driver=True,
-        loads=("torch._dynamo",),
-    )
+    named = {scenario: arguments for scenario, *arguments in calls}
+    return driver_job(world, function, named, seconds=6.0, loads=("torch._dynamo",))
 
 
 def own(scenario, *lengths):
@@ -75,13 +68,11 @@ detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
     detector.agrees("how a rank hears what the others have found"),
     detector.passes(
-        "exact_means_pass",
         ", but that one is exact to rounding",
         "what you compare with, and how exactly: sums in another order differ in the last digits",
         f"the detector lets {len(RIGHT)} exact functions pass",
     ),
     detector.catches(
-        "other_means_are_seen",
         lambda scenario: f", but that is {'no number' if 'NaN' in scenario else 'another mean'}",
         blind_spot,
         f"and sees that {len(BROKEN)} others are not, the given one among them",
@@ -90,7 +81,6 @@ DETECTED = [
 
 
 it_is_called_once = called_once(
-    "it_is_called_once",
     DETECTOR,
     "the function",
     DETECT,

@@ -11,13 +11,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "equal_lengths_tested", "the detector's micro-batches all have the same number of targets",
-        check="other_means_are_seen", says="the mean of the micro-batches' means", edit="""
+        check="what_is_broken_is_seen", says="the mean of the micro-batches' means", edit="""
         -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
         +    everyones = [micro_batches_of(rank, [[4, 6], [5, 5]]) for rank in range(world)]
     """),
     WrongAnswer(
         "not_for_all", "the detector compares with the mean over its own rank's tokens",
-        check="exact_means_pass", says="is exact to rounding", edit="""
+        check="what_is_right_passes", says="is exact to rounding", edit="""
         -    model, batches = make_model(), [batch for one in everyones for batch in one]
         +    model, batches = make_model(), everyones[dist.get_rank()]
     """),
@@ -31,7 +31,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "rank_0_tells_the_others", "the detector compares on rank 0, which tells the others the answer",
-        check="other_means_are_seen", says="except on rank 0", edit="""
+        check="what_is_broken_is_seen", says="except on rank 0", edit="""
         -    dist.all_reduce(exact, dist.ReduceOp.MIN)
         +    dist.broadcast(exact, src=0)
     """),

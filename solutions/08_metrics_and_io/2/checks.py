@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from numbers import Real
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, number, numbers
+from ddp_course.grader.vocabulary import Call, Job, Wrong, check, driver_job, expect, number, numbers
 
 from . import driver
 from . import given as given_script
@@ -30,17 +30,12 @@ REPAIRED = [
     job(4, (13, 2), (5, 1), (3, 8)),
     job(1, (13, 4)),
 ]
-DETECT = Job(
-    3,
-    "weights",
-    tuple(
-        Call([(what, samples, batch_size)] * 3, f"{what}, {samples} samples in batches of {batch_size}")
-        for what in driver.EVALUATIONS
-        for samples, batch_size in ((10, 3), (7, 2))
-    ),
-    SECONDS,
-    driver=True,
-)
+SEEN_THROUGH = {
+    f"{what}, {samples} samples in batches of {batch_size}": (what, samples, batch_size)
+    for what in driver.EVALUATIONS
+    for samples, batch_size in ((10, 3), (7, 2))
+}
+DETECT = driver_job(3, "weights", SEEN_THROUGH, seconds=SECONDS)
 JOBS = [DETECT, *REPAIRED]
 
 

@@ -6,7 +6,7 @@ from numbers import Real
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect_few_collectives, number
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_few_collectives, number
 
 from . import driver
 
@@ -18,8 +18,7 @@ SECONDS = 3.0
 
 def job(world, *settings):
     """settings: (what is special, lengths of the texts, batch size, whether the model is in training mode)."""
-    calls = tuple(Call([tuple(arguments)] * world, scenario) for scenario, *arguments in settings)
-    return Job(world, "evaluate", calls, SECONDS, driver=True)
+    return driver_job(world, "evaluate", {scenario: tuple(own) for scenario, *own in settings}, seconds=SECONDS)
 
 
 LONG_AND_SHORT = [40, 2, 3, 25, 2, 31, 5, 2, 17, 9, 2]

@@ -1,6 +1,6 @@
 """09.1: a save that loses checkpoints, a check that does not see it, and both repaired."""
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 OWN = "your own save"
 RIGHT = {  # by name, as the driver has it
@@ -37,9 +37,9 @@ LOOK = {
 
 
 def job(world, *names):
-    calls = tuple(Call([(name,)] * world, (RIGHT | BROKEN).get(name, OWN)) for name in names)
+    calls = {(RIGHT | BROKEN).get(name, OWN): (name,) for name in names}
     # A check may call `save` as often as it likes, slowly, and is tried on fifteen of them.
-    return Job(world, function="check_save", calls=calls, seconds=24.0, driver=True)
+    return driver_job(world, "check_save", calls, seconds=24.0)
 
 
 JOBS = [job(2, "own", *RIGHT, *BROKEN), job(3, "own", "step_names", "every_rank", "of_the_last_rank")]

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, check, expect, number, recognised
+from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expect, number, recognised
 
 TRAIN, DETECTOR = "train", "first_difference"
 LIMITS = {"a limit of 40 seconds, and clocks with many digits": 40.0}
@@ -42,10 +42,8 @@ def weights_of(rates, world):
 
 
 def trained(world):
-    calls = tuple(
-        Call([("train", clocks, limit_of(scenario))] * world, scenario) for scenario, clocks in CLOCKS.items()
-    )
-    return Job(world, TRAIN, calls, seconds=2.0, driver=True)
+    calls = {scenario: ("train", clocks, limit_of(scenario)) for scenario, clocks in CLOCKS.items()}
+    return driver_job(world, TRAIN, calls, seconds=2.0)
 
 
 A = [0.1, 0.08, 0.06]
@@ -66,13 +64,9 @@ MADE_UP = {  # by rank, for 3 ranks
 }
 
 
-def detected(world):
-    calls = tuple(Call([("rates", rates)] * world, scenario) for scenario, rates in MADE_UP.items())
-    return Job(world, DETECTOR, calls, seconds=2.0, driver=True)
-
-
 REPAIRED = [trained(2), trained(4), trained(1)]
-DETECT = [detected(3), detected(2)]
+RATES = {scenario: ("rates", rates) for scenario, rates in MADE_UP.items()}
+DETECT = [driver_job(world, DETECTOR, RATES, seconds=2.0) for world in (3, 2)]
 JOBS = REPAIRED + DETECT
 
 

@@ -7,7 +7,7 @@ from itertools import product
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, check, expect, number, recognised
+from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, check, driver_job, expect, number, recognised
 
 from .driver import some_window
 
@@ -27,8 +27,7 @@ UNFIT = {  # tokens per update, micro-batch size: the nearest that fit depend on
 
 def trained(world):
     plans = {scenario: (*plan, UPDATES) for scenario, plan in {**PLANS, **UNFIT}.items()} | {SHORT: (192, 1, WARM)}
-    calls = tuple(Call([plan] * world, scenario) for scenario, plan in plans.items())
-    return Job(world, TRAIN, calls, seconds=6.0, driver=True)  # DDP takes more than a second to load
+    return driver_job(world, TRAIN, plans, seconds=6.0)  # DDP takes more than a second to load
 
 
 def one_process(tokens_per_update, counted=None):

@@ -1,6 +1,6 @@
 """11.3: rank 0 does something for all, and fails, and the others wait: a failure that reaches every rank."""
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 from .driver import TEXT
 
@@ -19,10 +19,7 @@ CASES = {  # scenario: what work does, with what value
 }
 FAILURES = [scenario for scenario, (kind, _) in CASES.items() if kind == "raises"]
 RESULTS = [scenario for scenario in CASES if scenario not in FAILURES]
-JOBS = [
-    Job(world, "on_rank_0", tuple(Call([work] * world, scenario) for scenario, work in CASES.items()), driver=True)
-    for world in (2, 3, 1)
-]
+JOBS = [driver_job(world, "on_rank_0", CASES) for world in (2, 3, 1)]
 
 
 @check("work runs once, on rank 0")

@@ -1,6 +1,6 @@
 """12.2: a detector for replicas that have parted, in whatever part of the state, by however little."""
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect_few_collectives
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_few_collectives
 
 from .driver import CHANGES, NORM, WEIGHT_OR_MOMENTUM
 
@@ -40,17 +40,8 @@ THREE = [
 TWO = [("the last bit of one weight", [1], [0, 1])]
 EQUAL = [(what, [], []) for what in SOUND]
 DONE = {4: EQUAL + FOUR, 3: EQUAL + THREE, 2: EQUAL + TWO, 1: EQUAL}  # (what, the ranks it is done on, those to name)
-JOBS = [
-    Job(
-        world,
-        FUNCTION,
-        tuple(Call([(what, on)] * world, scenario(what, on)) for what, on, _ in done),
-        seconds=8.0,
-        driver=True,
-        loads=("torch._dynamo",),
-    )
-    for world, done in DONE.items()
-]
+CALLS = {world: {scenario(what, on): (what, on) for what, on, _ in done} for world, done in DONE.items()}
+JOBS = [driver_job(world, FUNCTION, CALLS[world], seconds=8.0, loads=("torch._dynamo",)) for world in DONE]
 TO_NAME = {(world, scenario(what, on)): (what, named) for world, done in DONE.items() for what, on, named in done}
 
 

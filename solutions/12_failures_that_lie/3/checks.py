@@ -2,7 +2,7 @@
 
 import math
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect, where
+from ddp_course.grader.vocabulary import Wrong, cases, check, driver_job, expect, where
 
 FUNCTION = "indices"
 WEIGHTS = [1.0, 0.0, 3.0, 6.0, 0.0, 10.0]  # their sum is 20
@@ -19,10 +19,7 @@ CALLS = {  # weights, draws, seed, epoch
     FEW: ([0.5] * 50, 47, 8, 2),
     MANY: (WEIGHTS, 4000, 9, 1),
 }
-JOBS = [
-    Job(world, FUNCTION, tuple(Call([call] * world, scenario) for scenario, call in CALLS.items()), driver=True)
-    for world in (1, 2, 3, 4)
-]
+JOBS = [driver_job(world, FUNCTION, CALLS) for world in (1, 2, 3, 4)]
 
 
 @check("no draw is added or left out, also where they do not divide by the ranks")

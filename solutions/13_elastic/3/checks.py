@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, expect_few_collectives
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_collectives
 
 FUNCTION, STEPS, STOPPED = "train", 8, 75
 SIGNALS = {  # {rank: steps in which it is asked}, and the steps that all ranks make
@@ -26,12 +26,10 @@ OF_ONE = {"nobody is asked": ({}, 8), "rank 0 is asked in step 3": ({0: [3]}, 4)
 ALL = SIGNALS | OF_THREE
 
 
-def job(world, runs):
-    calls = tuple(Call([(STEPS, signals)] * world, scenario) for scenario, (signals, _) in runs.items())
-    return Job(world, FUNCTION, calls, driver=True)
-
-
-JOBS = [job(2, SIGNALS), job(3, OF_THREE), job(1, OF_ONE)]
+JOBS = [
+    driver_job(world, FUNCTION, {scenario: (STEPS, signals) for scenario, (signals, _) in runs.items()})
+    for world, runs in ((2, SIGNALS), (3, OF_THREE), (1, OF_ONE))
+]
 
 
 @check("all ranks stop after the step in which one of them was asked")

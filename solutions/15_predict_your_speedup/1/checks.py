@@ -4,7 +4,7 @@ import json
 import math
 from pathlib import Path
 
-from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, cases, check, expect, number, recognised
+from ddp_course.grader.vocabulary import Job, Mistake, Wrong, cases, check, driver_job, expect, number, recognised
 from ddp_course.plan.schedule import MIB, Compute, Gradient, buckets, simulate
 
 from . import given as given_script
@@ -13,7 +13,7 @@ GIVEN = Path(__file__).with_name("given.py")
 FUNCTION, WITHIN = "step_seconds", 0.15
 CASES, ALONE = given_script.CASES, "one machine"
 MEASURE = Job(2, script=GIVEN, seconds=50.0, patience=50.0, loads=("torch._dynamo",))
-PREDICT = Job(1, FUNCTION, tuple(Call([(case,)], name) for name, case in CASES.items()), driver=True)
+PREDICT = driver_job(1, FUNCTION, {name: (case,) for name, case in CASES.items()})
 JOBS = [Job(1, FUNCTION), MEASURE, PREDICT]  # the first: is there an answer at all? Measuring takes seconds
 
 

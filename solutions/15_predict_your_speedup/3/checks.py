@@ -4,7 +4,7 @@ import math
 import random
 import statistics
 
-from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, check, expect, numbers, recognised
+from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expect, numbers, recognised
 from ddp_course.plan.link import SMALL
 
 FUNCTION, WITHIN = "fit", 0.10
@@ -45,7 +45,7 @@ def measurement(scenario):
     return dict(pairs), CABLES[scenario][0]
 
 
-JOBS = [Job(1, FUNCTION, tuple(Call([measurement(scenario)], scenario) for scenario in CABLES), driver=True)]
+JOBS = [driver_job(1, FUNCTION, {scenario: measurement(scenario) for scenario in CABLES})]
 
 
 @check("the fit is written by hand", begin="")

@@ -1,7 +1,7 @@
 """16.1: a batch script whose job saves before its time limit, goes back into the queue, and goes on where it was."""
 
 from ddp_course.grader.verdict import last_lines
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 from .slurm_play import KILL_WAIT, SAVE
 from .stand_in import BUG as CODE
@@ -10,16 +10,8 @@ from .stand_in import STEPS_PER_ATTEMPT
 FUNCTION = "batch_script"
 LIMITS, DONE, BUG = "two time limits", "done in time", "a task with a bug"
 RUNS = {LIMITS: ["limit", "limit", "done"], DONE: ["done"], BUG: ["bug"]}
-JOBS = [
-    Job(
-        1,
-        FUNCTION,
-        tuple(Call([(ends,)], scenario) for scenario, ends in RUNS.items()),
-        seconds=50.0,
-        patience=40.0,
-        driver=True,
-    )
-]
+CALLS = {scenario: (ends,) for scenario, ends in RUNS.items()}
+JOBS = [driver_job(1, FUNCTION, CALLS, seconds=50.0, patience=40.0)]
 
 
 @check("before each time limit both tasks are asked to save", begin="")

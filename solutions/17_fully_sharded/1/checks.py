@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, number
+from ddp_course.grader.vocabulary import check, driver_job, expect, number
 
 from .driver import OPTIMIZERS, SHAPES, gradients, start
 
@@ -20,12 +20,7 @@ RUNS = {
 }
 
 
-def job(world):
-    calls = [Call([run] * world, scenario) for scenario, run in RUNS.items()]
-    return Job(world, FUNCTION, tuple(calls), driver=True, loads=("torch._dynamo",))
-
-
-JOBS = [job(world) for world in (2, 4, 3, 1)]
+JOBS = [driver_job(world, FUNCTION, RUNS, loads=("torch._dynamo",)) for world in (2, 4, 3, 1)]
 
 
 @check("each rank holds its share of the optimizer's state")

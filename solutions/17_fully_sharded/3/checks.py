@@ -1,6 +1,6 @@
 """17.3: a checkpoint of DDP into FSDP2, with the optimizer's state, which is lost without a word."""
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 FUNCTION = "load"
 KINDS = {
@@ -12,18 +12,11 @@ KINDS = {
 CLOSE = 1e-9
 
 
-def job(world, kinds):
-    calls = tuple(Call([(kind,)] * world, KINDS[kind]) for kind in kinds)
-    loads = (
-        "torch._dynamo",
-        "torch.distributed.fsdp",
-        "torch.distributed.tensor",
-        "torch.distributed.checkpoint.state_dict",
-    )
-    return Job(world, FUNCTION, calls, seconds=15.0, driver=True, loads=loads)
-
-
-JOBS = [job(2, KINDS), job(3, ["two groups"])]
+LOADS = ("torch._dynamo", *(f"torch.distributed.{name}" for name in ("fsdp", "tensor", "checkpoint.state_dict")))
+JOBS = [
+    driver_job(world, FUNCTION, {KINDS[kind]: (kind,) for kind in kinds}, seconds=15.0, loads=LOADS)
+    for world, kinds in ((2, KINDS), (3, ["two groups"]))
+]
 
 
 @check("the weights are those of the checkpoint")

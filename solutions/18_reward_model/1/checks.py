@@ -48,11 +48,7 @@ def the_shares_are_read_right(case, rank, result):
 
 
 it_is_called_once = called_once(
-    "it_is_called_once",
-    DETECTOR,
-    "train",
-    DETECT,
-    "what it leaves behind when it has run: one call is enough to look at that",
+    DETECTOR, "train", DETECT, "what it leaves behind when it has run: one call is enough to look at that"
 )
 
 

@@ -5,7 +5,7 @@ from itertools import starmap
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 from . import driver
 from . import given as given_script
@@ -20,12 +20,8 @@ def words(weights, mode, cap):
     return f"{weights}, mode {mode}, cap {cap}"
 
 
-def job(function, *arguments):
-    return Job(1, function, tuple(Call([each], scenario) for scenario, each in arguments), seconds=4.0, driver=True)
-
-
-DETECT = job(DETECTOR, *((what, (what,)) for what in driver.VERSIONS))
-REPAIR = job(REPAIRED, *((words(*trial), ("own", *trial)) for trial in TRIALS + CAPPED))
+DETECT = driver_job(1, DETECTOR, list(driver.VERSIONS), seconds=4.0)
+REPAIR = driver_job(1, REPAIRED, {words(*trial): ("own", *trial) for trial in TRIALS + CAPPED}, seconds=4.0)
 JOBS = [DETECT, REPAIR]
 
 

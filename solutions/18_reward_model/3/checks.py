@@ -2,7 +2,7 @@
 
 import math
 
-from ddp_course.grader.vocabulary import Call, Job, bit_equal_on_all_ranks, check, expect, expect_loss, expect_shapes
+from ddp_course.grader.vocabulary import bit_equal_on_all_ranks, check, driver_job, expect, expect_loss, expect_shapes
 
 from . import driver
 
@@ -13,8 +13,8 @@ SMALL = 800  # bytes for what is no gradient: counts, weights, numbers of prompt
 
 
 def job(world, **by_given):
-    calls = tuple(Call([(prompts,)] * world, scenario.replace("_", " ")) for scenario, prompts in by_given.items())
-    return Job(world, FUNCTION, calls, seconds=4.0, driver=True, loads=("torch._dynamo",))
+    calls = {scenario.replace("_", " "): (prompts,) for scenario, prompts in by_given.items()}
+    return driver_job(world, FUNCTION, calls, seconds=4.0, loads=("torch._dynamo",))
 
 
 JOBS = [

@@ -2,7 +2,7 @@
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Detector, Job, called_once, check, expect
+from ddp_course.grader.vocabulary import Call, Detector, Job, called_once, check, driver_job, expect
 
 from . import driver
 
@@ -18,8 +18,7 @@ REASONS = {
 
 
 def own(world, *files):
-    calls = tuple(Call([("own", what)] * world, what) for what in files)
-    return Job(world, REPAIRED, calls, seconds=4.0, driver=True)
+    return driver_job(world, REPAIRED, {what: ("own", what) for what in files}, seconds=4.0)
 
 
 # What the detector is handed counts its calls, in a tensor of each rank.
@@ -33,13 +32,11 @@ detector = Detector(DETECTOR, SOUND, UNSOUND, DETECT)
 DETECTED = [
     detector.agrees("what a rank knows of the others when it decides: rank 0 as much as all the others?"),
     detector.passes(
-        "equal_tokenizers_pass",
         ", but all ranks hold the same merges",
         "what you compare: two objects with the same content are equal only if their class says so",
         f"the detector lets {len(SOUND)} equal tokenizers pass",
     ),
     detector.catches(
-        "two_vocabularies_are_seen",
         "",
         lambda scenario: (
             "a rank on which load raises has no tokenizer"
@@ -51,12 +48,8 @@ DETECTED = [
 ]
 
 
-the_loader_is_called_once = called_once(
-    "the_loader_is_called_once",
-    DETECTOR,
-    "load",
-    DETECT,
-    "a loader may take minutes, or communicate: keep what it returned",
+it_is_called_once = called_once(
+    DETECTOR, "load", DETECT, "a loader may take minutes, or communicate: keep what it returned"
 )
 
 

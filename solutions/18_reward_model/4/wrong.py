@@ -5,14 +5,14 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "loads_again_to_compare", "calls load once more for the merges that it compares",
-        check="the_loader_is_called_once", says="called load 2 times on rank 0; it should call it once", edit="""
+        check="it_is_called_once", says="called load 2 times on rank 0; it should call it once", edit="""
              try:
         -        found = load(path).merges
         +        found = load(path) and load(path).merges
     """),
     WrongAnswer(
         "tries_twice", "calls load a second time where it has raised",
-        check="the_loader_is_called_once", says="one_tokenizer called load 2 times", edit="""
+        check="it_is_called_once", says="one_tokenizer called load 2 times", edit="""
              try:
                  found = load(path).merges
              except Exception:
@@ -74,7 +74,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "kinds_compared", "the detector asks whether there are merges or bytes",
-        check="two_vocabularies_are_seen", says="a merge less on the last rank", edit="""
+        check="what_is_broken_is_seen", says="a merge less on the last rank", edit="""
         -        found = load(path).merges
         +        found = bool(load(path).merges)
     """),
@@ -102,13 +102,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "objects_compared", "the detector compares the tokenizers themselves",
-        check="equal_tokenizers_pass", says="all ranks hold the same merges", edit="""
+        check="what_is_right_passes", says="all ranks hold the same merges", edit="""
         -        found = load(path).merges
         +        found = load(path)
     """),
     WrongAnswer(
         "order_forgotten", "the detector compares sorted merges: their order decides too",
-        check="two_vocabularies_are_seen", says="two merges exchanged on rank 1", edit="""
+        check="what_is_broken_is_seen", says="two merges exchanged on rank 1", edit="""
         -        found = load(path).merges
         +        found = sorted(load(path).merges)
     """),

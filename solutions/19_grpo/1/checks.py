@@ -47,13 +47,11 @@ detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
     detector.agrees("how a rank hears what the others have found, each with its own beta"),
     detector.passes(
-        "joint_numbers_pass",
         ", but that loop gives what one process gives, but for rounding",
         "what you compare with, and how exactly: sums in another order differ in the last digits",
         f"the detector lets {len(RIGHT)} loops with joint numbers pass",
     ),
     detector.catches(
-        "local_numbers_are_seen",
         ", but one process would have come to another policy and beta",
         blind_spot,
         f"and sees {len(BROKEN)} others, some with one beta on all ranks and all but two with equal replicas",

@@ -15,13 +15,13 @@ ANSWERS = (
     """),
     WrongAnswer(
         "betas_alone_tested", "the detector compares the betas with those of one process, and not the logits",
-        check="local_numbers_are_seen", says="the gradient of the last update", edit="""
+        check="what_is_broken_is_seen", says="the gradient of the last update", edit="""
         -        results.append(torch.cat([logits.detach(), torch.tensor(betas, dtype=torch.float64)]))
         +        results.append(torch.tensor(betas, dtype=torch.float64))
     """),
     WrongAnswer(
         "equal_samples_tested", "the detector gives all ranks the same samples",
-        check="local_numbers_are_seen", says="own mean and spread, own KL", edit="""
+        check="what_is_broken_is_seen", says="own mean and spread, own KL", edit="""
         -    dealt = list(zip(actions[dist.get_rank()], rewards[dist.get_rank()], strict=True))
         -    # Ranks that all hold everything have nothing to tell each other: each is the one process.
         -    whole = list(zip(actions.transpose(0, 1).flatten(1), rewards.transpose(0, 1).flatten(1), strict=True))
@@ -47,7 +47,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "too_exact", "the detector wants the last bit",
-        check="joint_numbers_pass", says="but for rounding", edit="""
+        check="what_is_right_passes", says="but for rounding", edit="""
         -    same = torch.tensor(float(torch.allclose(*results, rtol=1e-9, atol=1e-12)))
         +    same = torch.tensor(float(torch.equal(*results)))
     """),

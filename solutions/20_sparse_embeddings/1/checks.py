@@ -32,13 +32,11 @@ detector = Detector(DETECTOR, SOUND, UNSOUND, DETECT)
 DETECTED = [
     detector.agrees("a rank sees its own table; how does it hear that another rank's is wrong?"),
     detector.passes(
-        "sound_steps_pass",
         ", but all ranks hold the table of one process",
         "what your detector expects: the batches of all ranks together, one sum for each row, one sign of it",
         f"the detector lets {len(SOUND)} sound steps pass, by whatever way they talk",
     ),
     detector.catches(
-        "unsound_steps_are_seen",
         ", but some rank does not hold the table of one process",
         lambda scenario: LOOK.get(scenario, "what is compared with what, and on which ranks"),
         f"and sees {len(UNSOUND)} others, the given one among them",
@@ -47,11 +45,7 @@ DETECTED = [
 
 
 it_is_called_once = called_once(
-    "it_is_called_once",
-    DETECTOR,
-    "step",
-    DETECT,
-    "what it leaves behind when it has run: one call is enough to look at that",
+    DETECTOR, "step", DETECT, "what it leaves behind when it has run: one call is enough to look at that"
 )
 
 

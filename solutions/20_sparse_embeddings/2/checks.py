@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect, expect_one_verdict, number
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_one_verdict, number
 
 from . import driver
 
@@ -18,13 +18,11 @@ def examples(count):
 
 
 def evaluations(world, *sizes):
-    calls = tuple(
-        Call([("own", total, batch)] * world, f"{examples(total)}, batches of {batch}") for total, batch in sizes
-    )
-    return Job(world, REPAIRED, calls, seconds=3.0, driver=True)
+    calls = {f"{examples(total)}, batches of {batch}": ("own", total, batch) for total, batch in sizes}
+    return driver_job(world, REPAIRED, calls, seconds=3.0)
 
 
-DETECT = [Job(1, DETECTOR, tuple(Call([(what,)], what) for what in SOUND + UNSOUND), seconds=4.0, driver=True)]
+DETECT = [driver_job(1, DETECTOR, SOUND + UNSOUND, seconds=4.0)]
 EVALUATE = [evaluations(2, (8, 4), (9, 7), (5, 4)), evaluations(4, (10, 16), (30, 7), (3, 2))]
 JOBS = [*DETECT, *EVALUATE]
 

@@ -3,7 +3,7 @@
 import torch
 
 from ddp_course.base.quantity import with_prefix
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 from . import driver
 from .driver import CANCELS, DECAY, EVALUATES, LARGE, LR, ROUNDS
@@ -18,7 +18,7 @@ LARGEST = driver.LARGE_ROWS // 2  # bytes: less than one for each row
 
 
 def job(world, *whats):
-    return Job(world, FUNCTION, tuple(Call([(what,)] * world, what) for what in whats), seconds=2.5, driver=True)
+    return driver_job(world, FUNCTION, whats, seconds=2.5)
 
 
 STEPS = [*driver.CASES, EVALUATES, CANCELS]  # what is compared with one process

@@ -1,6 +1,6 @@
 """22.1: a gated MLP cut over the ranks by hand: columns, then rows, one message each way."""
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import check, driver_job, expect
 
 from .driver import HIDDEN, TOKENS, WIDTH
 
@@ -12,12 +12,8 @@ GAPS = 8 * 3  # bytes: the driver's own three numbers per step
 MESSAGE = 8 * 2 * TOKENS * WIDTH  # bytes of the layer's input, and of its output
 
 
-def job(world):
-    scenario = "hidden layer of 24, its gate and up in one weight"
-    return Job(world, FUNCTION, (Call([(STEPS,)] * world, scenario),), driver=True, loads=("torch._dynamo",))
-
-
-JOBS = [job(world) for world in (2, 4, 3, 1)]
+CALLS = {"hidden layer of 24, its gate and up in one weight": (STEPS,)}
+JOBS = [driver_job(world, FUNCTION, CALLS, loads=("torch._dynamo",)) for world in (2, 4, 3, 1)]
 
 
 @check("each rank holds its part of both weights")

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, expect_few_collectives, number
+from ddp_course.grader.vocabulary import check, driver_job, expect, expect_few_collectives, number
 
 from .driver import MANY, WHOLE, ZERO, gradients
 
@@ -15,12 +15,8 @@ RUNS |= {ZERO: 1.0, MANY: 1.0}
 RUNS |= {f"batch {number}": 0.7 for number in range(1, 9)}  # another rounding in each
 
 
-def job(world):
-    calls = tuple(Call([(limit, scenario)] * world, scenario) for scenario, limit in RUNS.items())
-    return Job(world, FUNCTION, calls, driver=True)
-
-
-JOBS = [job(world) for world in (2, 4, 3, 1)]
+CALLS = {scenario: (limit, scenario) for scenario, limit in RUNS.items()}
+JOBS = [driver_job(world, FUNCTION, CALLS) for world in (2, 4, 3, 1)]
 
 
 @check("the norm is that of one process, on every rank")

@@ -1,6 +1,6 @@
 """23.1: one batch through the stages of a pipeline, by hand, in the order of 1F1B, with micro-batches of any sizes."""
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import check, driver_job, expect
 
 from .driver import WIDTH
 
@@ -16,11 +16,7 @@ RUNS = {
 }
 
 
-def job(world):
-    return Job(world, FUNCTION, tuple(Call([run] * world, scenario) for scenario, run in RUNS.items()), driver=True)
-
-
-JOBS = [job(world) for world in (2, 3, 1)]
+JOBS = [driver_job(world, FUNCTION, RUNS) for world in (2, 3, 1)]
 
 
 @check("each stage computes each micro-batch once")

@@ -1,7 +1,7 @@
 """23.2: a pipeline of torch's whose gradients are not those of one process: padding, and a table on two stages."""
 
 from ddp_course.distributed.torch_versions import VOTES_PER_PIPELINE_STEP
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import check, driver_job, expect
 
 from .driver import LENGTH, MICRO_BATCHES, VOCABULARY, WIDTH, WINDOWS
 
@@ -12,13 +12,8 @@ TABLE, ACTIVATIONS = 8 * VOCABULARY * WIDTH, 8 * WINDOWS * LENGTH * WIDTH
 SPARE = 4096  # bytes per run: torch tells the neighbours shapes before the first update
 
 
-def job(world):
-    calls = tuple(Call([run] * world, scenario) for scenario, run in UPDATES.items())
-    loads = ("torch._dynamo", "torch.distributed.pipelining")
-    return Job(world, FUNCTION, calls, driver=True, loads=loads)
-
-
-JOBS = [job(world) for world in (2, 3)]
+LOADS = ("torch._dynamo", "torch.distributed.pipelining")
+JOBS = [driver_job(world, FUNCTION, UPDATES, loads=LOADS) for world in (2, 3)]
 
 
 @check("each batch goes through the stages in its micro-batches")

@@ -2,7 +2,7 @@
 
 import math
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect
+from ddp_course.grader.vocabulary import check, driver_job, expect
 
 from .driver import HEADS, QUERIES, SIZE
 
@@ -14,10 +14,8 @@ RINGS = ("a ring, in blocks", "a ring, in zigzag")
 CLOSE = 1e-9
 SHAPES = [[HEADS, QUERIES, SIZE], [HEADS, QUERIES]]
 
-BLOCKS = Job(
-    1, FUNCTION, tuple(Call([(name, *keys)], name) for name, keys in (MODERATE | LARGE | MASKED).items()), driver=True
-)
-RING = Job(2, FUNCTION, tuple(Call([(name, 0, 0)] * 2, name) for name in RINGS), driver=True)
+BLOCKS = driver_job(1, FUNCTION, {name: (name, *keys) for name, keys in (MODERATE | LARGE | MASKED).items()})
+RING = driver_job(2, FUNCTION, {name: (name, 0, 0) for name in RINGS})
 JOBS = [BLOCKS, RING]
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, check, expect, number, recognised
+from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expect, number, recognised
 
 from .driver import LENGTH, LENGTHS, PAD, windows_of
 
@@ -13,11 +13,7 @@ FUNCTION = "backward"
 LOSS, CLOSE, UNEVEN = 1e-9, 1e-7, 1.2
 
 
-def job(world):
-    return Job(world, FUNCTION, tuple(Call([(name,)] * world, name) for name in LENGTHS), driver=True)
-
-
-JOBS = [job(2), job(1)]
+JOBS = [driver_job(world, FUNCTION, list(LENGTHS)) for world in (2, 1)]
 
 
 @check("each token is computed once, at its own position")

@@ -2,7 +2,7 @@
 
 import math
 
-from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, cases, check, expect, recognised
+from ddp_course.grader.vocabulary import Mistake, Wrong, cases, check, driver_job, expect, recognised
 
 from .driver import CASES, WIDTH, of_case
 
@@ -12,11 +12,7 @@ NUMBERS = WIDTH + 2  # of a row: with its weight and its expert, if an answer se
 BOOKKEEPING = 512  # bytes of counts per call
 
 
-def job(world):
-    return Job(world, FUNCTION, tuple(Call([(name,)] * world, name) for name in CASES), driver=True)
-
-
-JOBS = [job(2), job(1)]
+JOBS = [driver_job(world, FUNCTION, list(CASES)) for world in (2, 1)]
 
 
 @check("each expert computes once, what has chosen it")

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 FUNCTION = "DiLoCo"
 CLOSE = 1e-10
@@ -24,12 +24,7 @@ RUNS = {  # what is special: inner optimizer, updates, every, outer rate, outer 
 }
 
 
-def job(world):
-    calls = tuple(Call([settings] * world, scenario) for scenario, settings in RUNS.items())
-    return Job(world, FUNCTION, calls, seconds=10.0, driver=True, loads=("torch._dynamo",))
-
-
-JOBS = [job(2), job(3)]
+JOBS = [driver_job(world, FUNCTION, RUNS, seconds=10.0, loads=("torch._dynamo",)) for world in (2, 3)]
 
 
 @check("nothing happens between the meetings")

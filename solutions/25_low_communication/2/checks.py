@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Mistake, Wrong, check, expect, recognised
+from ddp_course.grader.vocabulary import Mistake, Wrong, check, driver_job, expect, recognised
 
 from .driver import EVERY_ONE, SHAPES, SOME, TIES, UPDATES, ZEROS, K, gradients
 
@@ -13,12 +13,7 @@ UNTIED = (EVERY_ONE, SOME, ZEROS)  # the k largest numbers are settled
 CLOSE = 1e-12
 
 
-def job(world):
-    calls = tuple(Call([(scenario,)] * world, scenario) for scenario in (*UNTIED, TIES))
-    return Job(world, FUNCTION, calls, driver=True)
-
-
-JOBS = [job(world) for world in (2, 3, 1)]
+JOBS = [driver_job(world, FUNCTION, [*UNTIED, TIES]) for world in (2, 3, 1)]
 
 
 @check("each rank sends its k largest numbers, and all get the mean", scenarios=UNTIED)

@@ -3,7 +3,7 @@
 from itertools import product
 from math import prod
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, cases, check, expect
+from ddp_course.grader.vocabulary import Wrong, cases, check, driver_job, expect
 
 FUNCTION = "groups"
 ALL = [("tp",), ("dp",), ("dp", "tp")]
@@ -24,12 +24,10 @@ def named(sizes):
     return " x ".join(f"{axis} {size}" for axis, size in sizes.items())
 
 
-def job(world):
-    calls = tuple(Call([(sizes, over)] * world, named(sizes)) for sizes, over in RUNS[world])
-    return Job(world, FUNCTION, calls, seconds=10.0, driver=True)
-
-
-JOBS = [job(world) for world in RUNS]
+JOBS = [
+    driver_job(world, FUNCTION, {named(sizes): (sizes, over) for sizes, over in runs}, seconds=10.0)
+    for world, runs in RUNS.items()
+]
 
 
 @check("a mesh of another size is refused, with both numbers")

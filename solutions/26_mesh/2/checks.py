@@ -2,7 +2,7 @@
 
 import math
 
-from ddp_course.grader.vocabulary import Call, Job, check, expect, number
+from ddp_course.grader.vocabulary import check, driver_job, expect, number
 
 from .driver import CONTEXT, PER_UPDATE, UPDATES, WIDTH
 
@@ -11,12 +11,8 @@ CLOSE = 1e-10
 RUNS = {1: [((1, 1), (1, 1))], 2: [((1, 2), (2, 1)), ((2, 1), (1, 2))], 4: [((2, 2), (4, 1)), ((4, 1), (2, 2))]}
 
 
-def job(world):
-    calls = tuple(Call([meshes] * world, f"dp {meshes[0][0]} x tp {meshes[0][1]}") for meshes in RUNS[world])
-    return Job(world, FUNCTION, calls, seconds=10.0, driver=True, loads=("torch._dynamo",))
-
-
-JOBS = [job(world) for world in RUNS]
+CALLS = {world: {"dp {} x tp {}".format(*meshes[0]): meshes for meshes in runs} for world, runs in RUNS.items()}
+JOBS = [driver_job(world, FUNCTION, CALLS[world], seconds=10.0, loads=("torch._dynamo",)) for world in RUNS]
 
 
 @check("peers on tp read the same windows")

@@ -5,17 +5,14 @@ import math
 import torch
 from torch.nn.functional import cross_entropy
 
-from ddp_course.grader.vocabulary import Call, Job, Mistake, check, expect, recognised
+from ddp_course.grader.vocabulary import Mistake, check, driver_job, expect, recognised
 
 from .driver import inputs
 
 FUNCTION = "contrastive_loss"
 ROWS, SEEDS, CLOSE = 6, (1, 2), 1e-9  # float64
 RANKS = (2, 3, 1)
-JOBS = [
-    Job(world, FUNCTION, tuple(Call([(seed, ROWS)] * world, f"batch {seed}") for seed in SEEDS), driver=True)
-    for world in RANKS
-]
+JOBS = [driver_job(world, FUNCTION, {f"batch {seed}": (seed, ROWS) for seed in SEEDS}) for world in RANKS]
 LARGE = [job for job in JOBS if job.world == 3]
 
 
