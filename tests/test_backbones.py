@@ -190,17 +190,8 @@ def test_a_head_on_a_hugging_face_model_is_trained_and_loaded(folder, tmp_path, 
     from ddp_course.training.command_line import parse
 
     monkeypatch.setattr("ddp_course.training.loop.StopRequest", lambda *_: types.SimpleNamespace(asked=lambda: False))
-    flags = [
-        "--preset",
-        "tiny",
-        "--backbone",
-        f"hf:{folder}",
-        "--pairs",
-        str(make_pairs(tmp_path / "pairs")),
-        "--run-dir",
-        str(tmp_path / "run"),
-        *"--max-tokens 32 --steps 2".split(),
-    ]
+    flags = ["--backbone", f"hf:{folder}", "--pairs", str(make_pairs(tmp_path / "pairs"))]
+    flags += ["--run-dir", str(tmp_path / "run"), *"--preset tiny --max-tokens 32 --steps 2".split()]
     try:
         reward_ddp.train(parse(reward_ddp.PRESETS, flags))
     finally:

@@ -157,19 +157,8 @@ def test_one_of_several_ranks_speaks(tmp_path, name):
     patient = 3600  # seconds a rank may wait for the other: one that does so is still there when torchrun's time is up
     flags = CASES[name].flags.format(tmp=tmp_path).replace("1000", "1001").split()
     with pytest.raises(RunFailed) as failed:
-        torchrun(
-            TRAINER,
-            "--preset",
-            "tiny",
-            "--run-dir",
-            tmp_path / "run",
-            "--timeout-seconds",
-            patient,
-            *flags,
-            nproc=2,
-            quiet=True,
-            timeout=600,
-        )
+        words = ["--preset", "tiny", "--run-dir", tmp_path / "run", "--timeout-seconds", patient, *flags]
+        torchrun(TRAINER, *words, nproc=2, quiet=True, timeout=600)
     run = failed.value.run
     spoken = [line for lines in run.lines.values() for line in lines if line.startswith("error: ")]
     assert len(spoken) == 1 and spoken[0] in str(failed.value)

@@ -19,24 +19,16 @@ DIVERGING = ("--learning-rate", "1e30", "--gradient-clip", "0", "--warmup-steps"
 
 @pytest.fixture
 def flags(tmp_path):
-    backbone = make_backbone(tmp_path / "backbone")
+    backbone, pairs = make_backbone(tmp_path / "backbone"), ("--pairs", make_pairs(tmp_path / "pairs"))
     return {
         "minigpt": (TRAINER, "--sample-tokens", 0),
-        "reward": (
-            ROOT / "ddp_course/reward_ddp.py",
-            "--backbone",
-            f"minigpt:{backbone}",
-            "--max-tokens",
-            32,
-            "--pairs",
-            make_pairs(tmp_path / "pairs"),
-        ),
+        "reward": (ROOT / "ddp_course/reward_ddp.py", "--max-tokens", 32, "--backbone", f"minigpt:{backbone}", *pairs),
         "grpo": (
             ROOT / "ddp_course/grpo_ddp.py",
-            "--pretrained",
-            backbone,
             "--new-tokens",
             4,
+            "--pretrained",
+            backbone,
             "--data",
             ROOT / "tests",
         ),
@@ -48,14 +40,8 @@ def flags(tmp_path):
 def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoint(flags, tmp_path, name):
     """The first steps are healthy and saved; then the weights leave what a float can hold."""
     script, *own = flags[name]
-    common = [
-        *own,
-        "--preset",
-        "tiny",
-        "--run-dir",
-        tmp_path / "run",
-        *"--checkpoint-every 1 --log-every 1 --validate-every 0".split(),
-    ]
+    common = [*own, *"--preset tiny --checkpoint-every 1 --log-every 1 --validate-every 0".split()]
+    common += ["--run-dir", tmp_path / "run"]
     assert warm.single_process(script, *common, "--steps", 2).returncode == 0
     good = (tmp_path / "run/checkpoints/step_000002/state.pt").read_bytes()
     done = warm.single_process(script, *common, "--steps", 9, "--resume", "auto", *DIVERGING)

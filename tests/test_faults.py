@@ -24,21 +24,8 @@ def job(tmp_path, request):
     """
     run_dir = tmp_path / "run"
     waits = str(getattr(request, "param", WAITS))
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        str(TRAINER),
-        "--preset",
-        "tiny",
-        "--run-dir",
-        str(run_dir),
-        "--timeout-seconds",
-        waits,
-        *ENDLESS,
-    ]
+    command = [sys.executable, *"-m torch.distributed.run --standalone --nproc-per-node=2".split(), str(TRAINER)]
+    command += ["--preset", "tiny", "--run-dir", str(run_dir), "--timeout-seconds", waits, *ENDLESS]
     log = open(tmp_path / "log", "w")
     launcher = psutil.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     ranks = []

@@ -81,21 +81,8 @@ FLAGS = {
     "speedrun": make_dataclass("Flags", [("data", str), ("seed", int), ("preset", str)]),
 }
 # A large number of these is work, which may be asked for however long it takes; of the others it is memory at most.
-WORK = {
-    "steps",
-    "sample_tokens",
-    "passes",
-    "segments",
-    "slow_steps",
-    "fast_steps",
-    "layers",
-    "samples",
-    "sample_pairs",
-    "held_out",
-    "boards_per_puzzle",
-    "group_size",
-    "examples_per_update",
-}
+WORK = {*"steps sample_tokens passes segments slow_steps fast_steps layers samples sample_pairs held_out".split()}
+WORK |= {"boards_per_puzzle", "group_size", "examples_per_update"}
 SLOW = {"compile", "wandb", "tensorboard"}
 NAMES = [
     "",
@@ -149,25 +136,8 @@ CONTENTS = [
     b'{"step": 3, "loss": null}\n',
     b"@odd\n",
 ]
-ODD_NUMBERS = [
-    "0",
-    "-1",
-    "7.5",
-    "1e-30",
-    "1e30",
-    "1e39",
-    "nan",
-    "-inf",
-    "many",
-    "",
-    "None",
-    "1e3",
-    "9007199254740993",
-    "18446744073709551615",
-    "18446744073709551616",
-    "9" * 5000,
-    "\u0663",
-]
+ODD_NUMBERS = [*"0 -1 7.5 1e-30 1e30 1e39 nan -inf many".split(), "", "None", "1e3"]
+ODD_NUMBERS += ["9007199254740993", "18446744073709551615", "18446744073709551616", "9" * 5000, "\u0663"]
 WORDS = ["@odd", "@nothing", "@/dev/zero", "--no-such", "--help", "word", "--steps", "=", "--", "\udcff"]
 LARGE = ["10000", "10000000", "1000000000000"]
 ABSURD = ["1000000000000", "1" + 400 * "0", "1e400", "5e-324", "-1", "0", "nan", "inf", "9" * 5000]

@@ -472,21 +472,8 @@ def test_the_rung_notices_what_is_of_one_rank_only(climb):
 def pretrained(code, tmp_path_factory):
     """A tiny model that has read the functions for some seconds: few of the texts that it writes parse."""
     run_dir = tmp_path_factory.mktemp("pretrained")
-    done = train_alone(
-        run_dir,
-        "--data",
-        code,
-        "--steps",
-        120,
-        "--learning-rate",
-        3e-3,
-        "--validate-every",
-        0,
-        "--checkpoint-every",
-        0,
-        "--warmup-steps",
-        10,
-    )
+    flags = "--steps 120 --learning-rate 3e-3 --validate-every 0 --checkpoint-every 0 --warmup-steps 10"
+    done = train_alone(run_dir, "--data", code, *flags.split())
     assert done.returncode == 0, done.stderr
     return run_dir
 
@@ -530,23 +517,8 @@ def test_what_is_logged(whole):
     run_dir, run = whole
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if "loss" in record]
-    names = {
-        "reward",
-        "kl",
-        "entropy",
-        "clip_fraction",
-        "beta",
-        "length",
-        "distinct",
-        "r_margin",
-        "lp_margin",
-        "kl_margin",
-        "tokens",
-        "learning_rate",
-        "grad_norm",
-        "completions_per_s",
-        "seconds",
-    }
+    names = {*"reward kl entropy clip_fraction beta length distinct r_margin lp_margin kl_margin tokens".split()}
+    names |= {"learning_rate", "grad_norm", "completions_per_s", "seconds"}
     assert all(names <= record.keys() and all(map(math.isfinite, record.values())) for record in steps)
     assert [record["step"] for record in steps] == list(range(1, 13))
     assert steps[0]["kl"] == pytest.approx(0, abs=1e-6) and steps[-1]["kl"] > 1e-3
@@ -599,19 +571,8 @@ def test_sigterm_saves_on_all_ranks(pretrained, code, tmp_path):
         lambda: (run_dir / "metrics.jsonl").exists() and len(metrics(run_dir)) > 1,
         lambda: _signal_ranks(pid, signal.SIGTERM),
     )
-    endless = arguments(
-        pretrained,
-        code,
-        run_dir,
-        "--steps",
-        4000,
-        "--validate-every",
-        0,
-        "--checkpoint-every",
-        0,
-        "--exit-code-when-stopped",
-        0,
-    )
+    flags = "--steps 4000 --validate-every 0 --checkpoint-every 0 --exit-code-when-stopped 0"
+    endless = arguments(pretrained, code, run_dir, *flags.split())
     run = torchrun(GRPO, *endless, nproc=2, quiet=True)
     watcher.join()
     assert run.exit_code == 0
@@ -624,13 +585,8 @@ def test_the_pairwise_objective_learns_its_pairs(pretrained, code, tmp_path):
     """Chosen and rejected differ in whether they parse: the log-probability margin grows."""
     pairs = [Pair(f"def p{n}(a, b):\n", "    c = a\n    return b\n", "    c = a)\n    return b\n") for n in range(16)]
     write_pairs(tmp_path / "pairs.jsonl", pairs)
-    flags = (
-        "--objective",
-        "pairwise",
-        "--pairs",
-        tmp_path / "pairs.jsonl",
-        *"--steps 6 --new-tokens 32 --passes 1 --min-statements 2".split(),
-    )
+    flags = "--objective pairwise --steps 6 --new-tokens 32 --passes 1 --min-statements 2".split()
+    flags += ["--pairs", tmp_path / "pairs.jsonl"]
     done = warm.single_process(GRPO, *arguments(pretrained, code, tmp_path / "run", *flags))
     assert done.returncode == 0, done.stderr
     margins = list(metrics(tmp_path / "run", "lp_margin").values())

@@ -54,25 +54,8 @@ def folder(transformers, tmp_path_factory):
 
 
 def flags(folder, code, run_dir, *more):
-    return merged(
-        "--preset",
-        "tiny",
-        "--pretrained",
-        f"hf:{folder}",
-        "--data",
-        code,
-        "--run-dir",
-        run_dir,
-        "--group-size",
-        8,
-        "--new-tokens",
-        16,
-        "--micro-batch-size",
-        5,
-        "--keep-checkpoints",
-        0,
-        *more,
-    )
+    sizes = "--preset tiny --group-size 8 --new-tokens 16 --micro-batch-size 5 --keep-checkpoints 0".split()
+    return merged(*sizes, "--pretrained", f"hf:{folder}", "--data", code, "--run-dir", run_dir, *more)
 
 
 @pytest.fixture(scope="module")

@@ -212,16 +212,8 @@ def runs(tmp_path_factory):
 def test_n_processes_equal_one(runs, nproc):
     """Two boards of each of 30 puzzles, and batches of 14: the last of an epoch has 4, and 14 does not divide by 4."""
     reference, several = runs[1], runs[nproc]
-    for key in (
-        "loss",
-        "grad_norm",
-        "learning_rate",
-        "embedding_learning_rate",
-        "val_loss",
-        "val_cell_accuracy",
-        "val_exact",
-        "val_halting_steps",
-    ):
+    keys = "loss grad_norm learning_rate embedding_learning_rate val_loss val_cell_accuracy val_exact val_halting_steps"
+    for key in keys.split():
         assert metrics(several, key) == pytest.approx(metrics(reference, key), abs=1e-10), key
     assert sorted(metrics(reference)) == list(range(1, STEPS + 1))
     for step in (1, STEPS):
@@ -315,23 +307,9 @@ def test_a_time_budget_ends_the_run_and_a_finished_run_says_so(tmp_path):
 
 def test_it_learns_puzzles_that_it_has_never_seen(tmp_path):
     """With a few seconds' training; the notebook shows a longer run."""
-    printed = train(
-        tmp_path / "run",
-        "puzzles=300",
-        "boards_per_puzzle=16",
-        "held_out=100",
-        "width=64",
-        "heads=4",
-        "boards_per_update=64",
-        "fewest_clues=5",
-        "most_clues=9",
-        "steps=140",
-        "warmup_steps=10",
-        "learning_rate=4e-3",
-        "checkpoint_every=0",
-        "validate_every=0",
-        nproc=1,
-    )
+    settings = "puzzles=300 boards_per_puzzle=16 held_out=100 width=64 heads=4 boards_per_update=64 fewest_clues=5"
+    settings += " most_clues=9 steps=140 warmup_steps=10 learning_rate=4e-3 checkpoint_every=0 validate_every=0"
+    printed = train(tmp_path / "run", *settings.split(), nproc=1)
     guessed = float(re.search(r"filled in at random, ([\d.]+) of", printed)[1])
     [solved] = metrics(tmp_path / "run", "val_exact").values()
     assert solved > guessed + 0.2, (solved, guessed)

@@ -78,23 +78,9 @@ def climb(material, tmp_path_factory):
     return run_dir
 
 
-NUMBERS = (
-    "loss",
-    "unweighted_loss",
-    "accuracy",
-    "margin",
-    "weight_mean",
-    "factor_mean",
-    "grad_norm",
-    "val_loss",
-    "val_accuracy",
-    "val_margin",
-    "val_pairs",
-    "val_baseline",
-    "val_gained",
-    "val_lost",
-    "val_gain_low",
-    "val_gain_high",
+NUMBERS = "loss unweighted_loss accuracy margin weight_mean factor_mean grad_norm".split()
+NUMBERS += (
+    "val_loss val_accuracy val_margin val_pairs val_baseline val_gained val_lost val_gain_low val_gain_high".split()
 )
 
 
@@ -174,21 +160,8 @@ def test_the_first_loss_and_gradient_are_those_of_the_data(climb, material, case
 
 
 def long_run(material, run_dir, *more):
-    return flags_of(
-        material,
-        run_dir,
-        "--steps",
-        150,
-        "--pairs-per-update",
-        6,
-        "--checkpoint-every",
-        40,
-        "--validate-every",
-        40,
-        "--keep-checkpoints",
-        0,
-        *more,
-    )
+    sizes = "--steps 150 --pairs-per-update 6 --checkpoint-every 40 --validate-every 40 --keep-checkpoints 0"
+    return flags_of(material, run_dir, *sizes.split(), *more)
 
 
 @pytest.fixture(scope="module")
@@ -265,18 +238,8 @@ def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path):
 
 
 def test_resuming_from_any_checkpoint_is_bit_equal(material, tmp_path):
-    every = (
-        "--steps",
-        6,
-        "--checkpoint-every",
-        1,
-        "--keep-checkpoints",
-        0,
-        "--validate-every",
-        1,
-        "--learning-rate",
-        0.9,  # too much, so that the loss soon rises again
-    )
+    every = "--steps 6 --checkpoint-every 1 --keep-checkpoints 0 --validate-every 1".split()
+    every += ["--learning-rate", "0.9"]  # too much, so that the loss soon rises again
     train(flags_of(material, tmp_path / "whole", *every))
     for step in range(1, 6):
         run_dir = shutil.copytree(tmp_path / "whole", tmp_path / str(step))
@@ -298,22 +261,8 @@ def best_of(run_dir) -> int:
 def test_the_best_checkpoint_is_named_kept_and_loaded(material, tmp_path):
     """Although only the newest one is to be kept, and the best step is none of those that save."""
     run_dir = tmp_path / "run"
-    train(
-        flags_of(
-            material,
-            run_dir,
-            "--steps",
-            9,
-            "--validate-every",
-            2,
-            "--checkpoint-every",
-            3,
-            "--keep-checkpoints",
-            1,
-            "--learning-rate",
-            0.4,
-        )
-    )
+    flags = "--steps 9 --validate-every 2 --checkpoint-every 3 --keep-checkpoints 1 --learning-rate 0.4"
+    train(flags_of(material, run_dir, *flags.split()))
     best, accuracies, losses = best_of(run_dir), metrics(run_dir, "val_accuracy"), metrics(run_dir, "val_loss")
     assert best not in (3, 6, 9) and losses[best] < losses[9]
     assert (run_dir / "best").read_text() == f"step_{best:06d}\n"

@@ -20,29 +20,10 @@ HOME = Path(os.environ.get("PLAY", "."))
 STEPS_PER_ATTEMPT = 100
 BUG = 3  # exit code of a task
 SECOND = 0.01  # of `sleep`
-WITH_VALUE = {
-    "-N",
-    "-n",
-    "-c",
-    "-t",
-    "-o",
-    "-e",
-    "-J",
-    "-p",
-    "-w",
-    "-x",
-    "-D",
-    "-W",
-    "--wait",
-    "--nodes",
-    "--ntasks",
-    "--ntasks-per-node",
-    "--cpus-per-task",
-    "--output",
-    "--error",
-    "--time",
-    "--signal",
-}  # srun's, as in -n 2
+WITH_VALUE = {  # srun's, as in -n 2
+    *"-N -n -c -t -o -e -J -p -w -x -D -W --wait --nodes --ntasks --ntasks-per-node --cpus-per-task".split(),
+    *"--output --error --time --signal".split(),
+}
 
 
 def note(event, **what):
