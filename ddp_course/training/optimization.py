@@ -36,8 +36,3 @@ def warmup_cosine(step: int, steps: int, warmup_steps: int, peak: float, final: 
         return peak * (step + 1) / warmup_steps
     done = (step - warmup_steps) / max(1, steps - warmup_steps)
     return final + 0.5 * (1 + math.cos(math.pi * done)) * (peak - final)
-
-
-def is_due(step: int, every: int, last: int) -> bool:
-    """Every so many steps, if at all, and always after the last."""
-    return step == last or (every > 0 and step % every == 0)

@@ -9,14 +9,20 @@
     warning   no failure by itself
 """
 
+import functools
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Message:
-    name: str
     role: str
+    name: str
     texts: tuple[str, ...]  # as printed; one of them is enough
     cause: str
     first_step: str
     next_command: str = ""  # a key of report.NEXT_COMMANDS
+
+
+cause, setup, network, symptom, warning = (
+    functools.partial(Message, role) for role in ("cause", "setup", "network", "symptom", "warning")
+)

@@ -1,36 +1,32 @@
 """Messages about the contact between ranks: the rendezvous, NCCL, gloo and the store."""
 
-from ddp_doctor.explain.message import Message
+from ddp_doctor.explain.message import cause, network, setup, symptom, warning
 
 CONTACT = [
     # --- the machines
-    Message(
+    network(
         "rendezvous: no connection",
-        "network",
         ("RendezvousConnectionError", "The connection to the C10d store has failed"),
         "torchrun could not reach the endpoint of the rendezvous, or lost it as its host left",
         "Check that the host of --rdzv-endpoint runs torchrun, is named by an address the others see, and that its "
         "port is open.",
         "meet",
     ),
-    Message(
+    setup(
         "rendezvous: timeout",
-        "setup",
         ("RendezvousTimeoutError", "RendezvousClosedError"),
         "not all machines came to the rendezvous in time, or it was over when this one came",
         "Start torchrun on all machines, with the same --nnodes, --rdzv-id and --rdzv-endpoint.",
         "meet",
     ),
-    Message(
+    cause(
         "abort at exit",
-        "cause",
         ("terminate called without an active exception",),
         "the process aborted as it ended, after its work: gloo's threads were still alive",
         "Drop the DDP wrapper and the optimizer before dist.destroy_process_group(), best inside a function.",
     ),
-    Message(
+    network(
         "gloo: no connection",
-        "network",
         ("Gloo connectFullMesh failed",),
         "a rank could not connect to the others: one of them is gone, or never came. After a restart by torchrun, "
         "gloo reads the addresses of the attempt before",
@@ -38,33 +34,29 @@ CONTACT = [
         "meet",
     ),
     # --- NCCL
-    Message(
+    symptom(
         "NCCL: no unique id",
-        "symptom",
         ("retrieving ncclUniqueId", "retreiving ncclUniqueId"),
         "the first collective of a group needs an id from its first rank, which did not come to it",
         "Look at what that rank did before its first collective (a download, an error), or raise timeout=.",
         "hang",
     ),
-    Message(
+    symptom(
         "NCCL: timeout",
-        "symptom",
         ("Watchdog caught collective operation timeout", "timed out in blocking wait", "collective timeout from"),
         "the rank waited for the others until the timeout of the group",
         "Look at the rank that is behind, not at those that waited.",
         "hang",
     ),
-    Message(
+    symptom(
         "NCCL: watchdog stuck",
-        "symptom",
         ("watchdog got stuck", "Heartbeat monitor timed out"),
         "the thread that watches NCCL made no progress: a CUDA call hangs, or a thread holds the GIL",
         "Look at the stacks of the process while it hangs; TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC gives it more time.",
         "hang",
     ),
-    Message(
+    symptom(
         "NCCL: a peer is gone",
-        "symptom",
         (
             "ncclRemoteError",
             "Connection closed by remote peer",
@@ -75,9 +67,8 @@ CONTACT = [
         "Look for the rank that ended first, in its own log.",
         "hang",
     ),
-    Message(
+    network(
         "NCCL: network",
-        "network",
         (
             "ncclSystemError",
             "unhandled system error",
@@ -91,9 +82,8 @@ CONTACT = [
         "the machines share; NCCL_IB_DISABLE=1 tells whether InfiniBand is at fault.",
         "meet",
     ),
-    Message(
+    network(
         "NCCL: internal error",
-        "network",
         (
             "ncclInternalError",
             "ncclUnhandledCudaError",
@@ -106,18 +96,16 @@ CONTACT = [
         "Start again with NCCL_DEBUG=INFO; compare driver and NCCL versions of the machines.",
         "meet",
     ),
-    Message(
+    warning(
         "NCCL: warning",
-        "warning",
         ("NCCL WARN",),
         "NCCL warns; it need not be what ended the job",
         "Read on from the first `NCCL WARN`; NCCL_DEBUG=INFO says more.",
         "meet",
     ),
     # --- a peer is gone, or did not come: gloo and the store
-    Message(
+    symptom(
         "connection closed",
-        "symptom",
         (
             "Connection closed by peer",
             "received errors while waiting for send/recv",
@@ -131,25 +119,22 @@ CONTACT = [
         "Look for the rank that ended first: its exit code and its last lines.",
         "run",
     ),
-    Message(
+    symptom(
         "timeout",
-        "symptom",
         ("Timed out waiting", "wait timeout after", "Timed out after", "timed out connecting"),
         "the rank waited for another one until the timeout of the group",
         "Look at the rank that did not come, not at the one that waited.",
         "hang",
     ),
-    Message(
+    network(
         "unknown host name",
-        "network",
         ("cannot be retrieved (gai error", "Name or service not known", "Temporary failure in name resolution"),
         "the name in MASTER_ADDR or --rdzv-endpoint is not known on this machine",
         "Use a name or an address that every machine resolves alike: `getent hosts NAME` on each.",
         "meet",
     ),
-    Message(
+    network(
         "store: no connection",
-        "network",
         (
             "client socket has timed out",
             "failed to connect to",
@@ -161,9 +146,8 @@ CONTACT = [
         "Check MASTER_ADDR and MASTER_PORT on each machine, and that rank 0 runs.",
         "meet",
     ),
-    Message(
+    symptom(
         "store: gone",
-        "symptom",
         ("should dump", "sendBytes failed", "recvValue failed", "Broken pipe"),
         "the store of rank 0 was gone: rank 0 had ended",
         "Look at how rank 0 ended: this line only says that it has.",
