@@ -7,20 +7,7 @@ from ddp_course.grader.vocabulary import Call, Detector, Job, called_once, check
 from . import driver
 
 DETECTOR, REPAIRED = "replicas_agree", "train"
-RIGHT = (
-    "no_sync around both passes",
-    "the flag set before the forward",
-    "only the forward under no_sync",
-    "every micro-batch talks",
-    "averages by hand before each step",
-)
-BROKEN = (
-    "the flag set after the forward",
-    "no rank ever talks",
-    "talks in the first micro-batch of an update",
-    "rank 1 ends with two numbers exchanged",
-    "the last rank ends 1e-6 away, in one number",
-)
+RIGHT, BROKEN = tuple(driver.VERSIONS)[:5], tuple(driver.VERSIONS)[5:]
 CLOSE = 1e-10  # float64: the order of the sums shifts the weights by about 1e-16
 SMALL = 64  # bytes an update that are not gradients
 
