@@ -62,6 +62,8 @@ def train(config: FinetuneConfig) -> int:
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="finetune")
     # TUNE 1/6: every rank reads the checkpoint; all must hold the same weights, and the same examples.
     start = load_policy(from_rank_0(world, lambda: prepare_model(config.model)))
+    if config.pack:
+        start.model.assert_packs()
     kind = Answer if config.objective == "sft" else Pair
     folder = from_rank_0(world, lambda: prepare_data(config.data, kind))
     max_tokens = min(config.max_tokens, start.model.config.context)
@@ -188,14 +190,16 @@ def loss_of(
 
     model: the policy, or DDP around it. original: the policy, whose adapters can be turned off, or a frozen copy.
     """
-    batch = {name: tensor.to(world.device) for name, tensor in batch_of(examples).items()}
+    longest = min(config.max_tokens, original.config.context) if config.pack else None
+    batch = {name: tensor.to(world.device) for name, tensor in batch_of(examples, longest).items()}
+    tokens, labels = batch.pop("input_ids"), batch.pop("labels")
     with autocast(config.precision, world.device):
-        logits = model(batch["input_ids"])
+        logits = model(tokens, **batch)
         if config.objective == "sft":
-            return answer_loss(logits, batch["labels"])[0], torch.zeros(())
+            return answer_loss(logits, labels)[0], torch.zeros(())
         with torch.no_grad(), without_adapters(original):
-            reference = answer_log_probability(original(batch["input_ids"]), batch["labels"])
-        chosen, rejected = (answer_log_probability(logits, batch["labels"]) - reference).chunk(2)
+            reference = answer_log_probability(original(tokens), labels)
+        chosen, rejected = (answer_log_probability(logits, labels) - reference).chunk(2)
         return -F.logsigmoid(config.dpo_beta * (chosen - rejected)).sum(), (chosen > rejected).sum()
 
 

@@ -22,7 +22,7 @@ from ddp_course.distributed import process_group
 from ddp_course.post_training.examples import batch_of, encode, examples_of_step
 from ddp_course.post_training.fine_tuning import IGNORED, answer_loss
 from ddp_course.post_training.lora import LoRA, add_lora
-from ddp_course.post_training.policies import load_policy
+from ddp_course.post_training.policies import ForeignModel, load_policy
 from ddp_course.training.command_line import parse
 
 transformers = pytest.importorskip("transformers")
@@ -36,6 +36,7 @@ FLAGS = (
 LOGGED = "loss", "val_loss", "grad_norm", "val_accuracy"
 VARIANTS = {
     "sft": (),
+    "sft, packed": ("--pack", True),
     "sft, all weights": ("--lora-rank", 0, "--learning-rate", 1e-3),
     "dpo": ("--objective", "dpo"),
     "dpo, all weights": ("--objective", "dpo", "--lora-rank", 0, "--learning-rate", 1e-3),
@@ -113,6 +114,24 @@ def test_ranks_are_one_process(several, one_process, variant):
     assert several.outcomes[variant] == "0"
     assert gap(several.folder / variant, one_process / variant) < EQUAL
     assert ("val_accuracy" in (several.folder / variant / "metrics.jsonl").read_text()) == ("dpo" in variant)
+
+
+def test_packed_examples_have_the_loss_of_padded_ones_in_fewer_positions(material, one_process):
+    assert gap(one_process / "sft, packed", one_process / "sft") < EQUAL
+    start = load_policy(f"hf:{material.model}")
+    folder = finetune_ddp.prepare_data(str(material.examples["sft"]), Answer)
+    examples = [encode(start, pair, 64) for pair in read_pairs(folder / "train.jsonl", Answer)][:8]
+    assert batch_of(examples, 64)["input_ids"].numel() < batch_of(examples)["input_ids"].numel()
+
+
+@pytest.mark.parametrize("missing", ["attention_mask", "position_ids"])
+def test_a_model_that_mixes_packed_rows_is_refused(material, tmp_path, monkeypatch, missing):
+    forward = ForeignModel.forward
+    monkeypatch.setattr(
+        ForeignModel, "forward", lambda self, tokens, **masks: forward(self, tokens, **masks | {missing: None})
+    )
+    with pytest.raises(InputError, match="--pack: .* packed window"):
+        train_one(material, tmp_path / "run", "--pack", True)
 
 
 def test_a_mean_over_the_ranks_own_tokens_is_another_objective(several, one_process):
@@ -247,6 +266,7 @@ def test_too_long_a_prompt_loses_its_beginning():
             "--lora-layers: no linear layer is named 'up'; those of this model are fc1, fc2, k_proj,",
         ),
         ("--lora-layers lm_head", "no linear layer is named 'lm_head'"),
+        ("--objective dpo --pack", "--pack is for --objective sft"),
         ("--resume {one}/sft/checkpoints/step_000002 --lora-rank 3", "it has lora_rank 2, this run has 3"),
         ("--resume {one}/sft/checkpoints/step_000002 --lora-rank 0", "expected a checkpoint with model, optimizer"),
     ],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddp_course.data.pairs import Answer, Pair
-from ddp_course.post_training.fine_tuning import IGNORED, Batch, collate
+from ddp_course.post_training.fine_tuning import IGNORED, Batch, collate, pack
 from ddp_course.post_training.policies import Start
 
 Row = dict[str, list[int]]  # input_ids and labels, as in fine_tuning
@@ -38,9 +38,10 @@ def _row(start: Start, prompt: str, answer: str, max_tokens: int) -> Row:
     return {"input_ids": begin + answer_ids, "labels": [IGNORED] * len(begin) + answer_ids}
 
 
-def batch_of(examples: Sequence[Example]) -> Batch:
-    """The first rows of all examples, then their second ones."""
-    return collate([row for rows in zip(*(example.rows for example in examples), strict=True) for row in rows])
+def batch_of(examples: Sequence[Example], longest: int | None = None) -> Batch:
+    """The first rows of all examples, then their second ones; padded, or packed into windows of at most `longest`."""
+    rows = [row for rows in zip(*(example.rows for example in examples), strict=True) for row in rows]
+    return pack(rows, min(longest, sum(len(row["labels"]) for row in rows))) if longest else collate(rows)
 
 
 def examples_of_step(seed: int, step: int, count: int, total: int) -> list[int]:

@@ -41,6 +41,9 @@ class FinetuneConfig(RunSettings):
     """Examples of one optimizer step, over all ranks: the constant of the run."""
     micro_batch_size: PositiveInt = 8
     """Examples that one rank takes through the model at a time."""
+    pack: bool = False
+    """Lay the examples of a micro-batch end to end in windows of at most --max-tokens, each with its own positions and
+    mask, instead of padding them: the same loss, fewer positions to compute. For --objective sft."""
 
     lora_rank: NonNegativeInt = 8
     """Rank of the adapters that learn, while the model is frozen; 0: all weights learn, at a lower --learning-rate."""
@@ -50,6 +53,11 @@ class FinetuneConfig(RunSettings):
     """Names of the linear layers that get an adapter, separated by commas."""
     merge: bool = False
     """At the end, also add the adapters to the weights and write the whole model, as a folder for transformers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pack and self.objective == "dpo":
+            raise ValueError("--pack is for --objective sft: dpo compares answers one by one")
 
 
 PRESETS = {

@@ -46,8 +46,8 @@ class ForeignModel(nn.Module):
         self._options = {"use_cache": False} if config.policy.startswith("hf:") else {}
         self.eval()
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        output = self.model(tokens, **self._options)
+    def forward(self, tokens: Tensor, **masks: Tensor) -> Tensor:
+        output = self.model(tokens, **masks, **self._options)
         return output if isinstance(output, Tensor) else output.logits
 
     def assert_trainable(self) -> None:
@@ -61,6 +61,18 @@ class ForeignModel(nn.Module):
                 f"cannot train {self.config.policy}: {len(unused)} of its parameters get no gradient from "
                 f"a text, which DDP needs; the first is {unused[0]}"
             )
+
+    @torch.no_grad()
+    def assert_packs(self) -> None:
+        """Raise InputError if a row has other logits in a packed window than on its own: not all models take masks."""
+        tokens, row = torch.arange(8, device=next(self.parameters()).device)[None], torch.ones(4, 4, dtype=torch.bool)
+        mask = torch.block_diag(row, row).tril().to(tokens.device)[None, None]
+        try:
+            packed = self(tokens, position_ids=tokens % 4, attention_mask=mask)[:, 4:]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"--pack: {self.config.policy} takes no mask of a packed window: {error}") from None
+        if not torch.allclose(packed, self(tokens[:, 4:]), rtol=1e-3, atol=1e-3):
+            raise InputError(f"--pack: {self.config.policy} does not keep the rows of a packed window apart")
 
 
 class Words(Protocol):
