@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import warm
+from finetune_files import make_examples, make_opt
 from reward_runs import make_backbone, make_pairs
 from training_runs import ROOT, TRAINER
 
@@ -13,6 +14,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.distributed.process_group import World
 from ddp_course.training import divergence
 
+PARTS = "model", "head", "embedding", "adapters"  # of a checkpoint that hold weights
 # The decay, because GRPO on an untrained model has no rewards, and so no gradient.
 DIVERGING = ("--learning-rate", "1e30", "--gradient-clip", "0", "--warmup-steps", "0", "--weight-decay", "1")
 
@@ -20,6 +22,7 @@ DIVERGING = ("--learning-rate", "1e30", "--gradient-clip", "0", "--warmup-steps"
 @pytest.fixture
 def flags(tmp_path):
     backbone, pairs = make_backbone(tmp_path / "backbone"), ("--pairs", make_pairs(tmp_path / "pairs"))
+    files = "--model", tmp_path / "opt", "--data", make_examples(tmp_path)["sft"]
     return {
         "minigpt": (TRAINER, "--sample-tokens", 0),
         "reward": (ROOT / "ddp_course/reward_ddp.py", "--max-tokens", 32, "--backbone", f"minigpt:{backbone}", *pairs),
@@ -33,13 +36,17 @@ def flags(tmp_path):
             ROOT / "tests",
         ),
         "puzzles": (ROOT / "ddp_course/puzzles_ddp.py",),
+        "finetune": (ROOT / "ddp_course/finetune_ddp.py", "--lora-layers", "q_proj", *files),
     }
 
 
-@pytest.mark.parametrize("name", ["minigpt", "reward", "grpo", "puzzles"])
+@pytest.mark.parametrize("name", ["minigpt", "reward", "grpo", "puzzles", "finetune"])
 def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoint(flags, tmp_path, name):
     """The first steps are healthy and saved; then the weights leave what a float can hold."""
     script, *own = flags[name]
+    if name == "finetune":
+        pytest.importorskip("transformers")
+        make_opt(tmp_path / "opt")
     common = [*own, *"--preset tiny --checkpoint-every 1 --log-every 1 --validate-every 0".split()]
     common += ["--run-dir", tmp_path / "run"]
     assert warm.single_process(script, *common, "--steps", 2).returncode == 0
@@ -51,7 +58,7 @@ def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoi
     assert (tmp_path / "run/checkpoints/step_000002/state.pt").read_bytes() == good
     for saved in (tmp_path / "run/checkpoints").glob("step_*/state.pt"):
         state = torch.load(saved, weights_only=True)
-        weights = [tensor for name in ("model", "head", "embedding") for tensor in state.get(name, {}).values()]
+        weights = [tensor for part in PARTS for tensor in state.get(part, {}).values()]
         assert all(tensor.isfinite().all() for tensor in weights), saved
     for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
