@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import warm
+from disturbance import contents
 from training_runs import TRAINER, arguments, train_alone
 
 from ddp_course.base.errors import InputError
@@ -114,7 +115,7 @@ def test_one_clear_line(tmp_path, name):
     for path, content in case.files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(content)
-    initial = snapshot(tmp_path)
+    initial = contents(tmp_path)
     flags = case.flags.format(tmp=tmp_path).split()
     defaults = {"--preset": "tiny", "--steps": "1", "--run-dir": str(tmp_path / "new")}
     defaults = [word for name in defaults if name not in case.flags for word in (name, defaults[name])]
@@ -122,7 +123,7 @@ def test_one_clear_line(tmp_path, name):
     assert done.returncode == case.exit_code, done.stderr
     assert case.message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
     assert done.stderr.startswith("error: ") and "Traceback" not in done.stdout
-    assert snapshot(tmp_path) == initial, "something was written or overwritten"
+    assert contents(tmp_path) == initial, "something was written or overwritten"
 
 
 def test_letters_that_the_output_cannot_encode_are_escaped():
@@ -143,11 +144,6 @@ def test_a_tracker_that_is_not_installed_is_named_at_once(monkeypatch, name):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=f"--{name} needs a package that is not installed: pip install {name}"):
         parse(PRESETS, [f"--{name}"])
-
-
-def snapshot(folder):
-    """Every file but an empty new run directory, with its contents."""
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -210,10 +206,10 @@ def test_a_checkpoint_that_cannot_be_used_is_refused(finished_run, tmp_path, dam
     else:
         (tmp_path / "other.txt").write_text("something else\n" * 999)
         flags, message = ("--data", tmp_path / "other.txt"), "data and tokenizer"
-    initial = snapshot(source)
+    initial = contents(source)
     done = train_alone(tmp_path / "new", "--resume", checkpoint, *flags)
     assert done.returncode == 1 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
-    assert snapshot(source) == initial and not (tmp_path / "new" / "metrics.jsonl").exists()
+    assert contents(source) == initial and not (tmp_path / "new" / "metrics.jsonl").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root on Linux to make a small disk")

@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
 import pytest
+from disturbance import wait_until
 from grader.kill_matrix import verdicts
 
 from ddp_course.authoring.answers import answer_cells
@@ -392,12 +392,12 @@ def test_nothing_is_left_when_the_one_who_checks_is_killed():
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     try:
         here = str(Path.cwd())
-        wait_for(lambda: any(list(folder.rglob("rank_*.jsonl")) for folder in Path("tmp").iterdir()), 300)
+        assert wait_until(lambda: any(list(folder.rglob("rank_*.jsonl")) for folder in Path("tmp").iterdir()), 300)
         assert ours(here)
     finally:
         process.kill()
         process.wait()
-    wait_for(lambda: not ours(here) and not list(Path("tmp").iterdir()), 300)
+    assert wait_until(lambda: not ours(here) and not list(Path("tmp").iterdir()), 300)
 
 
 def ours(folder):
@@ -410,10 +410,3 @@ def ours(folder):
         except (psutil.Error, OSError):
             continue
     return processes
-
-
-def wait_for(condition, seconds):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)

@@ -5,10 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
+from disturbance import wait_until
 from training_runs import TRAINER, arguments, metrics, train
 
 from ddp_course.base.errors import InputError
@@ -66,6 +66,14 @@ def cluster():
         yield cluster
 
 
+def serving(cluster):
+    serve = subprocess.Popen(
+        cluster.entering("node1", [sys.executable, "-c", SERVE]), stdout=subprocess.PIPE, text=True
+    )
+    assert serve.stdout.readline()
+    return serve
+
+
 @here
 def test_machines_know_themselves_and_each_other_by_name(cluster):
     assert cluster.nodes == ["node1", "node2", "node3"]
@@ -74,10 +82,7 @@ def test_machines_know_themselves_and_each_other_by_name(cluster):
         for other in cluster.nodes:
             address = f"10.77.0.{other[-1]}"
             assert address in cluster.run(node, f"getent ahosts {other}").stdout
-    serve = subprocess.Popen(
-        cluster.entering("node1", [sys.executable, "-c", SERVE]), stdout=subprocess.PIPE, text=True
-    )
-    assert serve.stdout.readline()
+    serve = serving(cluster)
     cluster.run("node3", [sys.executable, "-c", SEND, "[10, 0]"])
     assert serve.wait(60) == 0
     cluster.run("node2", "echo mine > /mnt/file")
@@ -102,10 +107,7 @@ def test_a_cable_is_as_slow_as_it_should_be(cluster):
     seconds = {}
     for rate in ("100mbit", "10mbit"):
         cluster.set_rate("node2", rate)
-        serve = subprocess.Popen(
-            cluster.entering("node1", [sys.executable, "-c", SERVE]), stdout=subprocess.PIPE, text=True
-        )
-        assert serve.stdout.readline()
+        serve = serving(cluster)
         done = cluster.run("node2", [sys.executable, "-c", SEND, json.dumps(sizes)], check=False)
         times = [float(line) for line in done.stdout.split()][: len(sizes) - 1]
         assert serve.wait(60) == 0 and len(times) == len(sizes) - 1, done.stderr
@@ -167,16 +169,12 @@ def test_nothing_is_left_when_its_process_is_killed(tmp_path):
         [sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, env=os.environ | {CLUSTER_VARIABLE: tag}
     )
     assert holder.stdout.readline() == "up\n"
-    deadline = time.monotonic() + 60
-    while sum(process.name() == "sleep" for process in _of(tag)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: sum(process.name() == "sleep" for process in _of(tag)) >= 2)
     networks = {os.readlink(f"/proc/{process.pid}/ns/net") for process in _of(tag)}
     assert len(networks) == 4  # ours, the switch's, and one for each machine
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    while _of(tag) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _of(tag)
+    assert wait_until(lambda: not _of(tag))
     left = set()
     for pid in psutil.pids():
         try:

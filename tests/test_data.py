@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from disturbance import flip_a_bit
 
 from ddp_course.base.errors import InputError
 from ddp_course.data import corpora, text_files, token_file, tokenizer, windows
@@ -525,12 +526,6 @@ def test_folders_alike_in_names_sizes_and_times_are_not_taken_for_one_another(tm
         folders.append(token_file.prepare(str(data), "bytes", say=silent))
     first, second = (token_file.open_tokens(folder) for folder in folders)
     assert first.train[0] != second.train[0] and first.fingerprint != second.fingerprint
-
-
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def replace_in(path: Path, old: str, new: str) -> None:

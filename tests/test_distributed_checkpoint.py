@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 import warm
+from disturbance import flip_a_bit
 from torch import nn
 
 from ddp_course.base.errors import InputError
@@ -131,12 +132,6 @@ def test_what_a_killed_save_leaves_is_neither_taken_nor_in_the_way(single_rank, 
 def test_what_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(InputError, match="has no file .metadata"):
         distributed_checkpoint.load(tmp_path, *model_and_optimizer())
-
-
-def flip_a_bit(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("damage", ["a flipped bit", "a missing file", "no checksums", "checksums cut short"])

@@ -12,8 +12,8 @@ import pytest
 import stopped_within_a_step
 import torch
 import warm
+from disturbance import copy_up_to, signal_ranks, when
 from huggingface_folder import make_model
-from test_resume import _signal_ranks, _when, copy_up_to
 from training_runs import ROOT, checkpoint, largest_gap, merged, metrics, train_alone
 
 from ddp_course import grpo_ddp
@@ -567,9 +567,9 @@ def test_a_run_goes_on_with_the_prompts_it_began_with(pretrained, code, tmp_path
 def test_sigterm_saves_on_all_ranks(pretrained, code, tmp_path):
     run_dir = tmp_path / "run"
     pid = os.getpid()
-    watcher = _when(
+    watcher = when(
         lambda: (run_dir / "metrics.jsonl").exists() and len(metrics(run_dir)) > 1,
-        lambda: _signal_ranks(pid, signal.SIGTERM),
+        lambda: signal_ranks(pid, signal.SIGTERM),
     )
     flags = "--steps 4000 --validate-every 0 --checkpoint-every 0 --exit-code-when-stopped 0"
     endless = arguments(pretrained, code, run_dir, *flags.split())

@@ -21,6 +21,7 @@ import pytest
 from ddp_doctor.launch import rank_output
 from ddp_doctor.launch.first_failure import first_failure
 from ddp_doctor.launch.supervise import RUN_VARIABLE, environment_of, sweep, tagged
+from disturbance import wait_until
 from jupyter_client.manager import start_new_kernel
 
 from ddp_course.base.errors import InputError
@@ -100,14 +101,10 @@ def script(text, name="script.py"):
     return name
 
 
-def wait_until(condition, seconds):
-    """Whether `condition` came true within `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+def in_a_shell(command):
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    return subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=600)
 
 
 def ours():
@@ -145,10 +142,7 @@ def test_lines_results_and_command():
     assert shown.getvalue().splitlines()[0] == run.command
     assert run.command.startswith(f"OMP_NUM_THREADS={threads} ")
     assert "torchrun --standalone --nproc-per-node=2 script.py 'a b' 3" in run.command
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    pasted = subprocess.run(
-        ["bash", "-c", run.command], env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=600
-    )
+    pasted = in_a_shell(run.command)
     assert pasted.returncode == 0
     assert pasted.stdout.count("['a b', '3'] it's") == 2
 
@@ -209,10 +203,7 @@ def test_a_script_runs_as_the_printed_command_would(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "of_the_user")
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     run = torchrun(reports, nproc=1, quiet=True, env={"GREETING": "hello"})
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    pasted = subprocess.run(
-        ["bash", "-c", run.command], env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=600
-    )
+    pasted = in_a_shell(run.command)
     by_hand = json.loads(pasted.stdout)
     from_cell = run.results[0]
     of_each = {"PATH", "MASTER_PORT", "_", "SHLVL", "PWD", "OLDPWD"}  # a shell's, and new in each launch

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from test_resume import copy_up_to
+from disturbance import copy_up_to
 from training_runs import checkpoint, largest_gap, metrics, train, train_alone, train_here
 
 from ddp_course.base.errors import InputError

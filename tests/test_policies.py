@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 import warm
+from disturbance import copy_up_to
 from huggingface_folder import make_model, make_tokenizer
 from reward_runs import make_backbone
 from test_backbones import ARCHITECTURES, GPT2, nanochat, save  # noqa: F401  nanochat is a fixture
-from test_resume import copy_up_to
 from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import grpo_ddp

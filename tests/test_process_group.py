@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 import warm
-from test_faults import wait_until
+from disturbance import wait_until
 
 from ddp_course.base.errors import InputError
 from ddp_course.distributed import process_group
@@ -223,12 +223,12 @@ def test_ranks_notice_that_their_launcher_has_ended_before_they_had_met(tmp_path
         [sys.executable, tmp_path / "launcher.py", tmp_path / "rank.py", began, report], env=environment()
     )
     try:
-        wait_until(began.exists)
+        assert wait_until(began.exists)
         time.sleep(1.0)
     finally:
         launcher.kill()
         launcher.wait()
-    wait_until(lambda: not psutil.pid_exists(int(began.read_text())))
+    assert wait_until(lambda: not psutil.pid_exists(int(began.read_text())))
     assert "has ended" in report.read_text()
 
 

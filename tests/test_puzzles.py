@@ -3,17 +3,14 @@
 import json
 import os
 import re
-import shutil
 import signal
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 import warm
+from disturbance import copy_up_to, signal_ranks, when
 from torch.utils.data import DataLoader
 from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics
 
@@ -231,16 +228,6 @@ def test_only_rows_that_were_used_have_moved_and_row_0_never(runs):
     assert set(table.any(dim=1).nonzero().flatten().tolist()) == first and 0 not in first
 
 
-def stopped_after(run_dir, step, target):
-    """A copy of the run as a kill right after `step` leaves it."""
-    shutil.copytree(run_dir, target)
-    for folder in ("checkpoints", "tensors"):
-        for path in (target / folder).glob("step_*"):
-            if int(path.name.removeprefix("step_")) > step:
-                shutil.rmtree(path)
-    return target
-
-
 def same_end(reference, other):
     ours, theirs = checkpoint(reference, STEPS), checkpoint(other, STEPS)
     assert metrics(reference) == metrics(other) and metrics(reference, "val_exact") == metrics(other, "val_exact")
@@ -251,7 +238,7 @@ def same_end(reference, other):
 
 
 def test_resumed_is_bit_equal(runs, tmp_path):
-    run_dir = stopped_after(runs[2], 4, tmp_path / "run")
+    run_dir = copy_up_to(runs[2], 4, tmp_path / "run")
     train(run_dir, "precision=float64", "resume=auto")
     same_end(run_dir, runs[2])
     names = [json.loads((folder / "config.json").read_text())["run_name"] for folder in (run_dir, runs[2])]
@@ -262,7 +249,7 @@ def test_distributed_checkpoints_resume_bit_equal_and_at_another_world_size(runs
     settings = ("precision=float64", "checkpoint=distributed")
     train(tmp_path / "run", *settings, "steps=4", "keep_checkpoints=2")
     assert sorted(path.name for path in (tmp_path / "run" / "tensors").iterdir()) == ["step_000003", "step_000004"]
-    run_dir = stopped_after(tmp_path / "run", 3, tmp_path / "copy")
+    run_dir = copy_up_to(tmp_path / "run", 3, tmp_path / "copy")
     train(run_dir, *settings, "resume=auto", nproc=1)
     for key in ("loss", "val_loss"):
         assert metrics(run_dir, key) == pytest.approx(metrics(runs[1], key), abs=1e-10)
@@ -273,16 +260,7 @@ def test_sigterm_saves_on_all_ranks_and_torchrun_does_not_start_them_again(tmp_p
     run_dir, pid = tmp_path / "run", os.getpid()
     seldom = ("validate_every=0", "checkpoint_every=0")
 
-    def interrupt():
-        deadline = time.monotonic() + 60
-        while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        for process in psutil.Process(pid).children(recursive=True):
-            if process.environ().get("RANK") is not None:
-                process.send_signal(signal.SIGTERM)
-
-    watcher = threading.Thread(target=interrupt)
-    watcher.start()
+    watcher = when(lambda: (run_dir / "metrics.jsonl").exists(), lambda: signal_ranks(pid, signal.SIGTERM))
     settings = merged(*TINY, f"run_dir={run_dir}", *seldom, "steps=100000")
     run = torchrun(
         TRAINER, "--device", "cpu", *settings, nproc=2, quiet=True, check=False, torchrun_args=["--max-restarts=2"]

@@ -3,14 +3,23 @@
 import json
 import os
 import signal
-import time
 from types import SimpleNamespace
 
-import psutil
 import pytest
 import stopped_within_a_step
 import warm
-from training_runs import arguments, checkpoint, largest_gap, launch, metrics, train, train_here, train_in_turn
+from disturbance import contents, copy_up_to, signal_ranks, when
+from training_runs import (
+    arguments,
+    assert_moments_equal,
+    checkpoint,
+    largest_gap,
+    launch,
+    metrics,
+    train,
+    train_here,
+    train_in_turn,
+)
 
 from ddp_course import minigpt_ddp
 from ddp_course.base.errors import InputError
@@ -20,17 +29,6 @@ from ddp_course.training import loop, stop_request
 STEPS = 6
 # Dropout makes the random numbers of every rank part of what must be restored.
 FLAGS = ("--steps", STEPS, "--dropout", 0.1, "--checkpoint-every", 1, "--keep-checkpoints", 0)
-
-
-def copy_up_to(run_dir, step, target):
-    """A run directory as a kill right after `step` leaves it: later checkpoints never written, metrics beyond it."""
-    import shutil
-
-    shutil.copytree(run_dir, target)
-    for path in (target / "checkpoints").iterdir():
-        if int(path.name.removeprefix("step_")) > step:
-            shutil.rmtree(path)
-    return target
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +69,7 @@ def same(resumed, uninterrupted):
     assert metrics(resumed, "val_loss") == metrics(uninterrupted, "val_loss")
     ours, theirs = checkpoint(resumed, STEPS), checkpoint(uninterrupted, STEPS)
     assert largest_gap(ours["model"], theirs["model"]) == 0.0
-    for index, moments in theirs["optimizer"]["state"].items():
-        assert all((ours["optimizer"]["state"][index][name] == value).all() for name, value in moments.items())
+    assert_moments_equal(ours, theirs)
     assert [line["step"] for line in map(json.loads, open(resumed / "metrics.jsonl")) if "loss" in line] == list(
         range(1, STEPS + 1)
     ), "a resumed run logged a step twice or lost one"
@@ -91,7 +88,7 @@ def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
     run_dir = tmp_path / "run"
     flags = ("--steps", 4000, "--dropout", 0.1, "--validate-every", 0, "--checkpoint-every", 0)
     pid_of_test = os.getpid()
-    watcher = _when(lambda: (run_dir / "metrics.jsonl").exists(), lambda: _signal_ranks(pid_of_test, signal.SIGTERM))
+    watcher = when(lambda: (run_dir / "metrics.jsonl").exists(), lambda: signal_ranks(pid_of_test, signal.SIGTERM))
     with pytest.raises(RunStopped, match="(?s)every rank ended with exit code 75.*stopped after step") as stopped:
         launch(run_dir, *flags)
     watcher.join()
@@ -198,36 +195,12 @@ def test_a_checkpoint_of_another_run_is_refused(uninterrupted, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def _when(condition, act):
-    """In a thread: wait for `condition`, then `act` once."""
-    import threading
-
-    def wait():
-        for _ in range(1200):
-            if condition():
-                return act()
-            time.sleep(0.05)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
-
-
-def _signal_ranks(pid, number, ranks=(0, 1)):
-    for process in psutil.Process(pid).children(recursive=True):
-        try:
-            if process.environ().get("RANK") in map(str, ranks):
-                process.send_signal(number)
-        except psutil.Error:
-            continue
-
-
 def test_resuming_a_finished_run_changes_nothing_and_says_so(uninterrupted, tmp_path):
     import shutil
 
     run_dir = shutil.copytree(uninterrupted[1], tmp_path / "run")
-    initial = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    initial = contents(run_dir)
     printed = train_here(run_dir, *FLAGS, "--resume", "auto")
     assert f"nothing left to do: step {STEPS} of {STEPS}" in printed
     assert "nan" not in printed
-    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == initial
+    assert contents(run_dir) == initial

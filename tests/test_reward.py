@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +13,9 @@ import pytest
 import reward_runs
 import torch
 import warm
+from disturbance import contents, copy_up_to, wait_until
 from reward_runs import LAUNCHABLE, make_backbone, make_pairs
-from training_runs import checkpoint, in_this_process, largest_gap, merged, metrics
+from training_runs import assert_moments_equal, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import reward_ddp
 from ddp_course.base.errors import InputError
@@ -183,9 +183,7 @@ def test_a_run_that_sigterm_stopped_goes_on_bit_equal(material, uninterrupted, t
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 60
-        while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: (run_dir / "metrics.jsonl").exists())
         launcher.send_signal(signal.SIGTERM)
         output = launcher.communicate(timeout=600)[0]
     finally:
@@ -205,8 +203,7 @@ def same(resumed, whole, last, every):
     assert metrics(resumed, "val_loss") == metrics(whole, "val_loss")
     ours, theirs = checkpoint(resumed, last), checkpoint(whole, last)
     assert largest_gap(ours["head"], theirs["head"]) == 0.0
-    for index, moments in theirs["optimizer"]["state"].items():
-        assert all((ours["optimizer"]["state"][index][name] == value).all() for name, value in moments.items())
+    assert_moments_equal(ours, theirs)
 
 
 # ---- in this process ---------------------------------------------------------------------------------------------
@@ -242,10 +239,7 @@ def test_resuming_from_any_checkpoint_is_bit_equal(material, tmp_path):
     every += ["--learning-rate", "0.9"]  # too much, so that the loss soon rises again
     train(flags_of(material, tmp_path / "whole", *every))
     for step in range(1, 6):
-        run_dir = shutil.copytree(tmp_path / "whole", tmp_path / str(step))
-        for path in (run_dir / "checkpoints").iterdir():
-            if int(path.name.removeprefix("step_")) > step:
-                shutil.rmtree(path)
+        run_dir = copy_up_to(tmp_path / "whole", step, tmp_path / str(step))
         train(flags_of(material, run_dir, *every, "--resume", "auto"))
         same(run_dir, tmp_path / "whole", 6, every=1)
         assert (run_dir / "best").read_text() == (tmp_path / "whole" / "best").read_text()
@@ -284,10 +278,10 @@ def test_the_best_checkpoint_is_named_kept_and_loaded(material, tmp_path):
 
 def test_resuming_a_finished_run_changes_nothing(material, tmp_path):
     train(flags_of(material, tmp_path / "run", "--steps", 2))
-    initial = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    initial = contents(tmp_path)
     printed = train(flags_of(material, tmp_path / "run", "--steps", 2, "--resume", "auto"))
     assert "nothing left to do: step 2 of 2" in printed
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == initial
+    assert contents(tmp_path) == initial
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from disturbance import contents
 
 from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError
@@ -125,19 +126,15 @@ def test_only_a_torchrun_is_told_to_stop(monkeypatch):
 OURS = '{"run_dir": "run", "resume": "no", "world_size": 1, "script": "minigpt_ddp"}'
 
 
-def snapshot(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("resume", ["no", "auto"])
 @pytest.mark.parametrize("name", ["config.json", "latest", "metrics.jsonl", "notes.txt", "checkpoints/mine"])
 def test_a_folder_of_somebody_else_is_refused_and_left_as_it_was(world, tmp_path, name, resume):
     (tmp_path / "run" / name).parent.mkdir(parents=True)
     (tmp_path / "run" / name).write_text('{"step": 7, "world_size": 1}\n')
-    initial = snapshot(tmp_path)
+    initial = contents(tmp_path)
     with pytest.raises(InputError, match="run is neither empty nor a run of this course"):
         open_run(world, "run", resume, "minigpt")
-    assert snapshot(tmp_path) == initial
+    assert contents(tmp_path) == initial
 
 
 @pytest.mark.parametrize(
@@ -149,10 +146,10 @@ def test_a_folder_of_somebody_else_is_refused_however_it_is_spelled(world, tmp_p
     (tmp_path / "link").symlink_to("run")
     for folder in (tmp_path, tmp_path / "run"):
         (folder / "config.json").write_text('{"mine": 1}\n')
-    initial = snapshot(tmp_path)
+    initial = contents(tmp_path)
     with pytest.raises(InputError, match="is neither empty nor a run of this course"):
         open_run(world, spelled.format(name=tmp_path.name), "no", "minigpt")
-    assert snapshot(tmp_path) == initial
+    assert contents(tmp_path) == initial
 
 
 def test_files_that_come_while_a_run_prepares_are_not_overwritten(world, tmp_path):
@@ -187,10 +184,10 @@ def test_a_run_of_another_script_is_named(world, tmp_path, resume):
 def test_settings_that_cannot_be_read_are_named_and_kept(world, tmp_path):
     checkpoint.save(tmp_path / "run", 1, {"step": 1})
     (tmp_path / "run" / "config.json").write_text(OURS[:30])
-    initial = snapshot(tmp_path)
+    initial = contents(tmp_path)
     with pytest.raises(InputError, match=r"config\.json.*move it away to go on without it"):
         open_run(world, "run", "auto", "minigpt")
-    assert snapshot(tmp_path) == initial
+    assert contents(tmp_path) == initial
 
 
 def begun(world, tmp_path, steps=3):

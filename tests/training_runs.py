@@ -103,6 +103,12 @@ def largest_gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float
     return max((a[name].double() - b[name].double()).abs().max().item() for name in a)
 
 
+def assert_moments_equal(ours: dict, theirs: dict) -> None:
+    """Of the optimizers in two checkpoints, to the last bit."""
+    for index, moments in theirs["optimizer"]["state"].items():
+        assert all((ours["optimizer"]["state"][index][name] == value).all() for name, value in moments.items())
+
+
 @contextlib.contextmanager
 def one_process_group() -> Iterator[World]:
     """One group for several runs of a launchable in this process, instead of one each."""
