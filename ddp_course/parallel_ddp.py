@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from ddp_course.base.errors import InputError
@@ -142,10 +143,11 @@ def train(config: ParallelConfig) -> int:
         return 0
 
     pipeline = Pipeline(stage, mesh.pp, world.device, accumulation_steps, config.schedule)
-    own_parameters = sum(shard.local.numel() for shard in shards)
+    counts = [0] * world.size
+    dist.all_gather_object(counts, sum(shard.local.numel() for shard in shards))
     world.say(
-        f"{parameters:,} parameters, {own_parameters:,} of them on rank 0; {len(tokens.train):,} training "
-        f"tokens{windows.described}; {precision} on {world.device}\nmesh: {mesh}; "
+        f"{parameters:,} parameters, {min(counts):,} to {max(counts):,} of them on a rank; {len(tokens.train):,} "
+        f"training tokens{windows.described}; {precision} on {world.device}\nmesh: {mesh}; "
         f"{config.tokens_per_update:,} tokens per update = {mesh.replicas} share(s) x {accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
