@@ -28,11 +28,31 @@ def sent_bytes() -> float:
     dist.barrier()
     if sys.platform != "linux":
         return psutil.net_io_counters(pernic=True)["lo0"].bytes_sent / dist.get_world_size()
-    total = 0
+    return sum(sent for _, _, sent in _connections())
+
+
+def sent_to_ranks() -> dict[int, int]:
+    """Bytes sent so far to each other rank, if all ranks are on this machine; Linux only. A collective."""
+    dist.barrier()
+    own, ports = _connections(), [()] * dist.get_world_size()
+    dist.all_gather_object(ports, [port for port, _, _ in own])
+    return {
+        rank: sum(sent for _, peer, sent in own if peer in there)
+        for rank, there in enumerate(ports)
+        if rank != dist.get_rank()
+    }
+
+
+def _connections() -> list[tuple[int, int, int]]:
+    """Own port, the other end's port, and bytes sent, repetitions left out, of each TCP connection of this process."""
+    found = []
     for link in Path("/proc/self/fd").iterdir():
         if link.is_socket():
             with socket.socket(fileno=os.dup(int(link.name))) as connection, suppress(OSError):
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 216)
                 sent, repeated = struct.unpack_from("QQ", info, 200)
-                total += sent - repeated
-    return total
+                peer = 0  # of a connection whose other end has gone: its bytes still count
+                with suppress(OSError):
+                    peer = connection.getpeername()[1]
+                found.append((connection.getsockname()[1], peer, sent - repeated))
+    return found
