@@ -24,6 +24,13 @@ def forward_sync_buffers(on: bool) -> dict[str, bool]:
     return {"forward_sync_buffers" if known else "broadcast_buffers": on}
 
 
+def has_shutdown_timeout() -> bool:
+    """Whether torchrun can be told how long its ranks have after SIGTERM. 2.13 and later: yes. 2.11: always 30 s."""
+    from torch.distributed.launcher.api import LaunchConfig  # loads much that no rank needs
+
+    return "shutdown_timeout" in inspect.signature(LaunchConfig).parameters
+
+
 def without_first_messages(stage):
     """The PipelineStage without the messages that the first step begins with; for a rank with neighbouring stages.
 
