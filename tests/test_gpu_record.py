@@ -93,5 +93,5 @@ def test_notebooks_ask_for_records_that_make_gpu_writes():
         code = "".join(cell.source for cell in read_notebook(path).cells if cell.cell_type == "code")
         for words in re.findall(r"show_gpu_record\((.*?)\)", code):
             asked.setdefault(path.stem.partition("_")[0], []).extend(re.findall(r"\w+", words))
-    assert sorted(asked) == ["04", "07", "07b", "10", "11"]
+    assert sorted(asked) == ["04", "07", "07b", "10", "11", "14", "16b", "17"]
     assert {part for ones in asked.values() for part in ones} <= set(parts())
