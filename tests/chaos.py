@@ -30,6 +30,7 @@ import psutil
 import torch
 import warm
 from ddp_doctor.launch.supervise import RUN_VARIABLE, sweep, tagged
+from finetune_files import make_examples, make_opt
 from reward_runs import make_backbone, make_pairs
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from training_runs import CODE, ROOT, metrics
@@ -38,7 +39,7 @@ from warm import forked
 TABLE = Path(__file__).parent / "CHAOS.md"
 RANK = Path(__file__).parent / "chaos_rank.py"
 STEPS = 6  # with a checkpoint every two
-TIMEOUT, LONG_FREEZE, SHORT_FREEZE = 15, 40, 1  # seconds: of a collective, and beyond and within it
+TIMEOUT, LONG_FREEZE, SHORT_FREEZE = 30, 60, 1  # seconds: of a collective (ranks import transformers), beyond, within
 HANGS = 600  # seconds in which whatever was started has to end
 SIZES = "--preset tiny --validate-every 3 --checkpoint-every 2 --keep-checkpoints 0"
 TRAINERS = {
@@ -51,6 +52,8 @@ TRAINERS = {
     "puzzles": "puzzles_ddp.py --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2",
     "puzzles, tensors": "puzzles_ddp.py --puzzles 3 --held-out 2 --boards-per-puzzle 2 --boards-per-update 2 "
     "--checkpoint distributed",
+    "finetune": "finetune_ddp.py --model {home}/opt --data {home}/sft.jsonl --examples-per-update 4 "
+    "--lora-layers q_proj",
 }
 KINDS = {  # what happens: (act, seconds, who launches)
     "kill -9 of a rank": ("kill", 0, None),
@@ -101,6 +104,8 @@ class Chaos:
         (folder / "code.py").write_text(CODE)
         make_pairs(folder / "pairs")
         make_backbone(folder / "backbone")
+        make_examples(folder)
+        make_opt(folder / "opt")
 
     def undisturbed(self, trainer: str) -> Path:
         run_dir = self.folder / f"{trainer} undisturbed"
