@@ -10,7 +10,7 @@ from ddp_course.authoring.answers import SOLUTION, text_of
 from ddp_course.base.errors import InputError
 from ddp_course.grader import batch
 from ddp_course.grader.exercises import names
-from ddp_course.grader.variant import changed_lines, judge_repair
+from ddp_course.grader.variant import changed_lines, read_handouts
 from ddp_course.grader.verdict import PASSED, Verdict
 
 NONE = {"02.1", "12.3", "16.1", "27.1"}  # answers of a few lines, which a rename leaves close to the public solution
@@ -51,14 +51,14 @@ def test_another_seed_writes_another_script_and_the_same_seed_the_same(written):
 def test_comments_and_line_breaks_are_free(written, tmp_path):
     answer = tmp_path / "05_3.py"
     answer.write_text((written / "key" / "05_3.py").read_text().replace("(", "(  # why\n", 1))
-    assert judge_repair(Verdict("05.3", PASSED), answer, written).passed
+    assert read_handouts(written).judge(Verdict("05.3", PASSED), answer).passed
 
 
 def test_a_folder_that_is_there_is_left_alone_and_one_without_a_variant_is_named(written, tmp_path, capsys):
     assert variant.main(["17", "--out", str(written)]) == 2
     assert "exists" in capsys.readouterr().err
     with pytest.raises(InputError, match="make variant writes"):
-        judge_repair(Verdict("05.3", PASSED), tmp_path / "05_3.py", tmp_path)
+        read_handouts(tmp_path)
 
 
 def test_a_question_whose_answer_is_a_few_lines_has_none():

@@ -14,12 +14,15 @@ hands out, or another answer to the same question. A different design gives its 
 import functools
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from textwrap import dedent
 
 from ddp_course.authoring import commands as authoring
 from ddp_course.authoring.notebook_run import read_notebook
 from ddp_course.base.errors import InputError
 from ddp_course.grader.exercises import load
+from ddp_course.grader.judge import grade
+from ddp_course.grader.verdict import Verdict
 from ddp_course.lab.source import written_files
 
 SOLUTION, GIVEN = "solution", "given"
@@ -112,10 +115,25 @@ def edited(base: str, edit: str) -> str:
 @functools.cache
 def answer_cells(folder: str, question: str) -> list[str]:
     """The text of each cell in solutions/ or exercises/ that writes the answer to `question`."""
-    name = question.replace(".", "_") + ".py"
+    name = load(question).answer_name
     return [
         text.rstrip("\n") + "\n"
         for path in authoring.select(authoring.ROOT, (folder,), [name[:2]])
         for _, destination, text in written_files(read_notebook(path))
         if Path(destination).name == name
     ]
+
+
+def graded(texts: dict[str, dict[str, str]]) -> dict[str, dict[str, Verdict]]:
+    """Grade answers to several questions, {question: {name: text}}, with one start of the harness for all: it takes
+    seconds to load torch. In two lanes: while the one waits for an answer that hangs, the other computes."""
+    with TemporaryDirectory() as folder:
+        files = []
+        for question, named in texts.items():
+            Path(folder, question).mkdir()
+            for name, text in named.items():
+                path = Path(folder, question, f"{name}.py")
+                path.write_text(text, encoding="utf-8")
+                files.append((load(question), path))
+        results = iter(grade(files, lanes=2))
+    return {question: {name: next(results) for name in named} for question, named in texts.items()}

@@ -15,18 +15,16 @@ import builtins
 import json
 import random
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_course.authoring.answers import SOLUTION, WrongAnswer, text_of, wrong_answers
+from ddp_course.authoring.answers import SOLUTION, WrongAnswer, graded, text_of, wrong_answers
 from ddp_course.base.command import run_command
 from ddp_course.base.errors import InputError
 from ddp_course.base.parser import Parser
 from ddp_course.grader.exercises import load, names
-from ddp_course.grader.judge import grade
-from ddp_course.grader.variant import DESCRIPTION, changed_lines
-from ddp_course.grader.verdict import WRONG, Verdict
+from ddp_course.grader.variant import DESCRIPTION, HANDOUT, changed_lines
+from ddp_course.grader.verdict import WRONG
 
 README = """# Find the fault
 
@@ -73,21 +71,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 def write(folder: Path, seed: int, questions: list[str]) -> None:
     """Write the handout, the key, and what the grader has to know. Raises InputError if a question has no variant."""
-    for part in ("handout", "key"):
+    for part in (HANDOUT, "key"):
         (folder / part).mkdir(parents=True)
     lines, faults, table = {}, {}, README
     for number, question in enumerate(questions, 1):
         print(f"{number} of {len(questions)}: {question}", flush=True)
-        variant = make(question, seed)
-        file = f"{question.replace('.', '_')}.py"
-        (folder / "handout" / file).write_text(variant.handout, encoding="utf-8")
+        variant, file = make(question, seed), load(question).answer_name
+        (folder / HANDOUT / file).write_text(variant.handout, encoding="utf-8")
         (folder / "key" / file).write_text(variant.key, encoding="utf-8")
         lines[question], faults[question] = variant.lines, f"{variant.fault.name}: {variant.fault.does}"
         table += f"| `{file}` | {question} {load(question).title} | {variant.lines} |\n"
-    (folder / "handout" / "README.md").write_text(table, encoding="utf-8")
+    (folder / HANDOUT / "README.md").write_text(table, encoding="utf-8")
     description = {"seed": seed, "lines": lines, "faults": faults}
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
-    print(f"wrote {folder}: hand out {folder / 'handout'}, keep the rest")
+    print(f"wrote {folder}: hand out {folder / HANDOUT}, keep the rest")
 
 
 def make(question: str, seed: int) -> Variant:
@@ -107,19 +104,10 @@ def make(question: str, seed: int) -> Variant:
             lines = 2 * changed_lines(handout, key) + 2
             if changed_lines(handout, right) <= lines:
                 break  # too close to the public solution: another fault
-            of_handout, of_key = verdicts(question, handout, key)
+            of_handout, of_key = graded({question: {"handout": handout, "key": key}})[question].values()
             if of_key.passed and (of_handout.state, of_handout.check) == (fault.state, fault.check):
                 return Variant(handout, key, fault, lines)
     raise InputError(f"question {question} has no fault whose repair differs enough from the public solution")
-
-
-def verdicts(question: str, *texts: str) -> list[Verdict]:
-    """The grader's verdicts on several answers to `question`."""
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder, f"{number}.py") for number in range(len(texts))]
-        for path, text in zip(paths, texts, strict=True):
-            path.write_text(text, encoding="utf-8")
-        return grade([(load(question), path) for path in paths], lanes=2)
 
 
 def disguise(wrong: str, right: str, suffix: str, numbers: int | None) -> list[str]:

@@ -34,7 +34,7 @@ from ddp_course.base.parser import Parser
 from ddp_course.grader.check import BAD_COMMAND
 from ddp_course.grader.exercises import load, names
 from ddp_course.grader.judge import grade
-from ddp_course.grader.variant import judge_repair, read_variant
+from ddp_course.grader.variant import Handouts, read_handouts
 from ddp_course.grader.verdict import NOT_ATTEMPTED, Verdict
 
 UNSHARE = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -70,8 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
         options = parser.parse_args(arguments)
         students = answers_by_student(options.answers)
         asked = questions(options.questions, students)
-        if options.variant:
-            asked = [question for question in asked if question in read_variant(options.variant)]
+        handouts = options.variant and read_handouts(options.variant)
+        if handouts:
+            asked = [question for question in asked if question in handouts.lines]
         points = read_points(options.points, asked)
         if not options.seconds > 0:
             raise InputError(f"--seconds is a time above 0, got {options.seconds:g}")
@@ -87,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     grades: dict[str, dict[str, Grade]] = {}
     for number, (student, files) in enumerate(students.items(), 1):
         print(f"{number} of {len(students)}: {student}", flush=True)
-        grades[student] = grade_student(files, asked, points, options.seconds, sandbox, options.variant)
+        grades[student] = grade_student(files, asked, points, options.seconds, sandbox, handouts)
         write_gradescope(options.out / student / "results.json", grades[student])
         write_csv(options.out / "grades.csv", asked, grades)  # after each: nothing is lost if the machine stops
         write_junit(options.out / "junit.xml", grades)
@@ -142,18 +143,18 @@ def shut_in() -> list[str]:
     return []
 
 
-def grade_student(files, asked, points, seconds, sandbox, variant=None) -> dict[str, Grade]:
+def grade_student(files, asked, points, seconds, sandbox, handouts: Handouts | None = None) -> dict[str, Grade]:
     """Grade one answer after the other; once `seconds` are over, the rest is "not graded"."""
     grades, start = {}, time.monotonic()
     for question in asked:
         begin = time.monotonic()
         if question not in files:
-            verdict = Verdict(question, NOT_ATTEMPTED, f"there is no file {question.replace('.', '_')}.py")
+            verdict = Verdict(question, NOT_ATTEMPTED, f"there is no file {load(question).answer_name}")
         elif begin - start > seconds:
             verdict = Verdict(question, NOT_GRADED, f"the {seconds:g} s for one student's answers were over")
         else:
             [verdict] = grade([(load(question), files[question])], sandbox=sandbox)
-            verdict = judge_repair(verdict, files[question], variant) if variant else verdict
+            verdict = handouts.judge(verdict, files[question]) if handouts else verdict
         earned = points[question] if verdict.passed else 0.0
         grades[question] = Grade(verdict, earned, points[question], time.monotonic() - begin)
         print(f"    {verdict!r}".splitlines()[0], flush=True)

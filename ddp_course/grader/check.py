@@ -43,7 +43,7 @@ def check(name: str, path: str | Path | None = None, *, strict: bool | None = No
     Raises InputError for a question that does not exist.
     """
     exercise = load(name)
-    path = Path(path) if path else Path("answers") / f"{name.replace('.', '_')}.py"
+    path = Path(path) if path else Path("answers") / exercise.answer_name
     [verdict] = grade([(exercise, path)])
     note("checked", question=name, state=verdict.state)
     strict = bool(os.environ.get(STRICT_VARIABLE)) if strict is None else strict

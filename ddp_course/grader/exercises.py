@@ -53,6 +53,11 @@ class Exercise:
         """The name under which Python imports its folder."""
         return f"{__name__}.{self.folder.parent.name}.{self.folder.name}"
 
+    @property
+    def answer_name(self) -> str:
+        """The file name of an answer to it."""
+        return f"{self.name.replace('.', '_')}.py"
+
     def module(self, name: str) -> ModuleType:
         """One of the files in its folder, such as "checks"."""
         return importlib.import_module(f"{self.package}.{name}")

@@ -7,12 +7,14 @@ exercise, so that its public solution would pass them: it is refused for not bei
 import ast
 import difflib
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_course.base.errors import InputError
+from ddp_course.grader.exercises import load
 from ddp_course.grader.verdict import WRONG, Verdict
 
-DESCRIPTION = "variant.json"
+DESCRIPTION, HANDOUT = "variant.json", "handout"  # a file and a folder that `make variant` writes
 
 
 def changed_lines(handout: str, answer: str) -> int:
@@ -21,24 +23,29 @@ def changed_lines(handout: str, answer: str) -> int:
     return sum(line[0] in "-+" for line in difflib.ndiff(old, new))
 
 
-def read_variant(folder: Path) -> dict[str, int]:
-    """How many lines may change, by question. Raises InputError if `make variant` did not write `folder`."""
+@dataclass(frozen=True)
+class Handouts:
+    """The scripts handed out in a folder, and by question how many lines of code a repair may change."""
+
+    folder: Path
+    lines: dict[str, int]
+
+    def judge(self, verdict: Verdict, answer: Path) -> Verdict:
+        """`verdict` on `answer`, or another if it passed and is not the script handed out but for its fault."""
+        if not verdict.passed:
+            return verdict
+        handout = self.folder / HANDOUT / load(verdict.question).answer_name
+        changed = changed_lines(handout.read_text(encoding="utf-8"), answer.read_text(encoding="utf-8"))
+        if changed <= (allowed := self.lines[verdict.question]):
+            return verdict
+        observed = f"{changed} lines of code differ from the script that was handed out; at most {allowed} may"
+        look = "the script as it was handed out: repair it, keep the rest"
+        return Verdict(verdict.question, WRONG, observed, look, HANDOUT)
+
+
+def read_handouts(folder: Path) -> Handouts:
+    """Raises InputError if `make variant` did not write `folder`."""
     try:
-        return json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))["lines"]
+        return Handouts(folder, json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))["lines"])
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(f"there is no variant in {folder}: make variant writes {DESCRIPTION} there") from None
-
-
-def judge_repair(verdict: Verdict, answer: Path, folder: Path) -> Verdict:
-    """`verdict` on `answer`, or another if it passed and is not the script handed out in `folder` but for its fault."""
-    if not verdict.passed:
-        return verdict
-    allowed = read_variant(folder)[verdict.question]
-    handout = folder / "handout" / f"{verdict.question.replace('.', '_')}.py"
-    changed = changed_lines(handout.read_text(encoding="utf-8"), answer.read_text(encoding="utf-8"))
-    if changed <= allowed:
-        return verdict
-    observed = f"{changed} lines of code differ from the script that was handed out; at most {allowed} may"
-    return Verdict(
-        verdict.question, WRONG, observed, "the script as it was handed out: repair it, keep the rest", "handout"
-    )

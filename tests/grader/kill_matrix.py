@@ -15,33 +15,16 @@ import functools
 import json
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from ddp_course.authoring.answers import Answer, WrongAnswer, answers, right_answers, text_of, wrong_answers
+from ddp_course.authoring.answers import Answer, WrongAnswer, answers, graded, right_answers, text_of, wrong_answers
 from ddp_course.base.errors import InputError
 from ddp_course.grader.exercises import load, names
-from ddp_course.grader.judge import grade
 from ddp_course.grader.verdict import Verdict
 
 
 def verdicts(question: str, texts: dict[str, str]) -> dict[str, Verdict]:
     """Grade several answers to one question, {name: text}; each in a fresh file."""
     return graded({question: texts})[question]
-
-
-def graded(texts: dict[str, dict[str, str]]) -> dict[str, dict[str, Verdict]]:
-    """Grade answers to several questions, {question: {name: text}}, with one start of the harness for all: it takes
-    seconds to load torch. In two lanes: while the one waits for an answer that hangs, the other computes."""
-    with TemporaryDirectory() as folder:
-        files = []
-        for question, named in texts.items():
-            Path(folder, question).mkdir()
-            for name, text in named.items():
-                path = Path(folder, question, f"{name}.py")
-                path.write_text(text, encoding="utf-8")
-                files.append((load(question), path))
-        results = iter(grade(files, lanes=2))
-    return {question: {name: next(results) for name in named} for question, named in texts.items()}
 
 
 def sample(question: str) -> list[str]:
