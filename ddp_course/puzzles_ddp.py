@@ -44,10 +44,26 @@ from ddp_course.training.precision import HALF, autocast, parameter_dtype
 from ddp_course.training.process import prepare_process
 from ddp_course.training.settings import Bound, NonNegativeFloat, NonNegativeInt, PositiveInt, Repetitions, RunSettings
 
-IDENTITY = (  # what a resumed run may not change
-    *"size puzzles boards_per_puzzle held_out fewest_clues most_clues width heads layers embedding_width".split(),
-    *"slow_steps fast_steps segments gradient boards_per_update precision seed checkpoint".split(),
-)
+IDENTITY = (
+    "size",
+    "puzzles",
+    "boards_per_puzzle",
+    "held_out",
+    "fewest_clues",
+    "most_clues",
+    "width",
+    "heads",
+    "layers",
+    "embedding_width",
+    "slow_steps",
+    "fast_steps",
+    "segments",
+    "gradient",
+    "boards_per_update",
+    "precision",
+    "seed",
+    "checkpoint",
+)  # what a resumed run may not change
 
 
 @dataclass(frozen=True)
