@@ -151,7 +151,8 @@ def train(config: ParallelConfig) -> int:
         f"{config.tokens_per_update:,} tokens per update = {mesh.replicas} share(s) x {accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
-    peak = peak_per_second(world, precision.split()[-1], minigpt.flops_per_token(model_config))
+    computed_in = config.precision if config.param_dtype == "same" else config.param_dtype
+    peak = peak_per_second(world, computed_in, minigpt.flops_per_token(model_config))
     for step in loop.steps(unit="tokens", per_step=config.tokens_per_update, peak=peak):
         learning_rate = config.learning_rate_at(step)
         set_learning_rate(optimizer, learning_rate)
