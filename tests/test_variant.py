@@ -61,6 +61,14 @@ def test_a_folder_that_is_there_is_left_alone_and_one_without_a_variant_is_named
         read_handouts(tmp_path)
 
 
+def test_a_question_that_the_set_lacks_is_not_left_out_in_silence(written, tmp_path, capsys):
+    (tmp_path / "answers" / "ann").mkdir(parents=True)
+    (tmp_path / "answers" / "ann" / "02_2.py").write_text("")
+    command = [str(tmp_path / "answers"), "--out", str(tmp_path / "out"), "--variant", str(written)]
+    assert batch.main([*command, "--questions", "02.2", "05.3"]) == 64
+    assert "no script for 02.2" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
 def test_a_question_whose_answer_is_a_few_lines_has_none():
     with pytest.raises(InputError, match="no fault whose repair differs"):
         variant.make("16.1", 17)

@@ -72,6 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
         asked = questions(options.questions, students)
         handouts = options.variant and read_handouts(options.variant)
         if handouts:
+            if lacking := [question for question in options.questions or () if question not in handouts.lines]:
+                raise InputError(f"{options.variant} holds no script for {', '.join(lacking)}")
             asked = [question for question in asked if question in handouts.lines]
         points = read_points(options.points, asked)
         if not options.seconds > 0:
