@@ -30,7 +30,6 @@ ANSWERS = {
     "06": "How do I accumulate gradients? `no_sync`, one mean over all tokens",
     "07": "How do I use bf16, fp16 and its scaler, and clip gradients?",
     "07b": "Out of memory: what does a step hold, and what do checkpointing and `torch.compile` change?",
-    "07c": "Can weights live in bf16, and products in FP8? Scales, stochastic rounding, equal replicas",
     "08": "How do I validate, count and log on several ranks?",
     "09": "How do I save so that a killed run resumes exactly? Checksums, DCP",
     "10": "What does the whole trainer look like, and how is it proved equal?",
@@ -53,12 +52,13 @@ ANSWERS = {
     "22": "A layer is too wide for one GPU: tensor and sequence parallelism",
     "23": "A model is too deep for one GPU: pipeline schedules",
     "24": "A context is too long: ring attention, Ulysses",
-    "24b": "More parameters at the same work per token: a mixture of experts, and its load",
     "25": "The network is too slow: local SGD, DiLoCo, compressed gradients",
     "26": "How do all of these combine in one script?",
     "26b": "Which mesh for my model and cluster?",
     "27": "How do I fine-tune a checkpoint on several GPUs? LoRA, peft and DPO under DDP and FSDP2",
     "28": "A contrastive loss over all GPUs: which `all_gather` carries a gradient, and the factor N",
+    "29": "Can weights live in bf16, and products in FP8? Scales, stochastic rounding, equal replicas",
+    "30": "More parameters at the same work per token: a mixture of experts, and its load",
 }
 
 

@@ -1,4 +1,4 @@
-"""Rungs about expert parallelism: each rank has some of the experts, and tokens are sent to them. Notebook 24b.
+"""Rungs about expert parallelism: each rank has some of the experts, and tokens are sent to them. Notebook 30.
 
 The mixture is that of `distributed.expert_parallel`. In the reference every expert computes every token.
 """

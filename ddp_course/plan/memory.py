@@ -1,7 +1,7 @@
 """Bytes that one GPU holds, line by line: weights, gradients, optimizer, gathered layers, activations.
 
 Where the formulas are shown: weights, gradients and optimizer in notebook 17, activations in 7b, what tensor parallel
-cuts in 22, micro-batches in flight in 23, tokens per context rank in 24, experts in 24b.
+cuts in 22, micro-batches in flight in 23, tokens per context rank in 24, experts in 30.
 """
 
 import math
