@@ -16,6 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
 from ddp_course.authoring import commands as authoring
 from ddp_course.authoring.notebook_run import code_hash, is_fresh, notebook_text, output_texts, read_notebook
+from ddp_course.authoring.reading_time import STATED, reading_time
 from ddp_course.authoring.setup_cell import lesson_cells, put_setup_cell
 
 pytestmark = pytest.mark.smoke
@@ -274,8 +275,9 @@ def sections(nb, path):
 
 def read_in_one_sitting(nb, path):
     """A notebook of the spine is short, one with a letter (NNb) may be long; each says how long reading takes."""
-    if "reading time" not in nb.cells[0].source.lower():
-        yield "the header box does not say 'Reading time'"
+    stated, counted = STATED.search(nb.cells[0].source), reading_time(nb)
+    if not stated or stated[0] != counted:
+        yield f"the header box does not say '**Reading time** {counted}'"
     # The questions are left out: of the folded words a reader opens as many as they like.
     words = sum(len(QUESTION.sub("", cell.source).split()) for cell in nb.cells if cell.cell_type == "markdown")
     count = len(lesson_cells(nb))
@@ -418,7 +420,7 @@ HEADER = """# Two ranks
 Two processes find each other, in ten lines.
 
 > **You will be able to** start, name and stop a rank
-> **Needs** nothing · **Reading time** 1 minute ·
+> **Needs** nothing · **Reading time** 5 minutes ·
 > **Runs in** <!-- measured -->**about 5 s** on 2 cores, no GPU<!-- /measured --> ·
 > **Hardware** any
 """
@@ -536,7 +538,7 @@ BROKEN = {
     "exclamation": (set_source(4, "## 4.2 B\n\nIt works!"), "exclamation mark"),
     "ledger name": (set_source(5, "print(STEPS)  # B26"), "'B26'"),
     "source name": (set_source(4, "## 4.2 B\n\nAs in seed 001."), "'seed 001'"),
-    "no reading time": (edit(0, "**Reading time** 1 minute ·", ""), "does not say 'Reading time'"),
+    "no reading time": (edit(0, "**Reading time** 5 minutes ·", ""), "does not say '**Reading time** 5 minutes'"),
     "too many words": (set_source(4, "## 4.2 B\n\n" + "word " * 1500), "at most 45 and 1500"),
     "too many cells": (lambda nb: nb.cells.extend(new_markdown_cell("x", id=f"m{n}") for n in range(40)), "47 cells"),
     "no questions": (lambda nb: [edit(i, ASKED, "")(nb) for i in (2, 4)], "0 of 2 sections end with a question"),

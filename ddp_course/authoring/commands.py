@@ -32,6 +32,7 @@ from ddp_course.authoring.notebook_run import (
     read_notebook,
     run_notebook,
 )
+from ddp_course.authoring.reading_time import STATED, reading_time
 from ddp_course.authoring.setup_cell import is_setup, lesson_cells, put_setup_cell
 from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError
@@ -95,6 +96,7 @@ def refresh_notebook(path: Path, root: Path = ROOT, on_cell: Callable = lambda n
     for cell in nb.cells:
         if cell.cell_type == "markdown":
             cell.source = MEASURED.sub(lambda marks: marks[1] + measured_text(course) + marks[2], cell.source)
+            cell.source = STATED.sub(reading_time(nb), cell.source)
     replace_file(path, notebook_text(nb))
     return seconds
 
