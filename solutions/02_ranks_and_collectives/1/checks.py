@@ -35,7 +35,7 @@ JOBS = [
         call("rank 1 has no values", [5, 6], [], [1]),
         call("only rank 2 has values", [], [], [2.5, 3.5]),
         call("30 million and 1, minus 30 million and 1, 2", [3e7, 1], [-3e7, 1], [2]),
-        call("one value each: 0.1, 0.2, 0.3", [0.1], [0.2], [0.3]),
+        call("one value each: 0.4, 0.6, 0.7", [0.4], [0.6], [0.7]),  # a mean of its own for each order of adding
         call("3,000, 2,000 and 7 values", range(3000), range(2000), range(7)),
         call("losses of nine digits", [0.123456789, 0.987654321], [0.314159265], [2.71828182]),
         call("losses of nine digits, all below a millionth", [1.23456789e-7], [2.34567891e-7, 3.45678912e-7], []),

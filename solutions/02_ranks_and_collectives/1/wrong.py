@@ -63,21 +63,20 @@ ANSWERS = (
     """),
     WrongAnswer(
         "starts_with_its_own", "each rank adds its own sum first, so that the last bits differ",
-        check="the_ranks_agree", says="(one value each: 0.1, 0.2, 0.3): rank 1 returned", text="""
+        check="the_ranks_agree", says="(one value each: 0.4, 0.6, 0.7): rank 2 returned", text="""
         import torch
         import torch.distributed as dist
 
 
         def global_mean(values):
             rank, world = dist.get_rank(), dist.get_world_size()
-            mine = torch.tensor([sum(values), len(values)], dtype=torch.float64)
-            pairs = [torch.zeros(2, dtype=torch.float64) for _ in range(world)]
-            dist.all_gather(pairs, mine)
-            total, count = 0.0, 0.0
-            for k in range(world):
-                total += pairs[(rank + k) % world][0].item()
-                count += pairs[(rank + k) % world][1].item()
-            return total / count
+            pair = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+            pairs = [torch.empty_like(pair) for _ in range(world)]
+            dist.all_gather(pairs, pair)
+            for other in range(world):
+                if other != rank:
+                    pair = pair + pairs[other]
+            return (pair[0] / pair[1]).item()
     """),
     WrongAnswer(
         "nobody_waits", "starts the all-reduce and never waits for it",
