@@ -1,5 +1,7 @@
 """Inside a rank, for 11.3: a function to be called on rank 0, which returns or raises, and what comes of it."""
 
+import torch.distributed as dist
+
 TEXT = "the file settings.json is damaged, and so is the copy of it made at the last start:\nline 3 is not JSON"
 
 
@@ -34,4 +36,6 @@ def drive(on_rank_0, kind, value):
     except BaseException as error:  # also SystemExit: it is what this is about
         same = kind == "raises" and error is errors[value]
         return {"calls": len(calls), "raised": type(error).__name__, "text": str(error), "same": same}
+    finally:
+        dist.barrier()  # a broadcast need not wait: rank 0 would be calls ahead when it shows that the ranks parted
     return {"calls": len(calls), "returned": returned if not isinstance(returned, Exception) else repr(returned)}

@@ -11,7 +11,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "except_exception", "lets sys.exit pass",
-        check="does not end", says="rank 1 was in broadcast", edit="""
+        check="does not end", says="(work calls sys.exit): no end, and nothing moves", edit="""
         -        except BaseException as raised:  # also SystemExit: the others wait for it as well
         +        except Exception as raised:
     """),
