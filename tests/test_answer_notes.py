@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from ddp_course.grader.answer_record import Job, read_record
 from ddp_course.grader.harness.notes import TOO_LARGE, UNREADABLE, Notes, Operation, read_rank
 
 pytestmark = pytest.mark.smoke
@@ -68,7 +69,11 @@ def test_what_an_answer_puts_there_itself_is_not_run(tmp_path):
     torch.save([RunsCode(str(tmp_path / "ran")), []], tmp_path / "rank_0.0.pt")
     (tmp_path / "rank_0.1.pt").write_bytes(b"no file of torch")
     torch.save(3, tmp_path / "rank_0.2.pt")
-    (tmp_path / "rank_0.jsonl").write_text(json.dumps({"results": ["forged"], "exit_code": 0, "ended": True}) + "\n")
+    for pipe in ("rank_0.3.pt", "rank_0.stdout", "ended.json"):
+        os.mkfifo(tmp_path / pipe)
+    notes = 5, ["op"], {"op": "all_reduce", "kind": "forged"}, {"results": ["forged"], "exit_code": 0, "ended": True}
+    (tmp_path / "rank_0.jsonl").write_text("".join(json.dumps(note) + "\n" for note in notes))
     record = read_rank(tmp_path, 0)
     assert record.results == [UNREADABLE] * 3 and record.exit_code is None and record.ended
+    assert record.operations == [[]] and not read_record(tmp_path, Job(1)).finished
     assert not (tmp_path / "ran").exists()

@@ -21,6 +21,14 @@ def global_mean(values):
 """
 
 
+# Writes into the records of its own run what has another shape than a rank's notes.
+FORGES = """
+import os
+with open(os.path.dirname(os.getcwd()) + "/rank_" + os.environ["RANK"] + ".jsonl", "a") as notes:
+    print('{"raised": "forged"}', file=notes)
+"""
+
+
 def submit(folder, **answers):
     for student, text in answers.items():
         (folder / student).mkdir(parents=True)
@@ -31,6 +39,7 @@ def submit(folder, **answers):
 def test_one_students_crash_harms_no_other(tmp_path, capsys):
     answers, results = tmp_path / "answers", tmp_path / "results"
     submit(answers, ann=RIGHT, ben=HOSTILE, cleo=RAISES + '\nprint("\\x00\\x1b")\n', dora="", ed=RIGHT)
+    submit(answers, fay=RIGHT + FORGES, gus=RIGHT)
     arguments = [str(answers), "--out", str(results), "--points", "02.1=2.5"]
     assert batch.main(arguments) == 0
 
@@ -38,10 +47,11 @@ def test_one_students_crash_harms_no_other(tmp_path, capsys):
     assert table == [
         ["student", "02.1", "sum"],
         ["ann", "2.5", "2.5"], ["ben", "0", "0"], ["cleo", "0", "0"], ["dora", "0", "0"], ["ed", "2.5", "2.5"],
+        ["fay", "0", "0"], ["gus", "2.5", "2.5"],
     ]  # fmt: skip
     suites = ElementTree.parse(results / "junit.xml").getroot()
     assert [(suite.get("name"), suite.get("failures")) for suite in suites] == [
-        ("ann", "0"), ("ben", "1"), ("cleo", "1"), ("dora", "1"), ("ed", "0"),
+        ("ann", "0"), ("ben", "1"), ("cleo", "1"), ("dora", "1"), ("ed", "0"), ("fay", "1"), ("gus", "0"),
     ]  # fmt: skip
     assert "IndexError" in suites[2].find("testcase/failure").text
     scores = {
@@ -49,7 +59,7 @@ def test_one_students_crash_harms_no_other(tmp_path, capsys):
     }
     assert (scores["ann"]["score"], scores["ann"]["max_score"], scores["ann"]["status"]) == (2.5, 2.5, "passed")
     assert scores["dora"]["score"] == 0 and "there is no file 02_1.py" in scores["dora"]["output"]
-    assert "5 of 5: ed" in capsys.readouterr().out
+    assert "5 of 7: ed" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not batch.shut_in(), reason="this system creates no network namespace")

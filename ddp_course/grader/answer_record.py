@@ -67,7 +67,7 @@ def read_record(folder: Path, job: Job) -> JobRecord:
     """The record of a job from what its ranks left in `folder`; also of one that came to a sudden end."""
     ranks = [read_rank(folder, rank) for rank in range(job.world)]
     ended = folder / "ended.json"
-    if not ended.exists():
+    if not ended.is_file():
         return JobRecord(job, ranks, started=folder.exists())
     ending = Ending(**json.loads(ended.read_text()))
     for rank, (record, code) in enumerate(zip(ranks, ending.exit_codes, strict=True)):

@@ -35,7 +35,7 @@ from ddp_course.grader.check import BAD_COMMAND
 from ddp_course.grader.exercises import load, names
 from ddp_course.grader.judge import grade
 from ddp_course.grader.variant import Handouts, read_handouts
-from ddp_course.grader.verdict import NOT_ATTEMPTED, Verdict
+from ddp_course.grader.verdict import CRASHED, NOT_ATTEMPTED, Verdict
 
 UNSHARE = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 NOT_GRADED = "not graded"  # the student's time was used up
@@ -155,7 +155,10 @@ def grade_student(files, asked, points, seconds, sandbox, handouts: Handouts | N
         elif begin - start > seconds:
             verdict = Verdict(question, NOT_GRADED, f"the {seconds:g} s for one student's answers were over")
         else:
-            [verdict] = grade([(load(question), files[question])], sandbox=sandbox)
+            try:
+                [verdict] = grade([(load(question), files[question])], sandbox=sandbox)
+            except Exception as error:  # an answer can write into its records: no other one may suffer for it
+                verdict = Verdict(question, CRASHED, f"its records cannot be judged: {error!r}", "the files it writes")
             verdict = handouts.judge(verdict, files[question]) if handouts else verdict
         earned = points[question] if verdict.passed else 0.0
         grades[question] = Grade(verdict, earned, points[question], time.monotonic() - begin)

@@ -3,8 +3,9 @@
 rank_0.jsonl   a line for each event, each in one write: an Operation, a call that begins, or fields of the RankRecord
 rank_0.2.pt    what call number 2 returned, and its tensor arguments afterwards: written aside and then renamed
 
-The reader trusts none of it, for the answer can write there too: lines are JSON, and what was returned is loaded with
-weights_only=True, which makes tensors and plain values of it and runs no code.
+The reader trusts none of it, for the answer can write there too. A pipe or a device, which has no end, is not read;
+lines are JSON, and what was returned is loaded with weights_only=True, which makes tensors and plain values of it and
+runs no code.
 """
 
 import json
@@ -130,7 +131,7 @@ def read_rank(folder: Path, rank: int) -> RankRecord:
     record.stdout, record.stderr = (_output(folder / f"rank_{rank}.{name}") for name in ("stdout", "stderr"))
     for number in count():
         path = folder / f"rank_{rank}.{number}.pt"
-        if not path.exists():
+        if not path.is_file():
             return record
         try:
             result, after = torch.load(path, weights_only=True)
@@ -144,13 +145,14 @@ def read_events(folder: Path, rank: int) -> RankRecord:
     """The record of a rank, without its results and its output."""
     record = RankRecord(operations=[[]])  # before the first call, or of a script
     notes = folder / f"rank_{rank}.jsonl"
-    for line in notes.read_text(errors="replace").splitlines() if notes.exists() else []:
+    for line in notes.read_text(errors="replace").splitlines() if notes.is_file() else []:
         try:
-            note = json.loads(line)
-        except ValueError:
-            continue  # the disk was full, or the rank died in the middle
-        if "op" in note:
-            record.operations[-1].append(Operation(**note))
+            note = dict(json.loads(line))
+            operation = Operation(**note) if "op" in note else None
+        except (ValueError, TypeError):
+            continue  # the disk was full, the rank died in the middle, or the answer has written it
+        if operation:
+            record.operations[-1].append(operation)
         elif "call" in note:
             record.operations.append([])
         for name in note.keys() & NOTED:
@@ -163,7 +165,7 @@ def read_events(folder: Path, rank: int) -> RankRecord:
 
 def _output(path):
     """The content of the file, the middle left out if it is long."""
-    if not path.exists():
+    if not path.is_file():
         return ""
     with open(path, "rb") as file:
         start = file.read(2 * KEPT_OUTPUT)

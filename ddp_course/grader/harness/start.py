@@ -74,6 +74,7 @@ def run_lane(folder: Path, numbered: list[tuple[int, Task]]):
         ending.collectives = logs[run_of(job, owner)] = [collectives(task_folder, rank) for rank in range(job.world)]
         if any(ending.exit_codes) and not job.may_fail:
             failed.add(owner)  # what follows would only say it again
+        task_folder.mkdir(parents=True, exist_ok=True)  # an answer may have removed it
         (task_folder / "ended.json").write_text(json.dumps(asdict(ending)))
     stores.close()
 
