@@ -122,8 +122,8 @@ def train(config: ExpertsConfig) -> int:
         f"{config.tokens_per_update:,} tokens per update = {world.size} rank(s) x {accumulation_steps} "
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
-    own = [shard.parameter for shard in shards if shard.placement]
-    replicated = [shard.parameter for shard in shards if not shard.placement]
+    own = [shard.parameter for shard in shards if shard.placements]
+    replicated = [shard.parameter for shard in shards if not shard.placements]
     for step in loop.steps(unit="tokens", per_step=config.tokens_per_update):
         learning_rate = config.learning_rate_at(step)
         set_learning_rate(optimizer, learning_rate)

@@ -1,7 +1,8 @@
-"""Pre-train MiniGPT on a mesh of ranks: replicas, shards, parts of each window, of each layer, and stages.
+"""Pre-train MiniGPT on a mesh of ranks: replicas, shards, parts of each window, of each layer, stages and experts.
 
     torchrun --standalone --nproc-per-node=4 ddp_course/parallel_ddp.py --preset tiny --pp 2 --tp 2
     torchrun --standalone --nproc-per-node=8 ddp_course/parallel_ddp.py --dp 2 --shard 2 --cp 2
+    torchrun --standalone --nproc-per-node=4 ddp_course/parallel_ddp.py --experts 8 --shard 4 --ep 2
     torchrun ... ddp_course/parallel_ddp.py --shard 4 --run-dir runs/mine --resume auto     # go on, on another mesh
 
 Read it from `train` downwards, beside minigpt_ddp.py: the same flags train the same model on the same tokens, and each
@@ -24,17 +25,22 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint.run_directory import open_run
 from ddp_course.checkpoint.training_state import TrainingState
-from ddp_course.checkpoint.whole_state import WholeModel, WholeOptimizer, names_by_group
+from ddp_course.checkpoint.whole_state import WholeBuffers, WholeModel, WholeOptimizer, names_by_group
 from ddp_course.data.token_file import Tokens
 from ddp_course.distributed import process_group
 from ddp_course.distributed.deferred_init import build_on_meta
 from ddp_course.distributed.dropout_masks import window_keys
+from ddp_course.distributed.expert_parallel import step_router_biases
 from ddp_course.distributed.mesh import Mesh
-from ddp_course.distributed.parameter_shards import assert_copies_equal, clip_gradients, parameter_shards
+from ddp_course.distributed.parameter_shards import (
+    assert_copies_equal,
+    average_expert_gradients,
+    clip_gradients,
+    parameter_shards,
+)
 from ddp_course.distributed.pipeline import Pipeline, add_other_end
 from ddp_course.distributed.sync import sum_over_ranks
-from ddp_course.models import minigpt
-from ddp_course.models.minigpt import MiniGPT, parameter_count
+from ddp_course.trainers.minigpt_experts import flops_per_token, make_model, mixture_parameter_count
 from ddp_course.trainers.minigpt_stage import TIED, Stage, check_cuts
 from ddp_course.trainers.pretraining import (
     TINY,
@@ -54,7 +60,7 @@ from ddp_course.training.memory import require_memory, training_bytes
 from ddp_course.training.optimization import make_adamw, set_learning_rate
 from ddp_course.training.precision import autocast, choose_attention, parameter_dtype, set_matmul_precision
 from ddp_course.training.process import prepare_process
-from ddp_course.training.settings import PositiveInt, Share
+from ddp_course.training.settings import NonNegativeFloat, PositiveInt, Share
 from ddp_course.training.throughput import peak_per_second
 
 
@@ -72,6 +78,14 @@ class ParallelConfig(PretrainingConfig):
     """Context: ranks that take some of the tokens of each window."""
     tp: PositiveInt = 1
     """Tensor: ranks that take some of the heads and units of each layer."""
+    ep: PositiveInt = 1
+    """Experts: ranks among those of shard and cp, of which each has some of the experts."""
+    experts: PositiveInt | None = None
+    """Experts of a block, each an MLP of the size of MiniGPT's. None: one MLP, without a router."""
+    best: PositiveInt = 2
+    """How many of them a token takes."""
+    bias_rate: NonNegativeFloat = 0.001
+    """By how much a step moves the router's bias of an expert, down if it was chosen more often than the mean."""
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     """In which order a stage takes the forward and backward passes of micro-batches."""
 
@@ -89,6 +103,12 @@ class ParallelConfig(PretrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (self.experts or 1) % self.ep:
+            raise ValueError(
+                f"--experts {self.experts} is not a multiple of --ep {self.ep}: each rank has whole experts"
+            )
+        if self.experts and self.best > self.experts:
+            raise ValueError(f"--best {self.best} is more than --experts {self.experts}")
         if self.param_dtype != "same" and self.precision != "float32":
             raise ValueError(
                 f"--param-dtype {self.param_dtype} needs --precision float32, that of the main weights, not "
@@ -106,7 +126,8 @@ def train(config: ParallelConfig) -> int:
     """Train as one rank, to the last step or until a stop was asked for; returns the exit code."""
     world = process_group.start(config.timeout_seconds, config.device)
     # MESH 1/7: this rank's coordinates, and a group per axis. What cannot be cut is refused before anything is read.
-    mesh = Mesh(world, pp=config.pp, dp=config.dp, shard=config.shard, cp=config.cp, tp=config.tp)
+    ep = config.experts and config.ep
+    mesh = Mesh(world, pp=config.pp, dp=config.dp, shard=config.shard, cp=config.cp, tp=config.tp, ep=ep)
     check_cuts(config, mesh)
     accumulation_steps = micro_batches_per_step(config, mesh)
     run_directory, checkpoint = open_run(world, config.run_dir, config.resume, kind="parallel")
@@ -114,7 +135,7 @@ def train(config: ParallelConfig) -> int:
     tokens, windows = open_text(world, config, run_directory)
     process_group.seed_shared(config.seed)
     model_config, dtype = make_model_config(config, tokens), parameter_dtype(config.precision)
-    parameters, parts = parameter_count(model_config), world.size // config.dp
+    parameters, parts = sum(mixture_parameter_count(model_config, config.experts)), world.size // config.dp
     need = training_bytes(parameters // parts, dtype)
     need += 16 * config.tokens_per_update // mesh.replicas  # the tokens and targets of a step are held at once
     require_memory(world, "this training run", need + 8 * config.tokens_per_update // config.context)
@@ -122,9 +143,10 @@ def train(config: ParallelConfig) -> int:
     attention = choose_attention(config.precision, world.device, config.context)
 
     # MESH 2/7: the whole model has no memory; a rank makes some for its stage, heads, units and shards of it.
-    whole, initial_values = build_on_meta(lambda: MiniGPT(model_config, attention))
+    whole, initial_values = build_on_meta(lambda: make_model(model_config, config.experts, config.best, attention))
     names = names_by_group(whole.to(dtype))
     policy = MixedPrecisionPolicy(getattr(torch, config.param_dtype, None), getattr(torch, config.reduce_dtype))
+    precision = config.precision + f" computed in {config.param_dtype}" * (policy.param_dtype is not None)
     stage = Stage(whole, mesh, policy if policy.param_dtype else None)
     stage.allocate(world.device)
     optimizer = make_adamw(stage, config.learning_rate, config.weight_decay)  # after sharding
@@ -135,9 +157,12 @@ def train(config: ParallelConfig) -> int:
         "optimizer": WholeOptimizer(mesh, shards, names, optimizer),
         "scaler": torch.amp.GradScaler(world.device.type, enabled=False),
     }
+    identity = make_identity(config, tokens, precision)
+    if config.experts:
+        parts["router_biases"] = WholeBuffers(mesh, stage)
+        identity |= {"experts": config.experts, "best": config.best}
     parts["model"].load_state_dict(initial_values)  # one parameter at a time, of which each rank keeps its shard
-    precision = config.precision + f" computed in {config.param_dtype}" * (policy.param_dtype is not None)
-    loop = TrainingLoop(run_directory, config, TrainingState(parts, make_identity(config, tokens, precision)))
+    loop = TrainingLoop(run_directory, config, TrainingState(parts, identity))
     settings = {"token_file": str(tokens.folder)}
     if not loop.begin(checkpoint, settings, {"tokenizer_state": tokens.tokenizer.state()}):
         return 0
@@ -152,7 +177,7 @@ def train(config: ParallelConfig) -> int:
         f"micro-batch(es) x {config.micro_batch_size} windows x {config.context} tokens"
     )
     computed_in = config.precision if config.param_dtype == "same" else config.param_dtype
-    peak = peak_per_second(world, computed_in, minigpt.flops_per_token(model_config))
+    peak = peak_per_second(world, computed_in, flops_per_token(model_config, config.experts, config.best))
     for step in loop.steps(unit="tokens", per_step=config.tokens_per_update, peak=peak):
         learning_rate = config.learning_rate_at(step)
         set_learning_rate(optimizer, learning_rate)
@@ -169,10 +194,14 @@ def train(config: ParallelConfig) -> int:
         # MESH 5/7: both ends of the pipeline hold the tied table, and each has a part of its gradient.
         if mesh.pp.size > 1 and (stage.first or stage.last):
             add_other_end(stage.table.grad, mesh.pp)
+        average_expert_gradients(shards, mesh)
         # MESH 6/7: the norm of the whole gradient, of which each rank has pieces and some have copies.
         gradient_norm = clip_gradients(shards, config.gradient_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad()
+        logged = windows.logged(target_count)
+        if config.experts:
+            logged["busiest"] = step_router_biases(stage.mixtures, (mesh.dp, mesh.shard, mesh.cp), config.bias_rate)
         if loop.passes(config.check_every):
             assert_copies_equal(world, shards, step + 1)
 
@@ -180,11 +209,7 @@ def train(config: ParallelConfig) -> int:
         own_loss = loss_sum if mesh.speaks_for_replica else 0.0
         [total_loss] = loop.sum_over_ranks(own_loss)
         loop.report(
-            own_loss,
-            loss=total_loss / target_count,
-            learning_rate=learning_rate,
-            grad_norm=gradient_norm,
-            **windows.logged(target_count),
+            own_loss, loss=total_loss / target_count, learning_rate=learning_rate, grad_norm=gradient_norm, **logged
         )
         loop.save_and_validate(lambda: {"loss": validate(stage, pipeline, tokens, config, mesh)})
 

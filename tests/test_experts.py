@@ -114,14 +114,14 @@ class Dense(torch.nn.Module):
 
     def __init__(self, whole):
         super().__init__()
-        self.router, self.up, self.down, self.best = whole.router, whole.up, whole.down, whole.best
+        self.router, self.experts, self.best = whole.router, whole.experts, whole.best
 
     def forward(self, x):
         probabilities = self.router(x).softmax(-1)
         weights, chosen = probabilities.topk(self.best)
         mask = torch.zeros_like(probabilities).scatter(-1, chosen, weights)
         self.chosen, self.mean = (mask > 0).double().flatten(0, 1), probabilities.flatten(0, 1).mean(0)
-        outputs = [F.gelu(x @ up) @ down for up, down in zip(self.up, self.down, strict=True)]
+        outputs = [F.gelu(x @ up) @ down for up, down in zip(self.experts.up, self.experts.down, strict=True)]
         return sum(mask[..., number, None] * output for number, output in enumerate(outputs))
 
 
@@ -211,7 +211,7 @@ def test_what_does_not_divide_is_refused(ran):
 def test_parameters_are_counted():
     shape = MiniGPTConfig(61, 8, 3, 2, 12)
     model = MixtureGPT(shape, 5, 2)
-    of_experts = sum(mixture.up.numel() + mixture.down.numel() for mixture in model.mixtures)
+    of_experts = sum(p.numel() for mixture in model.mixtures for p in mixture.experts.parameters())
     others = sum(parameter.numel() for parameter in model.parameters()) - of_experts
     assert mixture_parameter_count(shape, 5) == (of_experts, others)
 

@@ -80,6 +80,21 @@ class WholeOptimizer:
             self._optimizer.state[shard.parameter] = {"step": whole[shard.name]["step"].clone()} | averages
 
 
+class WholeBuffers:
+    """Buffers of which every rank of a stage has the whole."""
+
+    def __init__(self, mesh: Mesh, stage: nn.Module) -> None:
+        self._mesh, self._buffers = mesh, dict(stage.named_buffers())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Those of all stages on rank 0, none on the others (collective)."""
+        return collect(self._mesh, self._buffers)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        for name, buffer in self._buffers.items():
+            buffer.copy_(state[name])
+
+
 def names_by_group(whole: nn.Module) -> list[list[str]]:
     """The parameters of a model as `optimization.make_adamw` groups and orders them."""
     of_dimension = [(name, parameter.dim() >= 2) for name, parameter in whole.named_parameters()]

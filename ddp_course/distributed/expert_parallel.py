@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddp_course.distributed.mesh import Axis
-from ddp_course.distributed.tensor_parallel import Placement
+from ddp_course.distributed.tensor_parallel import Enter, Leave, Placement, shard
 
 
 class AllToAll(torch.autograd.Function):
@@ -33,36 +33,63 @@ def _exchanged(rows: Tensor, send: list[int], receive: list[int], axis: Axis) ->
     return received
 
 
+class Experts(nn.Module):
+    """MLPs of two layers. `spread` leaves a rank some of them, and of these some of the hidden units."""
+
+    def __init__(self, width: int, hidden: int, count: int) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.empty(count, width, hidden))
+        self.down = nn.Parameter(torch.empty(count, hidden, width))
+        self.tensor, self.placements = None, {}
+
+    def spread(self, axis: Axis, tensor: Axis | None) -> None:
+        self.tensor, whole_experts = tensor, {axis: Placement(0)}
+        for name, units in {"up": 2, "down": 1}.items():
+            self.placements[name] = whole_experts | ({tensor: Placement(units)} if tensor else {})
+            setattr(self, name, shard(self.placements[name], getattr(self, name)))
+
+    def forward(self, rows: Tensor, counts: list[int]) -> Tensor:
+        """rows: sorted by expert, so many of each."""
+        rows = Enter.apply(rows, self.tensor.group) if self.tensor else rows
+        parts = zip(rows.split(counts), self.up, self.down, strict=True)
+        outputs = torch.cat([F.gelu(part @ up) @ down for part, up, down in parts])
+        return Leave.apply(outputs, self.tensor.group) if self.tensor else outputs
+
+
 class Mixture(nn.Module):
-    """A router sends each token to its `best` experts, MLPs of two layers. `spread` shards the experts over ranks.
+    """A router sends each token to its `best` experts. `spread` shards the experts over ranks.
 
     After a forward pass, `choices` counts how often each expert was chosen and `probabilities` holds the router's
-    probabilities summed over the tokens: (experts,) each, of this rank.
+    probabilities summed over the tokens: (experts,) each, of this rank. `load` adds up the choices of all forward
+    passes that were followed by a backward pass. `bias` is added to the probabilities to decide who is chosen.
     """
 
     def __init__(self, width: int, hidden: int, experts: int, best: int, std: float = 0.02) -> None:
         super().__init__()
-        self.experts, self.best, self.axis, self.placements = experts, best, None, {}
+        self.count, self.best, self.axis, self.load = experts, best, None, 0
+        self.experts = Experts(width, hidden, experts)
         self.router = nn.Linear(width, experts, bias=False)
-        self.up = nn.Parameter(torch.empty(experts, width, hidden))
-        self.down = nn.Parameter(torch.empty(experts, hidden, width))
+        self.register_buffer("bias", torch.zeros(experts), persistent=False)  # saved by who changes it
         for weights in self.parameters():
             nn.init.normal_(weights, std=std)
 
-    def spread(self, axis: Axis) -> None:
-        """Keep this rank's experts; `placements` names the sharded parameters. Call it before making the optimizer."""
-        self.axis, self.placements = axis, {"up": Placement(0), "down": Placement(0)}
-        self.up, self.down = (
-            nn.Parameter(Placement(0).shard(whole.detach(), axis.rank, axis.size).clone())
-            for whole in (self.up, self.down)
-        )
+    def spread(self, axis: Axis, tensor: Axis | None = None) -> None:
+        """Keep this rank's experts, of which each rank of `tensor` has some units. Make the optimizer afterwards."""
+        self.axis = axis
+        self.experts.spread(axis, tensor)
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = x.flatten(0, -2)
-        probabilities = self.router(tokens).softmax(-1, torch.promote_types(x.dtype, torch.float32))
-        weights, chosen = probabilities.topk(self.best)
-        self.choices, self.probabilities = chosen.flatten().bincount(minlength=self.experts), probabilities.sum(0)
-        return (weights[..., None] * self.computed(tokens, chosen)).sum(1).view_as(x)
+        tokens, weight = x.flatten(0, -2), self.router.weight.view_as(self.router.weight)
+        probabilities = F.linear(tokens, weight).softmax(-1, torch.promote_types(x.dtype, torch.float32))
+        chosen = (probabilities + self.bias).topk(self.best).indices
+        weights = probabilities.gather(-1, chosen)
+        self.choices, self.probabilities = chosen.flatten().bincount(minlength=self.count), probabilities.sum(0)
+        if weight.requires_grad:  # counted with its gradient: not in recomputed passes, nor in a pipeline's trial run
+            weight.register_hook(lambda _, choices=self.choices: self.add_load(choices))
+        return (weights[..., None] * self.computed(tokens, chosen)).sum(1).view_as(x).to(x.dtype)
+
+    def add_load(self, choices: Tensor) -> None:
+        self.load = self.load + choices
 
     def computed(self, tokens: Tensor, chosen: Tensor) -> Tensor:
         """The outputs of each token's experts: (tokens, best, width).
@@ -70,17 +97,16 @@ class Mixture(nn.Module):
         Pairs of a token and an expert are sent to the expert's rank, sorted by expert, and the outputs are sent back.
         The ranks first exchange the counts.
         """
-        ranks, local = self.axis.size, self.experts // self.axis.size
+        ranks, local = self.axis.size, self.count // self.axis.size
         pairs = chosen.flatten()
-        order, load = pairs.argsort(stable=True), pairs.bincount(minlength=self.experts)
+        order, load = pairs.argsort(stable=True), pairs.bincount(minlength=self.count)
         arriving = torch.empty_like(load)  # tokens from each rank for each of this rank's experts
         dist.all_to_all_single(arriving, load, group=self.axis.group)
         send, receive = (counts.view(ranks, -1).sum(1).tolist() for counts in (load, arriving))
         rows = AllToAll.apply(tokens.repeat_interleave(self.best, 0)[order], send, receive, self.axis)
         expert = torch.arange(local, device=rows.device).repeat(ranks).repeat_interleave(arriving)
         by_expert = expert.argsort(stable=True)
-        parts = rows[by_expert].split(expert.bincount(minlength=local).tolist())
-        done = torch.cat([F.gelu(part @ up) @ down for part, up, down in zip(parts, self.up, self.down, strict=True)])
+        done = self.experts(rows[by_expert], expert.bincount(minlength=local).tolist())
         outputs = AllToAll.apply(done[by_expert.argsort()], receive, send, self.axis)
         return outputs[order.argsort()].view(len(tokens), self.best, tokens.shape[1])
 
@@ -94,10 +120,29 @@ def balance_loss(mixtures: Sequence[Mixture], choices: Tensor, tokens: float) ->
     """
     shares = choices.double() / choices.sum(1, keepdim=True)
     parts = [
-        mixture.experts * (share.to(mixture.probabilities) * mixture.probabilities / tokens).sum()
+        mixture.count * (share.to(mixture.probabilities) * mixture.probabilities / tokens).sum()
         for mixture, share in zip(mixtures, shares, strict=True)
     ]
     return torch.stack(parts).sum()
+
+
+@torch.no_grad()
+def step_router_biases(mixtures: Sequence[Mixture], axes: Sequence[Axis], rate: float) -> float:
+    """Lower the bias of experts that were chosen more often than the mean in this step, raise that of the others.
+
+    axes: those over which the tokens of a step are divided. By the load of its own tokens a rank would send them to
+    other experts than its peers do. Collective; returns the load of the busiest expert of any layer over the mean.
+    DeepSeek-AI, "DeepSeek-V3" (2024), section 2.1.2.
+    """
+    loads = torch.stack([mixture.load for mixture in mixtures])
+    for axis in axes:
+        dist.all_reduce(loads, group=axis.group)
+    ratios = loads.double() / loads.double().mean(1, keepdim=True)
+    for mixture, ratio in zip(mixtures, ratios, strict=True):
+        mixture.bias -= rate * (ratio - 1).sign()
+        mixture.load = 0
+    dist.all_reduce(largest := ratios.max(), dist.ReduceOp.MAX)  # other stages have other layers
+    return largest.item()
 
 
 def add_gradients(parameters: list[nn.Parameter], group: dist.ProcessGroup) -> None:

@@ -29,14 +29,17 @@ class Axis:
 
 
 class Mesh:
-    """A device mesh with five axes.
+    """A device mesh with five axes, and a sixth one over the ranks of two of them.
 
     pp: pipeline stages. dp: replicas. shard: FSDP. cp: parts of each window. tp: parts of each layer.
     The ranks of `cp` use the same weights for different tokens, like those of `dp` and `shard`, so weights are sharded
-    over `shard` and `cp` jointly. Collective. Raises InputError if the product of the sizes is not the world size.
+    over `shard` and `cp` jointly.
+    ep: parts of the experts, over the ranks of `shard` and `cp`, of which the neighbouring ones form a group: they have
+    different tokens. What remains of these ranks shards an expert. None: the model has no experts, and no ep.
+    Collective. Raises InputError if the product of the sizes is not the world size, or ep does not divide.
     """
 
-    def __init__(self, world: World, *, pp: int, dp: int, shard: int, cp: int, tp: int) -> None:
+    def __init__(self, world: World, *, pp: int, dp: int, shard: int, cp: int, tp: int, ep: int | None = None) -> None:
         sizes = {"pp": pp, "dp": dp, "shard": shard, "cp": cp, "tp": tp}
         ranks = pp * dp * shard * cp * tp
         if ranks != world.size:
@@ -44,6 +47,11 @@ class Mesh:
             raise InputError(
                 f"{product} = {ranks} rank(s), but {world.size} were started; the product must be the "
                 "number of processes"
+            )
+        if ep and shard * cp % ep:
+            raise InputError(
+                f"--ep {ep} does not divide --shard {shard} x --cp {cp} = {shard * cp} rank(s), over which experts are "
+                "spread"
             )
         grid = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         self.world, self.sizes = world, sizes
@@ -54,6 +62,12 @@ class Mesh:
         names = ("pp", "dp", "shard_cp", "tp")
         joined = init_device_mesh(world.device.type, (pp, dp, shard * cp, tp), mesh_dim_names=names)
         self.weights: DeviceMesh = joined["dp", "shard_cp"] if dp > 1 else joined["shard_cp"]
+        self.ep = None
+        if ep:  # the ranks of shard_cp as two axes, for experts: each is on one rank of ep, whose peers shard it
+            names, split = ("pp", "dp", "expert_shard", "ep", "tp"), (pp, dp, shard * cp // ep, ep, tp)
+            joined = init_device_mesh(world.device.type, split, mesh_dim_names=names)
+            self.ep = Axis(ep, joined.get_local_rank("ep"), joined.get_group("ep"))
+            self.expert_weights: DeviceMesh = joined["dp", "expert_shard"] if dp > 1 else joined["expert_shard"]
 
     @property
     def replicas(self) -> int:
@@ -76,4 +90,5 @@ class Mesh:
         return self.pp.rank == self.pp.size - 1 and self.tp.rank == 0
 
     def __str__(self) -> str:
-        return " x ".join(f"{name} {size}" for name, size in self.sizes.items() if size > 1) or "one process"
+        sizes = " x ".join(f"{name} {size}" for name, size in self.sizes.items() if size > 1) or "one process"
+        return sizes + (f", ep {self.ep.size}" if self.ep and self.ep.size > 1 else "")

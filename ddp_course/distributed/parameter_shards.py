@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.replica_check import ReplicasDiffer
-from ddp_course.distributed.tensor_parallel import Placement, placements_of
+from ddp_course.distributed.tensor_parallel import Placements, all_gather, own_part, placements_of
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class ParameterShard:
     name: str
     parameter: nn.Parameter
     mesh: Mesh
-    placement: Placement | None  # on the tp axis; None if every tp rank has the whole parameter
+    placements: Placements  # over tp and ep, apart from the sharding by FSDP2
     copies: int
 
     @property
     def coordinates(self) -> str:
         """The position of the shard in the tensor: ranks with the same name and coordinates hold copies."""
-        tp = self.mesh.tp.rank if self.placement else 0
+        tp = self.mesh.tp.rank if self.mesh.tp in self.placements else 0
         return f"tp {tp} shard {self.mesh.shard.rank} cp {self.mesh.cp.rank}"
 
     @property
@@ -43,16 +43,11 @@ class ParameterShard:
         value = value.detach()
         if isinstance(value, DTensor):
             value = value.full_tensor()
-        if self.placement:
-            parts = [torch.empty_like(value) for _ in range(self.mesh.tp.size)]
-            dist.all_gather(parts, value.contiguous(), group=self.mesh.tp.group)
-            value = self.placement.join(parts)
-        return value
+        return all_gather(self.placements, value)
 
     def own_slice(self, whole: Tensor) -> Tensor:
         """This rank's shard of a whole tensor that every rank has, in the parameter's layout. Sends nothing."""
-        part = self.placement.shard(whole, self.mesh.tp.rank, self.mesh.tp.size) if self.placement else whole
-        part = part.to(self.parameter.device, self.parameter.dtype).clone()
+        part = own_part(self.placements, whole).to(self.parameter.device, self.parameter.dtype).clone()
         if isinstance(self.parameter, DTensor):
             return distribute_tensor(part, self.parameter.device_mesh, self.parameter.placements, src_data_rank=None)
         return part
@@ -67,9 +62,20 @@ def parameter_shards(stage: nn.Module, mesh: Mesh, tied: dict[str, str]) -> list
     shards = []
     for name, parameter in stage.named_parameters():
         shared = mesh.pp.size > 1 and (name in tied or name in tied.values())
-        copies = mesh.dp.size * (1 if name in placements else mesh.tp.size) * (2 if shared else 1)
-        shards.append(ParameterShard(tied.get(name, name), parameter, mesh, placements.get(name), copies))
+        own = placements.get(name, {})
+        copies = mesh.dp.size * (1 if mesh.tp in own else mesh.tp.size) * (2 if shared else 1)
+        shards.append(ParameterShard(tied.get(name, name), parameter, mesh, own, copies))
     return shards
+
+
+def average_expert_gradients(shards: list[ParameterShard], mesh: Mesh) -> None:
+    """Divide by ep what fully_shard has averaged over the other data ranks: an expert has the sum of ep's gradients.
+
+    Tokens came from all of ep's ranks, and their gradients with them, so there is nothing left to send.
+    """
+    for shard in shards:
+        if mesh.ep in shard.placements:
+            _local(shard.parameter.grad).div_(mesh.ep.size)
 
 
 @torch.no_grad()

@@ -76,10 +76,11 @@ class Column(nn.Module):
 
     def __init__(self, whole: nn.Linear, axis: Axis, groups: int | tuple[int, ...] = 1) -> None:
         super().__init__()
-        self.axis, self.placements = axis, {"weight": Placement(0, groups), "bias": Placement(0, groups)}
-        self.weight, self.bias = _shard(self.placements["weight"], whole.weight, axis), None
+        by_axis = {axis: Placement(0, groups)}
+        self.axis, self.placements = axis, {"weight": by_axis, "bias": by_axis}
+        self.weight, self.bias = shard(by_axis, whole.weight), None
         if whole.bias is not None:
-            self.bias = _shard(self.placements["bias"], whole.bias, axis)
+            self.bias = shard(by_axis, whole.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(Enter.apply(x, self.axis.group), self.weight, self.bias)
@@ -90,22 +91,42 @@ class Row(nn.Module):
 
     def __init__(self, whole: nn.Linear, axis: Axis) -> None:
         super().__init__()
-        self.axis, self.placements = axis, {"weight": Placement(1)}
-        self.weight, self.bias = _shard(self.placements["weight"], whole.weight, axis), whole.bias
+        self.axis, self.placements = axis, {"weight": {axis: Placement(1)}}
+        self.weight, self.bias = shard(self.placements["weight"], whole.weight), whole.bias
 
     def forward(self, x: Tensor) -> Tensor:
         y = Leave.apply(F.linear(x, self.weight), self.axis.group)
         return y if self.bias is None else y + self.bias
 
 
-def _shard(placement: Placement, whole: Tensor, axis: Axis) -> nn.Parameter:
-    return nn.Parameter(placement.shard(whole.detach(), axis.rank, axis.size))
+Placements = dict[Axis, Placement]  # how a tensor is sharded, axis after axis
 
 
-def placements_of(module: nn.Module) -> dict[str, Placement]:
-    """{name: placement} of the sharded parameters in `module`. All others are replicated."""
+def shard(placements: Placements, whole: Tensor) -> nn.Parameter:
+    """This rank's part of a whole tensor, as a parameter."""
+    return nn.Parameter(own_part(placements, whole.detach()))
+
+
+def own_part(placements: Placements, whole: Tensor) -> Tensor:
+    """This rank's part of a whole tensor."""
+    for axis, placement in placements.items():
+        whole = placement.shard(whole, axis.rank, axis.size)
+    return whole
+
+
+def all_gather(placements: Placements, part: Tensor) -> Tensor:
+    """The whole tensor from the parts of all ranks (collective)."""
+    for axis, placement in reversed(placements.items()):
+        parts = [torch.empty_like(part) for _ in range(axis.size)]
+        dist.all_gather(parts, part.contiguous(), group=axis.group)
+        part = placement.join(parts)
+    return part
+
+
+def placements_of(module: nn.Module) -> dict[str, Placements]:
+    """{name: placements} of the sharded parameters in `module`. All others are replicated."""
     return {
-        f"{name}.{parameter}".lstrip("."): placement
+        f"{name}.{parameter}".lstrip("."): placements
         for name, layer in module.named_modules()
-        for parameter, placement in getattr(layer, "placements", {}).items()
+        for parameter, placements in getattr(layer, "placements", {}).items()
     }

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddp_course.distributed.mesh import Axis
-from ddp_course.distributed.tensor_parallel import Column, Leave, Row, placements_of
+from ddp_course.distributed.tensor_parallel import Column, Leave, Row, all_gather, placements_of
 from ddp_course.ladder.comparison import Weights, weights
 from ddp_course.ladder.setting import Fault
 from ddp_course.models.minigpt import Attention, MiniGPT
@@ -63,13 +63,11 @@ def cut_by_hand(model: MiniGPT, axis: Axis, fault: Fault = "none") -> MiniGPT:
     return model
 
 
-def gathered(model: nn.Module, axis: Axis) -> Weights:
+def gathered(model: nn.Module) -> Weights:
     """All-gather the whole weights in float64 (collective)."""
     whole = weights(model)
-    for name, placement in placements_of(model).items():
-        parts = [torch.empty_like(whole[name]) for _ in range(axis.size)]
-        dist.all_gather(parts, whole[name], group=axis.group)
-        whole[name] = placement.join(parts)
+    for name, placements in placements_of(model).items():
+        whole[name] = all_gather(placements, whole[name])
     return whole
 
 

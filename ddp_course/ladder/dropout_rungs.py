@@ -65,7 +65,7 @@ def dropout(setting: Setting, world: World) -> Comparison:
         divided(setting, model(*share_along(setting, world, batch, data)), batch, data.size).backward()
         add_gradients(setting, model.parameters(), data)
 
-    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: gathered(model, tensor))
+    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: gathered(model))
     return Comparison(replicas, train_reference(Dropping(setting, one_rank, one_rank), global_batches))
 
 

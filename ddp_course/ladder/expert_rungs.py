@@ -38,7 +38,9 @@ class ReplicatedExperts(Mixture):
     """A mixture on one process: all experts compute all tokens, and only the chosen outputs are used."""
 
     def computed(self, tokens: Tensor, chosen: Tensor) -> Tensor:
-        outputs = torch.stack([F.gelu(tokens @ up) @ down for up, down in zip(self.up, self.down, strict=True)], 1)
+        outputs = torch.stack(
+            [F.gelu(tokens @ up) @ down for up, down in zip(self.experts.up, self.experts.down, strict=True)], 1
+        )
         return outputs[torch.arange(len(tokens))[:, None], chosen]
 
 
@@ -99,7 +101,7 @@ def experts(setting: Setting, world: World, balance: float = 0.0, replicas: bool
             for parameter in expert_parameters:
                 parameter.grad /= axis.size
 
-    weights = train_sharded(global_batches, model.parameters(), gradients, lambda: gathered(model, axis))
+    weights = train_sharded(global_batches, model.parameters(), gradients, lambda: gathered(model))
     return Comparison(weights, train_reference(reference, global_batches))
 
 

@@ -36,7 +36,7 @@ def by_hand(setting: Setting, world: World, clip: float | None = None) -> Compar
         elif clip:
             clip_grads_with_norm_(model.parameters(), clip, total_norm(model, axis))
 
-    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: gathered(model, axis))
+    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: gathered(model))
     return Comparison(replicas, train_reference(build_minigpt(setting), global_batches, clip=clip))
 
 

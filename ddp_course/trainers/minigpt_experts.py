@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ddp_course.distributed.expert_parallel import Mixture, balance_loss
 from ddp_course.distributed.mesh import Axis
+from ddp_course.models import minigpt
 from ddp_course.models.minigpt import AttentionKind, Block, MiniGPT, MiniGPTConfig, parameter_count
 
 
@@ -17,7 +18,7 @@ class MixtureBlock(nn.Module):
         self.dropout, self.mlp_norm = whole.dropout, whole.mlp_norm
         self.attention_norm, self.attention = whole.attention_norm, whole.attention
         self.mixture = Mixture(whole.expand.in_features, whole.expand.out_features, experts, best)
-        nn.init.normal_(self.mixture.down, std=0.02 / (2 * layers) ** 0.5)  # as MiniGPT's projections
+        nn.init.normal_(self.mixture.experts.down, std=0.02 / (2 * layers) ** 0.5)  # as MiniGPT's projections
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -48,8 +49,21 @@ class MixtureGPT(MiniGPT):
         return balance_loss(self.mixtures, choices, tokens)
 
 
-def mixture_parameter_count(config: MiniGPTConfig, experts: int) -> tuple[int, int]:
-    """(of all experts, of everything else): equal to the sum over the parameters of a MixtureGPT."""
+def make_model(config: MiniGPTConfig, experts: int | None, best: int, attention: AttentionKind) -> MiniGPT:
+    """A MixtureGPT, or a MiniGPT if there are no experts."""
+    return MixtureGPT(config, experts, best, attention) if experts else MiniGPT(config, attention)
+
+
+def flops_per_token(config: MiniGPTConfig, experts: int | None, best: int) -> int:
+    """As `minigpt.flops_per_token`, for what `make_model` makes: a token meets its router and its best experts."""
+    added = (best - 1) * 8 * config.width**2 + experts * config.width if experts else 0
+    return minigpt.flops_per_token(config) + 6 * config.layers * added
+
+
+def mixture_parameter_count(config: MiniGPTConfig, experts: int | None) -> tuple[int, int]:
+    """(of all experts, of everything else): equal to the sum over the parameters of what `make_model` makes."""
+    if experts is None:
+        return 0, parameter_count(config)
     mlp = 8 * config.width**2 + 5 * config.width  # of a block of MiniGPT, with its biases
     of_experts = config.layers * experts * 8 * config.width**2
     return of_experts, parameter_count(config) - config.layers * (mlp - experts * config.width)

@@ -11,9 +11,11 @@ from torch.utils.checkpoint import checkpoint
 from ddp_course.base.errors import InputError
 from ddp_course.distributed.context_parallel import ring_attention, zigzag
 from ddp_course.distributed.dropout_masks import Masks
+from ddp_course.distributed.expert_parallel import Mixture
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.tensor_parallel import Column, Row
 from ddp_course.models.minigpt import LOSS_TOKENS, Attention, Block, MiniGPT, causal_attention, for_each_query
+from ddp_course.trainers.minigpt_experts import MixtureBlock
 
 TIED = {"output.weight": "token_embedding.weight"}  # one tensor of MiniGPT, under two names
 
@@ -83,20 +85,26 @@ class ParallelAttention(nn.Module):
 
 
 class ParallelBlock(nn.Module):
-    """MiniGPT's block with this rank's heads and units. tp ranks drop the same units of their copies of a branch."""
+    """MiniGPT's block with this rank's heads, units and experts. tp ranks drop the same units of their copies."""
 
-    def __init__(self, whole: Block, mesh: Mesh, positions: Tensor, layer: int) -> None:
+    def __init__(self, whole: Block | MixtureBlock, mesh: Mesh, positions: Tensor, layer: int) -> None:
         super().__init__()
         self.site = 3 * layer  # of this block's first dropout; the embedding has -1
         self.attention_norm, self.mlp_norm = whole.attention_norm, whole.mlp_norm
         self.attention = ParallelAttention(whole.attention, mesh, positions)
+        self.mixture = getattr(whole, "mixture", None)
+        if self.mixture:
+            self.mixture.spread(mesh.ep, mesh.tp if mesh.tp.size > 1 else None)
+            return
         self.expand, self.projection = whole.expand, whole.projection
         if mesh.tp.size > 1:
             self.expand, self.projection = Column(whole.expand, mesh.tp), Row(whole.projection, mesh.tp)
 
     def forward(self, x: Tensor, masks: Masks) -> Tensor:
         x = x + masks.drop(self.attention(self.attention_norm(x), masks, self.site), self.site + 1)
-        return x + masks.drop(self.projection(F.gelu(self.expand(self.mlp_norm(x)))), self.site + 2)
+        y = self.mlp_norm(x)
+        y = self.mixture(y) if self.mixture else self.projection(F.gelu(self.expand(y)))
+        return x + masks.drop(y, self.site + 2)
 
 
 class Stage(nn.Module):
@@ -124,15 +132,23 @@ class Stage(nn.Module):
         if self.last:
             self.final_norm, self.output = whole.final_norm, whole.output
         if mesh.averaged > 1 or policy:
-            options = {"mesh": mesh.weights, "reshard_after_forward": mesh.pp.size == 1}
+            options = {"reshard_after_forward": mesh.pp.size == 1, "mp_policy": policy or MixedPrecisionPolicy()}
+            for mixture in self.mixtures:  # first: what is sharded already is left out of the block
+                fully_shard(mixture.experts, mesh=mesh.expert_weights, **options)
             for layer in (*self.blocks.values(), self):
-                fully_shard(layer, mp_policy=policy or MixedPrecisionPolicy(), **options)
+                fully_shard(layer, mesh=mesh.weights, **options)
 
     def allocate(self, device: torch.device) -> None:
         """Make memory of arbitrary content for this rank's part of a model on the meta device."""
         self.to_empty(device=device)
         if self.first and self.last:
             self.output.weight = self.token_embedding.weight  # to_empty made two tensors of the tied one
+        for mixture in self.mixtures:
+            mixture.bias.zero_()
+
+    @property
+    def mixtures(self) -> list[Mixture]:
+        return [block.mixture for block in self.blocks.values() if block.mixture]
 
     @property
     def table(self) -> nn.Parameter:
