@@ -103,7 +103,9 @@ class ParallelConfig(PretrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.experts or 1) % self.ep:
+        if self.ep > 1 and not self.experts:
+            raise ValueError(f"--ep {self.ep} needs --experts")
+        if self.experts and self.experts % self.ep:
             raise ValueError(
                 f"--experts {self.experts} is not a multiple of --ep {self.ep}: each rank has whole experts"
             )

@@ -7,7 +7,8 @@ from torch import nn
 from training_runs import ROOT, merged
 
 from ddp_course.distributed.deferred_init import build_on_meta
-from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig, parameter_count
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
+from ddp_course.trainers.minigpt_experts import mixture_parameter_count
 
 SHAPES = {
     "plain": MiniGPTConfig(vocab_size=65, context=17, layers=3, heads=3, width=21),
@@ -45,21 +46,23 @@ def test_a_write_that_cannot_be_repeated_is_refused():
 
 
 LARGE = MiniGPTConfig(vocab_size=256, context=16, layers=8, heads=4, width=768)
-WHOLE = 4 * parameter_count(LARGE)
 LARGEST = 4 * 4 * LARGE.width**2  # bytes of the matrix that expands
 REST = 30 * 2**20  # of the group, and of torch's modules that are imported on the way
 
 
-@pytest.mark.parametrize("axis", ["pp", "tp", "shard", "cp"])
+@pytest.mark.parametrize("axis", ["pp", "tp", "shard", "cp", "ep"])
 def test_construction_takes_the_memory_of_the_own_part(tmp_path, axis):
-    """Of 227 MB, a rank of two needs half and a few times the largest parameter."""
+    """Of 227 MB, or of 378 with experts, a rank of two needs half and a few times the largest parameter."""
+    experts = 2 if axis == "ep" else None
+    whole, largest = 4 * sum(mixture_parameter_count(LARGE, experts)), LARGEST * (experts or 1)
     flags = merged("--preset", "tiny", "--data", ROOT / "ddp_course/data", "--run-dir", tmp_path / "run")
     for name in ("layers", "heads", "width", "context"):
         flags += [f"--{name}", str(getattr(LARGE, name))]
     sizes = "--tokens-per-update", 64, "--micro-batch-size", 1, f"--{axis}", 2
+    sizes += ("--shard", 2, "--experts", experts) if experts else ()
     ranks = warm.ranks(ROOT / "tests/construction_memory.py", *flags, *sizes, nproc=2).results.values()
     for memory in ranks:
-        assert memory["own"] < 0.55 * WHOLE
-        limit = memory["own"] + 3 * LARGEST + REST
-        assert limit < 0.95 * WHOLE
+        assert memory["own"] < 0.55 * whole
+        limit = memory["own"] + 3 * largest + REST
+        assert limit < 0.95 * whole
         assert 0.9 * memory["own"] < memory["grown"] < limit

@@ -107,6 +107,22 @@ def own_answer_tokens(examples, numbers, count=finetune_ddp.count_targets):
     return dist.get_world_size() * count(examples, numbers[dist.get_rank() :: dist.get_world_size()])
 
 
+def averaged_over_ep(shards, mesh):
+    """The mistake: an expert's gradient is averaged over the ranks of ep, which hold other experts."""
+    for shard in shards:
+        if mesh.ep in shard.placements:
+            dist.all_reduce(gradient := shard.parameter.grad.to_local(), group=mesh.ep.group)
+            gradient /= mesh.ep.size
+
+
+def apart_on_dp(shards, mesh, average=parameter_shards.average_expert_gradients):
+    """The mistake: the gradients of experts differ between replicas."""
+    average(shards, mesh)
+    for shard in shards:
+        if mesh.ep in shard.placements:
+            shard.parameter.grad.to_local().mul_(1 + mesh.dp.rank)
+
+
 def silent(module):
     """Its all-reduces do nothing."""
     names = {name: getattr(dist, name) for name in ("group", "all_gather", "all_gather_object")}
@@ -154,6 +170,18 @@ FAULTS = {
     "dropout: one mask for all shares": lambda: mock.patch.object(
         parallel_ddp, "window_keys", lambda *of, draw=parallel_ddp.window_keys: draw(*of)[:1].repeat(of[-1])
     ),
+    "ep: gradients of experts not divided": lambda: mock.patch.object(
+        parallel_ddp, "average_expert_gradients", lambda *_: None
+    ),
+    "ep: gradients of experts averaged over its ranks": lambda: mock.patch.object(
+        parallel_ddp, "average_expert_gradients", averaged_over_ep
+    ),
+    "ep: biases by the own load": lambda: mock.patch.object(
+        parallel_ddp,
+        "step_router_biases",
+        lambda mixtures, axes, rate, step=parallel_ddp.step_router_biases: step(mixtures, (), rate),
+    ),
+    "ep: a copy of an expert apart": lambda: mock.patch.object(parallel_ddp, "average_expert_gradients", apart_on_dp),
     "stopped fine-tuning": lambda: stopped_in_the_second_update(finetune_ddp),
     "stopped within a step": lambda: stopped_within(2, ask=2),
     "own answer tokens": lambda: mock.patch.object(finetune_ddp, "count_targets", own_answer_tokens),

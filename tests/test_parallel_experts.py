@@ -1,0 +1,213 @@
+"""Experts on a mesh are one process with all of them, on every axis; and one process is experts_ddp.py without a loss.
+
+In float64. Gaps are rounding: each comparison has a mistake beside it, which is far outside of the tolerance.
+"""
+
+import pytest
+import torch
+from test_parallel import EQUAL, GROUPED, MIXED, STEPS, UNLIKE, flags, gap, name, of, outcomes_of, weekly_but
+from training_runs import checkpoint, in_this_process, largest_gap, merged, metrics
+
+from ddp_course import experts_ddp, parallel_ddp
+from ddp_course.base.errors import InputError
+from ddp_course.distributed.expert_parallel import Mixture
+from ddp_course.training.command_line import parse
+
+EXPERTS = ("--experts", 4, "--bias-rate", 0.01, "--gradient-clip", 0.5)
+NO_BIAS = (*EXPERTS, "--bias-rate", 0)
+DROPPED = (*EXPERTS, "--dropout", 0.2, "--activation-checkpointing")
+UNLIKE = (*EXPERTS, *UNLIKE[:2], "--best", 1)
+REFERENCES = {"plain": EXPERTS, "no bias": NO_BIAS, "dropped": DROPPED, "unlike": UNLIKE, "mixed": (*EXPERTS, *MIXED)}
+REFERENCES["float32"] = (*EXPERTS, *MIXED[:2])
+# (ep, sizes of pp, dp, shard, cp, tp). ep may be smaller than shard x cp; what is left of these shards an expert.
+MESHES_OF_FOUR = (2, (1, 2, 2, 1, 1)), (2, (1, 1, 2, 2, 1)), (4, (1, 1, 2, 2, 1)), (2, (2, 1, 2, 1, 1))
+MESHES_OF_FOUR += ((2, (1, 1, 1, 2, 2)),)
+MORE_OF_FOUR = (1, (1, 1, 4, 1, 1)), (4, (1, 1, 1, 4, 1)), (2, (2, 1, 1, 2, 1)), (1, (1, 2, 1, 1, 2))
+MORE_OF_FOUR += (1, (4, 1, 1, 1, 1)), (2, (1, 1, 4, 1, 1)), (1, (1, 1, 2, 2, 1)), (2, (1, 1, 2, 1, 2))
+MESHES_OF_TWO = (2, (1, 1, 2, 1, 1)), (2, (1, 1, 1, 2, 1)), (1, (2, 1, 1, 1, 1)), (1, (1, 1, 1, 1, 2))
+LIKE = {"dropped": (4, (1, 1, 2, 2, 1)), "unlike": (2, (2, 1, 1, 2, 1)), "mixed": (2, (1, 1, 4, 1, 1))}
+BROKEN = {
+    "ep: gradients of experts not divided": (2, (1, 1, 4, 1, 1)),
+    "ep: gradients of experts averaged over its ranks": (2, (1, 1, 2, 2, 1)),
+    "ep: biases by the own load": (2, (1, 1, 2, 2, 1)),
+    "ep: a copy of an expert apart": (2, (1, 2, 2, 1, 1)),
+    "own norm": (4, (1, 1, 2, 2, 1)),
+}
+RESUMED = {(4, (1, 1, 2, 2, 1)): (2, (1, 2, 2, 1, 1)), (2, (1, 1, 1, 2, 2)): (2, (2, 1, 2, 1, 1))}
+REFUSED = {
+    "--ep 3 does not divide --shard 2 x --cp 2 = 4 rank(s)": ("--experts", 6, "--ep", 3, *of(1, 1, 2, 2, 1)),
+    "--ep 2 does not divide --shard 1 x --cp 1 = 1 rank(s)": ("--ep", 2, *of(1, 4, 1, 1, 1)),
+}
+
+
+def title(mesh):
+    return f"ep {mesh[0]} {name(mesh[1])}"
+
+
+def on(mesh, *more):
+    return {"flags": merged(*EXPERTS, "--ep", mesh[0], *of(*mesh[1]), *more)}
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    for run, more in REFERENCES.items():
+        in_this_process(parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(folder / run, *more)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory, one_process):
+    """Runs of four ranks, in one launch: the folder, and the outcome of each by title."""
+    folder = tmp_path_factory.mktemp("four")
+    jobs = {title(mesh): on(mesh) for mesh in MESHES_OF_FOUR}
+    jobs |= {run: on(mesh, *REFERENCES[run]) for run, mesh in LIKE.items()}
+    jobs |= {fault: on(mesh) | {"fault": fault} for fault, mesh in BROKEN.items()}
+    for mesh, source in RESUMED.items():
+        jobs[f"resumed {title(mesh)}"] = on(mesh, "--resume", folder / title(source) / "checkpoints/step_000002")
+    jobs["from one"] = on(MESHES_OF_FOUR[0], "--resume", one_process / "plain/checkpoints/step_000002")
+    jobs |= {refusal: {"flags": merged(*EXPERTS, *more)} for refusal, more in REFUSED.items()}
+    return folder, outcomes_of(folder, jobs, 4)
+
+
+@pytest.fixture(scope="module")
+def more_of_four(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("more")
+    return folder, outcomes_of(folder, {title(mesh): on(mesh) for mesh in MORE_OF_FOUR}, 4)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    return folder, outcomes_of(folder, {title(mesh): on(mesh) for mesh in MESHES_OF_TWO}, 2)
+
+
+def gap_of_all(ours, theirs):
+    """The largest distance of a logged number, a weight, an average of a gradient, or a bias."""
+    logged = gap(ours, theirs, ("loss", "grad_norm", "val_loss", "busiest"))
+    own, other = checkpoint(ours, STEPS), checkpoint(theirs, STEPS)
+    averages = [largest_gap(own["optimizer"]["state"][n], state) for n, state in other["optimizer"]["state"].items()]
+    return max(logged, *averages, *(largest_gap(own[part], other[part]) for part in ("model", "router_biases")))
+
+
+@pytest.mark.parametrize(
+    "mesh", weekly_but(MESHES_OF_TWO + MESHES_OF_FOUR, MESHES_OF_TWO + MESHES_OF_FOUR + MORE_OF_FOUR), ids=title
+)
+def test_experts_on_a_mesh_are_one_process(request, one_process, mesh):
+    runs = "two" if mesh in MESHES_OF_TWO else "four" if mesh in MESHES_OF_FOUR else "more_of_four"
+    folder, outcomes = request.getfixturevalue(runs)
+    assert outcomes[title(mesh)] == "0"
+    assert gap_of_all(folder / title(mesh), one_process / "plain") < EQUAL
+
+
+@pytest.mark.parametrize("run", ["dropped", "unlike"])
+def test_other_settings_are_one_process(four, one_process, run):
+    """Dropout with recomputed activations; packed windows with one expert per token."""
+    folder, outcomes = four
+    assert outcomes[run] == "0"
+    assert gap_of_all(folder / run, one_process / run) < EQUAL
+    assert gap(one_process / run, one_process / "plain") > 1e-4
+
+
+def test_experts_in_bfloat16_are_one_process_up_to_its_own_rounding(four, one_process):
+    folder, outcomes = four
+    assert outcomes["mixed"] == "0"
+    error = gap(one_process / "mixed", one_process / "float32", ["loss"])
+    assert 1e-5 < error and gap(folder / "mixed", one_process / "mixed", ["loss"]) <= 2 * error
+    assert {weight.dtype for weight in checkpoint(folder / "mixed", STEPS)["model"].values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_mistake_shows(four, one_process, fault):
+    folder, outcomes = four
+    if fault == "ep: a copy of an expert apart":
+        assert outcomes[fault].startswith("ReplicasDiffer: copies differ: blocks.0.mixture.experts.up")
+    else:
+        assert outcomes[fault] == "0" and gap(folder / fault, one_process / "plain") > 1e3 * EQUAL
+
+
+@pytest.mark.parametrize("run", [*(f"resumed {title(mesh)}" for mesh in RESUMED), "from one"])
+def test_a_run_goes_on_on_another_mesh(four, one_process, run):
+    folder, outcomes = four
+    assert outcomes[run] == "0"
+    assert gap_of_all(folder / run, one_process / "plain") < EQUAL
+
+
+def test_one_process_goes_on_from_a_mesh(four, one_process, tmp_path):
+    folder, _ = four
+    source = folder / title(MESHES_OF_FOUR[2]) / "checkpoints/step_000002"
+    in_this_process(
+        parallel_ddp.train, parse(parallel_ddp.PRESETS, flags(tmp_path / "run", *EXPERTS, "--resume", source))
+    )
+    assert gap_of_all(tmp_path / "run", one_process / "plain") < EQUAL
+
+
+@pytest.mark.parametrize("refusal", REFUSED)
+def test_what_does_not_divide_is_refused(four, refusal):
+    assert four[1][refusal].startswith(f"InputError: {refusal}")
+
+
+def test_one_process_without_bias_is_experts_ddp_without_balance_loss(one_process, tmp_path):
+    """Whose losses, gradients and weights are tested against the definition in test_experts.py."""
+    words = flags(tmp_path / "run", "--experts", 4, "--gradient-clip", 0.5, "--balance", 0)
+    in_this_process(experts_ddp.train, parse(experts_ddp.PRESETS, words))
+    assert gap(tmp_path / "run", one_process / "no bias", ("loss", "grad_norm", "val_loss", "busiest")) < EQUAL
+    ours, theirs = (checkpoint(run, STEPS)["model"] for run in (tmp_path / "run", one_process / "no bias"))
+    assert largest_gap(ours, theirs) < EQUAL
+    assert gap(one_process / "plain", one_process / "no bias") > 1e-4
+
+
+def test_biases_move_by_the_rate_and_against_the_load(one_process):
+    """After one step: down for experts above the mean load, up for those below; `busiest` is the largest load."""
+    biases = [checkpoint(one_process / "plain", step)["router_biases"] for step in (2, 4)]
+    for of_step in biases:
+        steps = torch.stack(list(of_step.values())) / 0.01
+        assert torch.allclose(steps, steps.round()) and steps.abs().max() <= 4 and (steps.amax(1) > steps.amin(1)).all()
+    assert len(biases[0]) == 4 and largest_gap(*biases) > 0
+    assert all(1 < ratio <= 4 for ratio in metrics(one_process / "plain", "busiest").values())
+
+
+def test_a_bias_decides_who_is_chosen_and_not_by_how_much():
+    torch.manual_seed(0)
+    mixture, tokens = Mixture(8, 16, 4, 2, std=1.0).double(), torch.randn(50, 8, dtype=torch.float64)
+    chosen, probabilities = [], mixture.router(tokens).softmax(-1)
+    mixture.computed = lambda tokens, experts: chosen.append(experts) or torch.ones(50, 2, 8, dtype=torch.float64)
+    for expert in (None, *range(4)):
+        mixture.bias.zero_()
+        if expert is not None:
+            mixture.bias[expert] = 1
+        weights = mixture(tokens)[:, 0]
+        assert expert is None or (chosen[-1] == expert).any(1).all()
+        assert torch.allclose(weights, probabilities.gather(1, chosen[-1]).sum(1))
+    assert torch.equal(chosen[0], probabilities.topk(2).indices)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ("--ep 2", "--ep 2 needs --experts"),
+        ("--experts 4 --ep 3", "--experts 4 is not a multiple of --ep 3: each rank has whole experts"),
+        ("--experts 4 --best 5", "--best 5 is more than --experts 4"),
+        ("--experts 0", "--experts must be at least 1, not 0"),
+        ("--experts 4 --bias-rate -1", "--bias-rate must be at least 0, not -1.0"),
+    ],
+)
+def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
+    with pytest.raises(InputError) as refused:
+        parse(parallel_ddp.PRESETS, flags(tmp_path, *wrong.split()))
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        (GROUPED, "it has kv_heads 4, this run has 2"),
+        (("--experts", 8), "it has experts 4, this run has 8"),
+        (("--best", 1), "it has best 2, this run has 1"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, one_process, more, message):
+    source = one_process / "plain/checkpoints/step_000002"
+    with pytest.raises(InputError, match=message):
+        words = merged(*flags(tmp_path / "run"), *EXPERTS, *more, "--resume", source)
+        in_this_process(parallel_ddp.train, parse(parallel_ddp.PRESETS, words))
