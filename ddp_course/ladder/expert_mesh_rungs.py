@@ -1,0 +1,102 @@
+"""Rungs about experts on a mesh: over the ranks of shard and cp, as parallel_ddp.py spreads them. Notebooks 26 and 30.
+
+Stage and mesh are those of the trainer, with a router bias that follows the load. In the reference, a MixtureGPT in one
+process, every expert computes every token.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp_course.distributed.expert_parallel import step_router_biases
+from ddp_course.distributed.mesh import Axis, Mesh
+from ddp_course.distributed.parameter_shards import average_expert_gradients, parameter_shards
+from ddp_course.distributed.process_group import World
+from ddp_course.ladder.axes import CUT, divided, inner_ranks, share_along, train_sharded, up_to_multiple, with_tokens
+from ddp_course.ladder.comparison import Comparison, Rung, Weights, batches, mistake, train_reference
+from ddp_course.ladder.expert_rungs import BEST, EXPERTS, TOPIC, ReplicatedExperts
+from ddp_course.ladder.setting import VOCABULARY, Batch, Setting
+from ddp_course.ladder.tolerance import reordered
+from ddp_course.models.minigpt import MiniGPTConfig
+from ddp_course.trainers.minigpt_experts import MixtureGPT
+from ddp_course.trainers.minigpt_stage import TIED, Stage
+
+RATE = 0.01  # of the router's bias
+
+
+class Reference(MixtureGPT):
+    """One process, in which all experts compute all tokens. A step's load moves the biases before the next one."""
+
+    def __init__(self, config: MiniGPTConfig, experts: int) -> None:
+        super().__init__(config, experts, BEST)
+        for mixture in self.mixtures:
+            mixture.computed = partial(ReplicatedExperts.computed, mixture)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        if isinstance(self.mixtures[0].load, Tensor):
+            step_router_biases(self.mixtures, (), RATE)
+        return super().forward(tokens, targets)
+
+
+def on_mesh(setting: Setting, world: World, sizes: Callable[[int], dict[str, int]]) -> Comparison:
+    """sizes: of the mesh's axes, for so many ranks; those that are left out have one rank."""
+    mesh = Mesh(world, **dict.fromkeys(("pp", "dp", "shard", "cp", "tp"), 1) | sizes(world.size))
+    count, global_batches = up_to_multiple(EXPERTS, mesh.ep.size), batches(setting)
+    config = MiniGPTConfig(VOCABULARY, setting.context, setting.layers, setting.heads, setting.width)
+    torch.manual_seed(setting.seed)
+    whole = MixtureGPT(config, count, BEST).double()
+    torch.manual_seed(setting.seed)
+    reference = Reference(config, count).double()
+    stage = Stage(whole, mesh)
+    shards, windows = parameter_shards(stage, mesh, TIED), Axis(mesh.replicas, mesh.replica, dist.group.WORLD)
+
+    def gradients(batch: Batch) -> None:
+        loss = stage(*share_along(setting, world, batch, windows))
+        (divided(setting, loss, batch, mesh.averaged) * mesh.averaged).backward()  # FSDP2 averages over these ranks
+        if setting.fault != "experts_undivided":
+            average_expert_gradients(shards, mesh)
+        for shard in shards:
+            if setting.fault == "experts_mixed" and mesh.ep in shard.placements:
+                dist.all_reduce(shard.parameter.grad.to_local(), group=mesh.ep.group)
+        step_router_biases(stage.mixtures, (mesh.dp, mesh.shard, mesh.cp), RATE)
+
+    def read() -> Weights:
+        return {shard.name: shard.gather(shard.parameter) for shard in shards}
+
+    return Comparison(
+        train_sharded(global_batches, stage.parameters(), gradients, read), train_reference(reference, global_batches)
+    )
+
+
+def fits(setting: Setting, ranks: int) -> Setting:
+    """Make windows divide over all ranks, and tokens over cp."""
+    return replace(with_tokens(setting, ranks), windows=up_to_multiple(setting.windows, ranks))
+
+
+def rung(name: str, sizes: Callable[[int], dict[str, int]]) -> Rung:
+    return Rung(name, TOPIC, partial(on_mesh, sizes=sizes), reordered, CUT, fits=fits)
+
+
+SHARDED = rung("shard x ep", lambda ranks: {"shard": ranks, "ep": inner_ranks(ranks)})
+RUNGS = [
+    SHARDED,
+    rung("cp x ep", lambda ranks: {"cp": ranks, "ep": inner_ranks(ranks)}),
+    rung("shard x cp, all ep", lambda n: {"shard": n // inner_ranks(n), "cp": inner_ranks(n), "ep": n}),
+    rung("dp x shard x ep", lambda n: {"dp": n // inner_ranks(n), "shard": inner_ranks(n), "ep": inner_ranks(n)}),
+    mistake(
+        "ep left to FSDP2",
+        "experts_undivided",
+        SHARDED,
+        "FSDP2 averages over the ranks that shard an expert; the tokens of ep's ranks have been added on the way",
+    ),
+    mistake(
+        "experts mixed over ep",
+        "experts_mixed",
+        SHARDED,
+        "as if ep's ranks held copies: the sum is of experts that have nothing to do with each other",
+    ),
+]
