@@ -23,6 +23,7 @@ from ddp_course.training.command_line import parse
 
 SMALL = "--params 900K --layers 4 --width 128 --heads 4 --context 64 --vocabulary 256 --tokens-per-update 1024".split()
 SMALL += ["--memory", "80GB", "--link", "400Gb", "--precision", "fp32"]
+EXPERTS = "--params 2.37M --active 1.32M --expert-params 2097152".split()  # 4 experts per layer, 2 per token
 LARGE = "--params 7e9 --layers 32 --gpus 64 --memory 80GB --link 400Gb".split()
 AXES = "pp", "dp", "shard", "cp", "tp"
 
@@ -49,9 +50,9 @@ def printed(capsys, *flags):
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("gpus", [4, 8])
-def test_parallel_ddp_accepts_every_mesh_that_the_plan_allows(gpus):
-    asked = small("--gpus", gpus, "--key-value-heads", 2)
+@pytest.mark.parametrize(("gpus", "experts"), [(4, []), (8, []), (4, EXPERTS), (8, EXPERTS)])
+def test_parallel_ddp_accepts_every_mesh_that_the_plan_allows(gpus, experts):
+    asked = small("--gpus", gpus, "--key-value-heads", 2, *experts)
     allowed = [layout for layout in meshes(asked) if not evaluate(asked, layout).refused]
     assert {layout.axes for layout in allowed} < {layout.axes for layout in meshes(asked)}
     for layout in allowed:
@@ -61,9 +62,12 @@ def test_parallel_ddp_accepts_every_mesh_that_the_plan_allows(gpus):
         assert {axis: getattr(config, axis) for axis in AXES} == sizes
         mesh = SimpleNamespace(**{axis: SimpleNamespace(size=size) for axis, size in sizes.items()})
         mesh.replicas = layout.dp * layout.shard
+        assert config.ep == layout.ep and layout.shard * layout.cp % layout.ep == 0
+        assert config.experts == (4 if experts else None)
         check_cuts(config, mesh)
         assert parallel_ddp.micro_batches_per_step(config, mesh) == evaluate(asked, layout).micro_batches
         assert layout.zero in (0, 3 if layout.pp == 1 else 1) and layout.chunks == 1
+    assert max(layout.ep for layout in allowed) == (4 if experts else 1)
 
 
 def test_the_command_runs_as_it_is_printed(capsys, tmp_path):
@@ -79,14 +83,21 @@ def test_the_command_runs_as_it_is_printed(capsys, tmp_path):
     assert commands["bf16"][-4:-2] == ["--param-dtype", "bfloat16"]
     commands["recompute"] = words_of(asked.trainer.command(asked, Layout(dp=2, recompute=True)))
     assert "--activation-checkpointing" in commands["recompute"]
+    mixed = small("--gpus", "2", *EXPERTS)
+    for name, ep in {"experts": 1, "ep": 2}.items():
+        commands[name] = words_of(mixed.trainer.command(mixed, best_way(mixed, Layout(shard=2, ep=ep)).layout))
+    assert commands["ep"][-2:] == ["--ep", "2"]
     jobs = {}
     for name, command in commands.items():
         flags = command[command.index("ddp_course/parallel_ddp.py") + 1 :]
         more = ["--run-dir", tmp_path / name, "--data", ROOT / "ddp_course/data", "--steps", 1, "--seed", 3]
         jobs[name] = {"script": "parallel", "flags": [*flags, *map(str, more)]}
     assert set(run_jobs(tmp_path, jobs, 2)[0].values()) == {"0"}
-    losses = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0])["loss"] for name in jobs]
-    in_bf16 = losses.pop(list(jobs).index("bf16"))
+    all_losses = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0])["loss"] for name in jobs]
+    losses = dict(zip(jobs, all_losses, strict=True))
+    in_bf16, with_experts = losses.pop("bf16"), losses.pop("experts")
+    assert losses.pop("ep") == pytest.approx(with_experts, rel=1e-5)
+    losses = list(losses.values())
     assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5)
     assert in_bf16 == pytest.approx(losses[0], rel=1e-3) and in_bf16 != pytest.approx(losses[0], rel=1e-6)
 
@@ -169,6 +180,7 @@ def test_tensor_parallel_of_parallel_ddp_holds_more():
     [
         (["--trainer", "parallel_ddp", "--gated"], "4 times as wide"),
         (["--trainer", "megatron", "--active", "2B", "--expert-params", "5B"], "dense models"),
+        (["--trainer", "parallel_ddp", "--active", "2B", "--expert-params", "5B"], "as many experts in every layer"),
     ],
 )
 def test_a_model_that_a_trainer_cannot_build(words, sentence):

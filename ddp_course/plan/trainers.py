@@ -16,14 +16,17 @@ from dataclasses import replace
 
 from ddp_course.base.errors import InputError
 from ddp_course.plan.job import Job, Model
-from ddp_course.plan.memory import STATE, Layout, layers_here
+from ddp_course.plan.memory import AXES, STATE, Layout, layers_here
 
 WIDTH = 110  # of a printed line
 BYTES = 256  # tokens of a vocabulary of bytes
 
 
 class Trainer:
-    """A trainer of dense models. state: bytes of weights, gradients and optimizer, if not those of the precision."""
+    """A trainer, of dense models unless it overrides `model`.
+
+    state: bytes of weights, gradients and optimizer, if not those of the precision.
+    """
 
     title = ""
     state: tuple[int, int, int] | None = None
@@ -32,7 +35,7 @@ class Trainer:
     def model(self, model: Model) -> Model:
         """The model as this trainer builds it. Raises InputError for one that it cannot build."""
         if model.active is not None:
-            raise InputError("--trainer prints flags for dense models; leave --active and --expert-params out")
+            raise InputError(f"the flags of {self.title} are for dense models; leave --active and --expert-params out")
         return model
 
     def cannot(self, job: Job, layout: Layout) -> str:
@@ -69,10 +72,24 @@ class ParallelDDP(Trainer):
     def model(self, model: Model) -> Model:
         if model.keeps != "plain" or model.mlp != 4:
             raise InputError("parallel_ddp.py has a plain MLP, 4 times as wide; leave --gated and --mlp out")
-        tied = replace(model, tables=1, parameters=model.parameters - (model.tables - 1) * model.table)
-        return super().model(tied)
+        untied = (model.tables - 1) * model.table
+        active = model.active and model.active - untied
+        if model.experts and self.experts(model) < model.chosen:
+            expert = model.layers * 8 * model.width**2
+            raise InputError(
+                f"parallel_ddp.py has as many experts in every layer, {expert:,} parameters each; --expert-params "
+                f"{model.experts:,.0f} are {model.experts / expert:.2f} of them, and a token takes {model.chosen}"
+            )
+        return replace(model, tables=1, parameters=model.parameters - untied, active=active)
+
+    def experts(self, model: Model) -> int:
+        """The experts of a layer, two matrices each; 0 if their parameters are not those of whole experts."""
+        count = model.experts / (model.layers * 8 * model.width**2)
+        return round(count) if abs(count - round(count)) < 0.01 else 0
 
     def cannot(self, job: Job, layout: Layout) -> str:
+        if layout.shard * layout.cp % layout.ep or self.experts(job.model) % layout.ep:
+            return f"{self.title}: ep divides shard x cp and the experts"
         return f"{self.title} has no chunks" if layout.chunks > 1 else super().cannot(job, layout)
 
     def command(self, job: Job, layout: Layout) -> list[str]:
@@ -91,9 +108,9 @@ class ParallelDDP(Trainer):
         words += [f"--micro-batch-size {layout.micro_batch}"]
         words += [f"--precision float32{' --param-dtype bfloat16' * (job.precision == 'bf16')}"]
         words += ["--activation-checkpointing"] * layout.recompute
-        words += [
-            f"--{axis} {size}" for axis in ("pp", "dp", "shard", "cp", "tp") if (size := getattr(layout, axis)) > 1
-        ]
+        if model.experts:
+            words += [f"--experts {self.experts(model)}", f"--best {model.chosen}"]
+        words += [f"--{axis} {size}" for axis, size in zip(AXES, layout.axes, strict=True) if size > 1]
         return list(wrapped(words))
 
 
