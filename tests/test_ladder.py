@@ -227,6 +227,7 @@ def test_axes_of_three_ranks_and_sizes_that_do_not_divide(tmp_path):
         "Ulysses",
         "experts: balance loss",
         "data x experts",
+        "cp x ep",
         "FSDP2 x tensor",
         "data x pipeline",
         "data x pipeline x tensor",

@@ -60,12 +60,12 @@ def on_mesh(setting: Setting, world: World, sizes: Callable[[int], dict[str, int
         if setting.fault != "experts_undivided":
             average_expert_gradients(shards, mesh)
         for shard in shards:
-            if setting.fault == "experts_mixed" and mesh.ep in shard.placements:
+            if setting.fault == "experts_mixed" and mesh.ep in shard.placements and mesh.ep.size > 1:
                 dist.all_reduce(shard.parameter.grad.to_local(), group=mesh.ep.group)
         step_router_biases(stage.mixtures, (mesh.dp, mesh.shard, mesh.cp), RATE)
 
     def read() -> Weights:
-        return {shard.name: shard.gather(shard.parameter) for shard in shards}
+        return {shard.name: shard.gather(shard.parameter).clone() for shard in shards}
 
     return Comparison(
         train_sharded(global_batches, stage.parameters(), gradients, read), train_reference(reference, global_batches)
@@ -85,7 +85,7 @@ SHARDED = rung("shard x ep", lambda ranks: {"shard": ranks, "ep": inner_ranks(ra
 RUNGS = [
     SHARDED,
     rung("cp x ep", lambda ranks: {"cp": ranks, "ep": inner_ranks(ranks)}),
-    rung("shard x cp, all ep", lambda n: {"shard": n // inner_ranks(n), "cp": inner_ranks(n), "ep": n}),
+    rung("shard x cp x ep", lambda n: {"shard": n // inner_ranks(n), "cp": inner_ranks(n), "ep": n}),
     rung("dp x shard x ep", lambda n: {"dp": n // inner_ranks(n), "shard": inner_ranks(n), "ep": inner_ranks(n)}),
     mistake(
         "ep left to FSDP2",
