@@ -116,7 +116,7 @@ def train(
         elif clip:
             clip_grads_with_norm_(parameters, clip, total_norm(stages.values(), pipe, tensor))
 
-    return train_sharded(global_batches, parameters, gradients, lambda: gathered(stages.values(), pipe, tensor))
+    return train_sharded(global_batches, parameters, gradients, lambda: gathered(stages.values(), pipe))
 
 
 def micro_batch_count(ranks: int) -> int:
@@ -154,13 +154,9 @@ def total_norm(stages: Iterable[Stage], pipe: Axis, tensor: Axis | None) -> Tens
     return square.sqrt()
 
 
-def gathered(stages: Iterable[Stage], pipe: Axis, tensor: Axis | None) -> Weights:
+def gathered(stages: Iterable[Stage], pipe: Axis) -> Weights:
     """The weights of all stages under MiniGPT's names (collective); a rank's own copy of the table replaces others."""
-    own = {
-        TABLE if name == COPY else name: weight
-        for stage in stages
-        for name, weight in joined(stage, tensor or Axis(1, 0, pipe.group)).items()
-    }
+    own = {TABLE if name == COPY else name: weight for stage in stages for name, weight in joined(stage).items()}
     weights_by_rank: list[Weights] = [{}] * pipe.size
     dist.all_gather_object(weights_by_rank, own, group=pipe.group)
     merged = {}
