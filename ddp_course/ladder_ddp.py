@@ -41,6 +41,7 @@ from ddp_course.ladder import (
     model_rungs,
     muon_rungs,
     pipeline_rungs,
+    rollout_rungs,
     sharding_rungs,
     stopping_rungs,
     tensor_rungs,
@@ -55,7 +56,7 @@ from ddp_course.training.settings import PositiveInt, Seed, Timeout, between, ch
 # Import the rungs before a group exists: torch's ZeRO-1 would keep the group and its threads as a default argument.
 DATA_PARALLEL = (batch_rungs, model_rungs, format_rungs, by_hand_rungs, sharding_rungs, stopping_rungs)
 BEYOND = (tensor_rungs, pipeline_rungs, context_rungs, expert_rungs, expert_mesh_rungs, mesh_rungs)
-BEYOND += (dropout_rungs, muon_rungs, contrastive_rungs)
+BEYOND += (dropout_rungs, muon_rungs, contrastive_rungs, rollout_rungs)
 PARTS = {"data parallel": DATA_PARALLEL, "beyond data parallel": BEYOND}
 
 
@@ -88,8 +89,8 @@ class LadderConfig:
     bias_in_each_part, own_norm, not_tied (tensor); scale_grads, table_not_summed (pipeline); positions_from_0,
     own_tokens_only, heads_in_turn (context); experts_divided, balance_per_rank, experts_mixed, experts_apart,
     experts_undivided (experts); own_slice, columns_without_gradient, own_columns, labels_from_0 (losses over all
-    ranks). Several, separated by commas, are injected one after the other. A rung to which a mistake does not apply
-    runs without it."""
+    ranks); own_divisor, own_stop (rollouts). Several, separated by commas, are injected one after the other. A rung
+    to which a mistake does not apply runs without it."""
     timeout_seconds: Timeout = 60
     """How long a collective may wait for the other ranks before the job fails."""
 

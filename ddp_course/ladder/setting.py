@@ -21,6 +21,7 @@ ExpertFault = Literal["experts_divided", "balance_per_rank", "experts_mixed", "e
 DropoutFault = Literal["masks_repeated", "masks_by_rank"]
 OptimizerFault = Literal["cut_matrices"]
 ContrastiveFault = Literal["own_slice", "columns_without_gradient", "own_columns", "labels_from_0"]
+RolloutFault = Literal["own_divisor", "own_stop"]
 Fault = Literal[
     "none",
     DataFault,
@@ -31,6 +32,7 @@ Fault = Literal[
     DropoutFault,
     OptimizerFault,
     ContrastiveFault,
+    RolloutFault,
 ]
 
 
