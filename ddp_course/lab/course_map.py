@@ -59,6 +59,7 @@ ANSWERS = {
     "28": "A contrastive loss over all GPUs: which `all_gather` carries a gradient, and the factor N",
     "29": "Can weights live in bf16, and products in FP8? Scales, stochastic rounding, equal replicas",
     "30": "More parameters at the same work per token: a mixture of experts, and its load",
+    "31": "RL with generation on ranks of its own: stale samples, which ratio, which groups teach",
 }
 
 

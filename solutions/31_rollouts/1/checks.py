@@ -1,0 +1,63 @@
+"""31.1: a batch of groups that teach, filled by all ranks together."""
+
+from ddp_course.grader.vocabulary import Mistake, check, driver_job, expect, recognised
+
+from .driver import teaching
+
+FUNCTION = "fill"
+SCENARIOS = {
+    "ranks alike": (1, 10, (0.4, 0.4, 0.4)),
+    "ranks unlike": (2, 13, (0.7, 0.2, 0.4)),
+    "the last rank finds hardly any": (3, 6, (0.5, 0.05, 0.05)),
+}
+JOBS = [driver_job(world, FUNCTION, SCENARIOS) for world in (2, 3, 1)]
+
+
+def right_answer(case):
+    """The rounds that it takes, and the numbers of the batch, in order."""
+    seed, wanted, shares = case.args[0]
+    numbers, rounds = [], 0
+    while len(numbers) < wanted:
+        for rank in range(case.world):
+            numbers += teaching(seed, rounds, shares, rank, case.world)
+        rounds += 1
+    return rounds, sorted(numbers)[:wanted], len(numbers)
+
+
+@check("every rank draws each round once, up to the first that fills the batch, on 1, 2 and 3 ranks")
+def the_ranks_stop_together(case, rank, result):
+    rounds, *_ = right_answer(case)
+    expect(
+        result["turns"] == list(range(rounds)),
+        f"rank {rank} drew the rounds {result['turns']}; all ranks' groups fill the batch with round {rounds - 1}",
+        "whose groups the decision to stop counts",
+    )
+
+
+@check("the ranks' groups are the first that teach, by number")
+def the_batch_is_the_first_groups(case, rank, result):
+    _, batch, found = right_answer(case)
+    seed, _, shares = case.args[0]
+    own = [n for turn in result["turns"] for n in teaching(seed, turn, shares, rank, case.world)]
+    right = [number for number in batch if number in own]
+    expect(
+        sorted(result["numbers"]) == right,
+        f"rank {rank} returned the groups {sorted(result['numbers'])}; of the first {len(batch)} it has {right}",
+        f"what becomes of groups beyond the batch: {found} were found",
+    )
+
+
+@check("all ranks divide by the groups of the whole batch")
+def the_divisor_is_global(case, rank, result):
+    _, batch, found = right_answer(case)
+    mistakes = (
+        Mistake("its own groups times N", len(result["numbers"]) * case.world, "whether ranks have as many groups"),
+        Mistake("its own groups", len(result["numbers"]), "what DDP's mean over the ranks does to such a divisor"),
+        Mistake("all that were found", found, "whether groups beyond the batch are learnt from"),
+    )
+    words, look_at = recognised(result["count"], mistakes, "how many groups the ranks learn from together")
+    expect(
+        result["count"] == len(batch),
+        f"rank {rank} divides by {result['count']}; the batch has {len(batch)} groups{words}",
+        look_at,
+    )
