@@ -152,7 +152,7 @@ def train(config: ParallelConfig) -> int:
     stage = Stage(whole, mesh, policy if policy.param_dtype else None)
     stage.allocate(world.device)
     optimizer = make_adamw(stage, config.learning_rate, config.weight_decay)  # after sharding
-    shards = parameter_shards(stage, mesh, TIED)
+    shards, biases = parameter_shards(stage, mesh, TIED), dict(stage.named_buffers())
     # MESH 3/7: a checkpoint holds whole tensors, so any other mesh can go on from it, and minigpt_ddp.py as well.
     parts = {
         "model": WholeModel(mesh, shards, names, TIED),
@@ -161,7 +161,7 @@ def train(config: ParallelConfig) -> int:
     }
     identity = make_identity(config, tokens, precision)
     if config.experts:
-        parts["router_biases"] = WholeBuffers(mesh, stage)
+        parts["router_biases"] = WholeBuffers(mesh, biases)
         identity |= {"experts": config.experts, "best": config.best}
     parts["model"].load_state_dict(initial_values)  # one parameter at a time, of which each rank keeps its shard
     loop = TrainingLoop(run_directory, config, TrainingState(parts, identity))
@@ -205,7 +205,7 @@ def train(config: ParallelConfig) -> int:
         if config.experts:
             logged["busiest"] = step_router_biases(stage.mixtures, (mesh.dp, mesh.shard, mesh.cp), config.bias_rate)
         if loop.passes(config.check_every):
-            assert_copies_equal(world, shards, step + 1)
+            assert_copies_equal(world, shards, step + 1, biases)
 
         # MESH 7/7: tp peers compute the same loss, and only last stages know one. It is counted once.
         own_loss = loss_sum if mesh.speaks_for_replica else 0.0
@@ -215,7 +215,7 @@ def train(config: ParallelConfig) -> int:
         )
         loop.save_and_validate(lambda: {"loss": validate(stage, pipeline, tokens, config, mesh)})
 
-    assert_copies_equal(world, shards)
+    assert_copies_equal(world, shards, buffers=biases)
     if loop.stopped_early:
         return loop.leave()
     world.say(f"{results(loop.progress)}\nrun directory: {run_directory.path}")

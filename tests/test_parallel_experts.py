@@ -18,7 +18,7 @@ NO_BIAS = (*EXPERTS, "--bias-rate", 0)
 DROPPED = (*EXPERTS, "--dropout", 0.2, "--activation-checkpointing")
 UNLIKE = (*EXPERTS, *UNLIKE[:2], "--best", 1)
 REFERENCES = {"plain": EXPERTS, "no bias": NO_BIAS, "dropped": DROPPED, "unlike": UNLIKE, "mixed": (*EXPERTS, *MIXED)}
-REFERENCES["float32"] = (*EXPERTS, *MIXED[:2])
+REFERENCES |= {"float32": (*EXPERTS, *MIXED[:2]), "uneven": (*EXPERTS, "--experts", 3)}
 # (ep, sizes of pp, dp, shard, cp, tp). ep may be smaller than shard x cp; what is left of these shards an expert.
 MESHES_OF_FOUR = (2, (1, 2, 2, 1, 1)), (2, (1, 1, 2, 2, 1)), (4, (1, 1, 2, 2, 1)), (2, (2, 1, 2, 1, 1))
 MESHES_OF_FOUR += ((2, (1, 1, 1, 2, 2)),)
@@ -26,12 +26,17 @@ MORE_OF_FOUR = (1, (1, 1, 4, 1, 1)), (4, (1, 1, 1, 4, 1)), (2, (2, 1, 1, 2, 1)),
 MORE_OF_FOUR += (1, (4, 1, 1, 1, 1)), (2, (1, 1, 4, 1, 1)), (1, (1, 1, 2, 2, 1)), (2, (1, 1, 2, 1, 2))
 MESHES_OF_TWO = (2, (1, 1, 2, 1, 1)), (2, (1, 1, 1, 2, 1)), (1, (2, 1, 1, 1, 1)), (1, (1, 1, 1, 1, 2))
 LIKE = {"dropped": (4, (1, 1, 2, 2, 1)), "unlike": (2, (2, 1, 1, 2, 1)), "mixed": (2, (1, 1, 4, 1, 1))}
+LIKE["uneven"] = (1, (1, 1, 4, 1, 1))
 BROKEN = {
     "ep: gradients of experts not divided": (2, (1, 1, 4, 1, 1)),
     "ep: gradients of experts averaged over its ranks": (2, (1, 1, 2, 2, 1)),
     "ep: biases by the own load": (2, (1, 1, 2, 2, 1)),
     "ep: a copy of an expert apart": (2, (1, 2, 2, 1, 1)),
     "own norm": (4, (1, 1, 2, 2, 1)),
+}
+COPIES_DIFFER = {
+    "ep: a copy of an expert apart": "blocks.0.mixture.experts.up (tp 0 shard 0 cp 0)",
+    "ep: biases by the own load": "blocks.0.mixture.bias (whole)",
 }
 RESUMED = {(4, (1, 1, 2, 2, 1)): (2, (1, 2, 2, 1, 1)), (2, (1, 1, 1, 2, 2)): (2, (2, 1, 2, 1, 1))}
 REFUSED = {
@@ -100,9 +105,9 @@ def test_experts_on_a_mesh_are_one_process(request, one_process, mesh):
     assert gap_of_all(folder / title(mesh), one_process / "plain") < EQUAL
 
 
-@pytest.mark.parametrize("run", ["dropped", "unlike"])
+@pytest.mark.parametrize("run", ["dropped", "unlike", "uneven"])
 def test_other_settings_are_one_process(four, one_process, run):
-    """Dropout with recomputed activations; packed windows with one expert per token."""
+    """Dropout with recomputed activations; packed windows with one expert per token; three experts on four ranks."""
     folder, outcomes = four
     assert outcomes[run] == "0"
     assert gap_of_all(folder / run, one_process / run) < EQUAL
@@ -120,8 +125,8 @@ def test_experts_in_bfloat16_are_one_process_up_to_its_own_rounding(four, one_pr
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_mistake_shows(four, one_process, fault):
     folder, outcomes = four
-    if fault == "ep: a copy of an expert apart":
-        assert outcomes[fault].startswith("ReplicasDiffer: copies differ: blocks.0.mixture.experts.up")
+    if fault in COPIES_DIFFER:
+        assert outcomes[fault].startswith(f"ReplicasDiffer: copies differ: {COPIES_DIFFER[fault]}")
     else:
         assert outcomes[fault] == "0" and gap(folder / fault, one_process / "plain") > 1e3 * EQUAL
 

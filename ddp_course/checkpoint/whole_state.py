@@ -83,8 +83,8 @@ class WholeOptimizer:
 class WholeBuffers:
     """Buffers of which every rank of a stage has the whole."""
 
-    def __init__(self, mesh: Mesh, stage: nn.Module) -> None:
-        self._mesh, self._buffers = mesh, dict(stage.named_buffers())
+    def __init__(self, mesh: Mesh, buffers: dict[str, Tensor]) -> None:
+        self._mesh, self._buffers = mesh, buffers
 
     def state_dict(self) -> dict[str, Tensor]:
         """Those of all stages on rank 0, none on the others (collective)."""

@@ -5,7 +5,9 @@ This module gathers whole tensors, clips by the norm of the whole gradient, and 
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
@@ -95,9 +97,12 @@ def clip_gradients(shards: list[ParameterShard], limit: float) -> float:
     return norm
 
 
-def assert_copies_equal(world, shards: list[ParameterShard], step: int | None = None) -> None:
-    """Raise ReplicasDiffer on every rank unless all copies of a shard are bit-equal (collective)."""
+def assert_copies_equal(
+    world, shards: list[ParameterShard], step: int | None = None, buffers: Mapping[str, Tensor] = MappingProxyType({})
+) -> None:
+    """Raise ReplicasDiffer on every rank unless all copies of a shard or of a buffer are bit-equal (collective)."""
     fingerprints = {(shard.name, shard.coordinates): _fingerprint(shard.parameter) for shard in shards}
+    fingerprints |= {(name, "whole"): _fingerprint(buffer) for name, buffer in buffers.items()}
     fingerprints_by_rank: list[dict] = [{} for _ in range(world.size)]
     dist.all_gather_object(fingerprints_by_rank, fingerprints)
     first_holder: dict[tuple, int] = {}  # the lowest rank with a copy
