@@ -58,7 +58,7 @@ def a_token_weighs_the_same_everywhere(case, rank, result):
                 Mistake("the mean over this rank's tokens", 1 / len(counts), "what the other ranks have"),
             ]
             words, look = recognised(factor, mistakes, "a mean loss times its tokens is the sum of their losses")
-            raise Wrong(f"{case.where}micro-batch {place} of rank {rank} has the factor {show(factor)}{words}", look)
+            raise Wrong(f"micro-batch {place} of rank {rank} has the factor {show(factor)}{words}", look)
 
 
 @check("one number per rank is sent, once")

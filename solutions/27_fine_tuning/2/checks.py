@@ -41,7 +41,7 @@ def calls(world):
     )
 
 
-JOBS = [Job(world, FUNCTION, calls(world)) for world in (2, 3)]
+JOBS = [Job(world, FUNCTION, calls(world), driver=True) for world in (2, 3)]
 
 
 def losses(args, sign=1, with_reference=True):
@@ -53,18 +53,18 @@ def losses(args, sign=1, with_reference=True):
 
 @check("every rank returns one finite number")
 def a_number_on_every_rank(case, rank, result):
-    value, pairs = number(result), len(case.args[rank][0]) // 2
+    value, pairs = number(result["loss"]), len(case.args[rank][0]) // 2
     expect(
         isinstance(value, float) and abs(value) < 1e9,
-        f"{FUNCTION} returned {show(result)} on rank {rank}, which has {pairs} pairs",
-        "what is divided by: a rank may have no pairs of its own",
+        f"{FUNCTION} returned {show(result['loss'])} on rank {rank}, which has {pairs} pairs",
+        "one number, and what it is divided by: a rank may have no pairs of its own",
     )
 
 
 @check("the average over ranks is the mean over all pairs")
 def a_pair_weighs_the_same_everywhere(case, rank, result):
     total = sum(len(args[0]) // 2 for args in case.args)
-    own, value = losses(case.args[rank]), number(result)
+    own, value = losses(case.args[rank]), number(result["loss"])
     right = (own.sum() * case.world / total).item()
     if abs(value - right) > 1e-9 * max(right, 1):
         without, turned = losses(case.args[rank], with_reference=False), losses(case.args[rank], sign=-1)
@@ -76,7 +76,25 @@ def a_pair_weighs_the_same_everywhere(case, rank, result):
             Mistake("without the world size", right / case.world, "DDP divides the sum of gradients by the ranks"),
         ]
         words, look = recognised(value, mistakes, "the formula: -log sigmoid(beta * (gain of chosen - of rejected))")
-        raise Wrong(f"{case.where}rank {rank} returned {show(value)}, not {show(right)}{words}", look)
+        raise Wrong(f"rank {rank} returned {show(value)}, not {show(right)}{words}", look)
+
+
+@check("the gradient flows from it to the policy, also where a rank has no pairs")
+def the_gradient_flows(case, rank, result):
+    policy, reference, beta = case.args[rank]
+    policy = policy.clone().requires_grad_()
+    total = sum(len(args[0]) // 2 for args in case.args)
+    [right] = torch.autograd.grad(losses((policy, reference, beta)).sum() * case.world / total, policy)
+    expect(
+        result["gradient"] is not None,
+        f"backward of the loss on rank {rank}, which has {len(policy) // 2} pairs, gives policy no gradient",
+        "is what you return computed from policy? DDP waits for a gradient of every rank",
+    )
+    expect(
+        torch.allclose(result["gradient"], right, rtol=1e-9),
+        f"the gradient of policy on rank {rank} is {show(result['gradient'])}, not {show(right)}",
+        "what is detached, or made a number, on the way to the loss",
+    )
 
 
 @check("one number per rank is sent, once")

@@ -22,6 +22,15 @@ ANSWERS = (
         +    return losses.sum() / max(len(losses), 1)
     """),
     WrongAnswer(
+        "a_new_zero", "returns a 0 that is computed from nothing on a rank without pairs",
+        check="the_gradient_flows", says="(rank 0 has none): backward of the loss on rank 0, which has 0 pairs",
+        look="computed from policy", edit="""
+        -    return losses.sum() * dist.get_world_size() / pairs
+        +    if len(losses) == 0:
+        +        return torch.zeros((), requires_grad=True)
+        +    return losses.sum() * dist.get_world_size() / pairs
+    """),
+    WrongAnswer(
         "no_reference", "leaves the reference out",
         check="a_pair_weighs_the_same_everywhere", says="without the reference", look="relative to which model", edit="""
         -    chosen, rejected = (policy - reference).chunk(2)
