@@ -19,12 +19,15 @@ DROPPED = (*EXPERTS, "--dropout", 0.2, "--activation-checkpointing")
 UNLIKE = (*EXPERTS, *UNLIKE[:2], "--best", 1)
 REFERENCES = {"plain": EXPERTS, "no bias": NO_BIAS, "dropped": DROPPED, "unlike": UNLIKE, "mixed": (*EXPERTS, *MIXED)}
 REFERENCES |= {"float32": (*EXPERTS, *MIXED[:2]), "uneven": (*EXPERTS, "--experts", 3)}
+REFERENCES["deep"] = (*EXPERTS, "--tokens-per-update", 256, "--micro-batch-size", 1)
 # (ep, sizes of pp, dp, shard, cp, tp). ep may be smaller than shard x cp; what is left of these shards an expert.
 MESHES_OF_FOUR = (2, (1, 2, 2, 1, 1)), (2, (1, 1, 2, 2, 1)), (4, (1, 1, 2, 2, 1)), (2, (2, 1, 2, 1, 1))
 MESHES_OF_FOUR += ((2, (1, 1, 1, 2, 2)),)
 MORE_OF_FOUR = (1, (1, 1, 4, 1, 1)), (4, (1, 1, 1, 4, 1)), (2, (2, 1, 1, 2, 1)), (1, (1, 2, 1, 1, 2))
 MORE_OF_FOUR += (1, (4, 1, 1, 1, 1)), (2, (1, 1, 4, 1, 1)), (1, (1, 1, 2, 2, 1)), (2, (1, 1, 2, 1, 2))
 MESHES_OF_TWO = (2, (1, 1, 2, 1, 1)), (2, (1, 1, 1, 2, 1)), (1, (2, 1, 1, 1, 1)), (1, (1, 1, 1, 1, 2))
+MESHES_OF_EIGHT = (2, (2, 1, 2, 1, 2)), (4, (1, 2, 2, 2, 1))
+DEEP = ("--tokens-per-update", 256, "--micro-batch-size", 1)
 LIKE = {"dropped": (4, (1, 1, 2, 2, 1)), "unlike": (2, (2, 1, 1, 2, 1)), "mixed": (2, (1, 1, 4, 1, 1))}
 LIKE["uneven"] = (1, (1, 1, 4, 1, 1))
 BROKEN = {
@@ -87,6 +90,12 @@ def two(tmp_path_factory):
     return folder, outcomes_of(folder, {title(mesh): on(mesh) for mesh in MESHES_OF_TWO}, 2)
 
 
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("eight")
+    return folder, outcomes_of(folder, {title(mesh): on(mesh, *DEEP) for mesh in MESHES_OF_EIGHT}, 8)
+
+
 def gap_of_all(ours, theirs):
     """The largest distance of a logged number, a weight, an average of a gradient, or a bias."""
     logged = gap(ours, theirs, ("loss", "grad_norm", "val_loss", "busiest"))
@@ -103,6 +112,14 @@ def test_experts_on_a_mesh_are_one_process(request, one_process, mesh):
     folder, outcomes = request.getfixturevalue(runs)
     assert outcomes[title(mesh)] == "0"
     assert gap_of_all(folder / title(mesh), one_process / "plain") < EQUAL
+
+
+@pytest.mark.parametrize("mesh", MESHES_OF_EIGHT, ids=title)
+def test_experts_on_eight_ranks_are_one_process(eight, one_process, mesh):
+    """ep beside stages and units: a pipeline's trial run gives tp's ranks different tokens, and all rows must match."""
+    folder, outcomes = eight
+    assert outcomes[title(mesh)] == "0"
+    assert gap_of_all(folder / title(mesh), one_process / "deep") < EQUAL
 
 
 @pytest.mark.parametrize("run", ["dropped", "unlike", "uneven"])

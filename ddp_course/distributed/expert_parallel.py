@@ -82,6 +82,8 @@ class Mixture(nn.Module):
         tokens, weight = x.flatten(0, -2), self.router.weight.view_as(self.router.weight)
         probabilities = F.linear(tokens, weight).softmax(-1, torch.promote_types(x.dtype, torch.float32))
         chosen = (probabilities + self.bias).topk(self.best).indices
+        if self.experts.tensor:  # its ranks add up the same rows, also if a pipeline's trial run has given them others
+            dist.broadcast(chosen, group=self.experts.tensor.group, group_src=0)
         weights = probabilities.gather(-1, chosen)
         self.choices, self.probabilities = chosen.flatten().bincount(minlength=self.count), probabilities.sum(0)
         if weight.requires_grad:  # counted with its gradient: not in recomputed passes, nor in a pipeline's trial run
