@@ -47,7 +47,7 @@ def versions(found: dict[str, str]) -> list[str]:
 
 
 def compiled(*arguments: str, text: str = "") -> dict[str, str]:
-    """What uv makes of it: every package needed on any supported platform and Python, with hashes."""
+    """The file that uv makes of it: every package needed on any supported platform and Python, with hashes."""
     command = ["uv", "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-annotate", *arguments]
     run = subprocess.run(command, cwd=HERE.parent, input=text, capture_output=True, text=True)
     if run.returncode:

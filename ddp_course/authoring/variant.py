@@ -132,7 +132,7 @@ def disguise(wrong: str, right: str, suffix: str, numbers: int | None) -> list[s
 
 
 def _local_names(tree: ast.Module) -> set[str]:
-    """What is bound by an assignment, a loop or a `with` inside a function, or is a parameter of an inner function."""
+    """Names bound by an assignment, a loop or a `with` inside a function, and parameters of inner functions."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
     inside = {node for function in functions for node in ast.walk(function) if node is not function}
     stored = {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -141,7 +141,7 @@ def _local_names(tree: ast.Module) -> set[str]:
 
 
 def _names_seen_outside(tree: ast.Module) -> set[str]:
-    """What a rename could break: names of the module, imports, parameters that callers name, keywords, built-ins."""
+    """Names that a rename could break: of the module, imports, parameters that callers name, keywords, built-ins."""
     nodes = list(ast.walk(tree))
     inside = {node for function in nodes if isinstance(function, ast.FunctionDef) for node in ast.walk(function)}
     of_module = {node.id for node in nodes if isinstance(node, ast.Name) and node not in inside}

@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def collect(script: Path, arguments: list[str], seconds: float) -> dict:
-    """What the page shows, for a program."""
+    """The content of the page, for a program."""
     runs = {nproc: losses(script, arguments, nproc, seconds) for nproc in (1, 2, 3)}
     folder = os.environ.get(VARIABLE, "progress")
     checked = [line for line in read(Path(folder)) if line["kind"] == "checked"]

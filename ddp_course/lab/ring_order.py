@@ -9,12 +9,12 @@ MOST_RANKS = 8  # more are not told apart by their colours
 
 
 def steps(ranks: int) -> int:
-    """Of both laps: a reduce-scatter, then an all-gather."""
+    """The steps of both laps: a reduce-scatter, then an all-gather."""
     return 2 * (ranks - 1)
 
 
 def sent_chunk(rank: int, step: int, ranks: int) -> int:
-    """What `rank` sends to the rank after it; in the same step it receives what the rank before it sends."""
+    """The chunk that `rank` sends to the next rank; in the same step it receives the one that its predecessor sends."""
     return (rank - step) % ranks
 
 

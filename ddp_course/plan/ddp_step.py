@@ -90,7 +90,7 @@ class DDP:
 
     @property
     def gradient_mib(self) -> float:
-        """Of all gradients."""
+        """The bytes of all gradients."""
         return self.job.model.parameters * self.gradient_bytes / MIB
 
     @property

@@ -110,7 +110,7 @@ class Cluster:
 
 
 class Runs(Protocol):
-    """What of a trainer decides which meshes fit: see `trainers.Trainer`."""
+    """The properties of a trainer that decide which meshes fit: see `trainers.Trainer`."""
 
     state: tuple[int, int, int] | None
     sequence_parallel: bool

@@ -36,8 +36,8 @@ class Compute:
 
 
 class Gradient(NamedTuple):
-    """Of one parameter: its bytes, and what backward computes from the gradient before it until it is complete, in any
-    unit. For matrix products that is the number of elements."""
+    """The gradient of one parameter: its bytes, and what backward computes from the gradient before it until it is
+    complete, in any unit. For matrix products that is the number of elements."""
 
     bytes: float
     cost: float
@@ -45,7 +45,7 @@ class Gradient(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """What came out: the seconds of the step, and its events as `lab.figures.rank_lanes` draws them. A message's
+    """The outcome: the seconds of the step, and its events as `lab.figures.rank_lanes` draws them. A message's
     "ready" is when its bucket was full."""
 
     seconds: float

@@ -139,7 +139,7 @@ def meshes(job: Job) -> Iterator[Layout]:
 
 
 def ways(layout: Layout) -> Iterator[Layout]:
-    """What an update can vary on the same axes."""
+    """The settings that an update can vary on the same axes."""
     for zero in (1, 2, 3) if layout.shard > 1 else (0,):
         for micro_batch in (1, 2, 4, 8) if layout.pp == 1 else (1, 2):
             for recompute in (False, True):

@@ -54,7 +54,7 @@ def progress(folder: Path) -> dict[str, object]:
 
 
 def events_in(path: Path) -> list[dict]:
-    """Of a file of JSON lines."""
+    """The records of a file of JSON lines."""
     events = []
     for line in path.read_text().splitlines():
         try:

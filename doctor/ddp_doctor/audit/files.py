@@ -118,7 +118,7 @@ def watch_saves(log):
 
 
 def _path_of(file):
-    """Of a path or an open file; None where it has none."""
+    """The absolute path of a path or an open file; None where it has none."""
     name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
     return os.path.realpath(os.fspath(name)) if isinstance(name, str | os.PathLike) else None
 

@@ -17,7 +17,7 @@ class Model(nn.Module):
 
 
 def batches(rank, count):
-    """What one rank trains on: `count` pairs of inputs (16, 6) and targets (16, 1)."""
+    """The data of one rank: `count` pairs of inputs (16, 6) and targets (16, 1)."""
     values = torch.Generator().manual_seed(rank)
     inputs = torch.randn(count, 16, 6, dtype=torch.float64, generator=values)
     return list(zip(inputs, inputs[..., :1].sin() + 0.5, strict=True))

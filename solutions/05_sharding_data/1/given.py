@@ -16,7 +16,7 @@ def make_data():
 
 
 def data_and_mask():
-    """What a rank has before its first step: the data, and which of 16 units its dropout leaves out."""
+    """The state of a rank before its first step: the data, and which of 16 units its dropout leaves out."""
     data = make_data()
     return data, torch.rand(16) < 0.5
 

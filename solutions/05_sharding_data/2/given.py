@@ -1,4 +1,4 @@
-"""What a rank draws at random for an epoch. The seeds are synchronised, says the design: seed + rank."""
+"""Random numbers that a rank draws for an epoch. The seeds are synchronised, says the design: seed + rank."""
 
 import torch
 

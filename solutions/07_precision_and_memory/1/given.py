@@ -9,7 +9,7 @@ from torch.nn.utils import clip_grad_norm_
 
 
 def average_gradients(weights):
-    """What DDP does in backward: each gradient becomes its mean over the ranks."""
+    """As DDP does in backward: each gradient becomes its mean over the ranks."""
     for weight in weights:
         dist.all_reduce(weight.grad)
         weight.grad /= dist.get_world_size()

@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 
 
 def average_gradient(weight):
-    """What DDP does in backward: the gradient becomes its mean over the ranks."""
+    """As DDP does in backward: the gradient becomes its mean over the ranks."""
     dist.all_reduce(weight.grad)
     weight.grad /= dist.get_world_size()
 

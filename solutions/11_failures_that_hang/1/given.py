@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 
 def losses(rank):
-    """What this rank measures on its own batches, step by step."""
+    """The losses that this rank measures on its own batches, step by step."""
     return [2.0, 1.5, 1.1 - 0.2 * rank, 0.8 - 0.1 * rank, 0.5]
 
 

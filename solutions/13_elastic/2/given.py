@@ -20,7 +20,7 @@ def save(folder, step, state):
 
 
 def load(path):
-    """What is in a checkpoint; None if it is torn, or not there."""
+    """The content of a checkpoint; None if it is torn, or not there."""
     try:
         return torch.load(path, weights_only=True)
     except Exception:  # what torch says of a torn file depends on where it ends

@@ -43,7 +43,7 @@ def start():
 
 
 def gradients(rank, step):
-    """Of the samples of `rank`; not of one size on all ranks, nor in all parameters."""
+    """The gradients of `rank`; not of one size on all ranks, nor in all parameters."""
     generator = torch.Generator().manual_seed(100 * step + rank + 7)
     return [
         (1 + rank + number) * torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -84,7 +84,7 @@ def local(tensor):
 
 
 def whole(model):
-    """Of parameters and buffers what this rank would use, under their names. A collective."""
+    """Parameters and buffers as this rank would use them, under their names. A collective."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: (t.full_tensor() if hasattr(t, "full_tensor") else t).detach().clone() for name, t in named}
 

@@ -8,7 +8,7 @@ RATE, TARGET = 0.5, 0.05  # of the update; the KL that the controller of beta ai
 
 
 def batches_of(rank, updates):
-    """What this rank sampled: (actions, rewards) for each update, (SAMPLES,) of int64 and of float64."""
+    """The samples of this rank: (actions, rewards) for each update, (SAMPLES,) of int64 and of float64."""
     numbers = torch.Generator().manual_seed(rank)
     actions = torch.randint(ACTIONS, (updates, SAMPLES), generator=numbers)
     noise = torch.randn(updates, SAMPLES, dtype=torch.float64, generator=numbers)

@@ -112,7 +112,7 @@ VERSIONS = {
 
 
 def losses_and_solved(total):
-    """Of a test set of `total` examples, (total,) each; the losses differ by orders of magnitude."""
+    """Losses and successes on `total` test examples, (total,) each; the losses differ by orders of magnitude."""
     examples = torch.arange(total)
     return 2.0 ** (examples % 11).double() + examples / 8, (examples * 7 + total) % 3 == 0
 

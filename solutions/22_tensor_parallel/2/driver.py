@@ -24,7 +24,7 @@ def drive(clip, max_norm, scenario):
 
 
 def gradients(scenario):
-    """Of one process, by name."""
+    """The gradients of one process, by name."""
     seed = int(scenario.split()[-1]) + 3 if scenario.startswith("batch") else 3
     generator, named = torch.Generator().manual_seed(seed), {}
     for number, (name, shape) in enumerate({**CUT, **WHOLE, **(MORE if scenario == MANY else {})}.items()):

@@ -20,7 +20,7 @@ class Pipeline:
         self.schedule = Schedule1F1B(piped, micro_batches, loss_fn=self.loss)
 
     def loss(self, logits, targets):
-        """Of a micro-batch; a target of -100 is padding."""
+        """The mean loss of a micro-batch; a target of -100 is padding."""
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
 
     def update(self, inputs, targets):

@@ -50,7 +50,8 @@ def block(scores, v):
 
 
 def gradient_gaps(inputs, merged, right):
-    """Of a loss that reads out and lse: {argument: gap}. Where a block has nothing, it need only be finite."""
+    """{argument: gap} of the gradients of a loss that reads out and lse. Where a block has nothing, they need only be
+    finite."""
     out_of, lse_of = drawn(4, merged[0].shape), drawn(5, merged[1].shape)
     visible = right[1] > -INFINITE
     loss = (merged[0] * out_of).sum() + (merged[1].masked_fill(~visible, 0) * lse_of).sum()

@@ -25,7 +25,7 @@ def drive(build, scenario):
 
 
 def gradients(scenario, update, rank):
-    """Of one rank, by name; None where there is none, which is then so on every rank."""
+    """The gradients of one rank, by name; None where there is none, which is then so on every rank."""
     generator = torch.Generator().manual_seed(100 * (0 if scenario == TIES else rank) + update)
     drawn = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()}
     if scenario == ZEROS:

@@ -27,7 +27,7 @@ PAIRS = {  # of each rank
 
 
 def log_probabilities(rank, pairs):
-    """Of the policy and of the reference: the chosen answers, then the rejected ones."""
+    """Log probabilities of the policy and of the reference: the chosen answers, then the rejected ones."""
     generator = torch.Generator().manual_seed(rank + 7 * pairs)
     both = -30 * torch.rand(2, 2 * pairs, generator=generator, dtype=torch.float64)
     return both[0], both[1]
@@ -45,7 +45,7 @@ JOBS = [Job(world, FUNCTION, calls(world), driver=True) for world in (2, 3)]
 
 
 def losses(args, sign=1, with_reference=True):
-    """Of each pair of a rank."""
+    """The loss of each pair of a rank."""
     policy, reference, beta = args
     chosen, rejected = (policy - reference * with_reference).chunk(2)
     return -F.logsigmoid(sign * beta * (chosen - rejected))
