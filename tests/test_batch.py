@@ -9,13 +9,15 @@ from test_check import RAISES, RIGHT, WRONG
 
 from ddp_course.grader import batch
 
-# Ends the process that runs the ranks, and asks whether anything outside can be seen or reached.
+# Deletes the results, ends the process that runs the ranks, and asks whether anything outside can be seen or reached.
 HOSTILE = """
 import os
+import shutil
 import signal
 import socket
 
 def global_mean(values):
+    shutil.rmtree("RESULTS", ignore_errors=True)
     print("interfaces", [name for _, name in socket.if_nameindex()], "processes", len(os.listdir("/proc")) < 100)
     os.kill(os.getppid(), signal.SIGKILL)
 """
@@ -38,7 +40,8 @@ def submit(folder, **answers):
 
 def test_one_students_crash_harms_no_other(tmp_path, capsys):
     answers, results = tmp_path / "answers", tmp_path / "results"
-    submit(answers, ann=RIGHT, ben=HOSTILE, cleo=RAISES + '\nprint("\\x00\\x1b")\n', dora="", ed=RIGHT)
+    ben = HOSTILE.replace("RESULTS", str(results))
+    submit(answers, ann=RIGHT, ben=ben, cleo=RAISES + '\nprint("\\x00\\x1b")\n', dora="", ed=RIGHT)
     submit(answers, fay=RIGHT + FORGES, gus=RIGHT)
     arguments = [str(answers), "--out", str(results), "--points", "02.1=2.5"]
     assert batch.main(arguments) == 0

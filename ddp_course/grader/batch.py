@@ -91,9 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     for number, (student, files) in enumerate(students.items(), 1):
         print(f"{number} of {len(students)}: {student}", flush=True)
         grades[student] = grade_student(files, asked, points, options.seconds, sandbox, handouts)
-        write_gradescope(options.out / student / "results.json", grades[student])
-        write_csv(options.out / "grades.csv", asked, grades)  # after each: nothing is lost if the machine stops
-        write_junit(options.out / "junit.xml", grades)
+        write_results(options.out, asked, grades)  # after each: nothing is lost if the machine stops
     print(f"wrote {options.out}/grades.csv, junit.xml and a results.json for each student")
     return 0
 
@@ -166,6 +164,15 @@ def grade_student(files, asked, points, seconds, sandbox, handouts: Handouts | N
     return grades
 
 
+def write_results(folder: Path, asked: list[str], grades: dict[str, dict[str, Grade]]):
+    """Write the results of all students anew: an answer that is not shut in can have deleted those before it."""
+    for student, row in grades.items():
+        (folder / student).mkdir(parents=True, exist_ok=True)
+        write_gradescope(folder / student / "results.json", row)
+    write_csv(folder / "grades.csv", asked, grades)
+    write_junit(folder / "junit.xml", grades)
+
+
 def write_csv(path: Path, asked: list[str], grades: dict[str, dict[str, Grade]]):
     """A row for each student, and one for what could be had."""
     with open(path, "w", newline="", encoding="utf-8") as file:
@@ -199,7 +206,6 @@ def xml_text(text: str) -> str:
 
 def write_gradescope(path: Path, row: dict[str, Grade]):
     """In the format of https://gradescope-autograders.readthedocs.io/en/latest/specs/, "Output format"."""
-    path.parent.mkdir()
     tests = [
         {
             "name": f"{question} {load(question).title}",
