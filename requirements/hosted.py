@@ -31,7 +31,8 @@ def lacking(requirements: list[str], versions: dict[str, str]) -> list[Requireme
 
 
 def main() -> None:
-    requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = project["dependencies"] + project["optional-dependencies"]["huggingface"]  # for notebook 27
     versions = {canonicalize_name(package.name): package.version for package in distributions() if package.name}
     to_install = {requirement.name: str(requirement) for requirement in lacking(requirements, versions)}
     if "torch" in to_install:

@@ -138,3 +138,11 @@ def test_torch_is_never_replaced(hosted, monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("something was installed"))
     with pytest.raises(SystemExit, match=r"^The course needs torch<2.16,>=2.11; this machine has 2.10.0\+cu128$"):
         hosted.main()
+
+
+def test_what_notebook_27_needs_is_installed_too(hosted, monkeypatch):
+    commands = []
+    monkeypatch.setattr(hosted, "distributions", lambda: [type("Package", (), {"name": "torch", "version": "2.11.0"})])
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
+    hosted.main()
+    assert {"peft>=0.19", "transformers>=5"} <= set(commands[0])
