@@ -96,3 +96,24 @@ def test_a_future_may_end_an_operation_while_another_is_read(monkeypatch):
     monkeypatch.setattr(pending, "unfinished", {0: operation, 1: operation, 2: operation})
     pending.note_reading((torch.ones(1),), line=2)
     assert list(pending.unfinished) == [0, 2]
+
+
+TWICE = """
+import torch
+import torch.distributed as dist
+
+def calls():
+    '''Two messages are received into one tensor, as torch 2.11's pipelines do at their start, and waited for.'''
+    received, peer = torch.zeros(1), 1 - dist.get_rank()
+    works = [work for _ in range(2) for work in (dist.isend(torch.ones(1), peer), dist.irecv(received, peer))]
+    for work in works:
+        work.wait()
+    return received
+"""
+
+
+def test_what_the_grader_copies_is_no_reading_of_the_answer(tmp_path):
+    path = tmp_path / "answer.py"
+    path.write_text(TWICE)
+    [[record]] = run_answers([(path, [Job(2, "calls", (Call([()] * 2, ""),))], "")])
+    assert trouble(record, Path("answer.py")) is None and not nobody_waits([record])

@@ -38,15 +38,20 @@ class PendingOperation:
 
     def end(self):
         """Copy what was received to its tensor; for a send, note the line if the tensor has changed meanwhile."""
-        with torch.no_grad():
-            for tensor, copy in self.pairs:
-                if self.op != "send":
-                    tensor.data.copy_(copy)
-                elif not torch.equal(_bytes(tensor), _bytes(copy)):
-                    changed.append(self.line)
+        own.reading = True
+        try:
+            with torch.no_grad():
+                for tensor, copy in self.pairs:
+                    if self.op != "send":
+                        tensor.data.copy_(copy)
+                    elif not torch.equal(_bytes(tensor), _bytes(copy)):
+                        changed.append(self.line)
+        finally:
+            own.reading = False
 
 
-starting = threading.local()  # .now: there is one recorder below another, and one of them is enough
+# .starting: there is one recorder below another, and one of them is enough. .reading: it is not the answer that reads.
+own = threading.local()
 unfinished: dict[int, PendingOperation] = {}  # by id of the Work
 early: list[tuple] = []  # (op, its line, line) of each operation on what had not been waited for
 changed: list[int | None] = []  # the line of each send whose tensor changed before somebody waited for it
@@ -54,17 +59,17 @@ changed: list[int | None] = []  # the line of each send whose tensor changed bef
 
 def start(func: Callable, named: dict[str, Any], op: str, line: int | None) -> Any:
     """Start `func`, an operation of c10d, with the arguments `named`: what it fills are copies, if the answer waits."""
-    if op.endswith("barrier") or getattr(starting, "now", False) or not _the_answer_waits():
+    if op.endswith("barrier") or getattr(own, "starting", False) or not _the_answer_waits():
         return func(**named)
     pairs: list[tuple[Tensor, Tensor]] = []
     copied = {
         name: argument if name.startswith("input") else _copied(argument, pairs) for name, argument in named.items()
     }
-    starting.now = True
+    own.starting = True
     try:
         result = func(**(named if op == "send" else copied))
     finally:
-        starting.now = False
+        own.starting = False
     work = Work.unbox(result[-1] if isinstance(result, (tuple, list)) else result)
     unfinished[id(work)] = PendingOperation(work, op, line, pairs)
     if op == "recv":
@@ -110,6 +115,8 @@ def end_when_waited_for():
 
 def note_reading(args: tuple, line: int | None):
     """Note an operation in this line whose `args` hold a tensor that is still being received."""
+    if getattr(own, "reading", False):
+        return
     lists = [argument for argument in args if isinstance(argument, (list, tuple))]
     for argument in chain(args, *lists):
         if torch.is_tensor(argument) and argument.layout == torch.strided:
