@@ -92,3 +92,12 @@ def test_a_run_with_another_torch_is_recorded_and_shown(tmp_path):
 
 def test_the_page_of_versions_is_that_of_the_records():
     assert versions.PAGE.read_text(encoding="utf-8") == versions.page(json.loads(versions.RECORD.read_text()))
+
+
+def test_whether_ddp_hides_its_copies_of_buffers_is_read_off_its_source(monkeypatch):
+    def of_2_11(self):
+        self._sync_module_buffers(0)
+
+    assert torch_versions.hides_buffer_copies() == (torch.__version__ >= (2, 12))
+    monkeypatch.setattr(DistributedDataParallel, "_sync_buffers", of_2_11)
+    assert not torch_versions.hides_buffer_copies()

@@ -24,6 +24,15 @@ def forward_sync_buffers(on: bool) -> dict[str, bool]:
     return {"forward_sync_buffers" if known else "broadcast_buffers": on}
 
 
+def hides_buffer_copies() -> bool:
+    """Whether DDP hides from autograd that a forward pass copies rank 0's buffers over the others'.
+
+    2.12 and later: yes. 2.11: no, and two forward passes before one backward pass raise "modified by an inplace
+    operation".
+    """
+    return "_unsafe_preserve_version_counter" in inspect.getsource(DistributedDataParallel._sync_buffers)
+
+
 def has_shutdown_timeout() -> bool:
     """Whether torchrun can be told how long its ranks have after SIGTERM. 2.13 and later: yes. 2.11: always 30 s."""
     from torch.distributed.launcher.api import LaunchConfig  # loads much that no rank needs
