@@ -79,8 +79,10 @@ def test_a_port_where_somebody_listens_at_an_ipv6_address():
         listening = socket.create_server(("::1", 0), family=socket.AF_INET6)
     except OSError:
         pytest.skip("no IPv6 here")
-    with listening:
-        observation = meeting._port("[::1]", "::1", listening.getsockname()[1])
+    port = listening.getsockname()[1]
+    with listening, socket.create_server(("127.0.0.1", port)):
+        observation = meeting._port("[::1]", "::1", port)
+        assert meeting._listener("127.0.0.2", port) is None  # the two are at other addresses
     assert "taken on this machine" in observation.text
 
 

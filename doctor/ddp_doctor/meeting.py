@@ -98,18 +98,21 @@ def _port(host: str, address: str, port: int) -> Observation:
         text = f"no answer from {host} ({address}) within {PATIENCE:g} s ({error}): a firewall, or no route"
         return Observation("port", "wrong", text)
     here = _is_here(address) or _is_loopback(address)
-    if here and (other := _listener(port)):
+    if here and (other := _listener(address, port)):
         return Observation("port", "wrong", f"{port} is taken on this machine by {other}: choose another")
     return Observation("port", "ok", f"somebody listens at {port} of {host}, which should be the job's own torchrun")
 
 
-def _listener(port: int) -> str | None:
-    """The program that listens at `port`, unless it is torchrun."""
+def _listener(address: str, port: int) -> str | None:
+    """The program that listens at `port` of `address`, unless it is torchrun. Each address has its own ports."""
     try:
         pids = [
             connection.pid
             for connection in psutil.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid
+            if connection.status == psutil.CONN_LISTEN
+            and connection.laddr.port == port
+            and connection.laddr.ip in (address, "0.0.0.0", "::")
+            and connection.pid
         ]
         program, *rest = psutil.Process(pids[0]).cmdline() if pids else [""]
     except psutil.Error:
