@@ -9,6 +9,7 @@ noted. Operations that torch itself starts and waits for, such as DDP's, are lef
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -38,16 +39,12 @@ class PendingOperation:
 
     def end(self):
         """Copy what was received to its tensor; for a send, note the line if the tensor has changed meanwhile."""
-        own.reading = True
-        try:
-            with torch.no_grad():
-                for tensor, copy in self.pairs:
-                    if self.op != "send":
-                        tensor.data.copy_(copy)
-                    elif not torch.equal(_bytes(tensor), _bytes(copy)):
-                        changed.append(self.line)
-        finally:
-            own.reading = False
+        with _marked("reading"), torch.no_grad():
+            for tensor, copy in self.pairs:
+                if self.op != "send":
+                    tensor.data.copy_(copy)
+                elif not torch.equal(_bytes(tensor), _bytes(copy)):
+                    changed.append(self.line)
 
 
 # .starting: there is one recorder below another, and one of them is enough. .reading: it is not the answer that reads.
@@ -65,11 +62,8 @@ def start(func: Callable, named: dict[str, Any], op: str, line: int | None) -> A
     copied = {
         name: argument if name.startswith("input") else _copied(argument, pairs) for name, argument in named.items()
     }
-    own.starting = True
-    try:
+    with _marked("starting"):
         result = func(**(named if op == "send" else copied))
-    finally:
-        own.starting = False
     work = Work.unbox(result[-1] if isinstance(result, (tuple, list)) else result)
     unfinished[id(work)] = PendingOperation(work, op, line, pairs)
     if op == "recv":
@@ -137,6 +131,16 @@ def left_over() -> dict[str, list]:
         if unwaited or changed or early
         else {}
     )
+
+
+@contextmanager
+def _marked(name: str):
+    """`own` has this mark inside, on this thread."""
+    setattr(own, name, True)
+    try:
+        yield
+    finally:
+        setattr(own, name, False)
 
 
 def _end(work):
