@@ -96,7 +96,7 @@ def refresh_notebook(path: Path, root: Path = ROOT, on_cell: Callable = lambda n
     for cell in nb.cells:
         if cell.cell_type == "markdown":
             cell.source = MEASURED.sub(lambda marks: marks[1] + measured_text(course) + marks[2], cell.source)
-            cell.source = STATED.sub(reading_time(nb), cell.source)
+    nb.cells[0].source = STATED.sub(reading_time(nb), nb.cells[0].source)
     replace_file(path, notebook_text(nb))
     return seconds
 
