@@ -90,7 +90,7 @@ class DDP:
 
     @property
     def gradient_mib(self) -> float:
-        """The bytes of all gradients."""
+        """All gradients, in MiB."""
         return self.job.model.parameters * self.gradient_bytes / MIB
 
     @property
