@@ -1,22 +1,14 @@
 """Wrong and right answers to question 31.1; ddp_course/authoring/answers.py says how to read them."""
 
-from ddp_course.authoring.answers import RightAnswer, WrongAnswer
+from ddp_course.authoring.answers import GIVEN, RightAnswer, WrongAnswer
 
 STOP, BATCH, DIVISOR = "the_ranks_stop_together", "the_batch_is_the_first_groups", "the_divisor_is_global"
 
 ANSWERS = (
     WrongAnswer(
         "own_share", "each rank samples until it has its share; nothing is sent",
-        check=STOP, says="rank 1 drew the rounds", look="whose groups", text='''
-        import torch.distributed as dist
-
-
-        def fill(draw, wanted):
-            own, turn, size = [], 0, dist.get_world_size()
-            while len(own) < wanted // size:
-                own += draw(turn)
-                turn += 1
-            return own, len(own) * size
+        check=STOP, says="rank 1 drew the rounds", look="whose groups", on=GIVEN, edit='''
+        -    """The numbers of this rank's groups of a batch, and what all ranks divide their sums by."""
     '''),
     WrongAnswer(
         "keeps_all", "learns from all that were found",
