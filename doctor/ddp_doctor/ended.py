@@ -123,9 +123,13 @@ def _earlier(rank: Rank, other: Rank) -> bool:
 def _by_signal(job: Job, number: int) -> Verdict:
     rank = job.ranks[number]
     name = signal.Signals(-rank.exit_code).name
-    sentence = f"rank {number} was killed by {name} (exit code {rank.exit_code}); it {stands(rank)}"
+    lost = only_lost_contact(job, number)
+    # Who lost contact had met it. If the last look at it is from before it had a group, its end lies elsewhere.
+    if lost and rank.recorded and not (rank.group_size or rank.met or rank.fatal):
+        rank = replace(rank, stack=())
+    sentence = f"rank {number} was killed by {name} (exit code {rank.exit_code}); it {stands(rank)}{lost}"
     cure = CURES["memory"] if -rank.exit_code == signal.SIGKILL else ""
-    return Verdict("killed", (number,), sentence + only_lost_contact(job, number), innermost(rank.own), cure)
+    return Verdict("killed", (number,), sentence, innermost(rank.own), cure)
 
 
 def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:

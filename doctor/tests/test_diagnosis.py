@@ -73,6 +73,8 @@ def dead(code, **facts):
         ("failed", [victim(), dead(0)], "left", (1,), "exit code 0"),
         ("failed", [victim(), dead(3, left=("sys.exit(3)", stack(None, 21)))], "left", (1,), "left with sys.exit(3)"),
         ("failed", [victim(), dead(-9)], "killed", (1,), "SIGKILL"),
+        # last looked at before it had a group, and lost by a rank that had met it: that look is no place to name
+        ("failed", [victim(), dead(-9, recorded=True)], "killed", (1,), "left no trace of where it stood"),
         ("failed", [victim(), dead(-11)], "killed", (1,), "SIGSEGV"),
         ("failed", [dead(0), dead(-6)], "aborted", (1,), "SIGABRT"),
         (
