@@ -6,6 +6,7 @@ import random
 import sys
 from datetime import timedelta
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # imported later, by an optimizer, it would keep the group alive past its end
@@ -26,7 +27,8 @@ def train(flip):
     parameters = list(model.parameters())
     optimizer = torch.optim.SGD(parameters, lr=0.03, momentum=0.9)
     inputs, order = torch.randn(STEPS * BATCH * world, 8), torch.randperm(STEPS * BATCH * world)
-    torch.manual_seed(100 + rank)  # each rank has dropout masks of its own
+    seed = int(np.random.SeedSequence([1, rank]).generate_state(1)[0])
+    torch.manual_seed(seed)  # each rank has dropout masks of its own
 
     losses, record = [], []
     for step, global_batch in enumerate(order.split(BATCH * world)):
