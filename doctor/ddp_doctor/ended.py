@@ -124,8 +124,9 @@ def _by_signal(job: Job, number: int) -> Verdict:
     rank = job.ranks[number]
     name = signal.Signals(-rank.exit_code).name
     lost = only_lost_contact(job, number)
-    # Who lost contact had met it. If the last look at it is from before it had a group, its end lies elsewhere.
-    if lost and rank.recorded and not (rank.group_size or rank.met or rank.fatal):
+    # A look from before its first collective, or from before the group in which others lost it, names a wrong line.
+    collective, group = rank.history.newest, rank.group_size or rank.met
+    if rank.recorded and not rank.progress and not rank.fatal and (collective or lost and not group):
         rank = replace(rank, stack=())
     sentence = f"rank {number} was killed by {name} (exit code {rank.exit_code}); it {stands(rank)}{lost}"
     cure = CURES["memory"] if -rank.exit_code == signal.SIGKILL else ""

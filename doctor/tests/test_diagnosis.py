@@ -5,7 +5,7 @@ import threading
 import pytest
 from ddp_doctor import words
 from ddp_doctor.diagnosis import diagnose, while_it_works
-from ddp_doctor.history import Frame
+from ddp_doctor.history import Collective, Frame, History
 from ddp_doctor.job import Error, Job, Rank
 from ddp_doctor.page import as_json, page
 
@@ -15,6 +15,7 @@ LINE = "/somewhere/train.py"
 TORCH = "/x/site-packages/torch/distributed/distributed_c10d.py"
 BACKWARD = (Frame("/x/site-packages/torch/autograd/__init__.py", 395, "backward"), Frame(LINE, 12, "train"))
 ENDED = {"state": "ended"}
+MET = History(newest=Collective(2, "0", "all_reduce", ((4,),), ("Float",), (Frame(LINE, 12, "train"),)))
 
 
 def stack(call=None, line=12):
@@ -73,8 +74,9 @@ def dead(code, **facts):
         ("failed", [victim(), dead(0)], "left", (1,), "exit code 0"),
         ("failed", [victim(), dead(3, left=("sys.exit(3)", stack(None, 21)))], "left", (1,), "left with sys.exit(3)"),
         ("failed", [victim(), dead(-9)], "killed", (1,), "SIGKILL"),
-        # last looked at before it had a group, and lost by a rank that had met it: that look is no place to name
+        # last looked at before its group, or its first collective: that look names no line
         ("failed", [victim(), dead(-9, recorded=True)], "killed", (1,), "left no trace of where it stood"),
+        ("failed", [victim(), dead(-9, recorded=True, history=MET)], "killed", (1,), "last seen after all-reduce 2"),
         ("failed", [victim(), dead(-11)], "killed", (1,), "SIGSEGV"),
         ("failed", [dead(0), dead(-6)], "aborted", (1,), "SIGABRT"),
         (
