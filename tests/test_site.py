@@ -151,6 +151,7 @@ def answer_of_the_command(browser):
         "plan.html",
         "plan.html#params=70B&gpus=256&memory=80GB&link=200Gb&gated=on&mlp=28672&width=8192&layers=80&heads=64",
         "plan.html#params=70B&gpus=8&memory=16GB&link=fast%20'one'",
+        "plan.html#params=-3B&gpus=7&memory=80GB&link=200Gb",
         "predict.html",
         "predict.html#model=1.3B&gpus=24&link=25Gb&gpu=a100&mfu=0.4-0.5&accumulation=4&tokens=300e9&price=2",
         "predict.html#model=llama3-8b&link=400Gb",

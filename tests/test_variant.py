@@ -69,9 +69,17 @@ def test_a_question_that_the_set_lacks_is_not_left_out_in_silence(written, tmp_p
     assert "no script for 02.2" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-def test_a_question_whose_answer_is_a_few_lines_has_none():
-    with pytest.raises(InputError, match="no fault whose repair differs"):
-        variant.make("16.1", 17)
+def test_a_question_whose_answer_is_a_few_lines_is_left_out(tmp_path, monkeypatch, capsys):
+    """Of all questions in silence of the exit code; of named ones with it; and nothing but such leaves no folder."""
+    folders = [tmp_path / name for name in ("all", "named", "none")]
+    monkeypatch.setattr(variant, "names", lambda: ["16.1", "18.3"])
+    assert variant.main(["17", "--out", str(folders[0])]) == 0
+    assert "left out: question 16.1 has no fault whose repair differs" in capsys.readouterr().out
+    assert [path.name for path in sorted((folders[0] / "handout").iterdir())] == ["18_3.py", "README.md"]
+    assert variant.main(["17", "--questions", "18.3", "16.1", "--out", str(folders[1])]) == 2
+    assert read_handouts(folders[1]).lines.keys() == {"18.3"}
+    assert variant.main(["17", "--questions", "16.1", "--out", str(folders[2])]) == 2
+    assert "none of these questions has a variant" in capsys.readouterr().err and not folders[2].exists()
 
 
 @pytest.mark.weekly

@@ -47,7 +47,7 @@ class Variant:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; 0 if a script was written for each question that was asked for."""
+    """The command line; 0 if a script was written for each question that was named, or for all that can have one."""
     parser = Parser(
         prog="python -m ddp_course.authoring.variant",
         description=__doc__,
@@ -62,29 +62,40 @@ def main(arguments: list[str] | None = None) -> int:
         folder = options.out or Path("variants") / str(options.seed)
         if folder.exists():
             raise InputError(f"{folder} exists; --out names a folder that is not there yet")
-        write(folder, options.seed, chosen)
+        left_out = write(folder, options.seed, chosen)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return 0
+    return 2 if options.questions and left_out else 0
 
 
-def write(folder: Path, seed: int, questions: list[str]) -> None:
-    """Write the handout, the key, and what the grader has to know. Raises InputError if a question has no variant."""
-    for part in (HANDOUT, "key"):
-        (folder / part).mkdir(parents=True)
-    lines, faults, table = {}, {}, README
+def write(folder: Path, seed: int, questions: list[str]) -> list[str]:
+    """Write the handout, the key, and what the grader has to know; return the questions that have no variant.
+
+    Raises InputError if none has one, and leaves no folder then.
+    """
+    lines, faults, table, left_out = {}, {}, README, []
     for number, question in enumerate(questions, 1):
         print(f"{number} of {len(questions)}: {question}", flush=True)
-        variant, file = make(question, seed), load(question).answer_name
+        try:
+            variant, file = make(question, seed), load(question).answer_name
+        except InputError as error:
+            print(f"left out: {error}", flush=True)
+            left_out.append(question)
+            continue
+        for part in (HANDOUT, "key"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
         (folder / HANDOUT / file).write_text(variant.handout, encoding="utf-8")
         (folder / "key" / file).write_text(variant.key, encoding="utf-8")
         lines[question], faults[question] = variant.lines, f"{variant.fault.name}: {variant.fault.does}"
         table += f"| `{file}` | {question} {load(question).title} | {variant.lines} |\n"
+    if not lines:
+        raise InputError("none of these questions has a variant")
     (folder / HANDOUT / "README.md").write_text(table, encoding="utf-8")
     description = {"seed": seed, "lines": lines, "faults": faults}
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {folder}: hand out {folder / HANDOUT}, keep the rest")
+    return left_out
 
 
 def make(question: str, seed: int) -> Variant:

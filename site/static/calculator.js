@@ -49,8 +49,10 @@
   const quoted = (word) => (/^[\w.,:%+=@/-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
   const value = (field) => (field.type === "checkbox" ? (field.checked ? "on" : "") : field.value.trim());
 
+  // "--params -3B" would be two flags to the command.
   function given() {
-    return flags.flatMap((field) => (!value(field) ? [] : field.type === "checkbox" ? [field.name] : [field.name, value(field)]));
+    const words = (name, text) => (text.startsWith("-") ? [`${name}=${text}`] : [name, text]);
+    return flags.flatMap((field) => (!value(field) ? [] : field.type === "checkbox" ? [field.name] : words(field.name, value(field))));
   }
 
   function readAddress() {
