@@ -33,6 +33,7 @@ from ddp_course.distributed.dropout_masks import window_keys
 from ddp_course.distributed.expert_parallel import step_router_biases
 from ddp_course.distributed.mesh import Mesh
 from ddp_course.distributed.parameter_shards import (
+    add_tensor_gradients,
     assert_copies_equal,
     average_expert_gradients,
     clip_gradients,
@@ -196,6 +197,7 @@ def train(config: ParallelConfig) -> int:
         # MESH 5/7: both ends of the pipeline hold the tied table, and each has a part of its gradient.
         if mesh.pp.size > 1 and (stage.first or stage.last):
             add_other_end(stage.table.grad, mesh.pp)
+        add_tensor_gradients(shards, mesh)
         average_expert_gradients(shards, mesh)
         # MESH 6/7: the norm of the whole gradient, of which each rank has pieces and some have copies.
         gradient_norm = clip_gradients(shards, config.gradient_clip or math.inf)

@@ -123,6 +123,8 @@ WRONG_MASKS = {
 BROKEN = {
     "tp: gradients of the input are not summed": (1, 2, 1, 1, 2),
     "tp: queries, keys and values are cut as one": (1, 2, 1, 1, 2),
+    "tp: gradients of the norms are not added": (1, 2, 1, 1, 2),
+    "tp: the softmax is over the own vocabulary": (1, 2, 1, 1, 2),
     "cp: attention over the own tokens": (1, 2, 1, 2, 1),
     "pp: ends of the tied table apart": (2, 2, 1, 1, 1),
     "pp: gradients divided by the micro-batches": (4, 1, 1, 1, 1),
@@ -270,6 +272,20 @@ def test_gradients_of_weights_in_bfloat16_are_added_in_float32(four, one_process
     expected = metrics(one_process / "mixed", "grad_norm")[1]
     norms = [metrics(folder / run, "grad_norm")[1] for run in ("mixed 1_2_2_1_1", "gradients in bfloat16")]
     assert abs(norms[0] / expected - 1) <= bound < abs(norms[1] / expected - 1) / 10
+
+
+@pytest.mark.smoke
+def test_a_tensor_rank_has_half_of_each_matrix():
+    config = MiniGPTConfig(64, 8, layers=2, heads=4, width=16)
+    with torch.device("meta"):
+        whole = MiniGPT(config)
+        sizes = {name: parameter.numel() for name, parameter in whole.named_parameters()}
+        own, two = Axis(1, 0, None), Axis(2, 1, None)
+        world = SimpleNamespace(device=torch.device("meta"))
+        stage = Stage(whole, SimpleNamespace(pp=own, cp=own, tp=two, averaged=1, world=world))
+    matrices = {name: p.numel() for name, p in stage.named_parameters() if p.dim() == 2 and "position" not in name}
+    assert matrices == {name: sizes[name] / 2 for name in matrices} and "token_embedding.weight" in matrices
+    assert len(stage.own_positions) == config.context / 2
 
 
 def test_masks_are_chance():

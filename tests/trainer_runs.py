@@ -147,10 +147,18 @@ FAULTS = {
     "no outer momentum saved": without("outer_momentum"),
     "averages of rank 0 alone saved": without("others"),
     "tp: gradients of the input are not summed": lambda: mock.patch.object(
-        tensor_parallel.Enter, "backward", staticmethod(lambda ctx, gradient: (gradient, None))
+        tensor_parallel.GatherTokens, "backward", tensor_parallel.JoinTokens.backward
+    ),
+    "tp: gradients of the norms are not added": lambda: mock.patch.object(
+        parallel_ddp, "add_tensor_gradients", lambda *_: None
     ),
     "tp: queries, keys and values are cut as one": lambda: mock.patch.object(
-        minigpt_stage, "Column", lambda whole, axis, groups=1: tensor_parallel.Column(whole, axis)
+        minigpt_stage, "Column", lambda whole, axis, groups=1, enter=None: tensor_parallel.Column(whole, axis, 1, enter)
+    ),
+    "tp: the softmax is over the own vocabulary": lambda: mock.patch.object(
+        minigpt_stage,
+        "vocabulary_loss_sum",
+        lambda logits, targets, axis: F.cross_entropy(logits, targets % logits.shape[-1], reduction="sum"),
     ),
     "cp: attention over the own tokens": lambda: mock.patch.object(minigpt_stage, "ring_attention", own_tokens_only),
     "pp: ends of the tied table apart": lambda: mock.patch.object(parallel_ddp, "add_other_end", lambda *_: None),

@@ -80,6 +80,20 @@ def average_expert_gradients(shards: list[ParameterShard], mesh: Mesh) -> None:
             _local(shard.parameter.grad).div_(mesh.ep.size)
 
 
+def add_tensor_gradients(shards: list[ParameterShard], mesh: Mesh) -> None:
+    """Add the gradients of what all ranks of tp hold: norms and biases have seen the own tokens only.
+
+    A router has seen all of them, on each of these ranks.
+    """
+    whole = [shard for shard in shards if mesh.tp not in shard.placements and ".router." not in shard.name]
+    gradients = [_local(shard.parameter.grad) for shard in whole] if mesh.tp.size > 1 else []
+    if gradients:
+        total = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(total, group=mesh.tp.group)
+        for gradient, part in zip(gradients, total.split([gradient.numel() for gradient in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
 @torch.no_grad()
 def clip_gradients(shards: list[ParameterShard], limit: float) -> float:
     """Scale the gradient of the whole model down to a norm of `limit`, as torch's clip_grad_norm_; returns its norm.

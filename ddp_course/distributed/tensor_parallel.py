@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from ddp_course.distributed.mesh import Axis
 
@@ -40,7 +41,7 @@ class Placement:
         return tensor.split([size // ranks for size in self.groups], self.dim)
 
 
-class Enter(torch.autograd.Function):
+class Enter(Function):
     """Forward: x, the same on every rank. Backward: the sum of the ranks' gradients."""
 
     @staticmethod
@@ -53,7 +54,7 @@ class Enter(torch.autograd.Function):
         return _summed(gradient, ctx.group), None
 
 
-class Leave(torch.autograd.Function):
+class Leave(Function):
     """Forward: the sum of the ranks' parts. Backward: the gradient, the same on every rank."""
 
     @staticmethod
@@ -65,6 +66,76 @@ class Leave(torch.autograd.Function):
         return gradient, None
 
 
+class GatherTokens(Function):
+    """Sequence parallel's Enter. Forward: the tokens of all ranks, (windows, tokens, width). Backward: for the own
+    tokens, the sum of the ranks' gradients."""
+
+    @staticmethod
+    def forward(ctx, own: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _all_tokens(own, group)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return _summed_own_tokens(gradient, ctx.group), None
+
+
+class ScatterTokens(Function):
+    """Sequence parallel's Leave. Forward: for the own tokens, the sum of the ranks' parts. Backward: the gradients of
+    all tokens."""
+
+    @staticmethod
+    def forward(ctx, part: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _summed_own_tokens(part, group)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return _all_tokens(gradient, ctx.group), None
+
+
+class JoinTokens(Function):
+    """Tokens of all ranks, for a layer that every rank computes alike: each has the whole gradient already."""
+
+    @staticmethod
+    def forward(ctx, own: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _all_tokens(own, group)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return _own_tokens(gradient, ctx.group), None
+
+
+class TakeTokens(Function):
+    """The own tokens of what every rank has computed alike; their gradients go to all."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _own_tokens(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return _all_tokens(gradient, ctx.group), None
+
+
+def _all_tokens(own: Tensor, group: dist.ProcessGroup) -> Tensor:
+    parts = [torch.empty_like(own, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, own.contiguous(), group=group)
+    return torch.cat(parts, 1)
+
+
+def _own_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    return x.chunk(dist.get_world_size(group), 1)[dist.get_rank(group)].contiguous()
+
+
+def _summed_own_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    parts = [part.contiguous() for part in x.chunk(dist.get_world_size(group), 1)]
+    dist.reduce_scatter(own := torch.empty_like(parts[0]), parts, group=group)
+    return own
+
+
 def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group)
@@ -74,29 +145,65 @@ def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 class Column(nn.Module):
     """Column-parallel: some of the outputs of `whole`, from all inputs. groups: fused layers, such as q, k and v."""
 
-    def __init__(self, whole: nn.Linear, axis: Axis, groups: int | tuple[int, ...] = 1) -> None:
+    def __init__(
+        self, whole: nn.Linear, axis: Axis, groups: int | tuple[int, ...] = 1, enter: type[Function] | None = Enter
+    ) -> None:
         super().__init__()
-        by_axis = {axis: Placement(0, groups)}
+        by_axis, self.enter = {axis: Placement(0, groups)}, enter
         self.axis, self.placements = axis, {"weight": by_axis, "bias": by_axis}
         self.weight, self.bias = shard(by_axis, whole.weight), None
         if whole.bias is not None:
             self.bias = shard(by_axis, whole.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(Enter.apply(x, self.axis.group), self.weight, self.bias)
+        return F.linear(self.enter.apply(x, self.axis.group) if self.enter else x, self.weight, self.bias)
 
 
 class Row(nn.Module):
     """Row-parallel: all outputs of `whole`, summed over the ranks' inputs. The bias is replicated and added once."""
 
-    def __init__(self, whole: nn.Linear, axis: Axis) -> None:
+    def __init__(self, whole: nn.Linear, axis: Axis, leave: type[Function] = Leave) -> None:
         super().__init__()
-        self.axis, self.placements = axis, {"weight": {axis: Placement(1)}}
+        self.leave, self.axis, self.placements = leave, axis, {"weight": {axis: Placement(1)}}
         self.weight, self.bias = shard(self.placements["weight"], whole.weight), whole.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        y = Leave.apply(F.linear(x, self.weight), self.axis.group)
+        y = self.leave.apply(F.linear(x, self.weight), self.axis.group)
         return y if self.bias is None else y + self.bias
+
+
+class VocabularyEmbedding(nn.Module):
+    """An embedding of which a rank has some rows. Returns those of the own tokens, as `ScatterTokens`."""
+
+    def __init__(self, whole: nn.Embedding, axis: Axis) -> None:
+        super().__init__()
+        self.axis, self.placements = axis, {"weight": {axis: Placement(0)}}
+        self.weight = shard(self.placements["weight"], whole.weight)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        row, here = _own_index(tokens, len(self.weight), self.axis)
+        return ScatterTokens.apply(F.embedding(row, self.weight) * here.unsqueeze(-1), self.axis.group)
+
+
+def vocabulary_loss_sum(logits: Tensor, targets: Tensor, axis: Axis) -> Tensor:
+    """The summed cross entropy of logits of which each rank has some columns; three numbers per token are sent.
+
+    Negative targets are none, as in torch's.
+    """
+    largest = logits.detach().amax(-1)
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group=axis.group)
+    column, here = _own_index(targets, logits.shape[-1], axis)
+    of_target = logits.gather(-1, column.unsqueeze(-1)).squeeze(-1) * here
+    total = (logits - largest.unsqueeze(-1)).exp().sum(-1)
+    total, of_target = Leave.apply(torch.stack([total, of_target]), axis.group)
+    return (total.log() + largest - of_target).masked_fill(targets < 0, 0).sum()
+
+
+def _own_index(tokens: Tensor, count: int, axis: Axis) -> tuple[Tensor, Tensor]:
+    """Where a rank that has `count` tokens of the vocabulary finds these, and which of them it has."""
+    index = tokens - axis.rank * count
+    here = (index >= 0) & (index < count)
+    return index.where(here, 0), here
 
 
 Placements = dict[Axis, Placement]  # how a tensor is sharded, axis after axis

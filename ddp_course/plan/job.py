@@ -113,7 +113,6 @@ class Runs(Protocol):
     """The properties of a trainer that decide which meshes fit: see `trainers.Trainer`."""
 
     state: tuple[int, int, int] | None
-    sequence_parallel: bool
 
     def cannot(self, job: "Job", layout) -> str: ...
 

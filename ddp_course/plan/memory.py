@@ -55,16 +55,16 @@ def layers_here(model: Model, layout: Layout) -> int:
     return math.ceil(model.layers / layout.pp)
 
 
-def stage_parameters(model: Model, layout: Layout, sequence_parallel: bool = True) -> tuple[float, float]:
+def stage_parameters(model: Model, layout: Layout) -> tuple[float, float]:
     """Before they are sharded: what every data rank has, and experts, of the fullest stage."""
     each = layers_here(model, layout) / model.layers / layout.tp
-    ends = _tables(model, layout, sequence_parallel)
+    ends = _tables(model, layout)
     return each * (model.in_layers - model.experts) + ends, each * model.experts / layout.ep
 
 
-def _tables(model: Model, layout: Layout, sequence_parallel: bool) -> float:
+def _tables(model: Model, layout: Layout) -> float:
     """Parameters in the tables of the fullest stage: the first or the last one (23.4)."""
-    return (model.tables if layout.pp == 1 else 1) * model.table / (layout.tp if sequence_parallel else 1)
+    return (model.tables if layout.pp == 1 else 1) * model.table / layout.tp
 
 
 @dataclass(frozen=True)
@@ -88,16 +88,10 @@ class Memory:
 
 
 def memory(
-    model: Model,
-    layout: Layout,
-    micro_batches: int,
-    precision: str = "bf16",
-    state: tuple[int, int, int] | None = None,
-    sequence_parallel: bool = True,
+    model: Model, layout: Layout, micro_batches: int, precision: str = "bf16", state: tuple[int, int, int] | None = None
 ) -> Memory:
-    """The peak memory of the fullest GPU. state: bytes as in STATE, of a trainer that differs. sequence_parallel: tp
-    divides the tables, the logits and the norms' numbers, too; not so in parallel_ddp.py."""
-    common, experts = stage_parameters(model, layout, sequence_parallel)
+    """The peak memory of the fullest GPU. state: bytes as in STATE, of a trainer that differs."""
+    common, experts = stage_parameters(model, layout)
     zero = layout.zero if layout.shards > 1 else 0
     state = state or STATE["fp32" if zero == 3 else precision]  # FSDP2 shards float32 weights and casts what it gathers
     copies = max(1, layout.shards // layout.ep)  # ranks that hold the same experts
@@ -107,21 +101,19 @@ def memory(
     ]
     size, gathered = COMPUTED[precision], 0.0
     if zero == 3:  # one layer computes, the next one is on its way; the root stays (17.3)
-        layers, ends = layers_here(model, layout), _tables(model, layout, sequence_parallel)
+        layers, ends = layers_here(model, layout), _tables(model, layout)
         layer = (common - ends + (experts if copies > 1 else 0)) / layers
         gathered = size * (ends + min(2, layers) * layer)
-    return Memory(*lasting, gathered, _activations(model, layout, micro_batches, size, sequence_parallel))
+    return Memory(*lasting, gathered, _activations(model, layout, micro_batches, size))
 
 
-def _activations(model: Model, layout: Layout, micro_batches: int, size: int, sequence_parallel: bool) -> float:
+def _activations(model: Model, layout: Layout, micro_batches: int, size: int) -> float:
     tokens = layout.micro_batch * model.context / layout.cp
-    whole = 0 if sequence_parallel else 4  # of what a block keeps: its norms' inputs and outputs (22.3)
-    of_block = (model.kept - whole) / layout.tp + whole
-    of_input = 1 / layout.tp if sequence_parallel else 1.0
-    layers, kept = layers_here(model, layout), of_input if layout.recompute else of_block
+    of_block = model.kept / layout.tp
+    layers, kept = layers_here(model, layout), 1 / layout.tp if layout.recompute else of_block
     again = of_block if layout.recompute else 0  # the block that is computed again
     block = size * model.width * tokens
-    logits = (2 * size * model.width + 4 * model.vocabulary) * tokens * of_input  # in float32
+    logits = (2 * size * model.width + 4 * model.vocabulary) * tokens / layout.tp  # in float32
     in_flight = layout.pp  # of 1F1B; interleaved ones keep more (23.3)
     if layout.chunks > 1:
         in_flight += (layout.pp - 1) / layout.chunks

@@ -79,8 +79,7 @@ def evaluate(job: Job, layout: Layout) -> Plan:
     if reason:
         return Plan(layout, reason)
     count = micro_batches(job.model, layout, job.tokens)
-    own = (job.trainer.state, job.trainer.sequence_parallel) if job.trainer else ()
-    size = memory(job.model, layout, count, job.precision, *own)
+    size = memory(job.model, layout, count, job.precision, job.trainer and job.trainer.state)
     return Plan(layout, "", count, size, step(job, layout) if size.total <= job.limit else None)
 
 

@@ -30,7 +30,6 @@ class Trainer:
 
     title = ""
     state: tuple[int, int, int] | None = None
-    sequence_parallel = True  # whether tp divides tables, logits and the residual stream, too
 
     def model(self, model: Model) -> Model:
         """The model as this trainer builds it. Raises InputError for one that it cannot build."""
@@ -67,7 +66,7 @@ class Trainer:
 
 
 class ParallelDDP(Trainer):
-    title, state, sequence_parallel = "parallel_ddp.py", STATE["fp32"], False
+    title, state = "parallel_ddp.py", STATE["fp32"]
 
     def model(self, model: Model) -> Model:
         if model.keeps != "plain" or model.mlp != 4:
@@ -90,6 +89,8 @@ class ParallelDDP(Trainer):
     def cannot(self, job: Job, layout: Layout) -> str:
         if layout.shard * layout.cp % layout.ep or self.experts(job.model) % layout.ep:
             return f"{self.title}: ep divides shard x cp and the experts"
+        if job.model.vocabulary % layout.tp or job.model.context % (layout.cp * layout.tp):
+            return f"{self.title}: tp divides the vocabulary, and the tokens of a cp rank"
         return f"{self.title} has no chunks" if layout.chunks > 1 else super().cannot(job, layout)
 
     def command(self, job: Job, layout: Layout) -> list[str]:

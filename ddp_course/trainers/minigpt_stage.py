@@ -1,5 +1,9 @@
-"""The part of a MiniGPT that one rank of a mesh holds: some layers, of each some heads and units, for some tokens."""
+"""The part of a MiniGPT that one rank of a mesh holds: some layers, of each some heads and units, for some tokens.
 
+Over tp the vocabulary is cut, too (the tied table, and with it the logits), and the tokens between the layers.
+"""
+
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -12,8 +16,17 @@ from ddp_course.base.errors import InputError
 from ddp_course.distributed.context_parallel import ring_attention, zigzag
 from ddp_course.distributed.dropout_masks import Masks
 from ddp_course.distributed.expert_parallel import Mixture
-from ddp_course.distributed.mesh import Mesh
-from ddp_course.distributed.tensor_parallel import Column, Row
+from ddp_course.distributed.mesh import Axis, Mesh
+from ddp_course.distributed.tensor_parallel import (
+    Column,
+    GatherTokens,
+    JoinTokens,
+    Row,
+    ScatterTokens,
+    TakeTokens,
+    VocabularyEmbedding,
+    vocabulary_loss_sum,
+)
 from ddp_course.models.minigpt import LOSS_TOKENS, Attention, Block, MiniGPT, causal_attention, for_each_query
 from ddp_course.trainers.minigpt_experts import MixtureBlock
 
@@ -27,6 +40,7 @@ class Sizes(Protocol):
     kv_heads: int | None
     layers: int
     context: int
+    vocab_size: int | None  # None: the tokenizer's, not known yet
 
 
 def check_cuts(sizes: Sizes, mesh: Mesh) -> None:
@@ -41,6 +55,13 @@ def check_cuts(sizes: Sizes, mesh: Mesh) -> None:
             f"--tp {mesh.tp.size}",
             "each rank computes as many",
         ),
+        (
+            "the vocabulary of",
+            sizes.vocab_size or 0,
+            mesh.tp.size,
+            f"--tp {mesh.tp.size}",
+            "each rank has the rows of as many tokens",
+        ),
         ("--layers", sizes.layers, mesh.pp.size, f"--pp {mesh.pp.size}", "all stages have the same number of layers"),
         (
             "--context",
@@ -48,6 +69,13 @@ def check_cuts(sizes: Sizes, mesh: Mesh) -> None:
             ends * mesh.cp.size,
             f"2 x --cp {mesh.cp.size}",
             "each rank takes a part from the front of a window and one of the same length from its end",
+        ),
+        (
+            "--context",
+            sizes.context,
+            mesh.cp.size * mesh.tp.size,
+            f"--cp {mesh.cp.size} x --tp {mesh.tp.size}",
+            "between the layers each rank has as many tokens",
         ),
     ):
         if size % parts:
@@ -65,8 +93,9 @@ class ParallelAttention(nn.Module):
         self.head_numbers = (mesh.tp.rank * self.heads[0] + torch.arange(self.heads[0])).view(self.heads[1], -1)
         self.query_key_value, self.projection = whole.query_key_value, whole.projection
         if mesh.tp.size > 1:
-            self.query_key_value = Column(whole.query_key_value, mesh.tp, groups=tuple(self.size * n for n in heads))
-            self.projection = Row(whole.projection, mesh.tp)
+            groups = tuple(self.size * n for n in heads)
+            self.query_key_value = Column(whole.query_key_value, mesh.tp, groups, GatherTokens)
+            self.projection = Row(whole.projection, mesh.tp, ScatterTokens)
         self.context_axis, self.positions, self.kind = mesh.cp, positions, whole.kind
 
     def forward(self, x: Tensor, masks: Masks, site: int) -> Tensor:
@@ -85,25 +114,30 @@ class ParallelAttention(nn.Module):
 
 
 class ParallelBlock(nn.Module):
-    """MiniGPT's block with this rank's heads, units and experts. tp ranks drop the same units of their copies."""
+    """MiniGPT's block with this rank's heads, units and experts; between its layers tp divides the tokens."""
 
     def __init__(self, whole: Block | MixtureBlock, mesh: Mesh, positions: Tensor, layer: int) -> None:
         super().__init__()
         self.site = 3 * layer  # of this block's first dropout; the embedding has -1
         self.attention_norm, self.mlp_norm = whole.attention_norm, whole.mlp_norm
         self.attention = ParallelAttention(whole.attention, mesh, positions)
-        self.mixture = getattr(whole, "mixture", None)
+        self.mixture, self.tensor = getattr(whole, "mixture", None), mesh.tp
         if self.mixture:
             self.mixture.spread(mesh.ep, mesh.tp if mesh.tp.size > 1 else None)
             return
         self.expand, self.projection = whole.expand, whole.projection
         if mesh.tp.size > 1:
-            self.expand, self.projection = Column(whole.expand, mesh.tp), Row(whole.projection, mesh.tp)
+            self.expand = Column(whole.expand, mesh.tp, enter=GatherTokens)
+            self.projection = Row(whole.projection, mesh.tp, ScatterTokens)
 
-    def forward(self, x: Tensor, masks: Masks) -> Tensor:
-        x = x + masks.drop(self.attention(self.attention_norm(x), masks, self.site), self.site + 1)
+    def forward(self, x: Tensor, masks: Masks, attention_masks: Masks) -> Tensor:
+        """masks: of the tokens between the layers; attention has more of them."""
+        x = x + masks.drop(self.attention(self.attention_norm(x), attention_masks, self.site), self.site + 1)
         y = self.mlp_norm(x)
-        y = self.mixture(y) if self.mixture else self.projection(F.gelu(self.expand(y)))
+        if self.mixture and self.tensor.size > 1:
+            y = TakeTokens.apply(self.mixture(JoinTokens.apply(y, self.tensor.group)), self.tensor.group)
+        else:
+            y = self.mixture(y) if self.mixture else self.projection(F.gelu(self.expand(y)))
         return x + masks.drop(y, self.site + 2)
 
 
@@ -120,7 +154,8 @@ class Stage(nn.Module):
         check_cuts(whole.config, mesh)
         self.recompute, self.dropout = whole.config.activation_checkpointing, whole.config.dropout
         positions = zigzag(whole.config.context, mesh.cp.size).to(mesh.world.device)
-        self.positions = positions[mesh.cp.rank]
+        self.positions = positions[mesh.cp.rank]  # in attention
+        self.own_positions = self.positions.chunk(mesh.tp.size)[mesh.tp.rank]  # between the layers
         deep = len(whole.blocks) // mesh.pp.size
         own = range(mesh.pp.rank * deep, (mesh.pp.rank + 1) * deep)
         self.blocks = nn.ModuleDict(
@@ -131,6 +166,13 @@ class Stage(nn.Module):
             self.token_embedding, self.position_embedding = whole.token_embedding, whole.position_embedding
         if self.last:
             self.final_norm, self.output = whole.final_norm, whole.output
+        if mesh.tp.size > 1 and self.first:
+            self.token_embedding = VocabularyEmbedding(whole.token_embedding, mesh.tp)
+        if mesh.tp.size > 1 and self.last:
+            self.output = Column(whole.output, mesh.tp, enter=None)
+        if self.first and self.last:
+            self.output.weight = self.token_embedding.weight
+        self.tensor_axis = mesh.tp
         if mesh.averaged > 1 or policy:
             options = {"reshard_after_forward": mesh.pp.size == 1, "mp_policy": policy or MixedPrecisionPolicy()}
             for mixture in self.mixtures:  # first: what is sharded already is left out of the block
@@ -160,20 +202,28 @@ class Stage(nn.Module):
 
         keys: a number per window, from `window_keys`, if units are to be dropped.
         """
-        masks = Masks(self.dropout if self.training else 0.0, keys, self.positions)
+        rate = self.dropout if self.training else 0.0
+        masks, attention_masks = (Masks(rate, keys, positions) for positions in (self.own_positions, self.positions))
         if self.first:
-            x = self.token_embedding(x[:, self.positions]) + self.position_embedding(self.positions)
+            x = self.token_embedding(x[:, self.positions]) + self.position_embedding(self.own_positions)
             x = masks.drop(x, -1)
         for block in self.blocks.values():
             recompute = self.recompute and self.training
-            x = checkpoint(block, x, masks, use_reentrant=False) if recompute else block(x, masks)
+            run = partial(checkpoint, block, use_reentrant=False) if recompute else block
+            x = run(x, masks, attention_masks)
         if not self.last:
             return x
-        x, targets = self.final_norm(x).flatten(0, 1), targets[:, self.positions].flatten()
+        x, targets = self.final_norm(x), targets[:, self.positions].flatten()
+        if self.tensor_axis.size > 1:
+            x = GatherTokens.apply(x, self.tensor_axis.group)
+        x = x.flatten(0, 1)
         pieces = zip(x.split(LOSS_TOKENS), targets.split(LOSS_TOKENS), strict=True)
-        return torch.stack([_loss_sum(self.output(piece), target) for piece, target in pieces]).sum()
+        return torch.stack([_loss_sum(self.output(piece), target, self.tensor_axis) for piece, target in pieces]).sum()
 
 
-def _loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
+def _loss_sum(logits: Tensor, targets: Tensor, tensor: Axis) -> Tensor:
     """In float32 at least: the sum of a thousand losses has more digits than a half precision."""
-    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets, reduction="sum")
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if tensor.size > 1:
+        return vocabulary_loss_sum(logits, targets, tensor)
+    return F.cross_entropy(logits, targets, reduction="sum")
