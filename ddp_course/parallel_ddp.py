@@ -78,7 +78,7 @@ class ParallelConfig(PretrainingConfig):
     cp: PositiveInt = 1
     """Context: ranks that take some of the tokens of each window."""
     tp: PositiveInt = 1
-    """Tensor: ranks that take some of the heads and units of each layer."""
+    """Tensor: ranks that share heads, units and vocabulary, and between the layers the tokens."""
     ep: PositiveInt = 1
     """Experts: ranks among those of shard and cp, of which each has some of the experts."""
     experts: PositiveInt | None = None
