@@ -213,6 +213,7 @@ def test_most_measured_winners_are_among_the_first_distinct_meshes():
         spelled += cell.run.layout.axes in [plan.layout.axes for plan in ranking.fits[:3]]
     assert playbook.winners_among_first(1) < playbook.winners_among_first(3)
     assert 17 <= playbook.winners_among_first(3) <= 21 and spelled <= 6
+    assert 6 < playbook.winners_among_fewest(3) < playbook.winners_among_fixed(3) < playbook.winners_among_first(3)
 
 
 def test_what_the_plan_chooses_beside_what_was_measured():

@@ -6,6 +6,8 @@ numbers below are the texts in that file. 80B was not run on one and two nodes. 
 wrote the configurations; each gives the number of parameters in the picture, with 131,072 tokens in its vocabulary.
 """
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -101,12 +103,26 @@ def _read(line: str) -> Measured:
 RUNS = [_read(line) for line in MEASURED.strip().splitlines()]
 
 
+def pair(layout: Layout) -> tuple[int, int]:
+    return layout.pp, layout.tp
+
+
+def winners_among(pairs: Callable[[SearchResult], list[tuple[int, int]]]) -> int:
+    """Measured configurations whose (pp, tp) is among those that `pairs` takes of a search."""
+    return sum(pair(run.run.layout) in pairs(best(run.size, run.nodes)) for run in RUNS)
+
+
 def winners_among_first(count: int) -> int:
-    """Measured configurations whose (pp, tp) is among the plan's first distinct ones, of those tried there."""
-    return sum(
-        any(
-            (plan.layout.pp, plan.layout.tp) == (run.run.layout.pp, run.run.layout.tp)
-            for plan in best(run.size, run.nodes).distinct()[:count]
-        )
-        for run in RUNS
-    )
+    """Of the plan's distinct (pp, tp), those tried there."""
+    return winners_among(lambda result: [pair(plan.layout) for plan in result.distinct()[:count]])
+
+
+def winners_among_fewest(count: int) -> int:
+    """The control without seconds: of the pairs that fit, those with the fewest ranks in pp x tp, then in pp."""
+    return winners_among(lambda r: sorted({pair(p.layout) for p in r.fits}, key=lambda x: (x[0] * x[1], x))[:count])
+
+
+def winners_among_fixed(count: int) -> int:
+    """The null model: the same pairs for all, chosen when the winners are known."""
+    fixed = [most for most, _ in Counter(pair(run.run.layout) for run in RUNS).most_common(count)]
+    return winners_among(lambda _: fixed)

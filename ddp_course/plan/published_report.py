@@ -15,10 +15,13 @@ def published_report() -> str:
     lines += ["", "Mean and largest error of MFU, and its correlation with what was reported:"]
     lines += _errors("these runs", runs)
     lines += _errors("26 of the Ultra-Scale Playbook", [cell.run for cell in playbook.RUNS])
-    lines.append(
+    lines += [
         f"Of the Playbook's {len(playbook.RUNS)} measured meshes, {playbook.winners_among_first(FIRST)} are among the "
-        f"plan's first {FIRST} (pp, tp).\nOf their memory the formulas count {COUNTED_SHARE:.0%} or more."
-    )
+        f"plan's first {FIRST} (pp, tp);",
+        f"{playbook.winners_among_fewest(FIRST)} among the {FIRST} that fit with the fewest ranks in pp x tp; "
+        f"{playbook.winners_among_fixed(FIRST)} among the same {FIRST} for all, chosen afterwards.",
+        f"Of their memory the formulas count {COUNTED_SHARE:.0%} or more.",
+    ]
     sources = {source for run in runs for source in (run.source, run.measured) if source}
     return "\n".join([*lines, "", *sorted(sources), published.PLAYBOOK, playbook.PICTURE, playbook.SCRIPT])
 
