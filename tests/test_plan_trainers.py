@@ -7,18 +7,24 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from trainer_runs import run_jobs
 from training_runs import ROOT, merged
 
 from ddp_course import parallel_ddp
 from ddp_course.base.errors import InputError
+from ddp_course.distributed.mesh import Mesh
+from ddp_course.distributed.process_group import World
+from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.plan.__main__ import main
 from ddp_course.plan.derived import job_from
 from ddp_course.plan.flags import plan_parser
 from ddp_course.plan.memory import Layout
 from ddp_course.plan.search import best_way, evaluate, meshes, search
 from ddp_course.plan.trainers import TRAINERS
-from ddp_course.trainers.minigpt_stage import check_cuts
+from ddp_course.trainers.minigpt_stage import Stage, check_cuts
 from ddp_course.training.command_line import parse
 
 SMALL = "--params 900K --layers 4 --width 128 --heads 4 --context 64 --vocabulary 256 --tokens-per-update 1024".split()
@@ -184,3 +190,36 @@ def test_every_trainer_has_flags_for_every_mesh_of_its_plan():
         for plan in search(asked).fits:
             lines = asked.trainer.command(asked, plan.layout)
             assert all(len(line) <= 114 for line in lines) and all(line.endswith(" \\") for line in lines[:-1])
+
+
+def kept_by_a_block(tp):
+    """Numbers per token of all ranks and unit of the width that a block of rank 0 keeps for backward."""
+
+    def held(layers):
+        shape = MiniGPTConfig(vocab_size=64, context=32, layers=layers, heads=4, width=64)
+        stage = Stage(MiniGPT(shape), Mesh(World(0, 0, tp, torch.device("cpu")), pp=1, dp=1, shard=1, cp=1, tp=tp))
+        own, saved = {weight.untyped_storage().data_ptr() for weight in stage.parameters()}, {}
+
+        def note(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own and tensor.is_floating_point():
+                saved[storage.data_ptr()] = storage.nbytes(), tensor
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            tokens = torch.zeros(8, 32, dtype=torch.long)
+            stage(tokens, tokens)
+        return sum(size for size, _ in saved.values())
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=tp)
+    try:
+        return (held(4) - held(2)) / 2 / (4 * 8 * 32 * 64)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_tensor_parallel_keeps_two_gathered_inputs_of_a_block_whole(tp):
+    kept = job(*SMALL, "--gpus", 8).model.kept
+    own, others = ((kept - whole) / tp + whole for whole in (TRAINERS["parallel_ddp"].whole_inputs, 0))
+    assert kept_by_a_block(tp) == pytest.approx(own, rel=0.05) and others < 0.9 * own

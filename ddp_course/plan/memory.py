@@ -88,9 +88,15 @@ class Memory:
 
 
 def memory(
-    model: Model, layout: Layout, micro_batches: int, precision: str = "bf16", state: tuple[int, int, int] | None = None
+    model: Model,
+    layout: Layout,
+    micro_batches: int,
+    precision: str = "bf16",
+    state: tuple[int, int, int] | None = None,
+    whole_inputs: int = 0,
 ) -> Memory:
-    """The peak memory of the fullest GPU. state: bytes as in STATE, of a trainer that differs."""
+    """The peak memory of the fullest GPU. state: bytes as in STATE, of a trainer that differs. whole_inputs: of what a
+    block keeps, per token and unit, what tp does not divide."""
     common, experts = stage_parameters(model, layout)
     zero = layout.zero if layout.shards > 1 else 0
     state = state or STATE["fp32" if zero == 3 else precision]  # FSDP2 shards float32 weights and casts what it gathers
@@ -104,12 +110,12 @@ def memory(
         layers, ends = layers_here(model, layout), _tables(model, layout)
         layer = (common - ends + (experts if copies > 1 else 0)) / layers
         gathered = size * (ends + min(2, layers) * layer)
-    return Memory(*lasting, gathered, _activations(model, layout, micro_batches, size))
+    return Memory(*lasting, gathered, _activations(model, layout, micro_batches, size, whole_inputs))
 
 
-def _activations(model: Model, layout: Layout, micro_batches: int, size: int) -> float:
+def _activations(model: Model, layout: Layout, micro_batches: int, size: int, whole_inputs: int) -> float:
     tokens = layout.micro_batch * model.context / layout.cp
-    of_block = model.kept / layout.tp
+    of_block = (model.kept - whole_inputs) / layout.tp + whole_inputs
     layers, kept = layers_here(model, layout), 1 / layout.tp if layout.recompute else of_block
     again = of_block if layout.recompute else 0  # the block that is computed again
     block = size * model.width * tokens

@@ -79,7 +79,8 @@ def evaluate(job: Job, layout: Layout) -> Plan:
     if reason:
         return Plan(layout, reason)
     count = micro_batches(job.model, layout, job.tokens)
-    size = memory(job.model, layout, count, job.precision, job.trainer and job.trainer.state)
+    own = (job.trainer.state, job.trainer.whole_inputs) if job.trainer else ()
+    size = memory(job.model, layout, count, job.precision, *own)
     return Plan(layout, "", count, size, step(job, layout) if size.total <= job.limit else None)
 
 

@@ -58,6 +58,7 @@ def traffic(job: Job, layout: Layout) -> list[Traffic]:
     def ring(ranks):
         return (ranks - 1) / ranks
 
+    # Megatron-LM gathers the inputs of attention and MLP again in backward, behind a product: not waited for
     add("tp", tp, 1, passes * 4 * layers * 2 * ring(tp) * vectors, passes * 4 * layers * count)
     pairs, rounds = vectors * model.key_values / tp, passes * (cp - 1) * layers
     add("cp", cp, tp, 4 * rounds * pairs, 2 * rounds * count)

@@ -26,10 +26,12 @@ class Trainer:
     """A trainer, of dense models unless it overrides `model`.
 
     state: bytes of weights, gradients and optimizer, if not those of the precision.
+    whole_inputs: of attention and MLP, all-gathered over tp and kept so for backward.
     """
 
     title = ""
     state: tuple[int, int, int] | None = None
+    whole_inputs = 2
 
     def model(self, model: Model) -> Model:
         """The model as this trainer builds it. Raises InputError for one that it cannot build."""
@@ -158,7 +160,7 @@ class Torchtitan(Trainer):
 
 
 class Megatron(Trainer):
-    title = "Megatron-LM"
+    title, whole_inputs = "Megatron-LM", 0  # all-gathered again in backward, behind the product beside it
 
     def cannot(self, job: Job, layout: Layout) -> str:
         if job.model.context % layout.tp:
