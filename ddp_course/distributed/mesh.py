@@ -3,7 +3,8 @@
     mesh = Mesh(world, pp=2, dp=1, shard=1, cp=1, tp=2)    # rank = (pp, dp, shard, cp, tp), row-major
 
 The last axis joins neighbouring ranks, so its messages stay within a machine: `tp`, which sends the most and cannot
-overlap it with computation. The first axis joins the ranks that are furthest apart: `pp`, which sends the least.
+overlap it with computation. The first axis joins the ranks that are furthest apart: `pp`, which sends the least, as in
+torchtitan; in Llama 3 `dp`, which can be prefetched.
 """
 
 from dataclasses import dataclass
