@@ -22,7 +22,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from ddp_course.base.intervals import wilson_interval
 from ddp_course.checkpoint import best_checkpoint
 from ddp_course.checkpoint.run_directory import open_run
 from ddp_course.checkpoint.training_state import TrainingState
@@ -159,11 +158,13 @@ def train(config: RewardConfig) -> int:
         return loop.leave()
     if world.is_main:
         validated = loop.progress.validated
-        low, high = wilson_interval(validated["accuracy"] * validated["pairs"], validated["pairs"])
+        gain = validated["accuracy"] - validated["baseline"]
         print(
-            f"\npair accuracy on held-out files {validated['accuracy']:.3f} (95 % interval {low:.3f} to {high:.3f}, "
-            f"{validated['pairs']:,.0f} pairs), {loop.progress.per_second:,.0f} pairs/s\n"
-            f"the backbone's likelihood alone {validated['baseline']:.3f}; the lowest held-out loss {best:.3f}",
+            f"\npair accuracy on held-out files {validated['accuracy']:.3f} "
+            f"({validated['pairs']:,.0f} pairs), {loop.progress.per_second:,.0f} pairs/s\n"
+            f"the backbone's likelihood alone {validated['baseline']:.3f}, the head's gain {gain:+.3f} "
+            f"(95 % interval over files {validated['gain_low']:+.3f} to {validated['gain_high']:+.3f})\n"
+            f"the lowest held-out loss {best:.3f}",
             flush=True,
         )
         for pair in held_out[: config.sample_pairs]:

@@ -221,7 +221,8 @@ def test_it_learns_and_what_it_learned_can_be_loaded(material, tmp_path):
     assert accuracies[60] > 0.85  # of chance 0.5; the shortest texts have one letter to tell them apart
     baseline, gained, lost = (metrics(tmp_path / "run", f"val_{name}")[60] for name in ("baseline", "gained", "lost"))
     assert accuracies[60] == pytest.approx(baseline + gained - lost)
-    assert f"pair accuracy on held-out files {accuracies[60]:.3f} (95 % interval" in printed
+    assert f"pair accuracy on held-out files {accuracies[60]:.3f} (100 pairs)" in printed
+    assert f"gain {gained - lost:+.3f} (95 % interval over files" in printed
 
     model = load_reward_model(tmp_path / "run")
     held_out = read_pairs(tmp_path / "pairs" / VALIDATION)
