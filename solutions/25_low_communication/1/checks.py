@@ -48,11 +48,11 @@ def they_meet_when_they_should(case, rank, result):
     "with outer rate 1 a meeting leaves the mean; met after each update, the workers are DDP", scenarios=[MEAN, FIRST]
 )
 def rate_1_gives_the_mean(case, rank, result):
-    moved, way = result["moved"], result["mean way"]
+    moved, way = result["moved"], result["mean movement"]
     if not (moved - way).abs().max().item() < CLOSE:
         times = (moved @ way / (way @ way)).item()
         straight = (moved - times * way).abs().max().item() < CLOSE
-        how = f"by {times:.4g} times the mean way" if straight else "in another direction than the mean way"
+        how = f"by {times:.4g} times the mean movement" if straight else "in another direction than the mean movement"
         raise Wrong(f"the first meeting moved the weights of rank {rank} {how}", where_to_look(times, straight))
     for step, update in enumerate(result["steps"], 1):
         expect(

@@ -30,7 +30,7 @@ def drive(build, kind, updates, every, lr, momentum):
         reports.append({"gap": gap, "state gap": state_gap(worker, played[rank])})
         if step == every:
             still = sum(map(torch.equal, own, worker[0].parameters()))  # parameters that the meeting has not moved
-            first = {"moved": weights(worker) - start, "mean way": -common.grad, "still": still}
+            first = {"moved": weights(worker) - start, "mean movement": -common.grad, "still": still}
     return {"steps": reports, "weights": weights(worker)} | (first if updates >= every else {})
 
 

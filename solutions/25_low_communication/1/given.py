@@ -10,7 +10,7 @@ UPDATES, EVERY = 48, 8
 
 
 class DiLoCo:
-    """After every `every` updates of `inner` the workers meet: the mean of their ways is a gradient for SGD."""
+    """After every `every` updates of `inner` they meet: the mean pseudo-gradient is the gradient of SGD."""
 
     def __init__(self, inner, every, lr, momentum):
         self.local = [parameter for group in inner.param_groups for parameter in group["params"]]
@@ -60,7 +60,7 @@ def train(model):
         if update == EVERY:
             dist.all_reduce(way, op=dist.ReduceOp.AVG)
             times = ((weights(model) - start) @ way / (way @ way)).item()
-    print(f"loss {losses[0]:.3f}, at last {losses[-1]:.3f}; first meeting: {times:.2f} times the mean way", flush=True)
+    print(f"loss {losses[0]:.3f} to {losses[-1]:.3f}; first meeting: {times:.2f} times the mean movement", flush=True)
 
 
 def main():

@@ -5,13 +5,13 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 ANSWERS = (
     WrongAnswer(
         "steps_from_the_mean", "leaves the mean in the parameters before the outer step, as the script does",
-        check="rate_1_gives_the_mean", says="the first meeting moved the weights of rank 0 by 2 times the mean way",
+        check="rate_1_gives_the_mean", says="the first meeting moved the weights of rank 0 by 2 times the mean movement",
         look="which weights the outer optimizer steps from", edit="""
         -            parameter.copy_(common)
     """),
     WrongAnswer(
         "steps_from_its_own", "steps from each worker's own weights",
-        check="rate_1_gives_the_mean", says="in another direction than the mean way", look="every worker has others",
+        check="rate_1_gives_the_mean", says="in another direction than the mean movement", look="every worker has others",
         edit="""
         -            dist.all_reduce(parameter, op=dist.ReduceOp.AVG)
         -            parameter.grad = common - parameter
