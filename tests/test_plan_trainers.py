@@ -195,7 +195,7 @@ def test_every_trainer_has_flags_for_every_mesh_of_its_plan():
 def kept_by_a_block(tp):
     """Numbers per token of all ranks and unit of the width that a block of rank 0 keeps for backward."""
 
-    def held(layers):
+    def kept(layers):
         shape = MiniGPTConfig(vocab_size=64, context=32, layers=layers, heads=4, width=64)
         stage = Stage(MiniGPT(shape), Mesh(World(0, 0, tp, torch.device("cpu")), pp=1, dp=1, shard=1, cp=1, tp=tp))
         own, saved = {weight.untyped_storage().data_ptr() for weight in stage.parameters()}, {}
@@ -213,7 +213,7 @@ def kept_by_a_block(tp):
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=tp)
     try:
-        return (held(4) - held(2)) / 2 / (4 * 8 * 32 * 64)
+        return (kept(4) - kept(2)) / 2 / (4 * 8 * 32 * 64)
     finally:
         dist.destroy_process_group()
 
