@@ -5,6 +5,7 @@ computes a partial sum of every output, and the partial sums are added. A column
 row-parallel layer needs one all-reduce in forward and one in backward.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -41,86 +42,18 @@ class Placement:
         return tensor.split([size // ranks for size in self.groups], self.dim)
 
 
-class Enter(Function):
-    """Forward: x, the same on every rank. Backward: the sum of the ranks' gradients."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        return _summed(gradient, ctx.group), None
+def _unchanged(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    return x.view_as(x)
 
 
-class Leave(Function):
-    """Forward: the sum of the ranks' parts. Backward: the gradient, the same on every rank."""
-
-    @staticmethod
-    def forward(ctx, part: Tensor, group: dist.ProcessGroup) -> Tensor:
-        return _summed(part, group)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
-
-
-class GatherTokens(Function):
-    """Sequence parallel's Enter. Forward: the tokens of all ranks, (windows, tokens, width). Backward: for the own
-    tokens, the sum of the ranks' gradients."""
-
-    @staticmethod
-    def forward(ctx, own: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _all_tokens(own, group)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        return _summed_own_tokens(gradient, ctx.group), None
-
-
-class ScatterTokens(Function):
-    """Sequence parallel's Leave. Forward: for the own tokens, the sum of the ranks' parts. Backward: the gradients of
-    all tokens."""
-
-    @staticmethod
-    def forward(ctx, part: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _summed_own_tokens(part, group)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        return _all_tokens(gradient, ctx.group), None
-
-
-class JoinTokens(Function):
-    """Tokens of all ranks, for a layer that every rank computes alike: each has the whole gradient already."""
-
-    @staticmethod
-    def forward(ctx, own: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _all_tokens(own, group)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        return _own_tokens(gradient, ctx.group), None
-
-
-class TakeTokens(Function):
-    """The own tokens of what every rank has computed alike; their gradients go to all."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _own_tokens(x, group)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        return _all_tokens(gradient, ctx.group), None
+def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return total
 
 
 def _all_tokens(own: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """(windows, tokens, width) of all ranks."""
     parts = [torch.empty_like(own, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size(group))]
     dist.all_gather(parts, own.contiguous(), group=group)
     return torch.cat(parts, 1)
@@ -136,10 +69,27 @@ def _summed_own_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     return own
 
 
-def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    total = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total, group=group)
-    return total
+def _function(of_values: Callable, of_gradients: Callable) -> type[Function]:
+    """A function of a tensor and a group of ranks, by what it does in forward and in backward."""
+
+    class OverRanks(Function):
+        @staticmethod
+        def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+            ctx.group = group
+            return of_values(x, group)
+
+        @staticmethod
+        def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+            return of_gradients(gradient, ctx.group), None
+
+    return OverRanks
+
+
+# Around a column- and a row-parallel layer, where every rank has all tokens; sequence parallel's of the same
+Enter, Leave = _function(_unchanged, _summed), _function(_summed, _unchanged)
+GatherTokens, ScatterTokens = _function(_all_tokens, _summed_own_tokens), _function(_summed_own_tokens, _all_tokens)
+# Around a layer that every rank computes alike, of all tokens: each has the whole gradient already
+JoinTokens, TakeTokens = _function(_all_tokens, _own_tokens), _function(_own_tokens, _all_tokens)
 
 
 class Column(nn.Module):
