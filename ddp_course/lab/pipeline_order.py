@@ -33,33 +33,39 @@ def _event(kind: str, number: int) -> dict:
     return {"kind": kind, "number": number}
 
 
-def timed(ranks: Sequence[Sequence[dict]]) -> list[list[dict]]:
+def timed(ranks: Sequence[Sequence[dict]], factors: Sequence[float] = ()) -> list[list[dict]]:
     """The events with their start and end if only the steps took time, and each began as soon as its input was there.
 
     `ranks` holds the events of each rank in order, with their "kind", the "number" of the micro-batch, and the "stage"
-    if that is not the rank.
+    if that is not the rank. `factors`: how many times as long each rank's steps take.
     """
     orders = [[(e.get("stage", rank), e["number"], e["kind"]) for e in events] for rank, events in enumerate(ranks)]
     previous = {step: earlier for order in orders for earlier, step in zip([None, *order], order, strict=False)}
 
+    lengths = {
+        step: LENGTH[step[2]] * factor
+        for order, factor in zip(orders, factors or [1] * len(orders), strict=True)
+        for step in order
+    }
+
     @cache
-    def end(step: tuple[int, int, str]) -> int:
+    def end(step: tuple[int, int, str]) -> float:
         stage, number, kind = step
         inputs = {"forward": [(stage - 1, number, "forward")], "weights": []}.get(
             kind, [(stage + 1, number, "backward"), (stage + 1, number, "input")]
         )
-        return LENGTH[kind] + max((end(other) for other in (previous[step], *inputs) if other in previous), default=0)
+        return lengths[step] + max((end(other) for other in (previous[step], *inputs) if other in previous), default=0)
 
     return [
-        [event | {"start": end(step) - LENGTH[step[2]], "end": end(step)} for event, step in zip(*pair, strict=True)]
+        [event | {"start": end(step) - lengths[step], "end": end(step)} for event, step in zip(*pair, strict=True)]
         for pair in zip(ranks, orders, strict=True)
     ]
 
 
-def order_bubble(ranks: Sequence[Sequence[dict]]) -> float:
+def order_bubble(ranks: Sequence[Sequence[dict]], factors: Sequence[float] = ()) -> float:
     """The share of idle time on that clock."""
-    lanes = timed(ranks)
-    busy = sum(LENGTH[event["kind"]] for events in lanes for event in events)
+    lanes = timed(ranks, factors)
+    busy = sum(event["end"] - event["start"] for events in lanes for event in events)
     return 1 - busy / max(events[-1]["end"] for events in lanes) / len(lanes)
 
 
