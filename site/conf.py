@@ -15,7 +15,7 @@ from ddp_course.lab.course_map import PARTS, course_map, lessons
 sys.path.insert(0, str(Path(__file__).parent))  # for calculators.py
 project = "Multi-process PyTorch training, from one process to a cluster"
 html_title = "DDP, from one process to a cluster"
-extensions = ["myst_nb", "sphinx_copybutton", "calculators", "first_picture", "hosted", "try_out"]
+extensions = ["myst_nb", "sphinx_copybutton", "calculators", "first_picture", "try_out"]
 root_doc = "site/index"
 include_patterns = [
     "site/*.md", "notebooks/*.ipynb", "notebooks/*.md", "exercises/*.ipynb", "solutions/*.ipynb", "docs/*.md",

@@ -62,9 +62,12 @@ def test_notebook_anatomy(path):
 def problems(path: Path) -> list[str]:
     """The faults of the notebook at `path`, one sentence each. Solutions need no lesson's sections."""
     nb = read_notebook(path)
-    faults = [*outputs_belong_to_code(nb), *shown_source_is_the_packages(nb), *cells_are_short_and_introduced(nb)]
+    ids = [cell.id for cell in nb.cells]
+    faults = [*gets_the_course_first(nb, path)]
+    nb.cells = [cell for cell in nb.cells if cell.id != "course-links"]  # there once the repository has an address
+    faults += [*outputs_belong_to_code(nb), *shown_source_is_the_packages(nb), *cells_are_short_and_introduced(nb)]
     faults += [*parameters_cell(nb), *tone(nb), *links_resolve(nb, path), *title_and_promise(nb)]
-    faults += [*loads_run_no_code(nb), *predictions_are_the_readers(nb), *gets_the_course_first(nb)]
+    faults += [*loads_run_no_code(nb), *predictions_are_the_readers(nb)]
     if path.parent.name == "notebooks":
         faults += [*header_box(nb), *sections(nb, path), *pages_at_the_end(nb)]
         faults += [*read_in_one_sitting(nb, path), *leads_on(nb, path), *questions(nb, path)]
@@ -72,7 +75,7 @@ def problems(path: Path) -> list[str]:
     if path.stat().st_size > LARGEST_BYTES:
         faults.append(f"the file has {path.stat().st_size:,} bytes; the limit is {LARGEST_BYTES:,}")
     on_disk = [cell.get("id") for cell in json.loads(path.read_text())["cells"]]
-    if on_disk != [cell.id for cell in nb.cells]:
+    if on_disk != ids:
         faults.append("a cell has no id, or another cell's; run: make notebooks")
     return faults
 
@@ -101,10 +104,10 @@ def outputs_belong_to_code(nb):
             yield f"{label(nb, cell)} shows {folder}, a path of its author's machine"
 
 
-def gets_the_course_first(nb):
+def gets_the_course_first(nb, path):
     """The same cell in every notebook, so that each of them can be opened alone on Colab or Kaggle."""
     right = nbformat.from_dict(nb)
-    put_setup_cell(right, authoring.ROOT)
+    put_setup_cell(right, authoring.ROOT, path)
     if notebook_text(right) != notebook_text(nb):
         yield "its first code cell does not get the course; run: python -m ddp_course.authoring setup"
 
@@ -471,10 +474,10 @@ def good_notebook():
 def problems_after(course, change=lambda nb: None, name="notebooks/04_tiny.ipynb", stamp=True):
     nb = good_notebook()
     change(nb)
-    put_setup_cell(nb, authoring.ROOT)
+    path = course / name
+    put_setup_cell(nb, authoring.ROOT, path)
     if stamp:
         nb.metadata.ddp_course["code_hash"] = code_hash(nb)
-    path = course / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(notebook_text(nb))
     return problems(path)

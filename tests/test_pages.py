@@ -6,6 +6,7 @@ import pytest
 from training_runs import ROOT
 
 from ddp_course.authoring.notebook_run import output_texts, read_notebook
+from ddp_course.authoring.setup_cell import lesson_cells
 from ddp_course.grader.exercises import names
 from ddp_course.launcher import torchrun
 
@@ -127,8 +128,7 @@ def test_a_notebook_on_methods_says_what_does_it_at_work(path):
 
 
 def test_ddp_is_seen_training_within_ten_cells_and_500_words():
-    cells = read_notebook(ROOT / "notebooks" / "00_your_lab.ipynb").cells
-    cells = [cell for cell in cells if cell.id != "course-setup"]  # it is folded on every page
+    cells = lesson_cells(read_notebook(ROOT / "notebooks" / "00_your_lab.ipynb"))  # the other is folded on every page
     [number, *_] = [number for number, cell in enumerate(cells) if 'torchrun("scripts/00_ddp.py"' in cell.source]
     text = " ".join(cell.source for cell in cells[:number] if cell.cell_type == "markdown")
     assert number < 10 and len(text.split()) < 500

@@ -12,7 +12,7 @@ import pytest
 
 from ddp_course.authoring import commands as authoring
 from ddp_course.authoring.notebook_run import NotebookFailed, code_hash, read_notebook, run_notebook
-from ddp_course.authoring.setup_cell import put_setup_cell, setup_cell
+from ddp_course.authoring.setup_cell import hosted_links, lesson_cells, put_setup_cell, setup_cell
 
 pytestmark = pytest.mark.smoke
 
@@ -53,7 +53,7 @@ def test_a_kernel_without_the_course_is_told_in_one_sentence_what_to_do():
 def test_a_notebook_shows_the_sentence_alone(tmp_path):
     nb = nbformat.v4.new_notebook()
     nb.cells = [nbformat.v4.new_code_cell("STEPS = 1", metadata={"tags": ["parameters"]})]
-    put_setup_cell(nb, authoring.ROOT)
+    put_setup_cell(nb, authoring.ROOT, Path("notebooks/01_tiny.ipynb"))
     with pytest.raises(NotebookFailed) as caught:
         run_notebook(nb, "tiny.ipynb", tmp_path)
     output = str(caught.value).partition("last lines of its output:\n")[2]
@@ -101,14 +101,31 @@ def test_outputs_do_not_depend_on_the_cell(tmp_path):
     nb = nbformat.v4.new_notebook()
     nb.cells = [nbformat.v4.new_code_cell("x = 1", id="c0")]
     initial_hash = code_hash(nb)
-    put_setup_cell(nb, authoring.ROOT)
-    put_setup_cell(nb, authoring.ROOT)  # in place of the first
-    assert [cell.id for cell in nb.cells] == ["course-setup", "c0"] and code_hash(nb) == initial_hash
+    put_setup_cell(nb, authoring.ROOT, Path("notebooks/01_tiny.ipynb"))
+    put_setup_cell(nb, authoring.ROOT, Path("notebooks/01_tiny.ipynb"))  # in place of the first
+    assert [cell.id for cell in lesson_cells(nb)] == ["c0"] and nb.cells[0].id == "course-setup"
+    assert code_hash(nb) == initial_hash
     assert initial_hash != code_hash(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x = 2")]))
 
 
-def test_the_authors_command_writes_the_cell_into_lessons_solutions_and_exercises(tmp_path, capsys):
-    (tmp_path / "pyproject.toml").write_text('[project]\nurls.Repository = "https://example.org/course"\n')
+@pytest.mark.parametrize("ending", ["", ".git", "/"])
+def test_both_hosts_open_the_notebook(ending):
+    address = "https://github.com/somebody/ddp-course"
+    links = hosted_links(address + ending, "notebooks/04_ddp.ipynb")
+    assert links == (
+        "[Open in Colab](https://colab.research.google.com/github/somebody/ddp-course/blob/main/notebooks/04_ddp.ipynb)"
+        f" · [Open in Kaggle](https://kaggle.com/kernels/welcome?src={address}/blob/main/notebooks/04_ddp.ipynb)"
+    )
+
+
+@pytest.mark.parametrize("address", [None, "https://example.org/course", "https://github.com/somebody"])
+def test_no_link_that_would_lead_nowhere(address):
+    assert hosted_links(address, "notebooks/04_ddp.ipynb") == ""
+
+
+def test_the_authors_command_writes_the_cells_into_lessons_solutions_and_exercises(tmp_path, capsys):
+    address = "https://github.com/somebody/course"
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nurls.Repository = "{address}"\n')
     for folder in ("notebooks", "solutions"):
         (tmp_path / folder).mkdir()
         nb = nbformat.v4.new_notebook()
@@ -117,10 +134,11 @@ def test_the_authors_command_writes_the_cell_into_lessons_solutions_and_exercise
     assert authoring.main(["setup", "--check"], tmp_path) == 1
     assert "notebooks/01_tiny.ipynb: its setup cell is missing or old" in capsys.readouterr().out
     assert authoring.main(["setup"], tmp_path) == 0 and authoring.main(["setup", "--check"], tmp_path) == 0
-    for folder in ("notebooks", "solutions", "exercises"):
+    for folder, opened in (("notebooks", "notebooks"), ("solutions", "exercises"), ("exercises", "exercises")):
         cells = read_notebook(tmp_path / folder / "01_tiny.ipynb").cells
-        assert [cell.id for cell in cells] == ["m", "course-setup", "c"]
-        assert '"https://example.org/course"' in cells[1].source
+        assert [cell.id for cell in cells] == ["m", "course-links", "course-setup", "c"]
+        assert f"src={address}/blob/main/{opened}/01_tiny.ipynb)" in cells[1].source
+        assert f'"{address}"' in cells[2].source
 
 
 # ---- what it installs --------------------------------------------------------------------------------------------

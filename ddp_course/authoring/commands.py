@@ -257,7 +257,7 @@ def make_setup_cells(root: Path, names: list[str], check: bool) -> int:
     for path in select(root, ("notebooks", "solutions"), names):
         nb = read_notebook(path)
         old_text = notebook_text(nb)
-        put_setup_cell(nb, root)
+        put_setup_cell(nb, root, path)
         if (text := notebook_text(nb)) != old_text:
             stale += 1
             name = path.relative_to(root).as_posix()

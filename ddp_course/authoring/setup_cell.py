@@ -1,4 +1,5 @@
 """The first code cell of every notebook: on Colab and Kaggle it gets the course; elsewhere it looks for it.
+Above it, once pyproject.toml names the repository on GitHub, stand links that open the notebook there.
 
     python -m ddp_course.authoring setup [--check] [names...]
 
@@ -6,13 +7,15 @@ The notebooks carry its text, for there may be nothing yet to import it from. Wh
 nothing: `make notebooks` does not run it, and the outputs do not depend on it.
 """
 
+import re
 import tomllib
 from pathlib import Path
 
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell
 
 TAG = "course-setup"
+BRANCH = "main"  # from which .github/workflows/site.yml publishes
 UNKNOWN = "<this repository>"  # as in README.md
 SOURCE = """\
 # @title On Colab and Kaggle: get the course
@@ -72,8 +75,26 @@ def lesson_cells(nb: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in nb.cells if not is_setup(cell)]
 
 
-def put_setup_cell(nb: NotebookNode, root: Path) -> None:
-    """Put the cell before the first code cell, in the place of an older one."""
+def hosted_links(address: str | None, notebook: str) -> str:
+    """Markdown: both hosts open `notebook`, its path in the repository. "" while no address on GitHub is known."""
+    match = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?", address or "")
+    if not match:
+        return ""
+    file = f"{match[1]}/blob/{BRANCH}/{notebook}"
+    return (
+        f"[Open in Colab](https://colab.research.google.com/github/{file}) · "
+        f"[Open in Kaggle](https://kaggle.com/kernels/welcome?src=https://github.com/{file})"
+    )
+
+
+def put_setup_cell(nb: NotebookNode, root: Path, path: Path) -> None:
+    """Put the cell of the notebook at `path` before the first code cell, in the place of an older one.
+
+    The links stand below the title. Those of a solution open its exercise, which is derived from it.
+    """
     nb.cells = lesson_cells(nb)
     first = next(index for index, cell in enumerate(nb.cells) if cell.cell_type == "code")
     nb.cells.insert(first, setup_cell(root))
+    folder = "notebooks" if path.parent.name == "notebooks" else "exercises"
+    if links := hosted_links(repository(root), f"{folder}/{path.name}"):
+        nb.cells.insert(1, new_markdown_cell(links, id="course-links", metadata={"tags": [TAG]}))
