@@ -300,6 +300,7 @@ def test_a_map_of_choices_says_each_word_in_its_place_and_in_its_colour():
     boxes = {(bar.get_x(), bar.get_y()): bar.get_facecolor() for bar in figure.axes[0].patches}
     assert len(boxes) == 4 and boxes[0.5, -0.5] == boxes[0.5, 0.5] != boxes[-0.5, 0.5] == boxes[-0.5, -0.5]
     assert texts(figure).count("shard") == texts(figure).count("none") == 2 and {"7B", "70B", "8"} <= set(texts(figure))
+    assert (figure.axes[0].get_ylabel(), figure.axes[0].get_xlabel()) == ("model", "GPUs")
 
 
 @pytest.mark.parametrize("cells", [{}, {("7B", 1): "dp", ("70B", 8): "dp"}])
@@ -320,7 +321,7 @@ def test_compute_has_the_colour_of_its_rank_and_communication_is_dark():
     figure = figures.rank_lanes({"run": lanes}, "Kinds")
     faces = [colors.to_hex(c.get_facecolor()[0]).upper() for c in figure.axes[0].collections]
     assert faces == ["#EFEFEF", figures.rank_colour(2), "#2B2B2B"]
-    assert [text.get_text() for text in figure.findobj(Legend)[0].get_texts()] == ["compute", "communication", "idle"]
+    assert [text.get_text() for text in figure.findobj(Legend)[0].get_texts()] == ["compute", "communication", "waits"]
 
 
 def test_overlapping_communication_gets_its_own_half_of_the_lane():

@@ -141,7 +141,7 @@ def _legend(figure, groups: dict) -> None:
         hatch = {"hatch": "////", "edgecolor": "#C2C2C2"} if kind == "idle" else {}
         each = [Patch(facecolor=_colour(rank, kind), **hatch) for rank in (ranks[:4] if kind == "compute" else [0])]
         handles.append(tuple(each))
-        labels.append(kind)
+        labels.append("waits" if kind == "idle" else kind)
     handlers = {tuple: HandlerTuple(ndivide=None, pad=0)}
     # In the corner, beside the name of the axis: outside the layout, so that it takes no row of its own.
     figure.legend(handles, labels, handler_map=handlers, ncols=3, loc="lower right", fontsize=8.5)
