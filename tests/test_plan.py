@@ -279,7 +279,7 @@ def test_a_small_model_gets_plain_ddp_and_a_large_one_does_not():
 @pytest.mark.parametrize(
     ("layout", "why"),
     [
-        (Layout(tp=16, dp=4), "leave the node"),
+        (Layout(tp=16, dp=4), "cross nodes"),
         (Layout(pp=64), "more stages than layers"),
         (Layout(dp=64, micro_batch=32), "windows do not divide"),
         (Layout(pp=32, dp=2, micro_batch=32), "fewer micro-batches"),

@@ -91,7 +91,7 @@ def test_what_is_not_said_is_as_the_plan_would_run_it():
         ("shard 64, quickly: 7 s", "knows ZeRO-1 to 3"),
         ("shard 64: 1 s", "with kernels at the whole peak"),
         ("shard 64: 1e9 s", "at 0.1% of it"),
-        ("tp 64: 7 s", "cannot have run: tp would leave the node"),
+        ("tp 64: 7 s", "cannot have run: tp would cross nodes"),
         ("dp 12: 7 s", "do not fill nodes"),
     ],
 )

@@ -88,7 +88,7 @@ def cannot(job: Job, layout: Layout) -> str:
     """Why no trainer, or not the job's, could cut the model so, or ""; what would be slow is refused, too (26.5)."""
     model, data = job.model, layout.dp * layout.shard
     if layout.tp > job.cluster.per_node:
-        return "tp would leave the node, and waits four times per layer (22, 26)"
+        return "tp would cross nodes, and every layer waits for its messages (22, 26)"
     if model.heads % layout.tp:
         return f"{model.heads} heads do not divide by tp (22)"
     if layout.pp > model.layers:
