@@ -10,6 +10,7 @@ matter to a training job. Images, volumes, limits, restarts and SkyPilot's `setu
 """
 
 import copy
+import math
 import re
 import subprocess
 from collections.abc import Mapping
@@ -99,10 +100,9 @@ def job_set_of(job: dict, runtime: dict) -> dict:
             ]
             container["env"] = own + trainer.get("env", [])
             if "torch" in policy:
-                processes = trainer.get("numProcPerNode", "auto")
                 added = {
                     "PET_NNODES": nodes,
-                    "PET_NPROC_PER_NODE": processes,
+                    "PET_NPROC_PER_NODE": _processes(trainer),
                     "PET_NODE_RANK": None,
                     "PET_MASTER_ADDR": f"{name}-node-0-0.{name}",
                     "PET_MASTER_PORT": PORT,
@@ -116,6 +116,27 @@ def job_set_of(job: dict, runtime: dict) -> dict:
                     for key, value in added.items()
                 ]
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name}, "spec": spec}
+
+
+def variables_of(job: dict, runtime: dict) -> dict[str, str]:
+    """The PET_* variables of each pod of a TrainJob; the node rank's is the field that it is read from."""
+    (replicated,) = job_set_of(job, runtime)["spec"]["replicatedJobs"]
+    variables = replicated["template"]["spec"]["template"]["spec"]["containers"][0]["env"]
+    return {
+        one["name"]: one["value"] if "value" in one else one["valueFrom"]["fieldRef"]["fieldPath"]
+        for one in variables
+        if one["name"].startswith("PET_")
+    }
+
+
+def _processes(trainer):
+    """The number asked for, else torchrun's auto where there are GPUs, else a process per core, rounded up."""
+    resources = trainer.get("resourcesPerNode", {})
+    counts = resources.get("limits", {}) | resources.get("requests", {})
+    if "numProcPerNode" in trainer or any("gpu" in name.lower() for name in counts):
+        return trainer.get("numProcPerNode", "auto")
+    cores = str(counts.get("cpu", 1))
+    return max(1, math.ceil(float(cores[:-1]) / 1000 if cores.endswith("m") else float(cores)))
 
 
 def _pods_of_job_set(document):
