@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -72,6 +73,26 @@ def test_an_answer_sees_no_network_and_no_other_process(tmp_path):
     grades = batch.grade_student(files, ["02.1"], {"02.1": 1.0}, 100, batch.shut_in())
     printed = grades["02.1"].verdict.printed[0]
     assert "interfaces ['lo'] processes True" in printed
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run an answer as another user")
+def test_an_answer_that_root_grades_writes_in_its_own_folder_alone(tmp_path):
+    """tmp_path is a folder that only root may open."""
+    tries = f"""
+import os
+
+def global_mean(values):
+    open("own", "w").close()
+    try:
+        open("{tmp_path}/other", "w")
+    except PermissionError:
+        print("user", os.getuid(), "refused")
+    raise ValueError
+"""
+    submit(tmp_path / "answers", ben=tries)
+    files = batch.answers_by_student(tmp_path / "answers")["ben"]
+    grades = batch.grade_student(files, ["02.1"], {"02.1": 1.0}, 100, batch.shut_in(files.values()))
+    assert "user 65534 refused" in grades["02.1"].verdict.printed[0]
 
 
 def test_time_that_is_over_is_said(tmp_path):

@@ -13,7 +13,8 @@ With --variant, the answers are repairs of the scripts that `make variant` wrote
 for their faults.
 
 Each answer runs for itself. Where the system has network namespaces (Linux, with unshare and ip), it sees no network
-and no other process; it still runs as you, so shut strangers' answers into a container: docs/teaching.md.
+and no other process. Started by root, it runs as nobody, who can write in its own folder alone; started by you, it
+runs as you, so shut strangers' answers into a container: docs/teaching.md.
 """
 
 import argparse
@@ -23,8 +24,10 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +41,12 @@ from ddp_course.grader.variant import Handouts, read_handouts
 from ddp_course.grader.verdict import CRASHED, NOT_ATTEMPTED, Verdict
 
 UNSHARE = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+# The last argument of the command that is shut in is the folder that its answer may write in.
+AS_NOBODY = 'for folder; do :; done; chown -R 65534:65534 "$folder" && exec setpriv {} --reuid 65534 --regid 65534'
+AS_NOBODY += ' --clear-groups --no-new-privs env "$@"'  # env: setpriv itself still starts what only root may
+# For Python or answers in a folder that only root may open: nobody reads all files then, and still writes none.
+READS_ALL = "--inh-caps +dac_read_search --ambient-caps +dac_read_search"
+READS = "import sys, torch; [open(file).close() for file in sys.argv[1:-1]]"
 NOT_GRADED = "not graded"  # the student's time was used up
 
 
@@ -83,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return BAD_COMMAND
-    sandbox = shut_in()
+    sandbox = shut_in([file for files in students.values() for file in files.values()])
     if not sandbox:
         print("answers are not shut in: this system lets you create no network namespace", file=sys.stderr)
     options.out.mkdir(parents=True)
@@ -132,14 +141,20 @@ def read_points(words: list[str], asked: list[str]) -> dict[str, float]:
     return points
 
 
-def shut_in() -> list[str]:
-    """The command that runs another without network and other processes; empty where the system has none."""
+def shut_in(answers: Iterable[Path] = ()) -> list[str]:
+    """The command that runs another without network and other processes; empty where the system has none.
+
+    As nobody if root starts it and nobody can read the course and the `answers`, which is tried.
+    """
     if not (shutil.which("unshare") and shutil.which("ip")):
         return []
-    for user in ([], ["--user", "--map-root-user"]):
-        command = ["unshare", *user, *UNSHARE, "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-        if subprocess.run([*command, "true"], capture_output=True, stdin=subprocess.DEVNULL).returncode == 0:
-            return command
+    with tempfile.TemporaryDirectory() as folder:
+        reads = [sys.executable, "-P", "-c", READS, __file__, *map(str, answers), folder]
+        for user in ([], ["--user", "--map-root-user"]):
+            for ends in (AS_NOBODY.format(""), AS_NOBODY.format(READS_ALL), 'exec "$@"'):
+                command = ["unshare", *user, *UNSHARE, "sh", "-c", f"ip link set lo up && {ends}", "sh"]
+                if subprocess.run([*command, *reads], capture_output=True, stdin=subprocess.DEVNULL).returncode == 0:
+                    return command
     return []
 
 
