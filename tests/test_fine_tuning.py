@@ -69,6 +69,7 @@ def test_a_step_is_one_mean_over_its_answer_tokens():
     assert tokens == 4 and whole["labels"].tolist()[1] == [IGNORED, IGNORED, 6, IGNORED, IGNORED]
     assert step_loss(Language(), parts, 1) == pytest.approx((loss / 4).item(), rel=1e-12)
     assert step_loss(Language(), parts, 1, "micro-batch") != pytest.approx((loss / 4).item(), rel=1e-3)
+    assert step_loss(Language(), [*parts, collate([])], 1) == pytest.approx((loss / 4).item(), rel=1e-12)
 
 
 def test_dpo_begins_at_log_2_and_prefers_the_chosen_answer():

@@ -20,7 +20,11 @@ Batch = dict[str, Tensor]
 
 
 def collate(rows: list[dict[str, list[int]]]) -> Batch:
-    """A batch, padded on the right: no earlier token of a causal model sees the padding."""
+    """A batch, padded on the right: no earlier token of a causal model sees the padding.
+
+    No rows: one without an answer, with which a rank takes part in a step and adds nothing to it.
+    """
+    rows = rows or [{"input_ids": [0, 0], "labels": [IGNORED, IGNORED]}]
     length, fill = max(len(row["labels"]) for row in rows), {"input_ids": 0, "labels": IGNORED}
     padded = {name: [row[name] + [value] * (length - len(row[name])) for row in rows] for name, value in fill.items()}
     return {name: torch.tensor(lists) for name, lists in padded.items()}
@@ -68,11 +72,14 @@ def step_loss(model: nn.Module, batches: list[Batch], rank_count: int, mean_over
     total = torch.zeros((), dtype=torch.float64)
     for batch in batches:
         sync = rank_count == 1 or batch is batches[-1]
-        with contextlib.nullcontext() if sync else model.no_sync():
+        sharded = hasattr(model, "set_requires_gradient_sync")  # FSDP2's, in place of no_sync
+        if sharded:
+            model.set_requires_gradient_sync(sync)
+        with contextlib.nullcontext() if sync or sharded else model.no_sync():
             inputs = {name: values for name, values in batch.items() if name != "labels"}
             loss, tokens = answer_loss(model(**inputs).logits, batch["labels"])
             loss = loss / (step_tokens if mean_over == "step" else tokens * len(batches) * rank_count)
-            (loss * rank_count).backward()  # DDP averages the ranks' gradients; this makes it their sum
+            (loss * rank_count).backward()  # DDP and FSDP2 average the ranks' gradients
         total += loss.detach()
     if rank_count > 1:
         dist.all_reduce(total)
