@@ -1,5 +1,7 @@
 """The speedrun: each stage finds the one before it by name, goes on where it stopped, and the report is true."""
 
+import contextlib
+import io
 import json
 import re
 import shutil
@@ -15,7 +17,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.launcher import Run, RunStopped
 from ddp_course.speedrun import stages as speedrun
 from ddp_course.speedrun.__main__ import main
-from ddp_course.speedrun.curves import values
+from ddp_course.speedrun.curves import draw_reward, values
 from ddp_course.speedrun.report import of_the_judge, of_the_policy, product_of_settings, write_report
 from ddp_course.speedrun.stages import PRESETS, open_record, stages
 
@@ -24,8 +26,10 @@ from ddp_course.speedrun.stages import PRESETS, open_record, stages
 def finished_run(tmp_path_factory):
     """A run that was left after pre-training on 1 process, and went on with 2."""
     run_dir = tmp_path_factory.mktemp("speedrun") / "run"
-    first = speedrun.speedrun(run_dir, "tiny", nproc=1, stop_after="pretrain")
-    assert list(first["stages"]) == ["tokenizer", "pretrain"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        first = speedrun.speedrun(run_dir, "tiny", nproc=1, stop_after="pretrain", quiet=True)
+    assert list(first["stages"]) == ["tokenizer", "pretrain"] and "step 1/" not in printed.getvalue()
+    assert printed.getvalue().splitlines()[-1] == "pretrain"
     return run_dir, speedrun.speedrun(run_dir, "tiny", nproc=2)
 
 
@@ -63,6 +67,13 @@ def test_the_judge_is_compared_with_the_untrained_baseline_at_its_lowest_loss(ga
     page = of_the_judge([record(8, 0.6, 0.9), record(16, 0.5, 0.7 + gain), record(24, 0.55, 0.8)])
     interval = f"{100 * gain:+.1f} percentage points (95 % interval over files {100 * low:+.1f} to {100 * high:+.1f})"
     assert f"{interval}: **{verdict}**" in page and "of step 16" in page
+
+
+def test_the_judges_figure_has_the_interval_over_files_of_its_verdict():
+    named = {"loss": 0.5, "accuracy": 0.8, "baseline": 0.75, "gain_low": 0.01, "gain_high": 0.07, "pairs": 1e3}
+    right = draw_reward([{"step": 8} | {f"val_{name}": value for name, value in named.items()}]).axes[1]
+    [interval] = right.containers[0].lines[2][0].get_segments()
+    assert interval[:, 1] == pytest.approx([0.76, 0.82]), "the baseline and the ends of the gain, not Wilson over pairs"
 
 
 @pytest.mark.parametrize(

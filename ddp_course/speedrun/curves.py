@@ -1,5 +1,7 @@
 """Draw the metrics of a speedrun's stages, each result with its baseline."""
 
+from collections.abc import Sequence
+
 from ddp_course.base.errors import InputError
 from ddp_course.base.intervals import wilson_interval
 from ddp_course.base.quantity import format_number, is_number
@@ -59,7 +61,8 @@ def draw_reward(records: Records):
     )
     left.plot(list(loss), list(loss.values()), marker="o", color=POLICY)
     left.plot(best, loss[best], "*", markersize=15, color=RANK_COLOURS[1], zorder=5, label="kept as the best")
-    draw_shares(right, series, last_of(records, "val_pairs"), "with the head, 95 % interval")
+    low, high = ([baseline + gain for gain in values(records, f"val_gain_{end}").values()] for end in ("low", "high"))
+    draw_shares(right, series, low, high, "with the head, 95 % interval of its gain, over files")
     right.axhline(baseline, color=MUTED, linestyle="--", label="likelihood alone, no training")
     right.set_ylim(0.5, 1)  # from a coin to a judge that is always right
     for axes, shown in ((left, "held-out loss"), (right, "held-out pair accuracy")):
@@ -79,7 +82,9 @@ def draw_grpo(records: Records):
         ncols=2,
     )
     left.plot(list(reward), list(reward.values()), marker="o", color=POLICY, label="policy")
-    draw_shares(right, parse_rate, last_of(records, "val_prompts"), "policy, 95 % interval")
+    prompts = last_of(records, "val_prompts")
+    low, high = zip(*(wilson_interval(share * prompts, prompts) for share in parse_rate.values()), strict=True)
+    draw_shares(right, parse_rate, low, high, "policy, 95 % interval, over prompts")
     for axes, level, shown in (
         (left, real, "mean reward, given by the judge"),
         (right, real_rate, "share that parses"),
@@ -91,16 +96,8 @@ def draw_grpo(records: Records):
     return figure
 
 
-def draw_shares(axes, shares: dict[int, float], count: float, label: str, colour: str = POLICY) -> None:
-    """Shares of `count` trials over the steps, each with the interval that holds the true one in 95 of 100 cases."""
-    intervals = [wilson_interval(share * count, count) for share in shares.values()]
-    reach = [[share - low, high - share] for share, (low, high) in zip(shares.values(), intervals, strict=True)]
-    axes.errorbar(
-        list(shares),
-        list(shares.values()),
-        list(zip(*reach, strict=True)),
-        color=colour,
-        marker="o",
-        capsize=3,
-        label=label,
-    )
+def draw_shares(axes, shares: dict[int, float], low: Sequence[float], high: Sequence[float], label: str) -> None:
+    """Shares over the steps, each with its interval."""
+    middle = list(shares.values())
+    reach = [[max(0.0, a - b) for a, b in zip(*ends, strict=True)] for ends in ((middle, low), (high, middle))]
+    axes.errorbar(list(shares), middle, reach, color=POLICY, marker="o", capsize=3, label=label)

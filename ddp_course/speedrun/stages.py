@@ -5,6 +5,7 @@ left there by name. A preset is a set of sizes; what the stages do is the same i
 """
 
 import contextlib
+import functools
 import json
 import os
 import time
@@ -97,6 +98,7 @@ def speedrun(
     seed: int = 1,
     stop_after: str = "",
     backbone: str = "",
+    quiet: bool = False,
 ) -> dict:
     """Run what is left of the speedrun in `run_dir`; returns its record, which also lies there as speedrun.json.
 
@@ -104,6 +106,7 @@ def speedrun(
     by stage, the "seconds" it took in all its launches and whether it is "finished". A stage that was stopped goes on
     from its newest checkpoint, with any number of processes. `stop_after`: the stage to end with, for whoever wants to
     look. `backbone`: a model that is pre-trained already, see `settled`; the run then begins with the reward model.
+    `quiet`: print the names of the stages, and nothing that their ranks print.
     Raises InputError if `run_dir` belongs to a speedrun with other choices, RunFailed if a stage fails.
     """
     run_dir, nproc = Path(run_dir), nproc or default_processes()
@@ -112,7 +115,8 @@ def speedrun(
     record = open_record(run_dir, choices) | {"nproc": nproc}
     todo = [] if base else [("tokenizer", lambda: build_tokenizer(data, PRESETS[preset]["tokenizer"]))]
     for stage in stages(run_dir, preset, data, seed, base):
-        todo.append((stage.name, lambda stage=stage: torchrun(stage.script, *stage.flags, nproc=nproc, timeout=None)))
+        launch = functools.partial(torchrun, stage.script, *stage.flags, nproc=nproc, timeout=None, quiet=quiet)
+        todo.append((stage.name, launch))
     for name, work in todo:
         stage = record["stages"].setdefault(name, {"seconds": 0.0, "finished": False})
         if not stage["finished"]:
