@@ -50,7 +50,7 @@ def draw_pretrain(records: Records):
 
 
 def draw_reward(records: Records):
-    """Loss and accuracy on held-out pairs over the steps; the accuracy beside that of the backbone without a head."""
+    """Loss and accuracy on held-out pairs, beside the backbone's own; bars: the difference, over files."""
     loss, series, best = values(records, "val_loss"), values(records, "val_accuracy"), best_of(records)
     baseline = last_of(records, "val_baseline")
     figure, (left, right) = new_figure(
@@ -62,7 +62,7 @@ def draw_reward(records: Records):
     left.plot(list(loss), list(loss.values()), marker="o", color=POLICY)
     left.plot(best, loss[best], "*", markersize=15, color=RANK_COLOURS[1], zorder=5, label="kept as the best")
     low, high = ([baseline + gain for gain in values(records, f"val_gain_{end}").values()] for end in ("low", "high"))
-    draw_shares(right, series, low, high, "with the head, 95 % interval of its gain, over files")
+    draw_shares(right, series, low, high, "with the head, 95 % over files")
     right.axhline(baseline, color=MUTED, linestyle="--", label="likelihood alone, no training")
     right.set_ylim(0.5, 1)  # from a coin to a judge that is always right
     for axes, shown in ((left, "held-out loss"), (right, "held-out pair accuracy")):
@@ -84,7 +84,7 @@ def draw_grpo(records: Records):
     left.plot(list(reward), list(reward.values()), marker="o", color=POLICY, label="policy")
     prompts = last_of(records, "val_prompts")
     low, high = zip(*(wilson_interval(share * prompts, prompts) for share in parse_rate.values()), strict=True)
-    draw_shares(right, parse_rate, low, high, "policy, 95 % interval, over prompts")
+    draw_shares(right, parse_rate, low, high, "policy, 95 % over prompts")
     for axes, level, shown in (
         (left, real, "mean reward, given by the judge"),
         (right, real_rate, "share that parses"),
