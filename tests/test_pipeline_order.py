@@ -29,6 +29,12 @@ def test_all_wait_for_a_stage_that_takes_longer():
     assert order_bubble(orders, [2, 2]) == order_bubble(orders) < order_bubble(orders, [1, 2])
 
 
+def test_an_output_that_is_sent_with_the_next_one_comes_later():
+    orders = [steps(("forward", 0), ("forward", 1)), steps(("forward", 0), ("forward", 1))]
+    orders[0][0]["sent_with_next"] = True
+    assert [event["start"] for event in timed(orders)[1]] == [2, 3]
+
+
 def written(events):
     return " ".join(f"{event['kind'][0].upper()}{event['number']}" for event in events)
 

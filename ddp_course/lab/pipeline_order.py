@@ -37,11 +37,18 @@ def timed(ranks: Sequence[Sequence[dict]], factors: Sequence[float] = ()) -> lis
     """The events with their start and end if only the steps took time, and each began as soon as its input was there.
 
     `ranks` holds the events of each rank in order, with their "kind", the "number" of the micro-batch, and the "stage"
-    if that is not the rank. `factors`: how many times as long each rank's steps take.
+    if that is not the rank. With "sent_with_next" an output leaves when the rank's next event ends. `factors`: how many
+    times as long each rank's steps take.
     """
     orders = [[(e.get("stage", rank), e["number"], e["kind"]) for e in events] for rank, events in enumerate(ranks)]
     previous = {step: earlier for order in orders for earlier, step in zip([None, *order], order, strict=False)}
 
+    leaves_after = {
+        step: following
+        for events, order in zip(ranks, orders, strict=True)
+        for event, step, following in zip(events, order, order[1:], strict=False)
+        if event.get("sent_with_next")
+    }
     lengths = {
         step: LENGTH[step[2]] * factor
         for order, factor in zip(orders, factors or [1] * len(orders), strict=True)
@@ -54,7 +61,8 @@ def timed(ranks: Sequence[Sequence[dict]], factors: Sequence[float] = ()) -> lis
         inputs = {"forward": [(stage - 1, number, "forward")], "weights": []}.get(
             kind, [(stage + 1, number, "backward"), (stage + 1, number, "input")]
         )
-        return lengths[step] + max((end(other) for other in (previous[step], *inputs) if other in previous), default=0)
+        needed = [previous[step], *(leaves_after.get(other, other) for other in inputs)]
+        return lengths[step] + max((end(other) for other in needed if other in previous), default=0)
 
     return [
         [event | {"start": end(step) - lengths[step], "end": end(step)} for event, step in zip(*pair, strict=True)]
