@@ -123,9 +123,9 @@ def variables_of(job: dict, runtime: dict) -> dict[str, str]:
     (replicated,) = job_set_of(job, runtime)["spec"]["replicatedJobs"]
     variables = replicated["template"]["spec"]["template"]["spec"]["containers"][0]["env"]
     return {
-        one["name"]: one["value"] if "value" in one else one["valueFrom"]["fieldRef"]["fieldPath"]
-        for one in variables
-        if one["name"].startswith("PET_")
+        each["name"]: each["value"] if "value" in each else each["valueFrom"]["fieldRef"]["fieldPath"]
+        for each in variables
+        if each["name"].startswith("PET_")
     }
 
 

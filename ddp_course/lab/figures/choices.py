@@ -23,8 +23,8 @@ def choices(cells: dict, title: str, row: str, column: str, nothing: str = ""):
     words = sorted({word for word in cells.values() if word != nothing}, key=lambda word: (word.count("+"), word))
     colours = {word: mix([rank_colour(i), "#FFFFFF"], [0.7, 0.3]) for i, word in enumerate(words)}
     figure, axes = new_figure(title, 0.5 + 0.5 * len(rows))
-    for place, word in cells.items():
-        x, y, colour = columns.index(place[1]), rows.index(place[0]), colours.get(word, PALE)
+    for (own_row, own_column), word in cells.items():
+        x, y, colour = columns.index(own_column), rows.index(own_row), colours.get(word, PALE)
         axes.barh(y, 1, left=x - 0.5, height=1, color=colour, edgecolor="white", linewidth=1.5)
         axes.text(x, y, textwrap.fill(word, CHARACTERS), ha="center", va="center", fontsize=8, color=ink_on(colour))
     axes.set_xticks(range(len(columns)), [f"{row:,}" if isinstance(row, int) else str(row) for row in columns])
