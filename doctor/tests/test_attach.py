@@ -60,6 +60,16 @@ def test_the_debug_server_of_torch_tells_the_collectives(tmp_path):
         job.wait()
 
 
+def look_until_still(pid, looks=30):
+    """On a busy machine a rank reads files on its way into the call where it will wait, and so is at work."""
+    for _ in range(looks):
+        snapshot = look_at_job(pid)
+        verdict = diagnose(snapshot)
+        if verdict.kind != "running":
+            break
+    return snapshot, verdict
+
+
 def test_a_job_that_hangs_now(tmp_path):
     script = tmp_path / "hangs.py"
     script.write_text(HANGS)
@@ -72,11 +82,7 @@ def test_a_job_that_hangs_now(tmp_path):
             assert job.poll() is None
         ranks = by_environment(tagged(tag))
         for pid in (job.pid, ranks[1].pid):
-            for _ in range(30):  # on a busy machine a rank reads files on its way into the call, and so is at work
-                snapshot = look_at_job(pid)
-                verdict = diagnose(snapshot)
-                if verdict.kind != "running":
-                    break
+            snapshot, verdict = look_until_still(pid)
             text = page(snapshot, verdict)
             assert sorted(snapshot.ranks) == [0, 1]
             assert verdict.ranks == (1,) and "all-reduce" in verdict.sentence, text
@@ -152,8 +158,7 @@ def test_ranks_that_torchrun_has_not_started(tmp_path, start):
     try:
         while not all((tmp_path / f"rank_{rank}").exists() for rank in range(2)):
             assert all(job.poll() is None for job in jobs)
-        snapshot = look_at_job(jobs[0].pid)
-        verdict = diagnose(snapshot)
+        snapshot, verdict = look_until_still(jobs[0].pid, looks=1 if start == "spawn" else 30)
         assert sorted(snapshot.ranks) == [0, 1] and snapshot.world_size == 2
         expected = ("running", ()) if start == "spawn" else ("missing", (1,))
         assert (verdict.kind, verdict.ranks) == expected, page(snapshot, verdict)
