@@ -66,11 +66,12 @@ def test_one_students_crash_harms_no_other(tmp_path, capsys):
     assert "5 of 7: ed" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(not batch.shut_in(), reason="this system creates no network namespace")
 def test_an_answer_sees_no_network_and_no_other_process(tmp_path):
+    if not (sandbox := batch.shut_in()):  # asked here and not where tests are collected: it loads torch
+        pytest.skip("this system creates no network namespace")
     submit(tmp_path / "answers", ben=HOSTILE.replace("os.kill", "raise ValueError(os.listdir('/proc')) #"))
     files = batch.answers_by_student(tmp_path / "answers")["ben"]
-    grades = batch.grade_student(files, ["02.1"], {"02.1": 1.0}, 100, batch.shut_in())
+    grades = batch.grade_student(files, ["02.1"], {"02.1": 1.0}, 100, sandbox)
     printed = grades["02.1"].verdict.printed[0]
     assert "interfaces ['lo'] processes True" in printed
 
