@@ -24,7 +24,7 @@ from ddp_course.grader import answer_run
 from ddp_course.grader import check as checking
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.answer_run import collective_logs, run_answers
-from ddp_course.grader.check import check, given, hint, load, main, names
+from ddp_course.grader.check import check, given_script, hint, load, main, names
 from ddp_course.grader.harness.job import Ending
 from ddp_course.grader.judge import grade
 from ddp_course.grader.verdict import NotPassed, Verdict
@@ -340,7 +340,7 @@ def test_operations_are_seen_however_they_are_called():
 
 
 def test_logs_of_a_script_that_hangs():
-    script = given("02.2")
+    script = given_script("02.2")
     assert script == Path("scripts/02_2_given.py") and script.read_text() == load("02.2").given_script.read_text()
     lines = script.read_text().splitlines()
     logs = collective_logs(script, nproc=3, seconds=3)
@@ -351,7 +351,7 @@ def test_logs_of_a_script_that_hangs():
     ]
     assert "all_reduce" in lines[int(logs[0][1].split()[-1]) - 1]
     with pytest.raises(InputError, match="02.1 comes without a script"):
-        given("02.1")
+        given_script("02.1")
 
 
 # ---- the course's own notebooks ----------------------------------------------------------------------------------

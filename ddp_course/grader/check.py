@@ -26,7 +26,7 @@ from ddp_course.grader.judge import grade
 from ddp_course.grader.progress import note
 from ddp_course.grader.verdict import Hint, NotPassed, Verdict
 
-__all__ = ["check", "given", "hint", "load", "main", "names", "run_variants"]
+__all__ = ["check", "given_script", "hint", "load", "main", "names", "run_variants"]
 
 STRICT_VARIABLE = "DDP_COURSE_STRICT"
 BAD_COMMAND = 64  # as in sysexits.h; argparse's own 2 means "not attempted" here
@@ -65,7 +65,7 @@ def hint(name: str) -> Hint:
     return Hint(hints[_hints_given[name] - 1], _hints_given[name], len(hints))
 
 
-def given(name: str, folder: str | Path = "scripts") -> Path:
+def given_script(name: str, folder: str | Path = "scripts") -> Path:
     """Write the script that question `name` is about into `folder` and return its path there."""
     script = load(name).given_script
     if script is None:
