@@ -14,9 +14,9 @@ ANSWERS = (
         "slowest_part", "names the rank with the longest input, forward or backward, whether anybody waits or not",
         check="nobody_is_blamed_without_cause", says="a longer input and a shorter forward: straggler returned {'rank': 2",
         look="does anybody wait for that rank?", edit="""
-        -        late = median(mine - theirs for mine, theirs in zip(starts[rank], latest, strict=True))
-        +        typical = {one: [median(step[part] for step in steps[one]) for part in PARTS] for one in traces}
-        +        late = max(min(mine - typical[o][k] for o in others) for k, mine in enumerate(typical[rank]))
+        -        late = median(start - latest_start for start, latest_start in zip(starts[rank], latest, strict=True))
+        +        typical = {peer: [median(step[part] for step in steps[peer]) for part in PARTS] for peer in traces}
+        +        late = max(min(own_time - typical[o][k] for o in others) for k, own_time in enumerate(typical[rank]))
     """),
     WrongAnswer(
         "clocks_by_the_starts", "sets the clocks by the starts, which takes the lateness for a clock",
@@ -47,8 +47,8 @@ ANSWERS = (
     WrongAnswer(
         "every_event_has_a_duration", "expects a duration of events that have none",
         check="raises", state="crashed", says="KeyError", edit="""
-        -    spans = sorted((one["ts"], one["ts"] + one["dur"], one["name"]) for one in events if one["ph"] == "X")
-        +    spans = sorted((one["ts"], one["ts"] + one["dur"], one["name"]) for one in events)
+        -    spans = sorted((event["ts"], event["ts"] + event["dur"], event["name"]) for event in events if event["ph"] == "X")
+        +    spans = sorted((event["ts"], event["ts"] + event["dur"], event["name"]) for event in events)
     """),
     RightAnswer(
         "who_came_last", "counts in how many steps each rank came last by a millisecond", text='''
@@ -66,7 +66,7 @@ ANSWERS = (
                 messages = named(events, "gloo:all_reduce")
                 last[rank] = []
                 for start, end in named(events, "step"):
-                    last[rank].append([one for one in messages if start <= one[0] <= end][-1])
+                    last[rank].append([message for message in messages if start <= message[0] <= end][-1])
             if len(traces) == 1:
                 return None
             base = last[min(last)]
@@ -94,8 +94,8 @@ ANSWERS = (
                     "forward": median(end - start for start, end in named(events, "forward")),
                     "backward": median(sent - start for (start, _), (sent, _) in zip(backward, last[rank])),
                 }
-            mine = typical.pop(who)
-            more = {part: mine[part] - median(one[part] for one in typical.values()) for part in mine}
+            own = typical.pop(who)
+            more = {part: own[part] - median(work[part] for work in typical.values()) for part in own}
             return max(more, key=more.get)
     '''),
 )

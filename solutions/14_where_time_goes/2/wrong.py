@@ -8,13 +8,13 @@ ANSWERS = (
         check="communication_counts_once", says="messages of two groups at once: exposed returned 7",
         look="the clock runs once", edit="""
         -    sent = sum(end - start for start, end in messages)
-        +    sent = sum(one["end"] - one["start"] for one in events if one["kind"] == "communication")
+        +    sent = sum(event["end"] - event["start"] for event in events if event["kind"] == "communication")
     """),
     WrongAnswer(
         "last_end_counts", "lets an interval end where the last that joined it ends, though an earlier one is longer",
         check="communication_counts_once", says="many events, 1: exposed returned", look="the clock runs once", edit="""
-        -            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        +            found[-1] = (found[-1][0], end)
+        -            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        +            merged[-1] = (merged[-1][0], end)
     """),
     WrongAnswer(
         "one_stream", "looks at the first stream alone",
@@ -22,7 +22,7 @@ ANSWERS = (
         look="two streams compute at once", edit="""
         -    messages, computation = times(events, "communication"), times(events, "compute")
         +    messages = times(events, "communication")
-        +    computation = times([one for one in events if one.get("stream", 0) == 0], "compute")
+        +    computation = times([event for event in events if event.get("stream", 0) == 0], "compute")
     """),
     WrongAnswer(
         "difference_of_sums", "subtracts all computation from all communication",
@@ -58,22 +58,22 @@ ANSWERS = (
                 turns.append((event["start"], 1, event["kind"]))
                 turns.append((event["end"], -1, event["kind"]))
             turns.sort()
-            running, sent, alone, before = {"compute": 0, "communication": 0, "idle": 0}, 0.0, 0.0, 0.0
+            running, sent, exposed, last = {"compute": 0, "communication": 0, "idle": 0}, 0.0, 0.0, 0.0
             for now, change, kind in turns:
                 if running["communication"]:
-                    sent += now - before
-                    alone += (now - before) * (running["compute"] == 0)
+                    sent += now - last
+                    exposed += (now - last) * (running["compute"] == 0)
                 running[kind] += change
-                before = now
-            return {"communication": sent, "exposed": alone, "hidden": (sent - alone) / sent if sent > 0 else None}
+                last = now
+            return {"communication": sent, "exposed": exposed, "hidden": (sent - exposed) / sent if sent > 0 else None}
     '''),
     RightAnswer(
         "between_all_edges", "asks for every piece between two edges what is under way in its middle", text='''
         def exposed(events):
-            edges = sorted({one[edge] for one in events for edge in ("start", "end")})
+            edges = sorted({event[edge] for event in events for edge in ("start", "end")})
             sent = hidden = 0.0
             for left, right in zip(edges, edges[1:]):
-                kinds = {one["kind"] for one in events if one["start"] < (left + right) / 2 < one["end"]}
+                kinds = {event["kind"] for event in events if event["start"] < (left + right) / 2 < event["end"]}
                 if "communication" in kinds:
                     sent += right - left
                     hidden += right - left if "compute" in kinds else 0
