@@ -6,7 +6,7 @@
     torchrun ... ddp_course/diloco_ddp.py --run-dir runs/mine --resume auto       # go on after a stop
 
 Read it from `train` downwards, beside minigpt_ddp.py: the same flags give each rank the same windows, and each script
-can go on from the other's checkpoints. What is otherwise is marked DiLoCo 1/6 to DiLoCo 6/6. Notebook 25: the method.
+can go on from the other's checkpoints. The differences are marked DiLoCo 1/6 to DiLoCo 6/6. Notebook 25: the method.
 """
 
 if __name__ == "__main__":

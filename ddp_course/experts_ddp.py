@@ -5,7 +5,7 @@
     torchrun ... ddp_course/experts_ddp.py --run-dir runs/mine --resume auto      # go on, at any number of ranks
 
 Read it from `train` downwards, beside minigpt_ddp.py: the same flags give the same windows, at any number of ranks, and
-the same training run. What experts add is marked MoE 1/7 to MoE 7/7. Notebook 30 has the method.
+the same training run. The lines for experts are marked MoE 1/7 to MoE 7/7. Notebook 30 has the method.
 """
 
 if __name__ == "__main__":

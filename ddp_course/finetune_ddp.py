@@ -5,7 +5,7 @@
     torchrun ... ddp_course/finetune_ddp.py --model FOLDER --data preferences.jsonl --objective dpo --merge
     torchrun ... ddp_course/finetune_ddp.py --model FOLDER --data pairs.jsonl --run-dir runs/mine --resume auto
 
-Read it from `train` downwards. What is unlike pre-training is marked TUNE 1/6 to TUNE 6/6. Notebook 27 has the methods.
+Read it from `train` downwards. The differences to pre-training are marked TUNE 1/6 to 6/6. Notebook 27 has the methods.
 """
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     torchrun ... ddp_course/grpo_ddp.py --pretrained hf:path/to/model      # of Hugging Face; nanochat:SOURCE as well
     torchrun ... ddp_course/grpo_ddp.py --pretrained runs/mine --run-dir runs/grpo --resume auto
 
-Shao et al., "DeepSeekMath" (2024). Read it from `train` downwards. What many processes need and one does not is marked
+Shao et al., "DeepSeekMath" (2024). Read it from `train` downwards. The lines for many processes are marked
 DDP 1/7 to DDP 7/7. `--objective pairwise` trains on fixed pairs instead: see `post_training/pairwise_objective.py`.
 """
 

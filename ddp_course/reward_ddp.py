@@ -4,7 +4,7 @@
     torchrun --standalone --nproc-per-node=2 ddp_course/reward_ddp.py --backbone minigpt:runs/mine  # two
     torchrun ... ddp_course/reward_ddp.py --backbone hf:FOLDER_OR_NAME --pairs mine.jsonl           # another model
 
-Read it from `train` downwards. What is unlike pre-training is marked REWARD 1/5 to REWARD 5/5.
+Read it from `train` downwards. The differences to pre-training are marked REWARD 1/5 to REWARD 5/5.
 """
 
 if __name__ == "__main__":

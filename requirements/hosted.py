@@ -2,7 +2,7 @@
 
     python requirements/hosted.py        # what the first code cell of each notebook runs there
 
-Of the packages that are there only those older than pyproject.toml allows are replaced, and torch never is.
+A package is replaced only if it is older than pyproject.toml allows, and torch never is.
 """
 
 import subprocess

@@ -91,7 +91,7 @@ def case(seed: int, number: int) -> Case:
     kind, moment = choose.choice(list(KINDS)), choose.choice(list(MOMENTS))
     both = kind in ("kill -9 of both ranks", "clocks an hour apart")
     trainer = choose.choice(list(TRAINERS))
-    # Of most trainers rank 0 alone writes and reads.
+    # In most trainers rank 0 alone writes and reads.
     ranks = (0, 1) if both else (0,) if moment in ("saving", "loading") else (choose.randrange(2),)
     return Case(trainer, kind, moment, choose.randrange(MOMENTS[moment]), ranks, choose.choice(DAMAGES))
 

@@ -14,7 +14,7 @@ import pytest
 from ddp_doctor.launch.supervise import environment_of, sweep
 
 TEST_VARIABLE = "DDP_COURSE_TEST"
-# What a library starts once and keeps as long as this process lives: not the test's doing.
+# Processes that a library starts once and keeps as long as this one lives.
 KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
 KEPT = (*KEPT_BY_LIBRARIES, "warm_server.py")
 
@@ -165,7 +165,7 @@ def _left_behind(tag, initial):
             ours = child or environment_of(process).get(TEST_VARIABLE) == tag
             if not ours or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            # What one of them has forked has the same command line, and is not kept.
+            # A fork of one of them has the same command line, and is not kept.
             direct = process.ppid() == os.getpid()
             if not (direct and any(name in " ".join(process.cmdline()) for name in KEPT)):
                 left.append(process)

@@ -464,7 +464,7 @@ def test_buckets_are_filled(ranks):
         sizes = step["sizes"]
         assert 1 < len(sizes) < ranks[0]["MiniGPT, small buckets"]["tensors"]
         limit = 0.002 * 2**20
-        # What is larger than a bucket travels alone; of the others no two neighbours would fit into one.
+        # A gradient larger than a bucket travels alone; no two neighbours among the others would fit into one.
         assert all(sum(pair) > limit for pair in zip(sizes, sizes[1:], strict=False))
 
 

@@ -744,7 +744,7 @@ def test_a_window_depends_on_seed_update_and_its_number_alone():
 
 
 def test_the_data_order_is_the_same_on_every_machine_and_in_every_version():
-    # What a checkpoint's step number means: a change here makes every older run resume on other data.
+    # The meaning of a checkpoint's step number: a change here makes every older run resume on other data.
     assert windows.window_starts(1337, 10, 4, 3_000_000, 256).tolist() == [83595, 2201727, 1708724, 2119176]
     assert windows.window_starts(2**64 - 1, 2**40, 2, 2**33, 256).max() < 2**33
 

@@ -52,7 +52,7 @@ REST = 30 * 2**20  # of the group, and of torch's modules that are imported on t
 
 @pytest.mark.parametrize("axis", ["pp", "tp", "shard", "cp", "ep"])
 def test_construction_takes_the_memory_of_the_own_part(tmp_path, axis):
-    """Of 227 MB, or of 378 with experts, a rank of two needs half and a few times the largest parameter."""
+    """The model has 227 MB, 378 with experts; a rank of two needs half and a few times the largest parameter."""
     experts = 2 if axis == "ep" else None
     whole, largest = 4 * sum(mixture_parameter_count(LARGE, experts)), LARGEST * (experts or 1)
     flags = merged("--preset", "tiny", "--data", ROOT / "ddp_course/data", "--run-dir", tmp_path / "run")

@@ -138,7 +138,7 @@ def test_bytes_are_those_of_ddp_over_the_updates_between_meetings(ran):
     large = {name: sum(nbytes for nbytes in sent[name] if nbytes > 64) for name in ("DDP", "every update", "every 4")}
     assert large["DDP"] == (STEPS + 1) * size  # its wrapper does a backward pass that counts for nothing
     assert large["every update"] == STEPS * size and large["every 4"] == STEPS // 4 * size
-    # Of each meeting loss, norm, whether to stop and seconds; two of each validation; of each checkpoint whether the
+    # Each meeting sends loss, norm, whether to stop and seconds; each validation two; of each checkpoint whether the
     # weights are finite.
     small = sorted(size for size in sent["every 4"] if size <= 64)
     assert small == [8] * 2 + [16] * 2 + [32] * (STEPS // 4)

@@ -50,7 +50,7 @@ PAIRS = "".join(
     for n in range(60)
 )
 SIZES = "--layers 1 --heads 1 --width 8 --context 48 --tokens-per-update 96 --micro-batch-size 2"
-# What each does in a moment.
+# Flags with which each takes a moment.
 SMALL = {
     "minigpt": f"--preset tiny --data code.py {SIZES} --steps 2 --sample-tokens 2 --validation-windows 2",
     "reward": "--preset tiny --backbone minigpt:minigpt --pairs pairs.jsonl --steps 2 --pairs-per-update 4 "

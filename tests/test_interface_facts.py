@@ -25,7 +25,7 @@ CABLE = "ip link add {0} type veth peer name {0}p && ip link set {0}p up && ip l
 END = "--"  # of what one program has said
 NAMES = "127.0.0.1 localhost\n10.77.0.1 node1\n10.77.0.2 node2\n"
 LOOPBACK = "127.0.0.1 localhost\n127.0.1.1 node2\n10.77.0.1 node1\n"
-# What is special on which machine: /etc/hosts, GLOO_SOCKET_IFNAME, its host name, a command and its undo.
+# Each machine's peculiarity: /etc/hosts, GLOO_SOCKET_IFNAME, its host name, a command and its undo.
 CASES = {
     "as it should be": {},
     "an empty variable": {"variable": {"node1": "", "node2": ""}},

@@ -72,7 +72,7 @@ NAME_TARGET = re.compile(r"^\[([\w-]+)\]: (https://github\.com/[\w-]+/[\w-]+/blo
 
 
 def name_faults(page):
-    """What is wrong with the table of names, one sentence each."""
+    """The faults of the table of names, one sentence each."""
     header, _, *rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("|")]
     ours = [PAGES["glossary.md"], *(path.read_text(encoding="utf-8") for path in ROOT.glob("ddp_course/**/*.py"))]
     spoken_here, targets = spoken(" ".join(ours)), dict(NAME_TARGET.findall(page))

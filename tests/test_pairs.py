@@ -65,7 +65,7 @@ def test_a_breakage_changes_one_place_of_code_and_nothing_else(name):
                 assert len(text) == len(block.text) - 1
             elif name == "indentation_lost":
                 assert text.replace(" ", "") == block.text.replace(" ", "") and len(text) < len(block.text)
-            # What stands in a comment is no code: its line may move or lose its indentation, but is not edited.
+            # A comment is no code: its line may move or lose its indentation, but is not edited.
             for line in block.text.splitlines():
                 assert not line.strip().startswith("#") or line.strip() in text
     assert count > 20

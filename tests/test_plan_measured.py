@@ -23,7 +23,7 @@ def job(*words):
 
 
 def seconds(kernels, layout, *words):
-    """Of a machine whose kernels reach so much: what would have been measured there."""
+    """The step that a machine would have measured whose kernels reach this share."""
     return step(job(*words, "--kernels", kernels), layout).total
 
 

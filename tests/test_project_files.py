@@ -62,7 +62,7 @@ def asked_for(*extras: str) -> list[Requirement]:
 def needed(requirements: list[Requirement]) -> set[str]:
     """Names of everything these requirements install, as far as it is installed here to be asked.
 
-    What only some platform or Python needs is left out: the pins are made on one of them.
+    Requirements of some platforms or Pythons only are left out: the pins are made on one of them.
     """
     visited: set[tuple[str, str]] = set()
     waiting = [(requirement.name, extra) for requirement in requirements for extra in ("", *requirement.extras)]

@@ -205,7 +205,7 @@ COUNTER = "document.querySelector('.quiz-counter').textContent"
 
 
 def test_a_choice_says_if_it_is_right_and_the_first_one_counts(address, browser):
-    """Of the first question of notebook 04, of three choices, the second one is right."""
+    """The second of the three choices of notebook 04's first question is right."""
     questions = (ROOT / "notebooks/04_ddp.ipynb").read_text().count("**Question.**")
     page = f"{address}/notebooks/04_ddp.html"
     browser.open(page)

@@ -25,7 +25,7 @@ def reference(table, ids, gradients, lr, weight_decay):
     return torch.where(used[:, None], decayed.add(torch.sign(total), alpha=-lr), table)
 """
 
-# What every script below begins with.
+# Every script below begins with this.
 COMMON = (
     REFERENCE
     + '''

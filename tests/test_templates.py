@@ -235,7 +235,7 @@ def test_a_pod_that_fails_ends_the_others(tmp_path):
 
 
 def test_ray_trains_in_a_thread_that_has_a_group_already(tmp_path, monkeypatch):
-    """With stand-ins for Ray, which is too large for the tests. What a real one did stands in notebook 16b."""
+    """With stand-ins for Ray, which is too large for the tests. Notebook 16b has a run of a real one."""
     made, reported = {}, []
 
     class TorchTrainer:

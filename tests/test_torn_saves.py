@@ -220,7 +220,7 @@ def test_resume_auto_of_the_trainer_ends_bit_equal(trainer_runs, kill_point):
 
 
 def start_trainer(run_dir, clock=None):
-    """Train in a fork of this process; the third save runs under `clock`. What it printed, and its exit code."""
+    """Train in a fork of this process; the third save runs under `clock`. Returns its output and its exit code."""
     from ddp_course import minigpt_ddp
 
     log = run_dir.parent / f"{run_dir.name}.log"

@@ -15,7 +15,7 @@ from ddp_course.distributed.process_group import World
 from ddp_course.training.progress import Progress
 from ddp_course.training.settings import RunSettings
 
-# What a tracker of ours uses of wandb, which is large and optional; what is asked of it is kept in `calls`.
+# The part of wandb, which is large and optional, that our tracker uses; it keeps its calls in `calls`.
 STAND_IN = """
 calls = []
 class Error(Exception): pass

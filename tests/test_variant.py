@@ -70,7 +70,7 @@ def test_a_question_that_the_set_lacks_is_not_left_out_in_silence(written, tmp_p
 
 
 def test_a_question_whose_answer_is_a_few_lines_is_left_out(tmp_path, monkeypatch, capsys):
-    """Of all questions in silence of the exit code; of named ones with it; and nothing but such leaves no folder."""
+    """All questions: it is skipped. Named ones: the exit code tells. If nothing else was named, there is no folder."""
     folders = [tmp_path / name for name in ("all", "named", "none")]
     monkeypatch.setattr(variant, "names", lambda: ["16.1", "18.3"])
     assert variant.main(["17", "--out", str(folders[0])]) == 0

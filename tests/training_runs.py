@@ -104,7 +104,7 @@ def largest_gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float
 
 
 def assert_moments_equal(ours: dict, theirs: dict) -> None:
-    """Of the optimizers in two checkpoints, to the last bit."""
+    """Assert that the optimizer states of two checkpoints are equal to the last bit."""
     for index, moments in theirs["optimizer"]["state"].items():
         assert all((ours["optimizer"]["state"][index][name] == value).all() for name, value in moments.items())
 

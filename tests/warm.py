@@ -2,7 +2,7 @@
 
 A process computes for two to three seconds until torch and what an optimizer needs of it are there, and so does
 torchrun itself. Most tests are about what comes after that. Here each rank is a process of its own as ever, with the
-environment, the signals and the exit code of a job that was started by hand. What torchrun adds is left to the tests
+environment, the signals and the exit code of a job that was started by hand. torchrun itself is left to the tests
 of the launcher and of faults, and to every notebook.
 """
 
@@ -22,10 +22,10 @@ from ddp_course.launcher.fair_clock import FairClock
 
 SCRIPTS = "minigpt", "reward", "grpo", "puzzles", "parallel", "diloco", "experts", "finetune", "ladder"
 LAUNCHABLES = [f"ddp_course.{name}_ddp" for name in SCRIPTS]
-HOW = forked.context("forkserver")
+CONTEXT = forked.context("forkserver")
 if forked.FORKS:
-    HOW.set_forkserver_preload(["torch.distributed.nn", "torch._dynamo", *LAUNCHABLES])
-OF_A_RANK = forked.rank_environment(0, 1, 0)  # a test may itself be running in a launch
+    CONTEXT.set_forkserver_preload(["torch.distributed.nn", "torch._dynamo", *LAUNCHABLES])
+RANK_NAMES = forked.rank_environment(0, 1, 0)  # a test may itself be running in a launch
 
 
 def single_process(script: str | Path, *args: object, timeout: float = 1200) -> subprocess.CompletedProcess:
@@ -68,12 +68,12 @@ def processes(
     `memory`: bytes of addresses that each may take. Raises AssertionError after `timeout` seconds, of which those do
     not count in which other programs had the cores.
     """
-    shared = {name: value for name, value in os.environ.items() if name not in OF_A_RANK} | {"OMP_NUM_THREADS": "1"}
+    shared = {name: value for name, value in os.environ.items() if name not in RANK_NAMES} | {"OMP_NUM_THREADS": "1"}
     command, clock = [str(script), *map(str, args)], FairClock()
     with tempfile.TemporaryDirectory(prefix="warm_") as folder:
         outputs = [Path(folder) / str(n) for n in range(len(environments))]
         started = [
-            HOW.Process(target=_be, args=(command, shared | own, os.getcwd(), output, memory))
+            CONTEXT.Process(target=_run_rank, args=(command, shared | own, os.getcwd(), output, memory))
             for own, output in zip(environments, outputs, strict=True)
         ]
         try:
@@ -98,7 +98,7 @@ def processes(
     return done
 
 
-def _be(command, environment, folder, output, memory):
+def _run_rank(command, environment, folder, output, memory):
     if memory != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     forked.become(command, environment, folder, output)

@@ -2,7 +2,7 @@
 
 torch.distributed.checkpoint does the work: every tensor lies in the files once, under its name in the model, with an
 index of which file holds which part. A sharded model (FSDP) is read back into other shards, a replicated one (DDP)
-into any number of replicas. What this module adds is what a crash or a bad disk needs: the folder appears under its
+into any number of replicas. This module protects against a crash and a bad disk: the folder appears under its
 final name only when it is whole, with the checksums of its files. There is no random state: for a bit-exact resume see
 `training_state`.
 """
@@ -36,7 +36,7 @@ def save(folder: Path, step: int, model: nn.Module, optimizer: Optimizer, group:
     A kill leaves the earlier checkpoints and a hidden folder, which the next save of the same step removes.
     """
     temporary, final = _begin(folder, step, group)
-    with _told_by_all(f"cannot write checkpoint {final}"):
+    with _raised_by_all(f"cannot write checkpoint {final}"):
         dcp.save(_state(step, model, optimizer), checkpoint_id=temporary, process_group=group)
     return _finish(temporary, final, group)
 
@@ -54,7 +54,7 @@ def save_in_background(
     written = dcp.async_save(_state(step, model, optimizer), checkpoint_id=temporary, process_group=group)
 
     def finish() -> Path:
-        with _told_by_all(f"cannot write checkpoint {final}"):
+        with _raised_by_all(f"cannot write checkpoint {final}"):
             written.result()
         return _finish(temporary, final, group)
 
@@ -74,7 +74,7 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer, group: dist.Process
     if damage[0]:
         raise InputError(f"{path} is no distributed checkpoint that can be loaded: {damage[0]}")
     state = _state(0, model, optimizer)
-    with warnings.catch_warnings(), _told_by_all(f"cannot load {path}"):
+    with warnings.catch_warnings(), _raised_by_all(f"cannot load {path}"):
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # alone is what was asked for
         dcp.load(state, checkpoint_id=path, process_group=group, no_dist=single_process)
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
@@ -97,7 +97,7 @@ def problem(path: Path) -> str | None:
 
 
 @contextmanager
-def _told_by_all(what: str) -> Iterator[None]:
+def _raised_by_all(what: str) -> Iterator[None]:
     """Turn torch's exception, which is raised on all ranks with the reasons of each, into an InputError."""
     try:
         yield

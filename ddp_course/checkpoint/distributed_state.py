@@ -1,6 +1,6 @@
 """A training state whose tensors all ranks write together, and which still resumes to the bit.
 
-What is small (step, identity, settings, random numbers) goes into a plain checkpoint, which is whole or absent. The
+Step, identity, settings and random numbers, which are small, go into a plain checkpoint: whole or absent. The
 tensors go beside it, through torch.distributed.checkpoint, and first: a plain checkpoint that can be found has tensors.
 """
 

@@ -30,7 +30,7 @@ SAMPLES = "samples.txt"
 class RunDirectory:
     """`config.json`, `metrics.jsonl` (one object per line), `samples.txt`, `checkpoints/` and `latest`.
 
-    Every rank knows the path; only rank 0 writes, and its `log` does nothing on the others. What cannot be written,
+    Every rank knows the path; only rank 0 writes, and its `log` does nothing on the others. A write that fails,
     because the disk is full, raises InputError. `resumed_settings`: those of the run that goes on, {} at a new one.
     """
 
@@ -42,8 +42,8 @@ class RunDirectory:
     def begin(self, step: int, config: dict) -> dict:
         """Write the settings; drop the metrics of updates after `step`, which a resumed run logs again (collective).
 
-        Checkpoints of later steps are set aside: they belong to a run that has been given up. So are lines of the
-        metrics that are none. Returns the settings as written: with the script, and with the job if it can restart.
+        Checkpoints of later steps are set aside: they belong to a run that has been given up. So are
+        metrics that cannot be read. Returns the settings as written: with the script, and the job if it can restart.
         """
         settings = dict(config) | {"script": self.script}
         if job := _job():
@@ -199,7 +199,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _drop_after(path: Path, step: int) -> None:
-    """Keep the records of the updates up to `step`; what is no record goes to a file beside it, and it is said."""
+    """Keep the records of the updates up to `step`; other lines go to a file beside it, which is printed."""
     kept, odd = [], {}
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:

@@ -10,7 +10,7 @@ from ddp_course.base.json_file import read_object
 
 CONFIG, METRICS, CHECKPOINTS, SPEEDRUN = "config.json", "metrics.jsonl", "checkpoints", "speedrun.json"
 STATE, CHECKSUM = "state.pt", "state.pt.crc32"  # in a folder step_NNNNNN of CHECKPOINTS
-# What every trainer, and the speedrun, writes into the file of its settings, whatever else it writes.
+# Keys that each trainer, and the speedrun, writes into its file of settings.
 OF_A_TRAINER, OF_A_SPEEDRUN = {"run_dir", "resume", "world_size"}, {"preset", "stages"}
 
 

@@ -94,7 +94,7 @@ class TrainingState:
 def assert_finite_weights(world: World, modules: Mapping[str, object], step: int) -> None:
     """Raise InputError on every rank if a weight of one of the modules is not finite on any rank (collective).
 
-    Called before a checkpoint is written: one of NaN would push out a good one. What is no module is not looked at.
+    Called before a checkpoint is written: one of NaN would push out a good one. Other objects are skipped.
     """
     broken = [
         f"{name}.{tensor_name}"

@@ -85,7 +85,7 @@ def cases(file: Path) -> dict[str, str]:
 def answers(entries: list[Entry]) -> dict[str, str]:
     """Summarise a log: interface, network, transports, channels and ranks.
 
-    Of several groups only the largest is summarised, and of that size the last to begin. A rank's machine is the host
+    Only the largest group is summarised; if several are as large, the last to begin. A rank's machine is the host
     of its lines.
     """
     size = max((int(entry.fields["of"]) for entry in entries if "of" in entry.fields), default=0)

@@ -36,7 +36,7 @@ class Mesh:
     The ranks of `cp` use the same weights for different tokens, like those of `dp` and `shard`, so weights are sharded
     over `shard` and `cp` jointly.
     ep: parts of the experts, over the ranks of `shard` and `cp`, of which the neighbouring ones form a group: they have
-    different tokens. What remains of these ranks shards an expert. None: the model has no experts, and no ep.
+    different tokens. The other axis of these ranks shards each expert. None: the model has no experts, and no ep.
     Collective. Raises InputError if the product of the sizes is not the world size, or ep does not divide.
     """
 

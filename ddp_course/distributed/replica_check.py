@@ -1,4 +1,4 @@
-"""Are the replicas still equal? What each rank holds becomes 16 bytes, which one all-gather compares.
+"""Are the replicas still equal? Each rank's tensors become 16 bytes, which one all-gather compares.
 
     assert_replicas_equal(world, model, optimizer, step=step)  # on every rank, every N steps
 

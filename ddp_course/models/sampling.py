@@ -16,7 +16,7 @@ from ddp_course.models.minigpt import MiniGPT
 class KeyValueCache:
     """Keys and values of all tokens so far. Texts may differ in length: a token's place in the cache is its position.
 
-    What stands beyond the end of a shorter text is never visible, and is overwritten as that text grows.
+    Entries beyond the end of a shorter text are never visible, and are overwritten as that text grows.
     """
 
     def __init__(self, model: MiniGPT, capacity: int) -> None:

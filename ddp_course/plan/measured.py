@@ -3,8 +3,8 @@
     --measured "shard 8: 2.9 s"
     --measured "tp 2 dp 4, 2 windows, checkpointing: 41000 tokens/s"      # or a file with such a line
 
-A step of the same model and the same tokens per update, on any mesh of the same GPUs and links. What is not said of how
-the mesh ran, the plan takes as it would run it.
+A step of the same model and the same tokens per update, on any mesh of the same GPUs and links. Settings of that run
+that the line does not name are those that the plan would choose.
 """
 
 import os

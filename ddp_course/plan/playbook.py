@@ -113,7 +113,7 @@ def winners_among(pairs: Callable[[SearchResult], list[tuple[int, int]]]) -> int
 
 
 def winners_among_first(count: int) -> int:
-    """Of the plan's distinct (pp, tp), those tried there."""
+    """Measured configurations whose (pp, tp) is among the plan's first `count` distinct ones."""
     return winners_among(lambda result: [pair(plan.layout) for plan in result.distinct()[:count]])
 
 

@@ -1,7 +1,7 @@
 """Supervised fine-tuning on prompts and answers, and direct preference optimization (Rafailov et al., 2023).
 
-A batch is {"input_ids", "labels"}, each (rows, length); labels are IGNORED where a token is no part of an answer. What
-else a batch holds is an argument of the model. Models return logits as Hugging Face's do.
+A batch is {"input_ids", "labels"}, each (rows, length); labels are IGNORED where a token is no part of an answer. Other
+entries of a batch are arguments of the model. Models return logits as Hugging Face's do.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ from ddp_course.data.python_code import syntax_tree
 def parses(prompt: str, completion: str, min_statements: int = 1) -> bool:
     """Whether `prompt` and `completion` together are Python, with at least `min_statements` new statements.
 
-    What counts is the text up to its last complete line: where the number of tokens ran out is not the model's fault.
+    The text counts up to its last complete line: where the number of tokens ran out is not the model's fault.
     A statement is new if it starts on a line after the prompt's last. A bare constant is none, so neither blank lines
     nor comments nor docstrings earn anything.
     """

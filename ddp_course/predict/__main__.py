@@ -4,7 +4,7 @@
     python -m ddp_course.predict --model 1.3B --gpus 8 --gpu a100 --link 100Gb --mfu 0.42   # a number you measured
     python -m ddp_course.predict --model gpt2 --gpus 32 --link 25Gb --global-batch 512      # strong scaling
 
-What is not given is assumed to lie in a range; the answer is an interval, and says which number to measure next.
+A missing flag is assumed to lie in a range; the answer is an interval, and says which number to measure next.
 """
 
 from ddp_course.base.command import run_command

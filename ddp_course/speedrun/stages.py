@@ -137,7 +137,7 @@ def speedrun(
 def settled(backbone: str) -> str:
     """The full name of a backbone that both scripts take: minigpt:, hf: or nanochat:, and "" for none.
 
-    What is named without one of these is a checkpoint or run directory of ours. Raises InputError if it is not there.
+    A name without one of these is a checkpoint or run directory of ours. Raises InputError if it is not there.
     """
     return prepare_backbone(backbone if ":" in backbone else f"minigpt:{backbone}") if backbone else ""
 

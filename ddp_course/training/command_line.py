@@ -30,7 +30,7 @@ Config = TypeVar("Config")
 USAGE_ERROR, FAILURE = 2, 1
 UNUSABLE_PATH = errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES  # what even asking whether a file is there can raise
 LONGEST_FILE = 1 << 20  # characters of a file of settings
-# What gloo and NCCL say in a collective when another rank has ended: that one has said why, or was killed.
+# In the errors of gloo and NCCL when another rank has ended: that one has printed why, or was killed.
 PEER_GONE = "Connection closed by peer", "Connection reset by peer", "ncclRemoteError"
 
 
@@ -85,8 +85,8 @@ def parse(presets: Mapping[str, Config], arguments: list[str] | None = None) -> 
     Raises InputError for a flag, a value or a preset that does not exist, for a flag that is given twice, and for
     whatever the dataclass's own `__post_init__` refuses with a ValueError.
 
-    Where a flag may stand, so may `key=value`, and `@FILE` for a file with one of these per line. What stands on the
-    command line wins over a file.
+    Where a flag may stand, so may `key=value`, and `@FILE` for a file with one of these per line. The command
+    line wins over a file.
     """
     words = sys.argv[1:] if arguments is None else arguments
     default = next(iter(presets.values()))
@@ -106,7 +106,7 @@ def parse(presets: Mapping[str, Config], arguments: list[str] | None = None) -> 
 def parse_on_rank_0(presets: Mapping[str, Config], arguments: list[str] | None = None) -> Config:
     """The same, read by rank 0 and sent to the others, which need no file of settings of their own (collective).
 
-    What rank 0 cannot read is an InputError on every rank. Ranks communicate once they have a device and a time limit,
+    An InputError of rank 0 is raised on every rank. Ranks communicate once they have a device and a time limit,
     so each reads these two for itself: they have to stand on the command line.
     """
     arguments = sys.argv[1:] if arguments is None else arguments

@@ -58,13 +58,13 @@ class DiLoCo:
         Rank 0's AdamW stands where minigpt_ddp.py has its only one, so that it can go on from here. Another inner
         optimizer does not: without averages AdamW would go on as if it had just begun.
         """
-        everyones = [None] * self._world.size if self._world.is_main else None
-        dist.gather_object(_on_cpu(self._inner.state_dict()), everyones, dst=0)
-        if not everyones:
+        states = [None] * self._world.size if self._world.is_main else None
+        dist.gather_object(_on_cpu(self._inner.state_dict()), states, dst=0)
+        if not states:
             return {}
         momentum = self.outer.state[self._common].get("momentum_buffer")
-        more = {"kind": type(self._inner).__name__, "others": everyones[1:], "outer_momentum": momentum}
-        own = everyones[0] if isinstance(self._inner, torch.optim.AdamW) else {"own": everyones[0]}
+        more = {"kind": type(self._inner).__name__, "others": states[1:], "outer_momentum": momentum}
+        own = states[0] if isinstance(self._inner, torch.optim.AdamW) else {"own": states[0]}
         return own | more
 
     def load_state_dict(self, state: dict) -> None:

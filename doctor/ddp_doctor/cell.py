@@ -17,7 +17,7 @@ def doctor_run(
     """Runs `script` on `nproc` ranks under the doctor; returns what was seen of the job, and the verdict.
 
     end_after: seconds without any movement after which the job is ended; None: never, unless it cannot go on.
-    show: print the page; otherwise the verdict alone. What the ranks print is not shown.
+    show: print the page; otherwise the verdict alone. The ranks' own output is not shown.
     Raises InputError if there is no such script.
     """
     words = [str(script), *map(str, arguments)]

@@ -37,7 +37,7 @@ class Checked:
 def check(script, arguments, nproc: int, seconds: float = 120.0, once: bool = False, resume_with=()) -> Checked:
     """Two runs of `script` on `nproc` ranks, and one on a single process in between; with `once` the first alone.
 
-    Each takes `seconds` at most. What is found wrong in the first run and right in the second cannot be decided. The
+    Each takes `seconds` at most. A finding of the first run that the second one does not have is undecided. The
     single process starts on the files as they stood at the beginning, the second run on those of the first's first
     checkpoint; it gets the arguments `resume_with`, too. Raises InputError as run_and_watch.
     """

@@ -88,7 +88,7 @@ class Rank:
         """The function of torch.distributed that the rank stands in, as its script calls it; None if in none.
 
         The outermost one below the reader's own code: `all_reduce`, not its wrapper; "backward" where DDP's
-        all-reduces run. Of a rank that has ended with an error, the one that the error came from.
+        all-reduces run. If the rank has ended with an error: where it came from.
         """
         below = []
         for frame in (not self.running and self.error and self.error.stack) or self.stack:

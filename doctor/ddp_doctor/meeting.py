@@ -1,6 +1,6 @@
 """Whether this machine can meet the others at an endpoint: name, port, own name and interfaces, before any job.
 
-What one machine can see of it alone. Whether all were told the same --nnodes and --rdzv-id, only the job shows; and
+One machine alone can check these. Whether all have the same --nnodes and --rdzv-id, only the job shows; and
 gloo and NCCL also use random ports, which have to be open between all machines.
 """
 

@@ -25,7 +25,7 @@ def py_spy() -> str | None:
 def stack_of(pid: int, stopped: bool = False) -> tuple[tuple[Frame, ...], dict[str, str], str | None]:
     """The main thread's frames of process `pid`, innermost first; its local variables; what is wrong, if anything.
 
-    The variables are those of all frames, as text: {"function.variable": value}. What is wrong is one sentence, and the
+    The variables are those of all frames, as text: {"function.variable": value}. An error is one sentence, and the
     frames are then (). `stopped`: the process is, and must not be stopped and continued.
     """
     program = py_spy()

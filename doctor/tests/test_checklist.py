@@ -1,7 +1,7 @@
 """`doctor check` on scripts that end well: the right check at the right line for those that are silently wrong.
 
-Their ranks are forked, so a case is cheap. Of the healthy scripts some wait, or import much; `make doctor-matrix` has
-all.
+Their ranks are forked, so a case is cheap. Healthy scripts that wait or import much are left to
+`make doctor-matrix`.
 """
 
 import json

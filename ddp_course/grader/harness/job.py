@@ -29,8 +29,8 @@ class Job:
     script     run this file instead of the answer
     may_fail   the run may fail and is not judged
     driver     call drive(function, *arguments) of the driver.py beside checks.py in place of the function itself: it
-               may hand it what cannot be sent (models, functions) and watch. Of ours it imports harness/, and what
-               lies beside it.
+               may hand it what cannot be sent (models, functions) and watch. From the course it imports
+               harness/ and its own folder.
     loads      modules to load once, before the ranks are forked: DDP and torch.optim need "torch._dynamo", which
                would cost each rank more than a second
     """

@@ -27,7 +27,7 @@ from ddp_course.grader.harness.rank import run_rank
 from ddp_course.launcher import forked
 from ddp_course.launcher.fair_clock import FairClock
 
-HOW = forked.context("fork")
+CONTEXT = forked.context("fork")
 TO_LOAD = 0.0 if forked.FORKS else 15.0  # seconds that a rank may need to load torch
 TO_MEET = 1.0  # seconds that the ranks may need to meet, before the answer begins
 OWNER_SECONDS = 60.0  # for all jobs of one answer together: for what would never end, not for what is slow
@@ -46,7 +46,7 @@ def main(folder: Path):
         lanes.setdefault(task.lane, []).append((n, task))
     if list(lanes) == [0]:
         return run_lane(folder, lanes[0])
-    started = [HOW.Process(target=run_lane, args=(folder, numbered)) for numbered in lanes.values()]
+    started = [CONTEXT.Process(target=run_lane, args=(folder, numbered)) for numbered in lanes.values()]
     for process in started:
         process.start()
     for process in started:
@@ -87,9 +87,9 @@ def run_task(task: Task, folder: Path, port: int) -> tuple[Ending, float]:
     busy with other things does not make an answer wrong.
     """
     job = task.job
-    time_is_up, ring = HOW.Pipe(duplex=False)
+    time_is_up, ring = CONTEXT.Pipe(duplex=False)
     ranks = [
-        HOW.Process(target=run_rank, args=(task, rank, port, folder, time_is_up, ring)) for rank in range(job.world)
+        CONTEXT.Process(target=run_rank, args=(task, rank, port, folder, time_is_up, ring)) for rank in range(job.world)
     ]
     for process in ranks:
         process.start()
@@ -130,8 +130,8 @@ class Stores:
         """The port of a new store, also if an answer has ended or halted the process that held the last one."""
         for _ in range(2):
             if self.process is None:
-                self.connection, theirs = HOW.Pipe()
-                self.process = HOW.Process(target=_serve_stores, args=(theirs,), daemon=True)
+                self.connection, theirs = CONTEXT.Pipe()
+                self.process = CONTEXT.Process(target=_serve_stores, args=(theirs,), daemon=True)
                 self.process.start()
                 theirs.close()  # so that its end is seen here
             try:

@@ -135,7 +135,7 @@ def text_width(figure, text: str, size: float) -> float:
 def spread_out(wanted: list[float], heights: list[float], high: float) -> list[float]:
     """Centres near `wanted` for labels of these heights: none touch and, if there is room, none passes `high`.
 
-    Of labels that want the same place, the first comes on top.
+    If several labels want the same height, the first comes on top.
     """
     order = sorted(range(len(wanted)), key=lambda i: (wanted[i], -i))
     placed = list(wanted)

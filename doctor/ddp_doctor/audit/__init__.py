@@ -1,7 +1,7 @@
 """Runs inside each rank of `doctor check`: writes down what the script does with torch, and changes nothing of it.
 
 Standard library, and torch once the script has imported it. One file of JSON lines for each rank, PID.audit in the
-doctor's folder. What it reads of a tensor is a checksum and a few values, never a random number.
+doctor's folder. It reads a checksum and a few values of a tensor, and draws no random number.
 """
 
 import atexit

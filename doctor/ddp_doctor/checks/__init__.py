@@ -32,7 +32,7 @@ ALL = {
 
 
 def findings(run: AuditedRun) -> list[Finding]:
-    """One for each check. What only follows from another finding is said there, and not counted a second time."""
+    """One for each check. A mere consequence of another finding is mentioned there, and not counted a second time."""
     by_name = {name: _finding(name, check, run) for name, check in ALL.items()}
     causes = {
         "unused": ("averaged", "replicas"),

@@ -28,7 +28,7 @@ def main():
     folder = os.environ.get("DDP_DOCTOR_FOLDER")
     if folder and "LOCAL_RANK" in os.environ:  # torchrun itself has no rank
         spawn_variables = {name: os.environ[name] for name in ("PYTHONPATH", "DDP_DOCTOR_FOLDER")}
-        # What this rank starts is none of the doctor's business, unless it is a rank.
+        # The doctor does not watch what this rank starts, unless it is a rank.
         paths = [path for path in os.environ["PYTHONPATH"].split(os.pathsep) if os.path.abspath(path) != HERE]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         if not paths:

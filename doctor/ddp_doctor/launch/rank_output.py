@@ -97,7 +97,7 @@ class RankOutput:
             self.run.launcher_lines += log.read_text(errors="replace").splitlines() if log.exists() else []
 
     def _take(self, rank, is_stderr, raw):
-        # Of a progress bar, which goes back to the start of its line, what a terminal would still show.
+        # A progress bar goes back to the start of its line: keep what a terminal would still show.
         line = raw.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
         if self.results and not is_stderr and (result := _json_object(line)) is not None:
             self.run.results[rank].update(result)

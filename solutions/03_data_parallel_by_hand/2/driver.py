@@ -118,7 +118,7 @@ def shared_model():
 
 
 def drive(function, case):
-    """`function` is missing_gradients or synchronize_gradients. What it returns, and what .grad holds afterwards:
+    """`function` is missing_gradients or synchronize_gradients. Returns its result, and .grad afterwards:
     (smallest, largest) value by name, or None."""
     model, rank, world = shared_model(), dist.get_rank(), dist.get_world_size()
     for number, (name, parameter) in enumerate(model.named_parameters()):

@@ -96,7 +96,7 @@ MODELS = {  # scenario: what is done to the model of each rank, the kind of tens
 
 
 def drive(function, what):
-    """`function` is largest_gaps. What it returned, and whether it left the model as it was."""
+    """`function` is largest_gaps. Returns its result, and whether the model is unchanged."""
     model = Model(nn.Identity if what == "a model without any tensors" else Layer)
     MODELS[what][0](model, dist.get_rank())
     old = state(model)

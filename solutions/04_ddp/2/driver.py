@@ -157,7 +157,7 @@ VERSIONS = {  # scenario: the version, whether it hides a crash
 
 
 def observe(run, crashing):
-    """Let the rank `crashing` raise while the others are in a collective. What came out of run here, and when."""
+    """Let the rank `crashing` raise while the others are in a collective. Returns the outcome of run, and when."""
     crash = BrokenSample(TEXT) if crashing == 0 else ValueError(TEXT)
     report = {"started": [], "steps": 0, "crash": type(crash).__name__}
 

@@ -19,7 +19,7 @@ FUNCTION = "not_on_all"
 
 DDP = ("torch._dynamo",)  # what its constructor loads
 VARIANTS = [(2, True), (1, True), (1, False)]  # epochs, buffers
-# What the three did when this was written. It stands in for a run that a busy machine did not get far enough.
+# The outcome of the three when this was written. It stands in for a run that a busy machine did not get far enough.
 KNOWN = [("crash", "all_reduce"), ("hang", "broadcast"), ("hang", "all_reduce"), ("crash", "all_reduce")]
 NOT_SHOWN = (2, False)  # a fourth variant, which the exercise does not run
 

@@ -26,7 +26,7 @@ _slow = {"now": False, "last": 0.0}
 
 
 def drive(train, name, *start):
-    """One start of the answer's `train`; `name` and `start` are what Training takes. What was seen on this rank.
+    """One start of the answer's `train`; `name` and `start` are what Training takes. Returns this rank's record.
 
     In the runs "nothing_whole" and "large_numbers", the answer's `save` and `load` are called one by one instead.
     """

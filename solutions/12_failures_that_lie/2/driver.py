@@ -11,7 +11,7 @@ WEIGHT_OR_MOMENTUM = "a weight on one rank and the momentum on another"
 
 
 def drive(odd_ranks, what, ranks):
-    """Make `what` of the replica on `ranks`, and ask. What odd_ranks returned, and what it touched."""
+    """Make `what` of the replica on `ranks`, and ask. Returns odd_ranks' result, and what it changed."""
     here = dist.get_rank() in ranks
     steps = 0 if what == "before the first update" else 2
     model, optimizer = trained(steps, momentum=what != "SGD without momentum")
@@ -30,7 +30,7 @@ def drive(odd_ranks, what, ranks):
 
 
 class Model(nn.Module):
-    """Parameters and buffers of many kinds. What it computes is of no matter."""
+    """Parameters and buffers of many kinds. Its output does not matter."""
 
     def __init__(self):
         super().__init__()

@@ -100,7 +100,7 @@ SLOW = {
         ("slow forward", "forward", {}),
         ("slow backward", "backward", {}),
         ("slow input, on a slow link", "input", {"link": 35.0}),
-        # Of the input a greater share more, but fewer milliseconds.
+        # The input grows by a greater share, but by fewer milliseconds.
         ("slow backward, two ranks", "backward", {"world": 2, "also": {"input": 4.0}}),
         ("slow forward, and two ends are noted late", "forward", {"noted_late": (0, 3)}),
         ("slow input, eight ranks", "input", {"world": 8, "steps": 5}),

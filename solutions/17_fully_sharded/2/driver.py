@@ -33,7 +33,7 @@ class Model(nn.Module):
 
 
 def drive(prepare, seeds):
-    """seeds: of each rank's model. What the answer's model holds, and its gaps to one process that has rank 0's."""
+    """seeds: of each rank's model. Returns the answer's tensors, and their gaps to one process that has rank 0's."""
     rank, world = dist.get_rank(), dist.get_world_size()
     one_process, model = new_model(seeds[0]), new_model(seeds[rank])
     its_optimizer = torch.optim.AdamW(one_process.parameters(), lr=RATE)

@@ -8,7 +8,7 @@ from . import driver
 
 DETECTOR, REPAIRED = "one_tokenizer", "load_tokenizer"
 SOUND, UNSOUND = tuple(driver.VERSIONS)[:3], tuple(driver.VERSIONS)[3:]
-# What has to be read in the error: the reason, in the words of what raised it.
+# The error has to contain the reason, in the words of what raised it.
 REASONS = {
     "nobody has the file": ("No such file", "tokenizer.json"),
     "the others have the file, rank 0 has none": ("No such file", "tokenizer.json"),
@@ -21,7 +21,7 @@ def own(world, *files):
     return driver_job(world, REPAIRED, {what: ("own", what) for what in files}, seconds=4.0)
 
 
-# What the detector is handed counts its calls, in a tensor of each rank.
+# The detector's argument counts its calls, in a tensor of each rank.
 COUNTED = tuple(Call([(what, torch.zeros(1)) for _ in range(3)], what) for what in driver.VERSIONS)
 DETECT = [Job(3, DETECTOR, COUNTED, seconds=4.0, driver=True)]
 LOAD = [own(2, *driver.FILES), own(3, "rank 0 alone has the file", "nobody has the file")]

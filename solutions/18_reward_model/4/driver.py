@@ -62,7 +62,7 @@ VERSIONS = {
 
 # ---- the learner's own loader --------------------------------------------------------------------------------------
 
-# What the file on a rank's machine holds: (rank 0, the others); None: no file.
+# Contents of the file on a rank's machine: (rank 0, the others); None: no file.
 FILES = {
     "every rank has the file": (RIGHT, RIGHT),
     "rank 0 alone has the file": (RIGHT, None),

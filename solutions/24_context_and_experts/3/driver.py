@@ -16,7 +16,7 @@ CASES = {  # tokens of each rank, the rank of each expert, choices per token, an
 
 
 def drive(mixture, scenario):
-    """One call and its backward. What this rank's experts were handed, and how far it all is from one process."""
+    """One call and its backward. Returns the input of this rank's experts, and the gaps to one process."""
     rank, world = dist.get_rank(), dist.get_world_size()
     tokens, home, choices, among = of_case(scenario, world)
     batches = [inputs(other, count, len(home), choices, among) for other, count in enumerate(tokens)]
