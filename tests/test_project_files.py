@@ -147,6 +147,11 @@ def test_file_a_visitor_expects(name):
     assert (ROOT / name).is_file(), f"{name} is missing"
 
 
+@pytest.mark.parametrize(("name", "most"), [("README.md", 1200), ("CONTRIBUTING.md", 900)])
+def test_a_first_page_is_short(name, most):
+    assert len(text_of(name).split()) <= most
+
+
 def test_readme_starts_with_the_two_commands():
     top = "\n".join(text_of("README.md").splitlines()[:40])
     assert "make train" in top and "make lab" in top
@@ -172,7 +177,8 @@ def test_continuous_integration_runs_smoke_first_then_all_and_the_rest_once_a_we
     jobs = yaml.safe_load(text_of(".github/workflows/test.yml"))["jobs"]
     commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
     assert commands.pop("test-torch") == ["make test-torch TORCH_VERSION=${{ matrix.torch }}"]
-    assert commands == {name: [f".ci/run {name}"] for name in ("smoke", "test", "test-weekly")}
+    assert commands.pop("test-weekly") == [".ci/run test-weekly", "make kill-matrix"]
+    assert commands == {name: [f".ci/run {name}"] for name in ("smoke", "test")}
     assert jobs["test"]["needs"] == "smoke" and jobs["test-weekly"]["if"] == "github.event_name == 'schedule'"
     assert jobs["test"]["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
     uses = [step["uses"] for job in jobs.values() for step in job["steps"] if "uses" in step]

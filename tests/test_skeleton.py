@@ -29,16 +29,8 @@ SKELETON = ROOT / "ddp_course" / "skeleton_ddp.py"
 STEPS = 4
 FLAGS = ("--steps", STEPS, "--log-every", 1, "--checkpoint-every", 2)
 FLAGS += ("--tokens-per-update", 3072, "--micro-batch-size", 4)  # 12 micro-batches: of 1, 2, 3 and 4 ranks
-# The same settings in the words of the trainer.
-TRAINER = (
-    "--preset",
-    "tiny",
-    "--steps",
-    STEPS,
-    *"--layers 2 --heads 4 --width 128 --warmup-steps 1 --learning-rate 3e-3".split(),
-    *"--final-learning-rate 3e-4 --tokens-per-update 3072 --micro-batch-size 4 --validate-every 2".split(),
-    *"--sample-tokens 0".split(),
-)
+SIZES = "--preset tiny --layers 2 --heads 4 --width 128 --sample-tokens 0 --validate-every 2 --warmup-steps 1"
+TRAINER = (*FLAGS, *SIZES.split(), "--learning-rate", 3e-3, "--final-learning-rate", 3e-4)  # the skeleton's own values
 PRINTED = 5e-6  # float32 in another order of additions, and losses printed to six decimals
 
 

@@ -4,13 +4,6 @@ from ddp_course.authoring.answers import RightAnswer, WrongAnswer
 
 ANSWERS = (
     WrongAnswer(
-        "believes_the_first_rank", "takes the error of the lowest rank for the first one",
-        check="the_blame_is_right", says="two ranks raised, rank 2 first, after 0.0 seconds: blame returned", look="what the seconds say",
-        edit="""
-        -        _, rank, line = min(causes)
-        +        _, rank, line = causes[0]
-    """),
-    WrongAnswer(
         "believes_every_error", "blames whoever printed an error first, as torchrun does",
         check="the_blame_is_right", says="a metric on rank 0 only, which timed out: blame returned {'what': 'error'",
         look="the first number that one rank lacks", edit="""
@@ -22,19 +15,6 @@ ANSWERS = (
         check="the_blame_is_right", says="the last batch is smaller on rank 1: blame returned None", edit="""
         -        unlike = [rank for rank, entry in entries.items() if entry[:2] != entries[0][:2]]
         +        unlike = [rank for rank, entry in entries.items() if entry[0] != entries[0][0]]
-    """),
-    WrongAnswer(
-        "one_rank_is_enough", "names the first of the ranks that lack it",
-        check="the_blame_is_right", says="two of three left early: blame returned {'what': 'missing', 'ranks': [0]",
-        look="all ranks that lack it", edit="""
-        -            return {"what": "missing", "ranks": missing, "line": entries[min(entries)][2]}
-        +            return {"what": "missing", "ranks": missing[:1], "line": entries[min(entries)][2]}
-    """),
-    WrongAnswer(
-        "any_connection", "takes every text with `closed` in it for a symptom",
-        check="the_blame_is_right", says="an error of the user's own about a closed file", edit="""
-        -        if one["error"] and not any(symptom in one["error"][2] for symptom in SYMPTOMS):
-        +        if one["error"] and not any(word in one["error"][2] for word in ("closed", "reset", "imed out", "timeout")):
     """),
     RightAnswer(
         "with_zip", "zip_longest over the lists, and a sort of the errors", text='''

@@ -46,12 +46,6 @@ ANSWERS = (
         +    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
     """),
     WrongAnswer(
-        "without_the_epoch", "draws the same in every epoch, like a DistributedSampler without set_epoch",
-        check="seed_and_epoch_decide", says="epochs 0 and 1 have the same draws", look="what the epoch changes", edit="""
-        -    generator = torch.Generator().manual_seed(own)
-        +    generator = torch.Generator().manual_seed(seed)
-    """),
-    WrongAnswer(
         "adds_seed_and_epoch", "seeds with their sum, as a DistributedSampler does",
         check="seed_and_epoch_decide", says="seed 3 in epoch 1 and seed 4 in epoch 0 have the same draws", look="a sum",
         edit="""
