@@ -6,14 +6,14 @@ ANSWERS = (
     WrongAnswer(
         "first_tokens", "compares how the data begins",
         check="the_detector_is_right", says="one token of rank 2 is another): odd_ranks returned []", edit="""
-        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
-        +    mine = hashlib.sha256(data[:1000].numpy().tobytes()).digest()
+        -    own_hash = hashlib.sha256(data.numpy().tobytes()).digest()
+        +    own_hash = hashlib.sha256(data[:1000].numpy().tobytes()).digest()
     """),
     WrongAnswer(
         "histograms", "compares how often each token occurs",
         check="the_detector_is_right", says="two tokens in another order", edit="""
-        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
-        +    mine = data.bincount().tolist()
+        -    own_hash = hashlib.sha256(data.numpy().tobytes()).digest()
+        +    own_hash = data.bincount().tolist()
     """),
     WrongAnswer(
         "no_randomness", "makes data without random numbers",
@@ -43,8 +43,8 @@ ANSWERS = (
     WrongAnswer(
         "sends_the_data", "compares the data sets themselves, on every rank",
         check="little_travels", says="to compare 40,000 bytes of data", edit="""
-        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
-        +    mine = data.tolist()
+        -    own_hash = hashlib.sha256(data.numpy().tobytes()).digest()
+        +    own_hash = data.tolist()
     """),
     WrongAnswer(
         "unrepaired", "leaves make_data as it was",
@@ -78,14 +78,14 @@ ANSWERS = (
     RightAnswer(
         "broadcast_of_a_seeded_draw", "rank 0 draws with a seed and broadcasts; hashes travel as tensors",
         edit="""
-        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
+        -    own_hash = hashlib.sha256(data.numpy().tobytes()).digest()
         -    hashes = [None] * dist.get_world_size()
-        -    dist.all_gather_object(hashes, mine)
-        -    return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
+        -    dist.all_gather_object(hashes, own_hash)
+        -    return [rank for rank, digest in enumerate(hashes) if digest != hashes[0]]
         +    digest = hashlib.md5(data.numpy().tobytes()).digest() + len(data).to_bytes(8, "little")
-        +    mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
-        +    everybody = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        +    dist.all_gather(everybody, mine)
+        +    own_hash = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+        +    everybody = [torch.empty_like(own_hash) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(everybody, own_hash)
         +    return [rank for rank in range(len(everybody)) if not torch.equal(everybody[rank], everybody[0])]
         @@
         -    generator = torch.Generator().manual_seed(1)
@@ -103,15 +103,15 @@ ANSWERS = (
         "forked_generator",
         "seeds the common generator and puts its state back; compares numbers with rank 0's by an all-reduce",
         edit="""
-        -    mine = hashlib.sha256(data.numpy().tobytes()).digest()
+        -    own_hash = hashlib.sha256(data.numpy().tobytes()).digest()
         -    hashes = [None] * dist.get_world_size()
-        -    dist.all_gather_object(hashes, mine)
-        -    return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
+        -    dist.all_gather_object(hashes, own_hash)
+        -    return [rank for rank, digest in enumerate(hashes) if digest != hashes[0]]
         +    digest = int.from_bytes(hashlib.blake2b(data.numpy().tobytes(), digest_size=7).digest(), "little")
-        +    mine = torch.zeros(dist.get_world_size(), dtype=torch.int64)
-        +    mine[dist.get_rank()] = digest
-        +    dist.all_reduce(mine)
-        +    return (mine != mine[0]).nonzero().flatten().tolist()
+        +    hashes = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+        +    hashes[dist.get_rank()] = digest
+        +    dist.all_reduce(hashes)
+        +    return (hashes != hashes[0]).nonzero().flatten().tolist()
         @@
         -    generator = torch.Generator().manual_seed(1)
         -    steps = torch.randint(-2, 4, (TOKENS,), generator=generator)
@@ -125,12 +125,12 @@ ANSWERS = (
         "numpys_generator", "draws with a generator of NumPy's; each rank compares its hash with that of rank 0",
         edit="""
         -    hashes = [None] * dist.get_world_size()
-        -    dist.all_gather_object(hashes, mine)
-        -    return [rank for rank, one in enumerate(hashes) if one != hashes[0]]
-        +    box = [mine]
+        -    dist.all_gather_object(hashes, own_hash)
+        -    return [rank for rank, digest in enumerate(hashes) if digest != hashes[0]]
+        +    box = [own_hash]
         +    dist.broadcast_object_list(box, src=0)
         +    differs = torch.zeros(dist.get_world_size(), dtype=torch.bool)
-        +    differs[dist.get_rank()] = box[0] != mine
+        +    differs[dist.get_rank()] = box[0] != own_hash
         +    dist.all_reduce(differs, dist.ReduceOp.MAX)
         +    return [int(rank) for rank in differs.nonzero()]
         @@

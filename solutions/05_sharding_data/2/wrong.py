@@ -19,8 +19,8 @@ ANSWERS = (
     WrongAnswer(
         "counts_between_ranks_only", "does not see a sample that one rank reads twice",
         check="the_counts_are_right", says="rank 1 reads a sample twice itself", edit="""
-        -    read = [sample for one in draws for sample in one["samples"]]
-        +    read = [sample for one in draws for sample in set(one["samples"])]
+        -    read = [sample for drawn in draws for sample in drawn["samples"]]
+        +    read = [sample for drawn in draws for sample in set(drawn["samples"])]
     """),
     WrongAnswer(
         "a_hundred_epochs_a_seed", "numbers the epochs of all seeds: epoch 100 of seed 1 is the first of seed 2",
@@ -86,11 +86,11 @@ ANSWERS = (
         +
         +
         +def count_faults(draws: list[dict], samples: int) -> dict[str, int]:
-        +    read = [sample for one in draws for sample in one["samples"]]
+        +    read = [sample for drawn in draws for sample in drawn["samples"]]
         +    faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
-        +    faults["weights"] = sum(not torch.equal(one["weights"], draws[0]["weights"]) for one in draws)
+        +    faults["weights"] = sum(not torch.equal(drawn["weights"], draws[0]["weights"]) for drawn in draws)
         +    for name in ("dropout", "noise"):
-        +        faults[name] = len(draws) - len({tuple(one[name].tolist()) for one in draws})
+        +        faults[name] = len(draws) - len({tuple(drawn[name].tolist()) for drawn in draws})
         +    return faults
     """),
     WrongAnswer(
@@ -109,13 +109,13 @@ ANSWERS = (
 
         def count_faults(draws: list[dict], samples: int) -> dict[str, int]:
             seen, faults = set(), {"read again": 0, "weights": 0, "dropout": 0, "noise": 0}
-            for rank, one in enumerate(draws):
-                for sample in one["samples"]:
+            for rank, drawn in enumerate(draws):
+                for sample in drawn["samples"]:
                     faults["read again"] += sample in seen
                     seen.add(sample)
-                faults["weights"] += int((one["weights"] != draws[0]["weights"]).any())
+                faults["weights"] += int((drawn["weights"] != draws[0]["weights"]).any())
                 for name in ("dropout", "noise"):
-                    faults[name] += int(any(torch.equal(one[name], before[name]) for before in draws[:rank]))
+                    faults[name] += int(any(torch.equal(drawn[name], earlier[name]) for earlier in draws[:rank]))
             return faults | {"never read": len(set(range(samples)) - seen)}
 
 
@@ -139,11 +139,11 @@ ANSWERS = (
 
 
         def count_faults(draws: list[dict], samples: int) -> dict[str, int]:
-            read = [sample for one in draws for sample in one["samples"]]
+            read = [sample for drawn in draws for sample in drawn["samples"]]
             faults = {"read again": len(read) - len(set(read)), "never read": samples - len(set(read))}
-            faults["weights"] = sum(not torch.equal(one["weights"], draws[0]["weights"]) for one in draws)
+            faults["weights"] = sum(not torch.equal(drawn["weights"], draws[0]["weights"]) for drawn in draws)
             for name in ("dropout", "noise"):
-                faults[name] = len(draws) - len({tuple(one[name].tolist()) for one in draws})
+                faults[name] = len(draws) - len({tuple(drawn[name].tolist()) for drawn in draws})
             return faults
 
 

@@ -19,7 +19,7 @@ ANSWERS = (
     WrongAnswer(
         "finds_three", "the diagnosis does not look at what was built",
         check="the_diagnosis_is_right", says="rank 1 built two and used one: diagnose returned []", edit="""
-        -        "built in vain": any(one["built"] > len(one["batches"]) for one in ranks),
+        -        "built in vain": any(result["built"] > len(result["batches"]) for result in ranks),
     """),
     WrongAnswer(
         "not_shuffled", "deals the samples out in order",
@@ -50,8 +50,8 @@ ANSWERS = (
     WrongAnswer(
         "counts_samples", "takes unequal numbers of samples for unequal numbers of batches",
         check="the_diagnosis_is_right", says="the last batches are short: diagnose returned ['uneven'], not []", edit="""
-        -        "uneven": len({len(one["batches"]) for one in ranks}) > 1,
-        +        "uneven": len({sum(map(len, one["batches"])) for one in ranks}) > 1,
+        -        "uneven": len({len(result["batches"]) for result in ranks}) > 1,
+        +        "uneven": len({sum(map(len, result["batches"])) for result in ranks}) > 1,
     """),
     WrongAnswer(
         "still_skips", "even and equal on all ranks, and still builds every batch",
@@ -87,9 +87,9 @@ ANSWERS = (
         -    for start in range(0, len(order) - joint + 1, joint):
         -        first = start + rank * batch_size
         -        yield corpus.build(order[first : first + batch_size])
-        +    mine = order[rank::world_size]
-        +    for first in range(0, len(mine) - batch_size + 1, batch_size):
-        +        yield corpus.build(mine[first : first + batch_size])
+        +    shard = order[rank::world_size]
+        +    for first in range(0, len(shard) - batch_size + 1, batch_size):
+        +        yield corpus.build(shard[first : first + batch_size])
     """),
     WrongAnswer(
         "unrepaired", "leaves the wrapper as it is",
@@ -164,14 +164,14 @@ ANSWERS = (
 
         def diagnose(ranks: list[dict]) -> list[str]:
             faults, seen = set(), []
-            for one in ranks:
-                if one["raised"] is not None:
+            for result in ranks:
+                if result["raised"] is not None:
                     faults.add("raised")
-                if one["built"] != len(one["batches"]):
+                if result["built"] != len(result["batches"]):
                     faults.add("built in vain")
-                if len(one["batches"]) != len(ranks[0]["batches"]):
+                if len(result["batches"]) != len(ranks[0]["batches"]):
                     faults.add("uneven")
-                for batch in one["batches"]:
+                for batch in result["batches"]:
                     for sample in batch:
                         if sample in seen:
                             faults.add("read again")
@@ -191,9 +191,9 @@ ANSWERS = (
         def batches(corpus, batch_size, epoch, rank, world_size):
             order = sorted(range(corpus.samples), key=lambda n: hashlib.md5(f"{epoch} {n}".encode()).digest())
             steps = len(order) // (world_size * batch_size)
-            mine = order[rank : steps * world_size * batch_size : world_size]
-            for first in range(0, len(mine), batch_size):
-                yield corpus.build(mine[first : first + batch_size])
+            shard = order[rank : steps * world_size * batch_size : world_size]
+            for first in range(0, len(shard), batch_size):
+                yield corpus.build(shard[first : first + batch_size])
 
 
         def run(samples, batch_size, epoch, rank, world_size):

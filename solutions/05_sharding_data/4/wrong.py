@@ -31,8 +31,8 @@ ANSWERS = (
     WrongAnswer(
         "one_by_one", "yields samples where batches are asked for",
         check="every_sample_is_read_once", says="from its stream", edit="""
-        -            yield [load(file, line) for file, line in mine]
-        +            yield from [load(file, line) for file, line in mine]
+        -            yield [load(file, line) for file, line in shard]
+        +            yield from [load(file, line) for file, line in shard]
     """),
     WrongAnswer(
         "saves_the_order", "saves all that is left to read",
@@ -44,19 +44,19 @@ ANSWERS = (
         "shuffles_in_workers", "shuffles each global batch again, with a seed of the worker",
         check="workers_and_stops_change_nothing",
         says="in a run that was neither stopped nor had workers it is", edit="""
-        -            mine = order[start : start + joint][self.rank :: self.world_size]
-        +            together = order[start : start + joint]
-        +            random.Random(step).shuffle(together)
-        +            mine = together[self.rank :: self.world_size]
+        -            shard = order[start : start + joint][self.rank :: self.world_size]
+        +            joint_batch = order[start : start + joint]
+        +            random.Random(step).shuffle(joint_batch)
+        +            shard = joint_batch[self.rank :: self.world_size]
     """),
     WrongAnswer(
         "uneven_end", "fills the last batches rank by rank until nothing is left",
         check="all_ranks_have_as_many_batches", says="the ranks had", edit="""
-        -            mine = order[start : start + joint][self.rank :: self.world_size]
-        -            yield [load(file, line) for file, line in mine]
-        +            mine = order[start + self.rank * self.batch_size : start + joint][: self.batch_size]
-        +            if mine:
-        +                yield [load(file, line) for file, line in mine]
+        -            shard = order[start : start + joint][self.rank :: self.world_size]
+        -            yield [load(file, line) for file, line in shard]
+        +            shard = order[start + self.rank * self.batch_size : start + joint][: self.batch_size]
+        +            if shard:
+        +                yield [load(file, line) for file, line in shard]
     """),
     WrongAnswer(
         "rotates", "begins the order of the seed 20 samples further on in every epoch",
@@ -81,12 +81,12 @@ ANSWERS = (
     WrongAnswer(
         "rounds_shares_up", "shares the last samples in blocks, rounded up: 4 on 3 ranks are 2, 2 and none",
         check="all_ranks_have_as_many_batches", says="the ranks had", edit="""
-        -            mine = order[start : start + joint][self.rank :: self.world_size]
-        -            yield [load(file, line) for file, line in mine]
-        +            together = order[start : start + joint]
-        +            share = -(-len(together) // self.world_size)
-        +            if mine := together[self.rank * share :][:share]:
-        +                yield [load(file, line) for file, line in mine]
+        -            shard = order[start : start + joint][self.rank :: self.world_size]
+        -            yield [load(file, line) for file, line in shard]
+        +            joint_batch = order[start : start + joint]
+        +            share = -(-len(joint_batch) // self.world_size)
+        +            if shard := joint_batch[self.rank * share :][:share]:
+        +                yield [load(file, line) for file, line in shard]
     """),
     WrongAnswer(
         "one_batch_ahead", "builds the next batch before it hands out one",
@@ -94,8 +94,8 @@ ANSWERS = (
         +        ready = None
                  for start in starts[first::step]:
         @@
-        -            yield [load(file, line) for file, line in mine]
-        +            built, ready = ready, [load(file, line) for file, line in mine]
+        -            yield [load(file, line) for file, line in shard]
+        +            built, ready = ready, [load(file, line) for file, line in shard]
         +            if built:
         +                yield built
         +        if ready:
@@ -137,16 +137,16 @@ ANSWERS = (
         +            return hashlib.sha256(repr((self.seed, self.epoch, sample)).encode()).digest()
         +
         +        everything = ((file, line) for file, size in enumerate(self.sizes) for line in range(size))
-        +        mine = sorted(everything, key=key)[self.start + self.rank :: self.world_size]
+        +        shard = sorted(everything, key=key)[self.start + self.rank :: self.world_size]
                  worker = get_worker_info()
         -        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
         -        joint = self.batch_size * self.world_size
         -        starts = range(self.start, len(order), joint)
         -        for start in starts[first::step]:
-        -            mine = order[start : start + joint][self.rank :: self.world_size]
-        -            yield [load(file, line) for file, line in mine]
-        +        for number, start in enumerate(range(0, len(mine), self.batch_size)):
+        -            shard = order[start : start + joint][self.rank :: self.world_size]
+        -            yield [load(file, line) for file, line in shard]
+        +        for number, start in enumerate(range(0, len(shard), self.batch_size)):
         +            if worker is None or number % worker.num_workers == worker.id:
-        +                yield [load(*sample) for sample in mine[start : start + self.batch_size]]
+        +                yield [load(*sample) for sample in shard[start : start + self.batch_size]]
     """),
 )
