@@ -8,13 +8,13 @@ ANSWERS = (
         check="every_rank_returns_the_losses", says="rank 1 returned []", on="only_rank_0", edit="""
         -    others = {entry for log in logs[1:] for entry in log}
         -    return {entry: [0] for entry in logs[0] if entry not in others}
-        +    found = {}
+        +    ranks_by_entry = {}
         +    for log in logs:
         +        for entry in log:
         +            ranks = [rank for rank, other in enumerate(logs) if entry in other]
         +            if len(ranks) < len(logs):
-        +                found[entry] = ranks
-        +    return found
+        +                ranks_by_entry[entry] = ranks
+        +    return ranks_by_entry
         @@
         -        losses.append((total[0] / total[1]).item())
                  if rank == 0:  # one of them speaks
@@ -45,8 +45,8 @@ ANSWERS = (
     WrongAnswer(
         "looks_into_joined_text", "looks for an entry in the log joined to one text, where line 6 is found in line 66",
         check="lonely_calls_are_found", says="lines 6 and 66: not_on_all", edit="""
-        -    found = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
-        +    found = {entry: [rank for rank, log in enumerate(logs) if entry in "; ".join(log)] for entry in entries}
+        -    ranks_by_entry = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
+        +    ranks_by_entry = {entry: [rank for rank, log in enumerate(logs) if entry in "; ".join(log)] for entry in entries}
     """),
     WrongAnswer(
         "only_rank_0", "looks for calls that rank 0 makes alone",
@@ -56,8 +56,8 @@ ANSWERS = (
         +EPOCHS, BUFFERS = 2, True
         @@
         -    entries = dict.fromkeys(entry for log in logs for entry in log)
-        -    found = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
-        -    return {entry: ranks for entry, ranks in found.items() if len(ranks) < len(logs)}
+        -    ranks_by_entry = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
+        -    return {entry: ranks for entry, ranks in ranks_by_entry.items() if len(ranks) < len(logs)}
         +    others = {entry for log in logs[1:] for entry in log}
         +    return {entry: [0] for entry in logs[0] if entry not in others}
         @@
@@ -120,15 +120,15 @@ ANSWERS = (
         +EPOCHS, BUFFERS = 2, True
         @@
         -    entries = dict.fromkeys(entry for log in logs for entry in log)
-        -    found = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
-        -    return {entry: ranks for entry, ranks in found.items() if len(ranks) < len(logs)}
-        +    found = {}
+        -    ranks_by_entry = {entry: [rank for rank, log in enumerate(logs) if entry in log] for entry in entries}
+        -    return {entry: ranks for entry, ranks in ranks_by_entry.items() if len(ranks) < len(logs)}
+        +    ranks_by_entry = {}
         +    for log in logs:
         +        for entry in log:
         +            ranks = [rank for rank, other in enumerate(logs) if entry in other]
         +            if len(ranks) < len(logs):
-        +                found[entry] = ranks
-        +    return found
+        +                ranks_by_entry[entry] = ranks
+        +    return ranks_by_entry
         @@
         -            errors = (model.module(held_out_x) - held_out_y).square()
         -        total = torch.stack([errors.sum(), torch.tensor(len(errors))])
@@ -151,10 +151,10 @@ ANSWERS = (
         -        dist.all_reduce(total)
         -        losses.append((total[0] / total[1]).item())
         -        if rank == 0:  # one of them speaks
-        +        everyones = [None] * world
-        +        dist.all_gather_object(everyones, errors.tolist())
-        +        everyones = [one for mine in everyones for one in mine]
-        +        losses.append(sum(everyones) / len(everyones))
+        +        gathered = [None] * world
+        +        dist.all_gather_object(gathered, errors.tolist())
+        +        gathered = [error for errors in gathered for error in errors]
+        +        losses.append(sum(gathered) / len(gathered))
         +        if rank == world - 1:  # one of them speaks
     """),
     RightAnswer(
@@ -172,7 +172,7 @@ ANSWERS = (
         +def not_on_all(logs):
         +    sets = [set(log) for log in logs]
         +    rare = set().union(*sets) - set.intersection(*sets)
-        +    return {entry: [rank for rank, one in enumerate(sets) if entry in one] for entry in sorted(rare)}
+        +    return {entry: [rank for rank, log in enumerate(sets) if entry in log] for entry in sorted(rare)}
         @@
         +        box = [None]
 

@@ -11,9 +11,9 @@ LOSSES = torch.tensor([1, 1, 1, 1, 1, 1, 1, 1, 100], dtype=torch.float64)  # of 
 
 def evaluate(loss_of, samples, batch_size):
     """The mean loss over samples 0, 1, ... samples - 1. loss_of([4, 7]) is a tensor with the losses of these two."""
-    mine = DistributedSampler(range(samples), shuffle=False)  # of this rank
+    own_samples = DistributedSampler(range(samples), shuffle=False)  # of this rank
     total = torch.zeros(2, dtype=torch.float64)
-    for batch in BatchSampler(mine, batch_size, drop_last=False):
+    for batch in BatchSampler(own_samples, batch_size, drop_last=False):
         total[0] += loss_of(batch).mean()
         total[1] += 1
     dist.all_reduce(total)

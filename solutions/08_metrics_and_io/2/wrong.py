@@ -8,8 +8,8 @@ ANSWERS = (
         check="does not end", says="rank 1 had returned", edit="""
         -    total = torch.zeros(2, dtype=torch.float64)
         +    total, count = 0.0, 0.0
-             for first in range(0, len(mine), batch_size):
-                 losses = loss_of(list(mine[first : first + batch_size]))
+             for first in range(0, len(own_samples), batch_size):
+                 losses = loss_of(list(own_samples[first : first + batch_size]))
         -        total[0] += losses.sum()
         -        total[1] += len(losses)
         -    dist.all_reduce(total)
@@ -26,8 +26,8 @@ ANSWERS = (
          import torch.distributed as dist
         +from torch.utils.data import DistributedSampler
         @@
-        -    mine = range(dist.get_rank(), samples, dist.get_world_size())
-        +    mine = list(DistributedSampler(range(samples), shuffle=False, drop_last=True))
+        -    own_samples = range(dist.get_rank(), samples, dist.get_world_size())
+        +    own_samples = list(DistributedSampler(range(samples), shuffle=False, drop_last=True))
     """),
     WrongAnswer(
         "float32", "adds up in float32",
@@ -47,18 +47,18 @@ ANSWERS = (
     WrongAnswer(
         "rounds_of_messages", "pads the rounds so that each batch can be all-reduced",
         check="no_message_in_the_loop", says="collectives, the last in line", edit="""
-        -    mine = range(dist.get_rank(), samples, dist.get_world_size())
+        -    own_samples = range(dist.get_rank(), samples, dist.get_world_size())
         +    rank, world = dist.get_rank(), dist.get_world_size()
-        +    mine = list(range(rank, samples, world))
+        +    own_samples = list(range(rank, samples, world))
         +    rounds = -(-samples // (world * batch_size))
              total = torch.zeros(2, dtype=torch.float64)
-        -    for first in range(0, len(mine), batch_size):
-        -        losses = loss_of(list(mine[first : first + batch_size]))
+        -    for first in range(0, len(own_samples), batch_size):
+        -        losses = loss_of(list(own_samples[first : first + batch_size]))
         -        total[0] += losses.sum()
         -        total[1] += len(losses)
         -    dist.all_reduce(total)
         +    for k in range(rounds):
-        +        batch = mine[k * batch_size : (k + 1) * batch_size]
+        +        batch = own_samples[k * batch_size : (k + 1) * batch_size]
         +        losses = loss_of(batch) if batch else torch.zeros(0, dtype=torch.float64)
         +        pair = torch.stack([losses.sum(), torch.tensor(float(len(batch)))])
         +        dist.all_reduce(pair)
@@ -67,15 +67,15 @@ ANSWERS = (
     WrongAnswer(
         "still_padded", "counts samples instead of batches, but keeps the sampler",
         check="the_mean_is_exact", says="a mean in which repeated samples count again", on="drop_last", edit="""
-        -    mine = list(DistributedSampler(range(samples), shuffle=False, drop_last=True))
-        +    mine = list(DistributedSampler(range(samples), shuffle=False))
+        -    own_samples = list(DistributedSampler(range(samples), shuffle=False, drop_last=True))
+        +    own_samples = list(DistributedSampler(range(samples), shuffle=False))
     """),
     WrongAnswer(
         "weights_as_ratios", "divides by the largest weight",
         check="the_weights_are_found", says="gives sample 0 the weight", edit="""
         -    return [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
-        +    found = [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
-        +    return [one / max(found) for one in found]
+        +    shares = [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
+        +    return [share / max(shares) for share in shares]
     """),
     WrongAnswer(
         "weights_assumed", "counts how often the sampler deals a sample, without asking evaluate",
@@ -99,42 +99,42 @@ ANSWERS = (
         -        return lambda indices: torch.tensor([float(index == sample) for index in indices], dtype=torch.float64)
         -
         -    return [evaluate(only(sample), samples, batch_size) for sample in range(samples)]
-        +    found = []
+        +    shares = []
         +    for sample in range(dist.get_rank(), samples, dist.get_world_size()):
-        +        one = torch.zeros(samples, dtype=torch.float64)
-        +        one[sample] = 1
-        +        found.append(evaluate(lambda indices, one=one: one[indices], samples, batch_size))
-        +    return found
+        +        losses = torch.zeros(samples, dtype=torch.float64)
+        +        losses[sample] = 1
+        +        shares.append(evaluate(lambda indices, losses=losses: losses[indices], samples, batch_size))
+        +    return shares
     """),
     WrongAnswer(
         "everybody_everything", "every rank evaluates all samples, so that nothing has to be sent",
         check="each_sample_is_evaluated_once", says="sample 0 was evaluated 2 times in all", edit="""
-        -    mine = range(dist.get_rank(), samples, dist.get_world_size())
-        +    mine = range(samples)
+        -    own_samples = range(dist.get_rank(), samples, dist.get_world_size())
+        +    own_samples = range(samples)
         @@
         -    dist.all_reduce(total)
     """),
     WrongAnswer(
         "one_large_batch", "asks for all losses of its samples at once",
         check="each_sample_is_evaluated_once", says="losses at once", look="into batches", edit="""
-        -    for first in range(0, len(mine), batch_size):
-        -        losses = loss_of(list(mine[first : first + batch_size]))
-        +    if mine:
-        +        losses = loss_of(list(mine))
+        -    for first in range(0, len(own_samples), batch_size):
+        -        losses = loss_of(list(own_samples[first : first + batch_size]))
+        +    if own_samples:
+        +        losses = loss_of(list(own_samples))
     """),
     RightAnswer(
         "chunks_and_two_reduces", "deals contiguous chunks; returns a tensor",
         edit="""
-        -    mine = range(dist.get_rank(), samples, dist.get_world_size())
+        -    own_samples = range(dist.get_rank(), samples, dist.get_world_size())
         -    total = torch.zeros(2, dtype=torch.float64)
         +    rank, world = dist.get_rank(), dist.get_world_size()
-        +    mine = torch.arange(samples).tensor_split(world)[rank].tolist()
-        +    total, count = torch.zeros((), dtype=torch.float64), torch.tensor(len(mine))
-             for first in range(0, len(mine), batch_size):
-        -        losses = loss_of(list(mine[first : first + batch_size]))
+        +    own_samples = torch.arange(samples).tensor_split(world)[rank].tolist()
+        +    total, count = torch.zeros((), dtype=torch.float64), torch.tensor(len(own_samples))
+             for first in range(0, len(own_samples), batch_size):
+        -        losses = loss_of(list(own_samples[first : first + batch_size]))
         -        total[0] += losses.sum()
         -        total[1] += len(losses)
-        +        total += loss_of(mine[first : first + batch_size]).sum()
+        +        total += loss_of(own_samples[first : first + batch_size]).sum()
              dist.all_reduce(total)
         -    return (total[0] / total[1]).item()
         +    dist.all_reduce(count)
@@ -162,12 +162,12 @@ ANSWERS = (
 
 
         def evaluate(loss_of, samples, batch_size):
-            mine = list(range(dist.get_rank(), samples, dist.get_world_size()))
+            own_samples = list(range(dist.get_rank(), samples, dist.get_world_size()))
             losses = []
-            for first in range(0, len(mine), batch_size):
-                losses += loss_of(mine[first : first + batch_size]).tolist()
-            everyones = [None] * dist.get_world_size()
-            dist.all_gather_object(everyones, losses)
-            return sum(sum(one) for one in everyones) / sum(len(one) for one in everyones)
+            for first in range(0, len(own_samples), batch_size):
+                losses += loss_of(own_samples[first : first + batch_size]).tolist()
+            gathered = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, losses)
+            return sum(sum(losses) for losses in gathered) / sum(len(losses) for losses in gathered)
     """),
 )

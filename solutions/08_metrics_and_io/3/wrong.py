@@ -10,11 +10,11 @@ ANSWERS = (
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
         -    dist.all_reduce(total)
         -    *totals, everything = total.tolist()
-        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        -    return {name: value / everything for name, value in zip(names, totals, strict=True)}
         +    def total(value):
-        +        one = torch.tensor(float(value), dtype=torch.float64)
-        +        dist.all_reduce(one)
-        +        return one.item()
+        +        joint = torch.tensor(float(value), dtype=torch.float64)
+        +        dist.all_reduce(joint)
+        +        return joint.item()
         +
         +    everything = total(count)
         +    return {name: total(sums[name]) / everything for name in sorted(sums)}
@@ -22,8 +22,8 @@ ANSWERS = (
     WrongAnswer(
         "absolute_tolerance", "allows an absolute difference of a millionth",
         check="the_ranks_in_a_number_are_found", says="large numbers, rounded on the way", edit="""
-        -            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
-        +            if abs(sum(values[rank] for rank in ranks) - found) < 1e-6:
+        -            if math.isclose(sum(values[rank] for rank in ranks), observed, rel_tol=1e-6):
+        +            if abs(sum(values[rank] for rank in ranks) - observed) < 1e-6:
     """),
     WrongAnswer(
         "name_count", "puts the count among the metrics, under a name that a metric may have",
@@ -35,10 +35,10 @@ ANSWERS = (
         +    total = torch.tensor([float(everything[name]) for name in names], dtype=torch.float64)
              dist.all_reduce(total)
         -    *totals, everything = total.tolist()
-        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        -    return {name: value / everything for name, value in zip(names, totals, strict=True)}
         +    joint = dict(zip(names, total.tolist(), strict=True))
         +    count = joint.pop("count")
-        +    return {name: one / count for name, one in joint.items()}
+        +    return {name: value / count for name, value in joint.items()}
     """),
     WrongAnswer(
         "none_elsewhere", "reduces to rank 0 and returns there",
@@ -46,20 +46,20 @@ ANSWERS = (
         edit="""
         -    dist.all_reduce(total)
         -    *totals, everything = total.tolist()
-        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        -    return {name: value / everything for name, value in zip(names, totals, strict=True)}
         +    dist.reduce(total, dst=0)
         +    if dist.get_rank() != 0:
         +        return None
         +    *totals, count = total.tolist()
-        +    return {name: one / count for name, one in zip(names, totals, strict=True)}
+        +    return {name: value / count for name, value in zip(names, totals, strict=True)}
     """),
     WrongAnswer(
         "sums_not_means", "does not divide",
         check="the_means_are_exact", says="the sum, not the mean", edit="""
         -    *totals, everything = total.tolist()
-        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        -    return {name: value / everything for name, value in zip(names, totals, strict=True)}
         +    *totals, count = total.tolist()
-        +    return {name: one for name, one in zip(names, totals, strict=True)}
+        +    return {name: value for name, value in zip(names, totals, strict=True)}
     """),
     WrongAnswer(
         "empties_its_input", "takes the values out of the dict that it is handed",
@@ -85,12 +85,12 @@ ANSWERS = (
         check="the_ranks_in_a_number_are_found", says="no sum of these", look="only the seventh digit", edit="""
         -    for size in range(len(values) + 1):
         -        for ranks in itertools.combinations(range(len(values)), size):
-        -            if math.isclose(sum(values[rank] for rank in ranks), found, rel_tol=1e-6):
+        -            if math.isclose(sum(values[rank] for rank in ranks), observed, rel_tol=1e-6):
         -                return list(ranks)
         -    return None
         +    subsets = [list(s) for n in range(len(values) + 1) for s in itertools.combinations(range(len(values)), n)]
-        +    nearest = min(subsets, key=lambda ranks: abs(sum(values[rank] for rank in ranks) - found))
-        +    return nearest if math.isclose(sum(values[rank] for rank in nearest), found, rel_tol=1e-3) else None
+        +    nearest = min(subsets, key=lambda ranks: abs(sum(values[rank] for rank in ranks) - observed))
+        +    return nearest if math.isclose(sum(values[rank] for rank in nearest), observed, rel_tol=1e-3) else None
     """),
     RightAnswer(
         "gathers_objects", "gathers the dicts as they are; subsets as bits",
@@ -98,28 +98,28 @@ ANSWERS = (
         import torch.distributed as dist
 
 
-        def who_is_in(values, found):
+        def who_is_in(values, observed):
             for bits in range(2 ** len(values)):
                 ranks = [rank for rank in range(len(values)) if bits >> rank & 1]
-                if abs(sum(values[rank] for rank in ranks) - found) <= 1e-6 * max(1.0, abs(found)):
+                if abs(sum(values[rank] for rank in ranks) - observed) <= 1e-6 * max(1.0, abs(observed)):
                     return ranks
 
 
         def evaluate(sums, count):
-            everyones: list = [None] * dist.get_world_size()
-            dist.all_gather_object(everyones, (count, {name: float(value) for name, value in sums.items()}))
-            everything = sum(one for one, _ in everyones)
-            return {name: sum(one[name] for _, one in everyones) / everything for name in sums}
+            gathered: list = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, (count, {name: float(value) for name, value in sums.items()}))
+            everything = sum(value for value, _ in gathered)
+            return {name: sum(value[name] for _, value in gathered) / everything for name in sums}
     """),
     RightAnswer(
         "rank_0_tells", "rank 0 reduces, divides and broadcasts; returns tensors",
         edit="""
         -    dist.all_reduce(total)
         -    *totals, everything = total.tolist()
-        -    return {name: one / everything for name, one in zip(names, totals, strict=True)}
+        -    return {name: value / everything for name, value in zip(names, totals, strict=True)}
         +    dist.reduce(total, dst=0)
         +    dist.broadcast(total, src=0)
-        +    return {name: total[place] / total[-1] for place, name in enumerate(names)}
+        +    return {name: total[index] / total[-1] for index, name in enumerate(names)}
     """),
     RightAnswer(
         "everything_in_numpy", "gathers arrays and returns NumPy's numbers",
@@ -127,9 +127,9 @@ ANSWERS = (
         -    total = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
         -    dist.all_reduce(total)
         -    *totals, everything = total.tolist()
-        +    mine = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
-        +    everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        +    dist.all_gather(everyones, mine)
-        +    *totals, everything = torch.stack(everyones).numpy().sum(axis=0)
+        +    sums_and_count = torch.tensor([*(float(sums[name]) for name in names), count], dtype=torch.float64)
+        +    gathered = [torch.empty_like(sums_and_count) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(gathered, sums_and_count)
+        +    *totals, everything = torch.stack(gathered).numpy().sum(axis=0)
     """),
 )

@@ -18,11 +18,11 @@ ANSWERS = (
             was_training = {module: module.training for module in model.modules()}
             model.eval()
             world = dist.get_world_size()
-            mine = samples[dist.get_rank() :: world]
+            own_samples = samples[dist.get_rank() :: world]
             sums = torch.zeros(2, dtype=torch.float64)
             for first in range(0, -(-len(samples) // world), batch_size):
                 pair = torch.zeros(2, dtype=torch.float64)
-                if batch := mine[first : first + batch_size]:
+                if batch := own_samples[first : first + batch_size]:
                     inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
                     targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
                     pair += torch.stack([model(inputs, targets), (targets != -100).sum()])
@@ -49,13 +49,13 @@ ANSWERS = (
         +@torch.no_grad()
         @@
         -    with torch.no_grad():
-        -        for first in range(0, len(mine), batch_size):
-        -            batch = mine[first : first + batch_size]
+        -        for first in range(0, len(own_samples), batch_size):
+        -            batch = own_samples[first : first + batch_size]
         -            inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
         -            targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
         -            sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
-        +    for first in range(0, len(mine), batch_size):
-        +        batch = mine[first : first + batch_size]
+        +    for first in range(0, len(own_samples), batch_size):
+        +        batch = own_samples[first : first + batch_size]
         +        inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
         +        targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
         +        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
@@ -95,8 +95,8 @@ ANSWERS = (
         "rank_0_alone", "rank 0 evaluates everything and tells the others",
         check="the_work_is_shared", says="rank 0 evaluated 11 texts", on="only_rank_0_returns",
         edit="""
-        -    mine = samples[dist.get_rank() :: dist.get_world_size()]
-        +    mine = samples if dist.get_rank() == 0 else []
+        -    own_samples = samples[dist.get_rank() :: dist.get_world_size()]
+        +    own_samples = samples if dist.get_rank() == 0 else []
         @@
         -    if dist.get_rank() == 0:
         -        return {"loss": loss, "perplexity": math.exp(loss), "tokens": int(sums[1])}
@@ -108,8 +108,8 @@ ANSWERS = (
         edit="""
         -@torch.no_grad()
         @@
-        -    mine = samples if dist.get_rank() == 0 else []
-        +    mine = samples[dist.get_rank() :: dist.get_world_size()]
+        -    own_samples = samples if dist.get_rank() == 0 else []
+        +    own_samples = samples[dist.get_rank() :: dist.get_world_size()]
         @@
         -        sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
         +        sums += torch.stack([model(inputs, targets).detach(), (targets != -100).sum()])
@@ -119,19 +119,19 @@ ANSWERS = (
         check="all_ranks_have_one_dict", says="on rank 0", look="divides the same two sums", edit="""
         -    dist.all_reduce(sums)
         +    rank, world = dist.get_rank(), dist.get_world_size()
-        +    everyones = [torch.empty_like(sums) for _ in range(world)]
-        +    dist.all_gather(everyones, sums)
-        +    sums = sum(everyones)
-        +    loss = sum((everyones[(rank + k) % world][0] / sums[1]).item() for k in range(world))
+        +    gathered = [torch.empty_like(sums) for _ in range(world)]
+        +    dist.all_gather(gathered, sums)
+        +    sums = sum(gathered)
+        +    loss = sum((gathered[(rank + k) % world][0] / sums[1]).item() for k in range(world))
         @@
         -    loss = (sums[0] / sums[1]).item()
     """),
     WrongAnswer(
         "deals_whole_batches", "deals batches to the ranks instead of texts",
         check="the_work_is_shared", says="its share is", look="dealt out", edit="""
-        -    mine = samples[dist.get_rank() :: dist.get_world_size()]
+        -    own_samples = samples[dist.get_rank() :: dist.get_world_size()]
         +    joint = batch_size * dist.get_world_size()
-        +    mine = [
+        +    own_samples = [
         +        sample
         +        for start in range(dist.get_rank() * batch_size, len(samples), joint)
         +        for sample in samples[start : start + batch_size]
@@ -174,9 +174,9 @@ ANSWERS = (
                 finally:
                     for module in training:
                         module.training = True
-            everyones = [None] * world
-            dist.all_gather_object(everyones, (loss_sum, tokens))
-            loss_sum, tokens = (sum(column) for column in zip(*everyones, strict=True))
+            gathered = [None] * world
+            dist.all_gather_object(gathered, (loss_sum, tokens))
+            loss_sum, tokens = (sum(column) for column in zip(*gathered, strict=True))
             return {"tokens": tokens, "loss": loss_sum / tokens, "perplexity": math.exp(loss_sum / tokens)}
     """),
     RightAnswer(
@@ -192,10 +192,10 @@ ANSWERS = (
             was_training = {module: module.training for module in model.modules()}
             model.eval()
             share = torch.arange(len(samples)).tensor_split(dist.get_world_size())[dist.get_rank()]
-            mine = [samples[i] for i in share.tolist()]
+            own_samples = [samples[i] for i in share.tolist()]
             sums = torch.zeros(2, dtype=torch.float64)  # of the losses, of the targets
-            for first in range(0, len(mine), batch_size):
-                batch = mine[first : first + batch_size]
+            for first in range(0, len(own_samples), batch_size):
+                batch = own_samples[first : first + batch_size]
                 inputs = pad_sequence([sample[:-1] for sample in batch], batch_first=True)
                 targets = pad_sequence([sample[1:] for sample in batch], batch_first=True, padding_value=-100)
                 sums += torch.stack([model(inputs, targets), (targets != -100).sum()])
