@@ -7,8 +7,8 @@ ANSWERS = (
         "believes_every_error", "blames whoever printed an error first, as torchrun does",
         check="the_blame_is_right", says="a metric on rank 0 only, which timed out: blame returned {'what': 'error'",
         look="the first number that one rank lacks", edit="""
-        -        if one["error"] and not any(symptom in one["error"][2] for symptom in SYMPTOMS):
-        +        if one["error"]:
+        -        if log["error"] and not any(symptom in log["error"][2] for symptom in SYMPTOMS):
+        +        if log["error"]:
     """),
     WrongAnswer(
         "compares_names_only", "forgets the sizes",
@@ -24,17 +24,17 @@ ANSWERS = (
 
 
         def blame(ranks):
-            errors = sorted((*one["error"], rank) for rank, one in enumerate(ranks) if one["error"])
+            errors = sorted((*log["error"], rank) for rank, log in enumerate(ranks) if log["error"])
             for seconds, line, text, rank in errors:
                 if all(symptom not in text for symptom in SYMPTOMS):
                     return {"line": line, "ranks": [rank], "what": "error"}
-            for entries in zip_longest(*(one["started"] for one in ranks)):
+            for entries in zip_longest(*(log["started"] for log in ranks)):
                 there = [entry for entry in entries if entry is not None]
                 if len(there) < len(entries):
                     lack = [rank for rank, entry in enumerate(entries) if entry is None]
                     return {"line": there[0][2], "ranks": lack, "what": "missing"}
                 names = [(name, tuple(sizes)) for name, sizes, _ in entries]
-                odd = [rank for rank, one in enumerate(names) if one != names[0]]
+                odd = [rank for rank, name in enumerate(names) if name != names[0]]
                 if odd:
                     return {"line": entries[odd[0]][2], "ranks": odd, "what": "unlike"}
     '''),

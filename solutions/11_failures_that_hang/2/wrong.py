@@ -59,7 +59,7 @@ ANSWERS = (
         -        mean = torch.tensor(loss, dtype=torch.float64)
         -        dist.all_reduce(mean)
         -        mean = mean.item() / dist.get_world_size()
-        +        mean = math.fsum(one[epoch] for one in losses_of_all) / dist.get_world_size()
+        +        mean = math.fsum(rank_losses[epoch] for rank_losses in losses_of_all) / dist.get_world_size()
     """),
     RightAnswer(
         "gathers_and_decides_on_rank_0", "rank 0 gathers the losses and broadcasts its decision", edit="""
