@@ -37,10 +37,10 @@ def test_notebook_02b_sends_the_same_chunks_and_holds_the_same_sums(tmp_path, mo
     run = warm.ranks("scripts/02b_prove_ring.py", 8 * 1024, nproc=ranks)
     states = ring_states(ranks)
     for rank, result in run.results.items():
-        held = [[(n + 1) * sum(10**r for r in of) for n, of in enumerate(state[rank])] for state in states]
-        assert [step["held"] for step in result["steps"]] == held
+        sums = [[(n + 1) * sum(10**r for r in of) for n, of in enumerate(state[rank])] for state in states]
+        assert [step["numbers"] for step in result["steps"]] == sums
         sent = [sent_chunk(rank, step, ranks) for step in range(steps(ranks))]
-        assert [step["sends"] for step in result["steps"]] == [*sent, None]
+        assert [step["chunk"] for step in result["steps"]] == [*sent, None]
 
 
 @pytest.mark.parametrize("ranks", (1, MOST_RANKS + 1))
