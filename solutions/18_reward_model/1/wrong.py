@@ -34,18 +34,18 @@ ANSWERS = (
         -    saved = train(torch.zeros(world, dtype=torch.float64), chosen, torch.zeros_like(chosen), 1, rate)
         -    box = [saved]
         -    dist.broadcast_object_list(box, src=0)
-        +    mine = torch.zeros(world, dtype=torch.float64)
-        +    train(mine, chosen, torch.zeros_like(chosen), 1, rate)
-             alone = rate / 2  # softplus has the slope 1/2 at 0
-        -    return [moved / alone for moved in box[0].tolist()]
-        +    return [moved / alone for moved in mine.tolist()]
+        +    own_head = torch.zeros(world, dtype=torch.float64)
+        +    train(own_head, chosen, torch.zeros_like(chosen), 1, rate)
+             full_step = rate / 2  # softplus has the slope 1/2 at 0
+        -    return [moved / full_step for moved in box[0].tolist()]
+        +    return [moved / full_step for moved in own_head.tolist()]
     """),
     WrongAnswer(
         "pairs_gathered", "sends all pairs to all ranks, and each computes everything",
         check="pairs_stay_where_they_are", says="handed over", edit="""
-        +    everyones = [None] * dist.get_world_size()
-        +    dist.all_gather_object(everyones, (chosen, rejected))
-        +    pairs = [torch.cat(part) for part in zip(*everyones, strict=True)]
+        +    gathered = [None] * dist.get_world_size()
+        +    dist.all_gather_object(gathered, (chosen, rejected))
+        +    pairs = [torch.cat(part) for part in zip(*gathered, strict=True)]
              for _ in range(steps):
         -        _, gradient = loss_and_gradient(head, chosen, rejected)
         -        dist.all_reduce(gradient)
@@ -55,8 +55,8 @@ ANSWERS = (
     WrongAnswer(
         "slope_forgotten", "the detector takes the learning rate for the whole step",
         check="the_shares_are_read_right", says="returned [0.5, 0, 0]", edit="""
-        -    alone = rate / 2  # softplus has the slope 1/2 at 0
-        +    alone = rate
+        -    full_step = rate / 2  # softplus has the slope 1/2 at 0
+        +    full_step = rate
     """),
     WrongAnswer(
         "starts_differ", "averages gradients, but every rank begins with its own head",
@@ -84,14 +84,14 @@ ANSWERS = (
 
 
         def shares(train):
-            found = []
+            result = []
             for marked in range(dist.get_world_size()):
                 chosen = torch.full((1, 1), float(dist.get_rank() == marked), dtype=torch.float64)
                 saved = train(torch.zeros(1, dtype=torch.float64), chosen, torch.zeros_like(chosen), 1, 1.0)
                 box = [saved]
                 dist.broadcast_object_list(box, src=0)
-                found.append(box[0].item() / 0.5)
-            return found
+                result.append(box[0].item() / 0.5)
+            return result
 
 
         def train(head, chosen, rejected, steps, rate):
@@ -126,14 +126,14 @@ ANSWERS = (
             rank, world = dist.get_rank(), dist.get_world_size()
             start = torch.linspace(0.5, -0.5, 2 * world)
             marks = torch.zeros(world, 4, 2 * world)
-            for one in range(world):
-                marks[one, :, 2 * one : 2 * one + 2] = torch.tensor([[1.0, 0.5], [0.2, -1.0], [2.0, 1.0], [0.0, 0.3]])
+            for peer in range(world):
+                marks[peer, :, 2 * peer : 2 * peer + 2] = torch.tensor([[1.0, 0.5], [0.2, -1.0], [2.0, 1.0], [0.0, 0.3]])
             saved = train(start.clone(), marks[rank], -marks[rank], 1, 0.1)
             moved = (told_by_rank_0(None if saved is None else saved.view(world, 2)) - start.view(world, 2)).flatten()
             result = []
-            for one in range(world):
-                alone = -0.1 * slopes(start, marks[one], -marks[one])
-                result.append((moved @ alone / (alone @ alone)).item())
+            for peer in range(world):
+                full_step = -0.1 * slopes(start, marks[peer], -marks[peer])
+                result.append((moved @ full_step / (full_step @ full_step)).item())
             return result
 
 
@@ -169,10 +169,10 @@ ANSWERS = (
             start = torch.randn(7, dtype=torch.float64, generator=numbers)
             pairs = torch.randn(world, 2, 5, 7, dtype=torch.float64, generator=numbers)
             saved = train(start.clone(), pairs[rank, 0], pairs[rank, 1], 1, 0.01)
-            everyones = [None] * world
-            dist.all_gather_object(everyones, saved)
-            alone = torch.stack([-0.01 * slope(start, *one) for one in pairs], dim=1)
-            return torch.linalg.lstsq(alone, (everyones[0] - start)[:, None]).solution.flatten()
+            gathered = [None] * world
+            dist.all_gather_object(gathered, saved)
+            full_step = torch.stack([-0.01 * slope(start, *pair) for pair in pairs], dim=1)
+            return torch.linalg.lstsq(full_step, (gathered[0] - start)[:, None]).solution.flatten()
 
 
         def train(head, chosen, rejected, steps, rate):

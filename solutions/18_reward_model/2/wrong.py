@@ -69,12 +69,12 @@ ANSWERS = (
             return [float(weighted_loss(row, weights, mode, cap)) * len(weights) for row in torch.eye(len(weights)).double()]
 
 
-        def near(found, wanted):
-            return all(abs(a - b) <= 1e-6 * max(1, abs(b)) for a, b in zip(found, wanted, strict=True))
+        def near(result, wanted):
+            return all(abs(a - b) <= 1e-6 * max(1, abs(b)) for a, b in zip(result, wanted, strict=True))
 
 
         def broken_promises(weighted_loss):
-            numbers, found = torch.Generator().manual_seed(3), set()
+            numbers, broken = torch.Generator().manual_seed(3), set()
             for pairs in (3, 6):
                 weights = 5 * torch.rand(pairs, generator=numbers).double() + 0.2
                 wanted = {
@@ -85,11 +85,11 @@ ANSWERS = (
                 for mode, right in wanted.items():
                     free = factors_of(weighted_loss, weights, mode, None)
                     if not near(free, right):
-                        found.add(mode)
+                        broken.add(mode)
                     for cap in (0.3, 0.9, 1.1, 2.0):
-                        if not near(factors_of(weighted_loss, weights, mode, cap), [min(one, cap) for one in free]):
-                            found.add("cap")
-            return found
+                        if not near(factors_of(weighted_loss, weights, mode, cap), [min(factor, cap) for factor in free]):
+                            broken.add("cap")
+            return broken
 
 
         def weighted_loss(losses, weights, mode, cap):

@@ -6,24 +6,24 @@ ANSWERS = (
     WrongAnswer(
         "a_float_for_a_prompt", "gathers the prompts' numbers as floats",
         check="the_loss_is_exact", says="two prompts have numbers that a float cannot tell apart): the loss", edit="""
-        -    dist.all_gather_object(everyones, prompts.tolist())
-        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
-        +    dist.all_gather_object(everyones, prompts.double().tolist())
-        +    joint = torch.tensor(sum(everyones, []), dtype=torch.float64)
+        -    dist.all_gather_object(gathered, prompts.tolist())
+        -    joint = torch.tensor(sum(gathered, []), dtype=torch.int64)
+        +    dist.all_gather_object(gathered, prompts.double().tolist())
+        +    joint = torch.tensor(sum(gathered, []), dtype=torch.float64)
     """),
     WrongAnswer(
         "all_pairs_on_all_ranks", "sends all pairs to all ranks, and each computes everything",
         check="a_rank_scores_its_own_pairs", says="scored", edit="""
-        -    dist.all_gather_object(everyones, prompts.tolist())
-        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
-        +    dist.all_gather_object(everyones, (chosen, rejected, prompts))
-        +    chosen, rejected, prompts = (torch.cat(part) for part in zip(*everyones, strict=True))
+        -    dist.all_gather_object(gathered, prompts.tolist())
+        -    joint = torch.tensor(sum(gathered, []), dtype=torch.int64)
+        +    dist.all_gather_object(gathered, (chosen, rejected, prompts))
+        +    chosen, rejected, prompts = (torch.cat(part) for part in zip(*gathered, strict=True))
         +    joint = prompts
         @@
-        -    message = torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)])
+        -    message = torch.cat([loss.detach().view(1), *(gradient.flatten() for gradient in gradients)])
         -    dist.all_reduce(message)
-        -    pieces = message[1:].split([one.numel() for one in gradients])
-        -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
+        -    chunks = message[1:].split([gradient.numel() for gradient in gradients])
+        -    return message[0].item(), [chunk.view_as(gradient) for chunk, gradient in zip(chunks, gradients, strict=True)]
         +    return loss.item(), list(gradients)
     """),
     WrongAnswer(
@@ -35,10 +35,10 @@ ANSWERS = (
     WrongAnswer(
         "features_travel", "scores its own pairs only, and sends their features along with the prompts' numbers",
         check="a_rank_scores_its_own_pairs", says="handed over", edit="""
-        -    dist.all_gather_object(everyones, prompts.tolist())
-        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
-        +    dist.all_gather_object(everyones, (chosen, rejected, prompts))
-        +    joint = torch.cat([numbers for _, _, numbers in everyones])
+        -    dist.all_gather_object(gathered, prompts.tolist())
+        -    joint = torch.tensor(sum(gathered, []), dtype=torch.int64)
+        +    dist.all_gather_object(gathered, (chosen, rejected, prompts))
+        +    joint = torch.cat([numbers for _, _, numbers in gathered])
     """),
     WrongAnswer(
         "gradients_by_name", "returns the gradients in the order of the parameters' names",
@@ -49,9 +49,9 @@ ANSWERS = (
     WrongAnswer(
         "no_pairs_no_part", "a rank without pairs returns before the all-reduce",
         check="does not end", says="rank 1 was in all_gather", edit="""
-             joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
+             joint = torch.tensor(sum(gathered, []), dtype=torch.int64)
         +    if not len(prompts):
-        +        return 0.0, [torch.zeros_like(one) for one in head.parameters()]
+        +        return 0.0, [torch.zeros_like(parameter) for parameter in head.parameters()]
     """),
     WrongAnswer(
         "own_divisor", "each rank divides by its own sum of weights, and the means are averaged",
@@ -63,10 +63,10 @@ ANSWERS = (
         "own_first", "gathers the messages and adds its own first: another order on every rank",
         check="the_ranks_agree_to_the_last_bit", says="by a rounding", edit="""
         -    dist.all_reduce(message)
-        +    everyones = [torch.empty_like(message) for _ in range(dist.get_world_size())]
-        +    dist.all_gather(everyones, message)
+        +    gathered = [torch.empty_like(message) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(gathered, message)
         +    rank = dist.get_rank()
-        +    message = sum(everyones[rank:] + everyones[:rank])
+        +    message = sum(gathered[rank:] + gathered[:rank])
     """),
     RightAnswer(
         "wrapper",
@@ -84,9 +84,9 @@ ANSWERS = (
             dist.all_reduce(most, dist.ReduceOp.MAX)
             padded = torch.zeros(int(most), 2, dtype=torch.int64)
             padded[: len(prompts), 0], padded[: len(prompts), 1] = prompts, 1
-            everyones = [torch.empty_like(padded) for _ in range(world)]
-            dist.all_gather(everyones, padded)
-            joint = torch.cat(everyones)
+            gathered = [torch.empty_like(padded) for _ in range(world)]
+            dist.all_gather(gathered, padded)
+            joint = torch.cat(gathered)
             names, counts = joint[joint[:, 1] == 1, 0].unique(return_counts=True)
 
             model = DistributedDataParallel(head)
@@ -98,30 +98,30 @@ ANSWERS = (
             (loss * world).backward()
             value = loss.detach()
             dist.all_reduce(value)
-            return value, [one.grad for one in head.parameters()]
+            return value, [parameter.grad for parameter in head.parameters()]
     """),
     RightAnswer(
         "weights_by_hand", "counts prompts in dictionaries, and reduces loss and gradients at once without waiting in between",
         edit="""
-        -    everyones = [None] * dist.get_world_size()
-        -    dist.all_gather_object(everyones, prompts.tolist())
-        -    joint = torch.tensor(sum(everyones, []), dtype=torch.int64)
+        -    gathered = [None] * dist.get_world_size()
+        -    dist.all_gather_object(gathered, prompts.tolist())
+        -    joint = torch.tensor(sum(gathered, []), dtype=torch.int64)
         -    weights = 1 / (prompts[:, None] == joint).sum(dim=1).double()
         -    total = len(joint.unique())  # each prompt's weights add up to 1
-        +    everyones = [None] * dist.get_world_size()
-        +    dist.all_gather_object(everyones, Counter(prompts.tolist()))
-        +    counts = sum(everyones, Counter())
-        +    weights = torch.tensor([1 / counts[one] for one in prompts.tolist()], dtype=torch.float64)
+        +    gathered = [None] * dist.get_world_size()
+        +    dist.all_gather_object(gathered, Counter(prompts.tolist()))
+        +    counts = sum(gathered, Counter())
+        +    weights = torch.tensor([1 / counts[prompt] for prompt in prompts.tolist()], dtype=torch.float64)
         +    total = len(counts)
         @@
-        -    message = torch.cat([loss.detach().view(1), *(one.flatten() for one in gradients)])
+        -    message = torch.cat([loss.detach().view(1), *(gradient.flatten() for gradient in gradients)])
         -    dist.all_reduce(message)
-        -    pieces = message[1:].split([one.numel() for one in gradients])
-        -    return message[0].item(), [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
-        +    loss, gradients = loss.detach(), [one.contiguous() for one in gradients]
-        +    under_way = [dist.all_reduce(one, async_op=True) for one in (loss, *gradients)]
-        +    for one in reversed(under_way):
-        +        one.wait()
+        -    chunks = message[1:].split([gradient.numel() for gradient in gradients])
+        -    return message[0].item(), [chunk.view_as(gradient) for chunk, gradient in zip(chunks, gradients, strict=True)]
+        +    loss, gradients = loss.detach(), [gradient.contiguous() for gradient in gradients]
+        +    under_way = [dist.all_reduce(tensor, async_op=True) for tensor in (loss, *gradients)]
+        +    for work in reversed(under_way):
+        +        work.wait()
         +    return loss.numpy(), gradients
         @@
         +from collections import Counter

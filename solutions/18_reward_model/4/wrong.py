@@ -7,20 +7,20 @@ ANSWERS = (
         "loads_again_to_compare", "calls load once more for the merges that it compares",
         check="it_is_called_once", says="called load 2 times on rank 0; it should call it once", edit="""
              try:
-        -        found = load(path).merges
-        +        found = load(path) and load(path).merges
+        -        merges = load(path).merges
+        +        merges = load(path) and load(path).merges
     """),
     WrongAnswer(
         "tries_twice", "calls load a second time where it has raised",
         check="it_is_called_once", says="one_tokenizer called load 2 times", edit="""
              try:
-                 found = load(path).merges
+                 merges = load(path).merges
              except Exception:
-        -        found = None
+        -        merges = None
         +        try:
-        +            found = load(path).merges
+        +            merges = load(path).merges
         +        except Exception:
-        +            found = None
+        +            merges = None
     """),
     WrongAnswer(
         "all_or_bytes", "rank 0 reads, tells the others, and falls back to bytes for all",
@@ -33,36 +33,36 @@ ANSWERS = (
     WrongAnswer(
         "compared_with_rank_0", "each rank compares with rank 0 and returns what it found",
         check="all_ranks_say_the_same", says="returned False on rank 1 and True on rank 0", edit="""
-        -    everyones = [None] * dist.get_world_size()
-        -    dist.all_gather_object(everyones, found)
-        -    return found is not None and all(one == everyones[0] for one in everyones)
-        +    box = [found]
+        -    gathered = [None] * dist.get_world_size()
+        -    dist.all_gather_object(gathered, merges)
+        -    return merges is not None and all(other == gathered[0] for other in gathered)
+        +    box = [merges]
         +    dist.broadcast_object_list(box, src=0)
-        +    return found is not None and box[0] == found
+        +    return merges is not None and box[0] == merges
     """),
     WrongAnswer(
         "error_let_through", "the detector lets the error of one rank through",
         state="crashed", check="raises", says="rank 1 raised FileNotFoundError", edit="""
         -    try:
-        -        found = load(path).merges
+        -        merges = load(path).merges
         -    except Exception:
-        -        found = None
-        +    found = load(path).merges
+        -        merges = None
+        +    merges = load(path).merges
     """),
     WrongAnswer(
         "every_rank_reads", "takes the except away, and every rank reads its own file",
         check="the_file_of_rank_0_counts", says="the others have another file", on="no_fallback", edit="""
         -    return Tokenizer(json.loads(Path(path).read_text())["merges"])
-        +    everyones = [None] * dist.get_world_size()
+        +    gathered = [None] * dist.get_world_size()
         +    try:
-        +        mine = Tokenizer(json.loads(Path(path).read_text())["merges"]).merges
+        +        own_result = Tokenizer(json.loads(Path(path).read_text())["merges"]).merges
         +    except Exception as error:
-        +        mine = repr(error)
-        +    dist.all_gather_object(everyones, mine)
-        +    for one in [mine, *everyones]:
-        +        if isinstance(one, list):
-        +            return Tokenizer(one)
-        +    raise RuntimeError(f"{path}: {mine}")
+        +        own_result = repr(error)
+        +    dist.all_gather_object(gathered, own_result)
+        +    for result in [own_result, *gathered]:
+        +        if isinstance(result, list):
+        +            return Tokenizer(result)
+        +    raise RuntimeError(f"{path}: {own_result}")
     """),
     WrongAnswer(
         "general_sentence", "raises everywhere, with a sentence that fits every error",
@@ -75,8 +75,8 @@ ANSWERS = (
     WrongAnswer(
         "kinds_compared", "the detector asks whether there are merges or bytes",
         check="what_is_broken_is_seen", says="a merge less on the last rank", edit="""
-        -        found = load(path).merges
-        +        found = bool(load(path).merges)
+        -        merges = load(path).merges
+        +        merges = bool(load(path).merges)
     """),
     WrongAnswer(
         "missing_file_alone", "thinks of a file that is not there, and of no other error",
@@ -103,22 +103,22 @@ ANSWERS = (
     WrongAnswer(
         "objects_compared", "the detector compares the tokenizers themselves",
         check="what_is_right_passes", says="all ranks hold the same merges", edit="""
-        -        found = load(path).merges
-        +        found = load(path)
+        -        merges = load(path).merges
+        +        merges = load(path)
     """),
     WrongAnswer(
         "order_forgotten", "the detector compares sorted merges: their order decides too",
         check="what_is_broken_is_seen", says="two merges exchanged on rank 1", edit="""
-        -        found = load(path).merges
-        +        found = sorted(load(path).merges)
+        -        merges = load(path).merges
+        +        merges = sorted(load(path).merges)
     """),
     WrongAnswer(
         "expects_missing_files", "the detector catches what a missing file raises and nothing else",
         state="crashed", check="raises", says="(it raises a ValueError on rank 2): rank 2 raised ValueError", edit="""
         -    except Exception:
-        -        found = None
+        -        merges = None
         +    except OSError:
-        +        found = None
+        +        merges = None
     """),
     RightAnswer(
         "bytes_of_the_file",
@@ -137,40 +137,40 @@ ANSWERS = (
 
 
         def one_tokenizer(load, path):
-            mine = torch.full((1024,), -1)
+            message = torch.full((1024,), -1)
             try:
                 pairs = [number for pair in load(path).merges for number in pair]
-                mine[0] = len(pairs)
-                mine[1 : 1 + len(pairs)] = torch.tensor(pairs, dtype=torch.int64)
+                message[0] = len(pairs)
+                message[1 : 1 + len(pairs)] = torch.tensor(pairs, dtype=torch.int64)
             except Exception:
                 pass
-            low, high = mine.clone(), mine.clone()
+            low, high = message.clone(), message.clone()
             dist.all_reduce(low, dist.ReduceOp.MIN)
             dist.all_reduce(high, dist.ReduceOp.MAX)
             return bool((low == high).all() and low[0] >= 0)
 
 
         def load_tokenizer(path):
-            found = [None, None]
+            message = [None, None]
             if dist.get_rank() == 0:
                 try:
-                    found = [Path(path).read_bytes(), None]
+                    message = [Path(path).read_bytes(), None]
                 except OSError as error:
-                    found = [None, error]
-            dist.broadcast_object_list(found, src=0)
-            content, error = found
+                    message = [None, error]
+            dist.broadcast_object_list(message, src=0)
+            content, error = message
             if error is not None:
                 raise ValueError(f"no tokenizer: {error}") from error
-            held = json.loads(content)
-            if "merges" not in held:
+            parsed = json.loads(content)
+            if "merges" not in parsed:
                 raise ValueError(f"the file at {path} on rank 0 has no merges")
-            return Tokenizer(held["merges"])
+            return Tokenizer(parsed["merges"])
     """),
     RightAnswer(
         "sends_the_error_itself", "broadcasts what was raised, and every rank raises that; the detector compares hashes",
         edit="""
-        -    return found is not None and all(one == everyones[0] for one in everyones)
-        +    return None not in everyones and len({repr(one) for one in everyones}) == 1
+        -    return merges is not None and all(other == gathered[0] for other in gathered)
+        +    return None not in gathered and len({repr(other) for other in gathered}) == 1
         @@
         -        except Exception as error:
         -            message = [(None, f"cannot read the tokenizer {path}: {type(error).__name__}: {error}")]
