@@ -69,7 +69,7 @@ def judged(case, predicted, measured):
 def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, latency, bits_per_second):
     """The predictions of known mistakes."""
     compute = Compute(forward, sum(seconds for _, seconds in gradients), optimizer)
-    made, speed, many = [Gradient(*one) for one in gradients], bits_per_second / 8, 2 * (ranks - 1)
+    made, speed, many = [Gradient(*entry) for entry in gradients], bits_per_second / 8, 2 * (ranks - 1)
     backward = accumulation * compute.backward
 
     def step(
@@ -82,7 +82,7 @@ def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, 
     ):
         return simulate(compute, made, message, bucket_mib=limit, accumulation=batches, **how).seconds
 
-    right, sent = step(), [one.bytes for one in buckets(made, bucket_cap_mb)]
+    right, sent = step(), [bucket.bytes for bucket in buckets(made, bucket_cap_mb)]
     on_the_cable = sum(many * (latency + size / ranks / speed) for size in sent)
     around = accumulation * forward + optimizer
     limits = [

@@ -98,8 +98,8 @@ def sleep_until(when):
 def on_the_cable(model, bucket):
     """Average a bucket over the two real ranks, and hold it back until the ring of the case would be through."""
     case, average = model.case, bucket.buffer()
-    one = case["latency"] + average.nbytes / case["ranks"] / (case["bits_per_second"] / 8)
-    until = time.perf_counter() + 2 * (case["ranks"] - 1) * one * model.slowed
+    hop = case["latency"] + average.nbytes / case["ranks"] / (case["bits_per_second"] / 8)
+    until = time.perf_counter() + 2 * (case["ranks"] - 1) * hop * model.slowed
     dist.all_reduce(average)
     average /= dist.get_world_size()
     model.late += max(0.0, time.perf_counter() - until)

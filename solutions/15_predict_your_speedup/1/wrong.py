@@ -53,7 +53,7 @@ ANSWERS = (
                 return 2 * (ranks - 1) * (latency + size / ranks / (bits_per_second / 8))
 
             compute = Compute(forward, sum(seconds for _, seconds in gradients), optimizer)
-            made = [Gradient(*one) for one in gradients]
+            made = [Gradient(*entry) for entry in gradients]
             return simulate(compute, made, message, bucket_mib=bucket_cap_mb, accumulation=accumulation).seconds
     '''),
     RightAnswer(
@@ -64,12 +64,12 @@ ANSWERS = (
         def step_seconds(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, latency, bits_per_second):
             backward = list(accumulate(seconds for _, seconds in gradients))
             limits, messages = (1.0, 25.0) if bucket_cap_mb is None else (bucket_cap_mb,) * 2, []
-            held = 0
+            waiting_bytes = 0
             for (size, _), ready in zip(gradients, backward, strict=True):
-                held += size
-                if held >= limits[bool(messages)] * 1024**2 or ready is backward[-1]:
-                    messages.append((ready, 2 * (ranks - 1) * (latency + 8 * held / ranks / bits_per_second)))
-                    held = 0
+                waiting_bytes += size
+                if waiting_bytes >= limits[bool(messages)] * 1024**2 or ready is backward[-1]:
+                    messages.append((ready, 2 * (ranks - 1) * (latency + 8 * waiting_bytes / ranks / bits_per_second)))
+                    waiting_bytes = 0
             # after the message that was the last to find the cable free, it is busy until the end
             last = max(ready + sum(took for _, took in messages[n:]) for n, (ready, _) in enumerate(messages))
             computed = accumulation * (forward + backward[-1])
@@ -81,12 +81,12 @@ ANSWERS = (
 
 
         def step_seconds(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, latency, bits_per_second):
-            waiting, made, held, limit = [], 0.0, 0, bucket_cap_mb or 1
+            waiting, made, waiting_bytes, limit = [], 0.0, 0, bucket_cap_mb or 1
             for number, (size, seconds) in enumerate(gradients):
-                held, made = held + size, made + seconds
-                if held >= limit * 2**20 or number + 1 == len(gradients):
-                    waiting.append((made, 2 * (ranks - 1) * (latency + held / ranks / bits_per_second * 8)))
-                    held, limit = 0, bucket_cap_mb or 25
+                waiting_bytes, made = waiting_bytes + size, made + seconds
+                if waiting_bytes >= limit * 2**20 or number + 1 == len(gradients):
+                    waiting.append((made, 2 * (ranks - 1) * (latency + waiting_bytes / ranks / bits_per_second * 8)))
+                    waiting_bytes, limit = 0, bucket_cap_mb or 25
             ticks, busy = 0, 0.0
             while waiting or busy > 0 or ticks * TICK < made:
                 if busy <= 0 and waiting and waiting[0][0] <= ticks * TICK:

@@ -57,20 +57,20 @@ ANSWERS = (
 
 
         def plan(sizes, ready, latency, bytes_per_second):
-            gathered, found = [None] * dist.get_world_size(), [None]
+            gathered, message = [None] * dist.get_world_size(), [None]
             dist.all_gather_object(gathered, ready)
             if dist.get_rank() == 0:
-                last = {name: max(one[name] for one in gathered) for name in ready}
+                last = {name: max(times[name] for times in gathered) for name in ready}
                 names = sorted(last, key=last.get)
                 best = [(0.0, [])]
                 for n, name in enumerate(names):
                     choices = []
                     for m in range(n + 1):
-                        took = latency + sum(sizes[one] for one in names[m : n + 1]) / bytes_per_second
+                        took = latency + sum(sizes[member] for member in names[m : n + 1]) / bytes_per_second
                         choices.append((max(best[m][0], last[name]) + took, [*best[m][1], names[m : n + 1]]))
                     best.append(min(choices))
-                found = [best[-1][1]]
-            dist.broadcast_object_list(found, src=0)
-            return found[0]
+                message = [best[-1][1]]
+            dist.broadcast_object_list(message, src=0)
+            return message[0]
     '''),
 )

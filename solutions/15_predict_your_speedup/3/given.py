@@ -13,16 +13,16 @@ REPEATS = 25
 
 def main():
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    found = {}
+    seconds = {}
     for size in SIZES:
-        tensor, found[size] = torch.zeros(size // 4), []
+        tensor, seconds[size] = torch.zeros(size // 4), []
         for _ in range(REPEATS):
             dist.barrier()
             start = time.perf_counter()
             dist.all_reduce(tensor)
-            found[size].append(time.perf_counter() - start)
+            seconds[size].append(time.perf_counter() - start)
     if dist.get_rank() == 0:
-        print(json.dumps(found))
+        print(json.dumps(seconds))
     dist.destroy_process_group()
 
 

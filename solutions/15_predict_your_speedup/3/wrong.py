@@ -49,8 +49,8 @@ ANSWERS = (
         def fit(seconds, ranks):
             from ddp_course.plan import link
 
-            found = link.fit(seconds, ranks)
-            return found.alpha, found.beta
+            link_model = link.fit(seconds, ranks)
+            return link_model.alpha, link_model.beta
     '''),
     RightAnswer(
         "the_median_of_slopes", "takes the median of the slopes between all pairs of large messages", text='''
