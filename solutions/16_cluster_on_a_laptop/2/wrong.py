@@ -29,14 +29,14 @@ ANSWERS = (
         check=NAMED, says="the variable of the other machine: mend did not name node2, which has no address on eth0",
         look="on that machine", edit="""
         -    if machine[VARIABLE]:
-        -        return found[machine[VARIABLE]][1].ip if machine[VARIABLE] in found else None
-        +    if machine[VARIABLE] in found:
-        +        return found[machine[VARIABLE]][1].ip
+        -        return cards[machine[VARIABLE]][1].ip if machine[VARIABLE] in cards else None
+        +    if machine[VARIABLE] in cards:
+        +        return cards[machine[VARIABLE]][1].ip
     """),
     WrongAnswer(
         "the_first_interface", "gives each machine its first interface that is up",
         check=MENDED, says="which not all reach", look="in the network that all machines share", edit="""
-        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
+        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, addr) in up[name] if addr.network in shared)
         +            settings[name] = f"{VARIABLE}={up[name][0][0]}"
     """),
     WrongAnswer(
@@ -45,8 +45,8 @@ ANSWERS = (
         -    return {row[0].partition("@")[0]: (row[1], ipaddress.ip_interface(row[2])) for row in rows if len(row) > 2}
         +    return {row[0]: (row[1], ipaddress.ip_interface(row[2])) for row in rows if len(row) > 2}
         @@
-        -    found = interfaces(machine)
-        +    found = {card.partition("@")[0]: one for card, one in interfaces(machine).items()}
+        -    cards = interfaces(machine)
+        +    cards = {card.partition("@")[0]: entry for card, entry in interfaces(machine).items()}
     """),
     RightAnswer(
         "by_comparison", "each machine against each other one: is its address in a network of all of them?", text='''
@@ -54,17 +54,17 @@ ANSWERS = (
 
 
         def cards(machine):
-            found = {}
+            result = {}
             for line in machine["ip"].splitlines():
                 words = line.split()
                 if len(words) > 2 and not words[2].startswith("127."):
-                    found[words[0].split("@")[0]] = (ip.ip_interface(words[2]), words[1] == "UP")
-            return found
+                    result[words[0].split("@")[0]] = (ip.ip_interface(words[2]), words[1] == "UP")
+            return result
 
 
         def all_meet(machines, address):
             """Whether each machine has an interface in the network of `address`, and no two the same address there."""
-            there = [{one.ip for one, up in cards(other).values() if up and address in one.network} for other in machines]
+            there = [{addr.ip for addr, up in cards(other).values() if up and address in addr.network} for other in machines]
             return all(there) and len(set.union(*there)) == sum(map(len, there))
 
 
@@ -74,20 +74,20 @@ ANSWERS = (
             for name, machine in machines.items():
                 own = cards(machine)
                 if machine["GLOO_SOCKET_IFNAME"]:
-                    mine = [one.ip for card, (one, _) in own.items() if card == machine["GLOO_SOCKET_IFNAME"]]
+                    own_addresses = [addr.ip for card, (addr, _) in own.items() if card == machine["GLOO_SOCKET_IFNAME"]]
                 else:
                     named = [ip.ip_address(line.split()[0]) for line in machine["hosts"].splitlines()
                              if machine["hostname"] in line.split()[1:]]
-                    mine = [one for one in named if one in [card.ip for card, _ in own.values()]]
-                if mine and all_meet(every, mine[0]):
+                    own_addresses = [addr for addr in named if addr in [card.ip for card, _ in own.values()]]
+                if own_addresses and all_meet(every, own_addresses[0]):
                     continue
-                settings[name] = [f"GLOO_SOCKET_IFNAME={card}" for card, (one, up) in own.items()
-                                  if up and all_meet(every, one.ip)][-1]
+                settings[name] = [f"GLOO_SOCKET_IFNAME={card}" for card, (addr, up) in own.items()
+                                  if up and all_meet(every, addr.ip)][-1]
             return settings
     '''),
     RightAnswer(
         "the_last_one", "takes the last of several interfaces that would do", edit="""
-        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared)
-        +            settings[name] = [f"{VARIABLE}={card}" for card, (_, one) in up[name] if one.network in shared][-1]
+        -            settings[name] = next(f"{VARIABLE}={card}" for card, (_, addr) in up[name] if addr.network in shared)
+        +            settings[name] = [f"{VARIABLE}={card}" for card, (_, addr) in up[name] if addr.network in shared][-1]
     """),
 )

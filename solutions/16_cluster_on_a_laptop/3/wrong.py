@@ -120,9 +120,9 @@ ANSWERS = (
             failed = torch.tensor(dist.get_rank() if text else -1)
             dist.all_reduce(failed, op=dist.ReduceOp.MAX)
             if failed >= 0:
-                said = [text]
-                dist.broadcast_object_list(said, src=int(failed))
-                raise OSError(f"rank {int(failed)} could not download: {said[0]}")
+                message = [text]
+                dist.broadcast_object_list(message, src=int(failed))
+                raise OSError(f"rank {int(failed)} could not download: {message[0]}")
             return target
     '''),
 )
