@@ -75,17 +75,17 @@ ANSWERS = (
 
 
         def largest_gaps(model):
-            mine = {"parameters": [], "buffers": [], "attributes": []}
+            own = {"parameters": [], "buffers": [], "attributes": []}
             for _, module in model.named_modules():
-                mine["parameters"] += [p.detach() for p in module.parameters(recurse=False)]
-                mine["buffers"] += list(module.buffers(recurse=False))
-                mine["attributes"] += [x for x in module.__dict__.values() if isinstance(x, torch.Tensor)]
-            everyones = [None] * dist.get_world_size()
-            dist.all_gather_object(everyones, mine)
-            gaps = {kind: torch.tensor(0.0, dtype=torch.float64) for kind in mine}
-            for one, other in itertools.combinations(everyones, 2):
-                for kind in mine:
-                    for a, b in zip(one[kind], other[kind], strict=True):
+                own["parameters"] += [p.detach() for p in module.parameters(recurse=False)]
+                own["buffers"] += list(module.buffers(recurse=False))
+                own["attributes"] += [x for x in module.__dict__.values() if isinstance(x, torch.Tensor)]
+            gathered = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, own)
+            gaps = {kind: torch.tensor(0.0, dtype=torch.float64) for kind in own}
+            for first, second in itertools.combinations(gathered, 2):
+                for kind in own:
+                    for a, b in zip(first[kind], second[kind], strict=True):
                         gaps[kind] = torch.maximum(gaps[kind], (a.double() - b.double()).abs().max())
             return gaps
     """),
@@ -99,12 +99,12 @@ ANSWERS = (
         -    dist.all_reduce(largest, dist.ReduceOp.MAX)
         -    dist.all_reduce(smallest, dist.ReduceOp.MIN)
         -    return (largest - smallest).max().item()
-        +    seen = []
+        +    gathered = []
         +    for rank in range(dist.get_world_size()):
         +        box = [[tensor.detach().double().numpy() for tensor in tensors]]
         +        dist.broadcast_object_list(box, src=rank)
-        +        seen.append(box[0])
-        +    gaps = [abs(a - b).max() for one in seen for other in seen for a, b in zip(one, other, strict=True)]
+        +        gathered.append(box[0])
+        +    gaps = [abs(a - b).max() for first in gathered for second in gathered for a, b in zip(first, second, strict=True)]
         +    return max(gaps, default=0.0)
     """),
 )

@@ -29,10 +29,10 @@ ANSWERS = (
     WrongAnswer(
         "names_itself", "every rank names itself, whoever differs",
         check="the_first_difference_is_named", says="it should name head.weight and rank 1", edit="""
-        -        for rank, one in enumerate(everyones):
-        -            assert one, f"replicas differ: {name} on rank {rank} is not that of rank 0"
-        +        for one in everyones:
-        +            assert one, f"replicas differ: {name} differs, says rank {dist.get_rank()}"
+        -        for rank, is_equal in enumerate(gathered):
+        -            assert is_equal, f"replicas differ: {name} on rank {rank} is not that of rank 0"
+        +        for is_equal in gathered:
+        +            assert is_equal, f"replicas differ: {name} differs, says rank {dist.get_rank()}"
     """),
     WrongAnswer(
         "no_names", "says only that something differs",
@@ -40,10 +40,10 @@ ANSWERS = (
         -    for name, parameter in model.named_parameters():
         +    for parameter in model.parameters():
         @@
-        -        for rank, one in enumerate(everyones):
-        -            assert one, f"replicas differ: {name} on rank {rank} is not that of rank 0"
-        +        for one in everyones:
-        +            assert one, "the replicas are not equal"
+        -        for rank, is_equal in enumerate(gathered):
+        -            assert is_equal, f"replicas differ: {name} on rank {rank} is not that of rank 0"
+        +        for is_equal in gathered:
+        +            assert is_equal, "the replicas are not equal"
     """),
     WrongAnswer(
         "only_the_odd_rank_raises", "each rank compares with rank 0 and raises alone",
@@ -55,10 +55,10 @@ ANSWERS = (
         +        of_rank_0 = parameter.detach().clone()
                  dist.broadcast(of_rank_0, src=0)
         -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
-        -        everyones = [torch.empty_like(equal) for _ in range(dist.get_world_size())]
-        -        dist.all_gather(everyones, equal)  # all ranks learn what one has found, and raise together
-        -        for rank, one in enumerate(everyones):
-        -            assert one, f"replicas differ: {name} on rank {rank} is not that of rank 0"
+        -        gathered = [torch.empty_like(equal) for _ in range(dist.get_world_size())]
+        -        dist.all_gather(gathered, equal)  # all ranks learn what one has found, and raise together
+        -        for rank, is_equal in enumerate(gathered):
+        -            assert is_equal, f"replicas differ: {name} on rank {rank} is not that of rank 0"
         +        if not torch.allclose(parameter, of_rank_0, rtol=0, atol=0, equal_nan=True):
         +            different.append(name)
         +    if different:
@@ -116,9 +116,9 @@ ANSWERS = (
         -        of_rank_0 = bits.clone()
         -        dist.broadcast(of_rank_0, src=0)
         -        equal = torch.tensor([torch.equal(bits, of_rank_0)])
-        +        mine = bits.clone()
+        +        own_bits = bits.clone()
         +        dist.broadcast(bits, src=0)
-        +        equal = torch.tensor([torch.equal(bits, mine)])
+        +        equal = torch.tensor([torch.equal(bits, own_bits)])
     """),
     RightAnswer(
         "gathers_hashes_and_averages_by_hand",
@@ -136,10 +136,10 @@ ANSWERS = (
 
 
         def assert_replicas_equal(model):
-            mine = [(name, hashlib.md5(p.detach().numpy().tobytes()).hexdigest()) for name, p in model.named_parameters()]
-            everyones = [None] * dist.get_world_size()
-            dist.all_gather_object(everyones, mine)
-            for column in zip(*everyones, strict=True):
+            own_hashes = [(name, hashlib.md5(p.detach().numpy().tobytes()).hexdigest()) for name, p in model.named_parameters()]
+            gathered = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, own_hashes)
+            for column in zip(*gathered, strict=True):
                 for rank, entry in enumerate(column):
                     if entry != column[0]:
                         raise ReplicasDiffer(f"Rank {rank} and rank 0 have different values in {entry[0]!r}")
@@ -163,9 +163,9 @@ ANSWERS = (
     RightAnswer(
         "lists_all_ranks", "the message lists all ranks that differ; the detector compares bytes",
         edit="""
-        -        for rank, one in enumerate(everyones):
-        -            assert one, f"replicas differ: {name} on rank {rank} is not that of rank 0"
-        +        odd = [rank for rank, one in enumerate(everyones) if not one]
+        -        for rank, is_equal in enumerate(gathered):
+        -            assert is_equal, f"replicas differ: {name} on rank {rank} is not that of rank 0"
+        +        odd = [rank for rank, is_equal in enumerate(gathered) if not is_equal]
         +        assert not odd, f"{name} on ranks {odd} is not that of rank 0"
     """),
     RightAnswer(
