@@ -45,7 +45,7 @@ def train(logits, batches, beta):
 def main():
     dist.init_process_group("gloo")
     logits, betas = train(torch.zeros(ACTIONS, dtype=torch.float64), batches_of(dist.get_rank(), UPDATES), beta=0.5)
-    policy = ", ".join(f"{one:.4f}" for one in logits.softmax(0))
+    policy = ", ".join(f"{probability:.4f}" for probability in logits.softmax(0))
     print(f"policy {policy}; beta {betas[-1]:.4f}", flush=True)
     dist.destroy_process_group()
 

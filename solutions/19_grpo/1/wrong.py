@@ -147,13 +147,13 @@ ANSWERS = (
             rank, world = dist.get_rank(), dist.get_world_size()
             made = torch.Generator().manual_seed(12)
             batches = [
-                [(torch.randint(3, (6,), generator=made), (one + 1) * torch.randn(6, generator=made).double() + one)
-                 for one in range(world)] for _ in range(6)
+                [(torch.randint(3, (6,), generator=made), (peer + 1) * torch.randn(6, generator=made).double() + peer)
+                 for peer in range(world)] for _ in range(6)
             ]  # fmt: skip
-            mine, mine_betas = loop(torch.zeros(3).double(), [update[rank] for update in batches], 1.0)
-            together = [tuple(map(torch.cat, zip(*update, strict=True))) for update in batches]
-            all_of, all_betas = loop(torch.zeros(3).double(), together, 1.0)
-            off = max((mine - all_of).abs().max().item(), max(abs(a - b) for a, b in zip(mine_betas, all_betas, strict=True)))
+            own, own_betas = loop(torch.zeros(3).double(), [update[rank] for update in batches], 1.0)
+            joint_batches = [tuple(map(torch.cat, zip(*update, strict=True))) for update in batches]
+            all_of, all_betas = loop(torch.zeros(3).double(), joint_batches, 1.0)
+            off = max((own - all_of).abs().max().item(), max(abs(a - b) for a, b in zip(own_betas, all_betas, strict=True)))
             worst = torch.tensor(off, dtype=torch.float64)
             dist.all_reduce(worst, dist.ReduceOp.MAX)
             return worst.item() < 1e-9

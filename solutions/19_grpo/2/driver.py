@@ -22,8 +22,8 @@ class Policy(nn.Module):
 
     def forward(self, tokens):
         self.rows += len(tokens)
-        before = torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :-1]], dim=1)
-        logits = self.out(self.table(before).tanh())
+        previous = torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :-1]], dim=1)
+        logits = self.out(self.table(previous).tanh())
         return logits.log_softmax(-1).gather(-1, tokens[..., None]).squeeze(-1)
 
 

@@ -39,16 +39,16 @@ ANSWERS = (
         check="does not end", says="rank 1 had returned, rank 2 was in all_reduce", edit='''
              """
         +    if not len(tokens):
-        +        return 0.0, [torch.zeros_like(one) for one in policy.parameters()]
+        +        return 0.0, [torch.zeros_like(parameter) for parameter in policy.parameters()]
     '''),
     WrongAnswer(
         "own_first", "gathers the messages and adds its own first: another order on every rank",
         check="the_ranks_agree_to_the_last_bit", says="by a rounding", edit="""
         -    dist.all_reduce(message)
-        +    everyones = [torch.empty_like(message) for _ in range(dist.get_world_size())]
-        +    dist.all_gather(everyones, message)
+        +    gathered = [torch.empty_like(message) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(gathered, message)
         +    rank = dist.get_rank()
-        +    message = sum(everyones[rank:] + everyones[:rank])
+        +    message = sum(gathered[rank:] + gathered[:rank])
     """),
     WrongAnswer(
         "spread_of_rounding", "asks for no equal rewards: rounding is divided by 1e-4",
@@ -88,12 +88,12 @@ ANSWERS = (
             loss = -(torch.where(stuck, limit, ratio) * gain).sum() / total
             loss.backward()
 
-            flat = torch.nn.utils.parameters_to_vector([one.grad for one in policy.parameters()])
+            flat = torch.nn.utils.parameters_to_vector([parameter.grad for parameter in policy.parameters()])
             dist.all_reduce(flat)
-            torch.nn.utils.vector_to_parameters(flat, [one.grad for one in policy.parameters()])
+            torch.nn.utils.vector_to_parameters(flat, [parameter.grad for parameter in policy.parameters()])
             value = loss.detach()
             dist.all_reduce(value)
-            return value, [one.grad for one in policy.parameters()]
+            return value, [parameter.grad for parameter in policy.parameters()]
     """),
     WrongAnswer(
         "gradients_by_name", "returns the gradients in the order of the parameters' names",
