@@ -156,8 +156,8 @@ def try_out(synchronize):
     """By name of a parameter: how many times the mean of the ranks' gradients is what the function leaves there, at
     least and at most over the elements. Two models, and no two elements of one have the same gradient."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    mean_of_ranks = sum(2.0 + one for one in range(world)) / world
-    found = {}
+    mean_of_ranks = sum(2.0 + peer for peer in range(world)) / world
+    result = {}
     for dtype in (torch.float32, torch.float64):
         model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)).to(dtype)
         elements = torch.arange(1.0, 1 + sum(parameter.numel() for parameter in model.parameters()), dtype=dtype)
@@ -167,5 +167,5 @@ def try_out(synchronize):
         synchronize(model)
         for (name, parameter), piece in zip(model.named_parameters(), pieces, strict=True):
             times = None if parameter.grad is None else (parameter.grad.flatten() / (mean_of_ranks * piece)).double()
-            found[f"{name} ({str(dtype)[6:]})"] = None if times is None else [times.min().item(), times.max().item()]
-    return found
+            result[f"{name} ({str(dtype)[6:]})"] = None if times is None else [times.min().item(), times.max().item()]
+    return result

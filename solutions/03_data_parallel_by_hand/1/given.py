@@ -42,13 +42,13 @@ def train(model, inputs, targets, synchronize=lambda model: None):
 def main():
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    together = train(make_model(), *batch(rank), synchronize_gradients)
-    dist.all_reduce(together)
+    losses = train(make_model(), *batch(rank), synchronize_gradients)
+    dist.all_reduce(losses)
     joint_batch = [torch.cat(parts) for parts in zip(*map(batch, range(world)), strict=True)]
-    alone = train(make_model(), *joint_batch)
-    gap = (together / world - alone).abs().max().item()
+    reference = train(make_model(), *joint_batch)
+    gap = (losses / world - reference).abs().max().item()
     if rank == 0:
-        print(f"last loss {together[-1] / world:.4f} on {world} ranks, {alone[-1]:.4f} on one process")
+        print(f"last loss {losses[-1] / world:.4f} on {world} ranks, {reference[-1]:.4f} on one process")
         print(f"largest gap {gap:.1e}: test {'passed' if gap < 1e-3 else 'FAILED'}")
     dist.destroy_process_group()
 

@@ -14,10 +14,10 @@ ANSWERS = (
         check="what_is_right_passes", says="(the mean, in new tensors): gradients_are_right returned False", edit="""
         +    gradients = [parameter.grad for parameter in model.parameters()]
              synchronize(model)
-        -    pairs = zip(model.parameters(), alone.parameters(), strict=True)
-        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
-        +    pairs = zip(gradients, alone.parameters(), strict=True)
-        +    gap = torch.stack([(mine - right.grad).abs().max() for mine, right in pairs]).max()
+        -    pairs = zip(model.parameters(), reference.parameters(), strict=True)
+        -    gap = torch.stack([(own.grad - right.grad).abs().max() for own, right in pairs]).max()
+        +    pairs = zip(gradients, reference.parameters(), strict=True)
+        +    gap = torch.stack([(own - right.grad).abs().max() for own, right in pairs]).max()
     """),
     WrongAnswer(
         "leaves_the_sum", "writes the detector and forgets the repair",
@@ -29,15 +29,15 @@ ANSWERS = (
         check="what_is_broken_is_seen",
         says="(the sum): gradients_are_right returned True, but that version is wrong", edit="""
         -    joint_batch = [torch.cat(parts) for parts in zip(*map(batch, range(world)), strict=True)]
-        -    model, alone = make_model(), make_model()
-        -    for one, (inputs, targets) in ((model, batch(rank)), (alone, joint_batch)):
-        -        nn.functional.mse_loss(one(inputs), targets).backward()
+        -    model, reference = make_model(), make_model()
+        -    for network, (inputs, targets) in ((model, batch(rank)), (reference, joint_batch)):
+        -        nn.functional.mse_loss(network(inputs), targets).backward()
         +    model = make_model()
         +    inputs, targets = batch(rank)
         +    nn.functional.mse_loss(model(inputs), targets).backward()
              synchronize(model)
-        -    pairs = zip(model.parameters(), alone.parameters(), strict=True)
-        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        -    pairs = zip(model.parameters(), reference.parameters(), strict=True)
+        -    gap = torch.stack([(own.grad - right.grad).abs().max() for own, right in pairs]).max()
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
         +    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
         +    everyones = [torch.empty_like(flat) for _ in range(world)]
@@ -47,10 +47,10 @@ ANSWERS = (
     WrongAnswer(
         "nan_passes", "counts elements that are further off than the limit, which NaN never is",
         check="what_is_broken_is_seen", says="(NaN in every element): gradients_are_right returned True", edit="""
-        -    gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+        -    gap = torch.stack([(own.grad - right.grad).abs().max() for own, right in pairs]).max()
         -    dist.all_reduce(gap, dist.ReduceOp.MAX)  # one rank that is off is enough
         -    return gap.item() < 1e-9
-        +    off = torch.tensor(sum(int(((mine.grad - right.grad).abs() > 1e-9).sum()) for mine, right in pairs))
+        +    off = torch.tensor(sum(int(((own.grad - right.grad).abs() > 1e-9).sum()) for own, right in pairs))
         +    dist.all_reduce(off)  # one rank that is off is enough
         +    return off.item() == 0
     """),
@@ -119,11 +119,11 @@ ANSWERS = (
 
 
         def gradients_are_right(synchronize):
-            together = train(*batch(dist.get_rank()), synchronize)
+            losses = train(*batch(dist.get_rank()), synchronize)
             batches = [batch(rank) for rank in range(dist.get_world_size())]
-            alone = train(torch.cat([one[0] for one in batches]), torch.cat([one[1] for one in batches]), lambda model: None)
+            reference = train(torch.cat([b[0] for b in batches]), torch.cat([b[1] for b in batches]), lambda model: None)
             verdicts = [None] * dist.get_world_size()
-            dist.all_gather_object(verdicts, torch.allclose(together, alone, rtol=1e-6, atol=1e-8))
+            dist.all_gather_object(verdicts, torch.allclose(losses, reference, rtol=1e-6, atol=1e-8))
             return all(verdicts)
 
 
@@ -142,7 +142,7 @@ ANSWERS = (
         +    synchronize(small)
         +    off = (small.weight.grad - (world + 1) / 2).abs().max()
         @@
-             gap = torch.stack([(mine.grad - right.grad).abs().max() for mine, right in pairs]).max()
+             gap = torch.stack([(own.grad - right.grad).abs().max() for own, right in pairs]).max()
         +    gap = torch.maximum(gap, off)
     """),
     RightAnswer(

@@ -6,15 +6,15 @@ ANSWERS = (
     WrongAnswer(
         "in_the_order_of_a_set", "sends all in the order of a set of names, which each process has in another order",
         check="no_two_parameters_are_mixed", says="after synchronize_gradients the gradient of", edit="""
-        -    has_one = owners(model)
+        -    has_gradient = owners(model)
         -    for name, parameter in model.named_parameters():
-        -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
+        -        if any(has_gradient[name]):  # every rank comes to the same decision: it asks what all have, not what it has
         -            if parameter.grad is None:
         -                parameter.grad = torch.zeros_like(parameter)
         -            dist.all_reduce(parameter.grad)
         -            parameter.grad /= dist.get_world_size()
-        +    has_one, parameters = owners(model), dict(model.named_parameters())
-        +    used = [parameters[name] for name in {name for name in has_one if any(has_one[name])}]
+        +    has_gradient, parameters = owners(model), dict(model.named_parameters())
+        +    used = [parameters[name] for name in {name for name in has_gradient if any(has_gradient[name])}]
         +    message = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in used])
         +    dist.all_reduce(message)
         +    for parameter, mean in zip(used, message.split([p.numel() for p in used]), strict=True):
@@ -30,16 +30,16 @@ ANSWERS = (
         "asks_once_per_model", "asks who has which gradient in the first step only",
         check="what_nobody_used_stays_none",
         says="no rank had a gradient of prose.weight; after synchronize_gradients it is 0", edit="""
-        -    has_one = owners(model)
+        -    has_gradient = owners(model)
         +    if not hasattr(model, "_owners"):
         +        model._owners = owners(model)  # ask once: it costs a message
-        +    has_one = model._owners
+        +    has_gradient = model._owners
     """),
     WrongAnswer(
         "divides_by_the_owners", "averages over the ranks that have a gradient",
         check="no_two_parameters_are_mixed", says="on rank 0 is 30; the mean over the ranks is 15", edit="""
         -            parameter.grad /= dist.get_world_size()
-        +            parameter.grad /= sum(has_one[name])
+        +            parameter.grad /= sum(has_gradient[name])
     """),
     WrongAnswer(
         "fills_while_it_looks", "the detector puts zeros where it finds nothing",
@@ -73,9 +73,9 @@ ANSWERS = (
     WrongAnswer(
         "unrepaired", "has the detector, and the loop as it was",
         check="does not end", says="(rank 1 has no gradient of prose): no end", edit="""
-        -    has_one = owners(model)
+        -    has_gradient = owners(model)
         -    for name, parameter in model.named_parameters():
-        -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
+        -        if any(has_gradient[name]):  # every rank comes to the same decision: it asks what all have, not what it has
         -            if parameter.grad is None:
         -                parameter.grad = torch.zeros_like(parameter)
         +    for parameter in model.parameters():
@@ -84,21 +84,21 @@ ANSWERS = (
     WrongAnswer(
         "zeros_for_frozen_ones", "forgets that frozen parameters have no gradient either",
         check="what_nobody_used_stays_none", says="no rank had a gradient of frozen.weight", edit="""
-        -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
-        +        if any(has_one[name]) or not parameter.requires_grad:
+        -        if any(has_gradient[name]):  # every rank comes to the same decision: it asks what all have, not what it has
+        +        if any(has_gradient[name]) or not parameter.requires_grad:
     """),
     RightAnswer(
         "names_in_sets_and_sorted", "asks sets of names, which it sorts before anything is sent",
         edit="""
-        -    has_one = owners(model)
+        -    has_gradient = owners(model)
         -    for name, parameter in model.named_parameters():
-        -        if any(has_one[name]):  # every rank comes to the same decision: it asks what all have, not what it has
+        -        if any(has_gradient[name]):  # every rank comes to the same decision: it asks what all have, not what it has
         -            if parameter.grad is None:
         -                parameter.grad = torch.zeros_like(parameter)
         -            dist.all_reduce(parameter.grad)
         -            parameter.grad /= dist.get_world_size()
-        +    has_one, parameters = owners(model), dict(model.named_parameters())
-        +    nobody = {name for name in has_one if not any(has_one[name])}
+        +    has_gradient, parameters = owners(model), dict(model.named_parameters())
+        +    nobody = {name for name in has_gradient if not any(has_gradient[name])}
         +    for name in sorted(parameters.keys() - nobody):
         +        parameter = parameters[name]
         +        if parameter.grad is None:
@@ -115,10 +115,10 @@ ANSWERS = (
 
 
         def missing_gradients(model):
-            everyones = [None] * dist.get_world_size()
-            dist.all_gather_object(everyones, {name for name, p in model.named_parameters() if p.grad is not None})
-            some, all_of_them = set.union(*everyones), set.intersection(*everyones)
-            return {name: [r for r, names in enumerate(everyones) if name not in names] for name in some - all_of_them}
+            gathered = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, {name for name, p in model.named_parameters() if p.grad is not None})
+            some, all_of_them = set.union(*gathered), set.intersection(*gathered)
+            return {name: [r for r, names in enumerate(gathered) if name not in names] for name in some - all_of_them}
 
 
         def synchronize_gradients(model):

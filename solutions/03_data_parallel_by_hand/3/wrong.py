@@ -66,8 +66,8 @@ ANSWERS = (
         -            return
         @@
                      bucket = self.buckets[number]
-        +            for one in [one for one in self.under_way if one[2] is bucket]:  # of the micro-batch before
-        +                self.under_way.remove(one)
+        +            for message in [message for message in self.under_way if message[2] is bucket]:  # of the micro-batch before
+        +                self.under_way.remove(message)
         +            self.missing[number] = len(bucket)
     '''),
     WrongAnswer(
@@ -435,8 +435,8 @@ ANSWERS = (
         +
         +            def copy_back(done):
         +                mean = done.value()[0] / dist.get_world_size()
-        +                for one, piece in zip(bucket, mean.split([p.numel() for p in bucket]), strict=True):
-        +                    one.grad.copy_(piece.view_as(one))
+        +                for parameter, chunk in zip(bucket, mean.split([p.numel() for p in bucket]), strict=True):
+        +                    parameter.grad.copy_(chunk.view_as(parameter))
         +
         +            self.under_way.append(dist.all_reduce(flat, async_op=True).get_future().then(copy_back))
     """),
