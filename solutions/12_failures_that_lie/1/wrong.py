@@ -27,10 +27,10 @@ ANSWERS = (
         look="a later step shows what followed", edit="""
         -    for step, ranks in enumerate(report):
         -        for what in KINDS:
-        -            entries = [one[what] for one in ranks]
+        -            entries = [record[what] for record in ranks]
         +    for what in KINDS:
         +        for step, ranks in enumerate(report):
-        +            entries = [one[what] for one in ranks]
+        +            entries = [record[what] for record in ranks]
     """),
     WrongAnswer(
         "whole_lists", "calls samples equal only if two ranks read the same list",
@@ -64,7 +64,7 @@ ANSWERS = (
         "sorts_the_collectives", "overlooks the order of the collectives, and names what follows",
         check="the_cause_is_named", says="rank 1 reduces in another order: diagnose named 'gradient', not 'collectives'",
         look="name, sizes and order", edit="""
-                     entries = [one[what] for one in ranks]
+                     entries = [record[what] for record in ranks]
         +            if what == "collectives":
         +                entries = [sorted(entry) for entry in entries]
     """),
@@ -80,15 +80,15 @@ ANSWERS = (
                 for number, what in enumerate(KINDS):
                     if number < 2:
                         seen, wrong = set(), []
-                        for rank, one in enumerate(ranks):
-                            mine = set(one[what]) if number == 0 else {one[what]}
-                            if seen & mine:
+                        for rank, record in enumerate(ranks):
+                            own = set(record[what]) if number == 0 else {record[what]}
+                            if seen & own:
                                 wrong.append(rank)
-                            seen |= mine
+                            seen |= own
                         if wrong:
                             return dict(step=step, what=what, ranks=wrong)
                         continue
-                    texts = [str(one[what]) for one in ranks]
+                    texts = [str(record[what]) for record in ranks]
                     counted = Counter(texts)
                     if len(counted) > 1:
                         (right, count), *_ = counted.most_common()

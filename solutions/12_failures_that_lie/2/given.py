@@ -39,9 +39,9 @@ def train(steps=4):
         optimizer.step()
         if rank == 1 and step == 1:
             flip(optimizer.state[model[0].weight]["exp_avg_sq"], bit=26)
-        found = odd_ranks(model, optimizer)
+        odd = odd_ranks(model, optimizer)
         if rank == 0:
-            print(f"step {step}: loss {loss.item():.3f}, odd ranks {found}")
+            print(f"step {step}: loss {loss.item():.3f}, odd ranks {odd}")
     firsts = [torch.zeros(()) for _ in range(world)]
     dist.all_gather(firsts, model[0].weight.detach()[0, 0])
     if rank == 0:

@@ -85,7 +85,7 @@ ANSWERS = (
         +    own = torch.tensor([int.from_bytes(fingerprint(model, optimizer)[:8], "little", signed=True)])
         +    gathered = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
         +    dist.all_gather(gathered, own)
-        +    digests = [one.item() for one in gathered]
+        +    digests = [digest.item() for digest in gathered]
     """),
     RightAnswer(
         "rank_0_counts", "rank 0 counts and broadcasts whom it found", edit="""
@@ -100,7 +100,7 @@ ANSWERS = (
         +    odd = torch.zeros(dist.get_world_size(), dtype=torch.uint8)
         +    dist.gather(own, gathered if dist.get_rank() == 0 else None)
         +    if dist.get_rank() == 0:
-        +        digests = [bytes(one.tolist()) for one in gathered]
+        +        digests = [bytes(digest.tolist()) for digest in gathered]
         +        [(most, count)] = Counter(digests).most_common(1)
         +        for rank, digest in enumerate(digests):
         +            odd[rank] = digest != most or 2 * count <= len(digests)

@@ -23,16 +23,16 @@ def main():
     targets, model = inputs.sum(1) + 2 * rare, torch.zeros(4)
     weights = torch.where(rare, 1 / rare.sum(), 1 / (~rare).sum())
     for epoch in range(EPOCHS):
-        mine = indices(weights, DRAWS, SEED, epoch)
-        for batch in torch.tensor(mine).split(4):
+        own_draws = indices(weights, DRAWS, SEED, epoch)
+        for batch in torch.tensor(own_draws).split(4):
             error = inputs[batch] @ model - targets[batch]
             gradient = torch.cat([inputs[batch].T @ error / len(batch), error.square().mean()[None]])
             dist.all_reduce(gradient)
             model -= 0.1 * gradient[:4] / world
         ledger = [None] * world
-        dist.all_gather_object(ledger, mine)
+        dist.all_gather_object(ledger, own_draws)
         if rank == 0:
-            print(f"epoch {epoch}: loss {gradient[4] / world:.3f}, first draws {[one[:5] for one in ledger]}")
+            print(f"epoch {epoch}: loss {gradient[4] / world:.3f}, first draws {[draws[:5] for draws in ledger]}")
     dist.destroy_process_group()
 
 
