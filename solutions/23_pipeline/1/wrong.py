@@ -12,12 +12,12 @@ ANSWERS = (
         +            y = stage(x)
         @@
         -            y = loss(y, targets[number]) * len(targets[number]) / samples
-        -        held[number] = x, y
+        -        activations[number] = x, y
         +            y = loss(y, targets[number]) * len(targets[number]) / samples
-        +        held[number] = x
+        +        activations[number] = x
         @@
-        -        x, y = held.pop(number)
-        +        x = held.pop(number)
+        -        x, y = activations.pop(number)
+        +        x = activations.pop(number)
         +        y = stage(x)
         +        if rank == ranks - 1:
         +            y = loss(y, targets[number]) * len(targets[number]) / samples
@@ -25,7 +25,7 @@ ANSWERS = (
     WrongAnswer(
         "the_whole_batch_at_once", "puts the micro-batches together, and needs no weights for the mean",
         check="each_micro_batch_is_computed_once", says="rank 0 ran its stage forward 1 and backward 1 times, for 2 micro-batches", look="put together", edit="""
-             held, sends = {}, []
+             activations, sends = {}, []
         +    inputs, targets = [torch.cat(inputs)], [torch.cat(targets)]
     """),
     WrongAnswer(
@@ -38,15 +38,15 @@ ANSWERS = (
     WrongAnswer(
         "sets_the_gradients_back", "begins every batch with gradients of zero",
         check="the_gradients_are_those_of_one_process", says="gradients added up): after batch 1", look="it stays", edit="""
-             held, sends = {}, []
+             activations, sends = {}, []
         +    stage.zero_grad()
     """),
     WrongAnswer(
         "the_last_one_first", "takes the micro-batch that it has computed last, and not the one that has come back",
         state="crashed", check="raises", says="(3 micro-batches of 3, 1 and 2 samples): rank 0 raised RuntimeError: Mismatch",
         edit="""
-        -        x, y = held.pop(number)
-        +        x, y = held.popitem()[1]
+        -        x, y = activations.pop(number)
+        +        x, y = activations.popitem()[1]
     """),
     WrongAnswer(
         "all_forwards_first", "works in the order of GPipe",
@@ -95,7 +95,7 @@ ANSWERS = (
         +        dist.recv(tensor, source)
         +        return tensor[: len(inputs[number])].clone()
         +
-        +    longest = max(len(one) for one in inputs)
+        +    longest = max(len(micro_batch) for micro_batch in inputs)
         +
         +    def padded(tensor):
         +        return torch.cat([tensor, tensor.new_zeros(longest - len(tensor), width)])
@@ -146,7 +146,7 @@ ANSWERS = (
             order = [(True, number) for number in range(first)]
             for number in range(len(inputs)):
                 order += [(False, number), (True, number + first)]
-            buffers = [torch.empty(len(one), width, dtype=torch.float64) for one in inputs]
+            buffers = [torch.empty(len(micro_batch), width, dtype=torch.float64) for micro_batch in inputs]
             coming = [dist.irecv(buffer, rank - 1) for buffer in buffers] if rank else []
             kept, works = [None] * len(inputs), []
             for is_forward, number in order:

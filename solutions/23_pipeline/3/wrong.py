@@ -13,9 +13,9 @@ ANSWERS = (
     WrongAnswer(
         "a_dictionary", "describes each piece of work in words of its own",
         check="each_piece_of_work_once", says="order returned", look="a list of", edit="""
-        -    return forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
-        +    found = forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
-        +    return [{"kind": kind, "stage": stage, "micro_batch": number} for kind, stage, number in found]
+        -    return forwards[:ahead] + [item for pair in pairs for item in pair] + backwards[total - ahead :]
+        +    items = forwards[:ahead] + [item for pair in pairs for item in pair] + backwards[total - ahead :]
+        +    return [{"kind": kind, "stage": stage, "micro_batch": number} for kind, stage, number in items]
     """),
     WrongAnswer(
         "backwards_in_the_order_of_the_forwards", "begins its backwards with the rank's first stage",
@@ -33,7 +33,7 @@ ANSWERS = (
         "all_of_a_stage_first", "finishes a stage with all micro-batches before the next one: LoopedBFS, then 1F1B's pairs",
         check="little_is_held", says="activations at once", look="how many forwards come before", edit="""
         -        turns = range(0, micro_batches, ranks)
-        -        return [(kind, stage, turn + one) for turn in turns for stage in stages for one in range(ranks)]
+        -        return [(kind, stage, turn + offset) for turn in turns for stage in stages for offset in range(ranks)]
         +        return [(kind, stage, number) for stage in stages for number in range(micro_batches)]
         @@
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
@@ -52,10 +52,10 @@ ANSWERS = (
         look="where a rank waits", edit="""
         -    ahead = (per_rank - 1) * ranks + ranks - 1 - rank
         -    pairs = zip(forwards[ahead:], backwards, strict=False)
-        -    return forwards[:ahead] + [one for pair in pairs for one in pair] + backwards[total - ahead :]
+        -    return forwards[:ahead] + [item for pair in pairs for item in pair] + backwards[total - ahead :]
         +    size = per_rank * ranks
         +    starts = range(0, total, size)
-        +    return [one for start in starts for half in (forwards, backwards) for one in half[start : start + size]]
+        +    return [item for start in starts for half in (forwards, backwards) for item in half[start : start + size]]
     """),
     WrongAnswer(
         "the_ranks_behind_forgotten", "begins with backwards on every rank when its last stage has a micro-batch",
@@ -69,9 +69,9 @@ ANSWERS = (
         def order(rank, ranks, per_rank, micro_batches):
             def slot(piece):
                 kind, stage, number = piece
-                turn, place = divmod(number, ranks)
+                turn, offset = divmod(number, ranks)
                 chunk = stage // ranks if kind == "forward" else per_rank - 1 - stage // ranks
-                time = (turn * per_rank + chunk) * ranks + place
+                time = (turn * per_rank + chunk) * ranks + offset
                 if kind == "forward":
                     return time + rank, 0
                 return time + per_rank * ranks - 1, 1
