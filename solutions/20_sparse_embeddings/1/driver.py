@@ -56,8 +56,8 @@ def broadcast_by_rank_0(table, ids, gradients, lr):
 def own_twice(table, ids, gradients, lr):
     world, ids_of, gradients_of = dist.get_world_size(), gathered(ids), gathered(gradients)
     table[ids] -= lr * gradients.sign()
-    for their_ids, theirs in zip(ids_of.chunk(world), gradients_of.chunk(world), strict=True):
-        table[their_ids] -= lr * theirs.sign()
+    for their_ids, their_gradients in zip(ids_of.chunk(world), gradients_of.chunk(world), strict=True):
+        table[their_ids] -= lr * their_gradients.sign()
 
 
 def nothing_sent(table, ids, gradients, lr):

@@ -39,13 +39,13 @@ ANSWERS = (
         "step_adds_its_own_first", "each rank sums its own gradients first, then the others': an order of its own",
         check="replicas_stay_equal", says="1 learning rates apart", edit="""
         -    ids, gradients = torch.cat(everyones(ids)), torch.cat(everyones(gradients))
-        -    rows, place = ids.unique(return_inverse=True)
-        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -    rows, positions = ids.unique(return_inverse=True)
+        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, positions, gradients)
         -    table[rows] -= lr * total.sign()
         +    rank, total = dist.get_rank(), torch.zeros_like(table)
         +    pairs = list(zip(everyones(ids), everyones(gradients), strict=True))
-        +    for their_ids, theirs in [pairs[rank], *pairs[:rank], *pairs[rank + 1 :]]:
-        +        total.index_add_(0, their_ids, theirs)
+        +    for their_ids, their_gradients in [pairs[rank], *pairs[:rank], *pairs[rank + 1 :]]:
+        +        total.index_add_(0, their_ids, their_gradients)
         +    table -= lr * total.sign()
     """),
     WrongAnswer(
@@ -65,9 +65,9 @@ ANSWERS = (
         "sums_in_float32", "adds the gradients in a tensor of the default dtype",
         check="equals_one_process", says="(a sum that is 0 in float32): row 0 on rank 0 has moved by", look="the dtype",
         edit="""
-        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, positions, gradients)
         -    table[rows] -= lr * total.sign()
-        +    total = torch.zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients.float())
+        +    total = torch.zeros(len(rows), gradients.shape[1]).index_add_(0, positions, gradients.float())
         +    table[rows] -= lr * total.sign()
     """),
     RightAnswer(
@@ -126,7 +126,7 @@ ANSWERS = (
             verdict = [None]
             if rank == 0:
                 right = joint(torch.ones(8, 3, dtype=torch.float64), pairs, 0.25)
-                verdict = [all(torch.allclose(one, right, rtol=0, atol=1e-9) for one in tables)]
+                verdict = [all(torch.allclose(table, right, rtol=0, atol=1e-9) for table in tables)]
             dist.broadcast_object_list(verdict, src=0)
             return verdict[0]
 
@@ -139,8 +139,8 @@ ANSWERS = (
     RightAnswer(
         "sparse_tensors", "sums in a sparse tensor; the detector makes the one process of a table that is dense",
         edit="""
-        -    rows, place = ids.unique(return_inverse=True)
-        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -    rows, positions = ids.unique(return_inverse=True)
+        -    total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, positions, gradients)
         -    table[rows] -= lr * total.sign()
         +    total = torch.sparse_coo_tensor(ids[None], gradients, table.shape).coalesce()
         +    table.index_add_(0, total.indices()[0], -lr * total.values().sign())

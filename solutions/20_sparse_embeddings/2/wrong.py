@@ -6,14 +6,14 @@ ANSWERS = (
     WrongAnswer(
         "detector_allows_behind_the_end", "the detector slices a list, which cuts off what lies behind its end",
         check="unsound_shares_are_seen", says="cut as if it were full", edit="""
-        -                if len({len(one) for one in pairs}) > 1:
+        -                if len({len(share) for share in pairs}) > 1:
         -                    return False
-        -                flat = [pair for one in pairs for pair in one]
+        -                flat = [pair for share in pairs for pair in share]
         -                if not all(0 <= start <= end <= total and end - start <= -(-batch // world) for start, end in flat):
         -                    return False
         -                if sorted(i for start, end in flat for i in range(start, end)) != list(range(total)):
-        +                examples = [i for one in pairs for start, end in one for i in list(range(total))[start:end]]
-        +                if len({len(one) for one in pairs}) > 1 or sorted(examples) != list(range(total)):
+        +                examples = [i for share in pairs for start, end in share for i in list(range(total))[start:end]]
+        +                if len({len(share) for share in pairs}) > 1 or sorted(examples) != list(range(total)):
     """),
     WrongAnswer(
         "detector_asks_for_the_set",
@@ -141,13 +141,13 @@ ANSWERS = (
                 counts += torch.tensor([int(solved.sum()), len(losses)])
             dist.reduce(loss, dst=0)
             dist.reduce(counts, dst=0)
-            told = [None]
+            message = [None]
             if rank == 0:
-                told = [{"loss": loss / counts[1], "accuracy": counts[0] / counts[1], "examples": counts[1]}]
-                told = [{name: value.item() for name, value in told[0].items()}]
-                told[0]["accuracy"] = counts[0].item() / counts[1].item()
-            dist.broadcast_object_list(told, src=0)
-            return told[0]
+                message = [{"loss": loss / counts[1], "accuracy": counts[0] / counts[1], "examples": counts[1]}]
+                message = [{name: value.item() for name, value in message[0].items()}]
+                message[0]["accuracy"] = counts[0].item() / counts[1].item()
+            dist.broadcast_object_list(message, src=0)
+            return message[0]
     '''),
     RightAnswer(
         "runs_and_objects",
@@ -164,9 +164,9 @@ ANSWERS = (
                 world, batch, total = random.randint(1, 7), random.randint(1, 20), random.randint(0, 50)
                 seen, steps = [0] * total, set()
                 for rank in range(world):
-                    mine = list(shares(total, batch, rank, world))
-                    steps.add(len(mine))
-                    for start, end in mine:
+                    own = list(shares(total, batch, rank, world))
+                    steps.add(len(own))
+                    for start, end in own:
                         if start < 0 or end < start or end > total or world * (end - start) >= batch + world:
                             return False
                         for example in range(start, end):
@@ -180,13 +180,13 @@ ANSWERS = (
             rank, world = dist.get_rank(), dist.get_world_size()
             room = -(-batch // world)
             start, end = total * rank // world, total * (rank + 1) // world
-            mine = []
+            own = []
             for step in range((total + room * world - 1) // (room * world)):
                 losses, solved = score(min(start + step * room, end), min(start + (step + 1) * room, end))
-                mine += list(zip(losses.tolist(), solved.tolist(), strict=True))
+                own += list(zip(losses.tolist(), solved.tolist(), strict=True))
             everyones = [None] * world
-            dist.all_gather_object(everyones, mine)
-            losses, solved = zip(*[pair for one in everyones for pair in one], strict=True)
+            dist.all_gather_object(everyones, own)
+            losses, solved = zip(*[pair for share in everyones for pair in share], strict=True)
             return {"loss": sum(losses) / total, "accuracy": sum(solved) / total, "examples": total}
     """),
 )

@@ -7,8 +7,8 @@ ANSWERS = (
         "all_reduces_a_dense_gradient", "sums in a tensor as large as the table and all-reduces it",
         check="traffic_is_that_of_the_batch", says="to one all_reduce", edit="""
         -        ids, gradients = everyones_rows(torch.cat(ids)), everyones_rows(torch.cat(gradients))
-        -        rows, place = ids.unique(return_inverse=True)
-        -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -        rows, positions = ids.unique(return_inverse=True)
+        -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, positions, gradients)
         +        ids, gradients = torch.cat(ids), torch.cat(gradients)
         +        dense = torch.zeros_like(self.table).index_add_(0, ids, gradients)
         +        dist.all_reduce(dense)
@@ -41,11 +41,11 @@ ANSWERS = (
     WrongAnswer(
         "marks_rows_in_a_mask", "sends little, and finds the used rows with a truth value for each row of the table",
         check="work_is_that_of_the_batch", says="made a tensor of", edit="""
-        -        rows, place = ids.unique(return_inverse=True)
+        -        rows, positions = ids.unique(return_inverse=True)
         +        mask = torch.zeros(len(self.table), dtype=torch.bool)
         +        mask[ids] = True
         +        rows = mask.nonzero().flatten()
-        +        place = torch.searchsorted(rows, ids)
+        +        positions = torch.searchsorted(rows, ids)
     """),
     WrongAnswer(
         "no_decay", "forgets the weight decay",
@@ -81,17 +81,17 @@ ANSWERS = (
     WrongAnswer(
         "sums_in_a_dense_tensor", "sends little, and sums duplicates in a tensor as large as the table",
         check="work_is_that_of_the_batch", says="made a tensor of 1,920,000 bytes", edit="""
-        -        rows, place = ids.unique(return_inverse=True)
-        -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -        rows, positions = ids.unique(return_inverse=True)
+        -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, positions, gradients)
         +        rows = ids.unique()
         +        total = torch.zeros_like(self.table).index_add_(0, ids, gradients)[rows]
     """),
     WrongAnswer(
         "the_last_duplicate_wins", "assigns gradients of the same row instead of adding them",
         check="equals_one_process", says="rows that occur more than once", edit="""
-        -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        -        total = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, positions, gradients)
         +        total = torch.zeros(len(rows), gradients.shape[1], dtype=gradients.dtype)
-        +        total[place] = gradients
+        +        total[positions] = gradients
     """),
     RightAnswer(
         "a_sparse_gradient",
@@ -124,13 +124,13 @@ ANSWERS = (
                 for source in range(dist.get_world_size()):
                     count = torch.tensor(len(ids))
                     dist.broadcast(count, source)
-                    mine = source == dist.get_rank()
-                    their_ids = ids.clone() if mine else torch.empty(int(count), dtype=torch.int64)
-                    theirs = values.contiguous() if mine else torch.empty(int(count), width, dtype=self.table.dtype)
+                    own = source == dist.get_rank()
+                    their_ids = ids.clone() if own else torch.empty(int(count), dtype=torch.int64)
+                    their_values = values.contiguous() if own else torch.empty(int(count), width, dtype=self.table.dtype)
                     if count:
                         dist.broadcast(their_ids, source)
-                        dist.broadcast(theirs, source)
-                    for row, value in zip(their_ids.tolist(), theirs, strict=True):
+                        dist.broadcast(their_values, source)
+                    for row, value in zip(their_ids.tolist(), their_values, strict=True):
                         sums[row] = sums[row] + value if row in sums else value.clone()
                 for row, total in sums.items():
                     self.table[row] = self.table[row] * (1 - self.lr * self.weight_decay) - self.lr * total.sign()
@@ -157,17 +157,17 @@ ANSWERS = (
                 return vectors
 
             def collect(self, ids, gradient):
-                for row, one in zip(ids.tolist(), gradient, strict=True):
-                    self.gradients[row] = self.gradients.get(row, 0) + one
+                for row, part in zip(ids.tolist(), gradient, strict=True):
+                    self.gradients[row] = self.gradients.get(row, 0) + part
 
             def step(self):
-                mine = {row: gradient.tolist() for row, gradient in self.gradients.items()}
+                own = {row: gradient.tolist() for row, gradient in self.gradients.items()}
                 everyones = [None] * dist.get_world_size()
-                dist.gather_object(mine, everyones if dist.get_rank() == 0 else None)
+                dist.gather_object(own, everyones if dist.get_rank() == 0 else None)
                 signs = [{}]
                 if dist.get_rank() == 0:
-                    for row in {row for one in everyones for row in one}:
-                        gradients = [torch.tensor(one[row], dtype=self.table.dtype) for one in everyones if row in one]
+                    for row in {row for part in everyones for row in part}:
+                        gradients = [torch.tensor(part[row], dtype=self.table.dtype) for part in everyones if row in part]
                         signs[0][row] = sum(gradients).sign().tolist()
                 dist.broadcast_object_list(signs)
                 with torch.no_grad():
