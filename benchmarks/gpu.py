@@ -29,9 +29,10 @@ from ddp_doctor.watch import run_and_watch
 
 os.environ["WORKLOAD"] = "gpt2"  # for the trainers that are compared; read when `workload` is imported
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "doctor" / "tests")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "doctor" / "tests"), str(HERE.parent / "tests")]
 
 import cases  # noqa: E402
+from finetune_files import make_examples, make_opt  # noqa: E402
 from measure import ROOT, TRAINER, one_thread  # noqa: E402
 from run import write_results  # noqa: E402
 from trainers import PEERS, WARM_UP, our_run  # noqa: E402
@@ -84,6 +85,7 @@ def tests(_: Path) -> dict:
 def launchables(_: Path) -> dict:
     rows, problems = [], []
     with tempfile.TemporaryDirectory() as folder:
+        to_tune = "--model", make_opt(Path(folder) / "opt"), "--data", make_examples(Path(folder))["sft"]
         for nproc in worlds():
             pretrained = f"{folder}/{nproc}/minigpt"
             tiny = {name: ("--preset", "tiny") for name in ("minigpt", "diloco", "experts", "puzzles")}
@@ -91,6 +93,7 @@ def launchables(_: Path) -> dict:
                 "parallel": ("--preset", "tiny", "--shard", nproc),
                 "reward": ("--preset", "tiny", "--backbone", f"minigpt:{pretrained}"),
                 "grpo": ("--preset", "tiny", "--pretrained", pretrained),
+                "finetune": ("--preset", "tiny", *to_tune, "--lora-layers", "q_proj,v_proj"),
             }
             runs = {name: (*words, "--run-dir", f"{folder}/{nproc}/{name}") for name, words in flags.items()}
             runs |= {"skeleton": ("--steps", 20), "ladder": ("--rungs", "data parallel")}
