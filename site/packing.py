@@ -23,7 +23,7 @@ MODULES = {
         "ddp_course/lab/__init__.py",
         "ddp_course/lab/pipeline_order.py",
         "ddp_course/lab/ring_order.py",
-    ],  # fmt: skip
+    ],
     ROOT / "doctor": ["ddp_doctor/__init__.py", "ddp_doctor/explain/*.py"],
     ROOT / "site": ["answers.py", "bucket_queue.py", "in_browser.py", "sampler_table.py", "teaching.py"],
 }
