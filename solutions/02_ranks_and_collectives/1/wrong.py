@@ -38,7 +38,7 @@ ANSWERS = (
         def global_mean(values):
             lists = [None] * dist.get_world_size()
             dist.all_gather_object(lists, values)
-            values = [value for one in lists for value in one]
+            values = [value for part in lists for value in part]
             return math.fsum(values) / len(values)
     """),
     WrongAnswer(
@@ -143,8 +143,8 @@ ANSWERS = (
 
 
         def global_mean(values):
-            mine = torch.tensor([sum(values), len(values)], dtype=torch.float64)
-            total, count = collectives.all_reduce(mine, "sum", dist.group.WORLD).tolist()
+            own = torch.tensor([sum(values), len(values)], dtype=torch.float64)
+            total, count = collectives.all_reduce(own, "sum", dist.group.WORLD).tolist()
             return Fraction(total) / int(count)
     """),
 )

@@ -14,11 +14,11 @@ def losses(rank):
 def main():
     dist.init_process_group("gloo", timeout=timedelta(seconds=5))
     rank = dist.get_rank()
-    mine = losses(rank)
+    own_losses = losses(rank)
     dist.barrier()  # everybody has measured
 
     if rank == 0:
-        total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+        total = torch.stack([own_losses.sum(), torch.tensor(len(own_losses))])
         dist.all_reduce(total)
         print(f"mean loss {total[0] / total[1]:.6f}")
 

@@ -21,9 +21,9 @@ ANSWERS = (
     WrongAnswer(
         "mean_of_means", "all-reduces the ranks' means",
         check="the_mean_is_over_all_samples", says="printed 2.425000, the mean of the ranks' means", edit="""
-        -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+        -    total = torch.stack([own_losses.sum(), torch.tensor(len(own_losses))])
         -    dist.all_reduce(total)  # every rank takes part ...
-        +    mean = mine.mean()
+        +    mean = own_losses.mean()
         +    dist.all_reduce(mean)
              if rank == 0:  # ... and one of them speaks
         -        print(f"mean loss {total[0] / total[1]:.6f}")
@@ -33,7 +33,7 @@ ANSWERS = (
         "one_mean_each_rank_too", "every rank prints its own mean as well, as `mean loss of rank 1`",
         check="one_line_is_printed", says="the mean was printed 3 times (rank 0: mean loss 2.15", edit="""
              dist.all_reduce(total)  # every rank takes part ...
-        +    print(f"mean loss of rank {rank}: {mine.mean():.6f}")
+        +    print(f"mean loss of rank {rank}: {own_losses.mean():.6f}")
     """),
     WrongAnswer(
         "only_with_rank_0", "the detector compares rank 1 with rank 0 and nobody else",
@@ -67,10 +67,10 @@ ANSWERS = (
     WrongAnswer(
         "unrepaired", "leaves the all-reduce inside `if rank == 0`",
         check="does not end", says="rank 0 was in all_reduce (line 29), rank 1 was in barrier (line 32)", edit="""
-        -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+        -    total = torch.stack([own_losses.sum(), torch.tensor(len(own_losses))])
         -    dist.all_reduce(total)  # every rank takes part ...
              if rank == 0:  # ... and one of them speaks
-        +        total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+        +        total = torch.stack([own_losses.sum(), torch.tensor(len(own_losses))])
         +        dist.all_reduce(total)
     """),
     WrongAnswer(
@@ -114,8 +114,8 @@ ANSWERS = (
 
         def main():
             dist.init_process_group("gloo", timeout=timedelta(seconds=5))
-            mine = losses(dist.get_rank())
-            total, count = mine.sum(), torch.tensor(len(mine))
+            own_losses = losses(dist.get_rank())
+            total, count = own_losses.sum(), torch.tensor(len(own_losses))
             dist.reduce(total, dst=0)
             dist.reduce(count, dst=0)
             if dist.get_rank() == 0:
@@ -153,14 +153,14 @@ ANSWERS = (
     RightAnswer(
         "logs", "gathers the losses as objects and reports them through logging, in scientific notation",
         edit="""
-        -    total = torch.stack([mine.sum(), torch.tensor(len(mine))])
+        -    total = torch.stack([own_losses.sum(), torch.tensor(len(own_losses))])
         -    dist.all_reduce(total)  # every rank takes part ...
-        +    everyones = [None] * dist.get_world_size()
-        +    dist.all_gather_object(everyones, mine.tolist())
+        +    gathered = [None] * dist.get_world_size()
+        +    dist.all_gather_object(gathered, own_losses.tolist())
              if rank == 0:  # ... and one of them speaks
         -        print(f"mean loss {total[0] / total[1]:.6f}")
         +        logging.basicConfig(stream=sys.stdout, level=logging.INFO)
-        +        values = sum(everyones, [])
+        +        values = sum(gathered, [])
         +        logging.info("mean loss = %.6e", sum(values) / len(values))
         @@
         -from datetime import timedelta

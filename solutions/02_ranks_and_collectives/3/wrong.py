@@ -35,8 +35,8 @@ ANSWERS = (
     WrongAnswer(
         "float32_buffer", "receives into a buffer of torch's default dtype",
         state="crashed", check="dies", says="was killed by SIGABRT", edit="""
-        -        received = torch.empty_like(mine)
-        +        received = torch.empty(mine.numel())
+        -        received = torch.empty_like(chunk)
+        +        received = torch.empty(chunk.numel())
     """),
     WrongAnswer(
         "one_rank_sends_to_itself", "does not think of a group of one",
@@ -180,10 +180,10 @@ ANSWERS = (
         -        sending = dist.isend(chunks[(rank - k) % world], right)
         -        dist.recv(received, left)
         -        sending.wait()
-        -        mine += received
+        -        chunk += received
         +        receiving, sending = dist.irecv(received, left), dist.isend(chunks[(rank - k) % world], right)
         +        receiving.wait()
-        +        mine += received
+        +        chunk += received
         +        sending.wait()
         @@
         -        sending = dist.isend(chunks[(rank + 1 - k) % world], right)
