@@ -9,10 +9,10 @@ ANSWERS = (
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         +    dist.broadcast(seconds, src=0)
         @@
-        -    everyones = [None] * dist.get_world_size()
-        -    dist.all_gather_object(everyones, rates)
-        -    for step in range(max(map(len, everyones))):
-        -        if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
+        -    gathered = [None] * dist.get_world_size()
+        -    dist.all_gather_object(gathered, rates)
+        -    for step in range(max(map(len, gathered))):
+        -        if len({own[step] if step < len(own) else None for own in gathered}) > 1:
         +    box = [rates]
         +    dist.broadcast_object_list(box, src=0)
         +    for step in range(max(len(rates), len(box[0]))):
@@ -30,15 +30,15 @@ ANSWERS = (
         -    dist.all_reduce(seconds, dist.ReduceOp.MAX)
         +    dist.broadcast(seconds, src=0)
         @@
-        -    everyones = [None] * dist.get_world_size()
-        -    dist.all_gather_object(everyones, rates)
-        -    for step in range(max(map(len, everyones))):
-        -        if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
-        +    mine = torch.tensor(rates, dtype=torch.float64)
-        +    everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        +    dist.all_gather(everyones, mine)
-        +    for step in range(len(mine)):
-        +        if len({one[step].item() for one in everyones}) > 1:
+        -    gathered = [None] * dist.get_world_size()
+        -    dist.all_gather_object(gathered, rates)
+        -    for step in range(max(map(len, gathered))):
+        -        if len({own[step] if step < len(own) else None for own in gathered}) > 1:
+        +    own = torch.tensor(rates, dtype=torch.float64)
+        +    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(gathered, own)
+        +    for step in range(len(own)):
+        +        if len({other[step].item() for other in gathered}) > 1:
     """),
     WrongAnswer(
         "one_step_too_many", "looks at the broadcast clock after the step instead of before it",
@@ -69,19 +69,19 @@ ANSWERS = (
         "pads_with_zero", "fills short lists up with zeros",
         check="the_detector_names_the_step",
         says="with the learning rate 0): first_difference returned None", edit="""
-        -    everyones = [None] * dist.get_world_size()
-        -    dist.all_gather_object(everyones, rates)  # lists of any lengths
-        -    for step in range(max(map(len, everyones))):
-        -        if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
+        -    gathered = [None] * dist.get_world_size()
+        -    dist.all_gather_object(gathered, rates)  # lists of any lengths
+        -    for step in range(max(map(len, gathered))):
+        -        if len({own[step] if step < len(own) else None for own in gathered}) > 1:
         -            return step
         -    return None
         +    longest = torch.tensor(len(rates))
         +    dist.all_reduce(longest, dist.ReduceOp.MAX)
-        +    mine = torch.zeros(int(longest), dtype=torch.float64)
-        +    mine[: len(rates)] = torch.tensor(rates, dtype=torch.float64)
-        +    everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        +    dist.all_gather(everyones, mine)
-        +    differ = (torch.stack(everyones) != everyones[0]).any(0).nonzero().flatten().tolist()
+        +    own = torch.zeros(int(longest), dtype=torch.float64)
+        +    own[: len(rates)] = torch.tensor(rates, dtype=torch.float64)
+        +    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        +    dist.all_gather(gathered, own)
+        +    differ = (torch.stack(gathered) != gathered[0]).any(0).nonzero().flatten().tolist()
         +    return differ[0] if differ else None
     """),
     WrongAnswer(
@@ -141,10 +141,10 @@ ANSWERS = (
 
 
         def first_difference(rates):
-            everyones = [None] * dist.get_world_size()
-            dist.all_gather_object(everyones, rates)
-            for step in range(max(map(len, everyones))):
-                if len({mine[step] if step < len(mine) else None for mine in everyones}) > 1:
+            gathered = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, rates)
+            for step in range(max(map(len, gathered))):
+                if len({own[step] if step < len(own) else None for own in gathered}) > 1:
                     return step
             return None
     """),
@@ -183,9 +183,9 @@ ANSWERS = (
         def first_difference(rates):
             longest = torch.tensor([len(rates)])
             dist.all_reduce(longest, dist.ReduceOp.MAX)
-            mine = torch.full((int(longest) + 1,), float("inf"), dtype=torch.float64)
-            mine[: len(rates)] = torch.tensor(rates, dtype=torch.float64)
-            least, most = mine.clone(), mine.clone()
+            own = torch.full((int(longest) + 1,), float("inf"), dtype=torch.float64)
+            own[: len(rates)] = torch.tensor(rates, dtype=torch.float64)
+            least, most = own.clone(), own.clone()
             dist.all_reduce(least, dist.ReduceOp.MIN)
             dist.all_reduce(most, dist.ReduceOp.MAX)
             apart = (least != most).nonzero()
@@ -221,7 +221,7 @@ ANSWERS = (
             box = [None]
             if dist.get_rank() == 0:
                 for step in range(max(map(len, lists))):
-                    if any(one[step : step + 1] != lists[0][step : step + 1] for one in lists):
+                    if any(other[step : step + 1] != lists[0][step : step + 1] for other in lists):
                         box = [step]
                         break
             dist.broadcast_object_list(box, src=0)

@@ -25,9 +25,9 @@ ANSWERS = (
     WrongAnswer(
         "divides_by_none_that_fit", "divides by the number of micro-batches that fit, which may be 0",
         check="what_does_not_divide_is_refused", says="rank 0 raised ZeroDivisionError", edit="""
-        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
+        -        fits = " or ".join(str(n * at_once) for n in (accumulation, accumulation + 1) if n)
         +        share = tokens_per_update / accumulation  # tokens of a joint micro-batch, were it to fit
-        +        fits = f"{accumulation * together} or {(accumulation + 1) * together} ({share:.1f} is not {together})"
+        +        fits = f"{accumulation * at_once} or {(accumulation + 1) * at_once} ({share:.1f} is not {at_once})"
     """),
     WrongAnswer(
         "names_one_size", "names the nearest size below only",
@@ -40,10 +40,10 @@ ANSWERS = (
         -
         -    return sorted(size for size, losses in curves.items() if not same(losses, curves[1]))
         @@
-        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
-        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
-        +        fits = [n * together for n in (accumulation,) if n]
-        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest: {fits}")
+        -        fits = " or ".join(str(n * at_once) for n in (accumulation, accumulation + 1) if n)
+        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {at_once}; nearest that do: {fits}")
+        +        fits = [n * at_once for n in (accumulation,) if n]
+        +        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {at_once}; nearest: {fits}")
         @@
         -            loss = ((inputs @ weights - targets) ** 2).sum() / tokens_per_update
         -            loss.backward()
@@ -67,8 +67,8 @@ ANSWERS = (
         "own_loss", "adds up the micro-batches of this rank and no others",
         check="the_loss_is_that_of_the_update", says="that of its own micro-batches", on="names_one_size",
         edit="""
-        -        fits = [n * together for n in (accumulation,) if n]
-        +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
+        -        fits = [n * at_once for n in (accumulation,) if n]
+        +        fits = [n * at_once for n in (accumulation, accumulation + 1) if n]
         @@
         -        dist.all_reduce(total)  # once an update, not once a micro-batch
         @@
@@ -80,18 +80,18 @@ ANSWERS = (
         check="does not end", says="rank 0 had returned", on="names_one_size",
         edit="""
         -    if rest:  # the same arithmetic on every rank: all of them raise
-        -        fits = [n * together for n in (accumulation,) if n]
+        -        fits = [n * at_once for n in (accumulation,) if n]
         +    if rest and rank == 0:
-        +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
+        +        fits = [n * at_once for n in (accumulation, accumulation + 1) if n]
     """),
     WrongAnswer(
         "says_every_loss", "all-reduces the loss of every micro-batch",
         check="little_is_sent", says="called", on="own_loss",
         edit="""
         -            total += loss.detach()
-        +            mine = loss.detach().clone()
-        +            dist.all_reduce(mine)
-        +            total += mine
+        +            own_loss = loss.detach().clone()
+        +            dist.all_reduce(own_loss)
+        +            total += own_loss
         @@
         -        losses.append(total.item() / accumulation)
         +        losses.append(total.item() / accumulation / world)
@@ -100,8 +100,8 @@ ANSWERS = (
         "stale_last_step", "makes the last update without the others' gradients",
         check="the_weights_are_those_of_one_process", says="ended with weights", on="names_one_size",
         edit="""
-        -        fits = [n * together for n in (accumulation,) if n]
-        +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
+        -        fits = [n * at_once for n in (accumulation,) if n]
+        +        fits = [n * at_once for n in (accumulation, accumulation + 1) if n]
         @@
         -        dist.all_reduce(weights.grad)
         +        if update < updates - 1:
@@ -113,8 +113,8 @@ ANSWERS = (
         "sum_of_gradients", "forgets to divide the gradient by the ranks",
         check="the_loss_is_that_of_the_update", says="the loss of update 1", on="names_one_size",
         edit="""
-        -        fits = [n * together for n in (accumulation,) if n]
-        +        fits = [n * together for n in (accumulation, accumulation + 1) if n]
+        -        fits = [n * at_once for n in (accumulation,) if n]
+        +        fits = [n * at_once for n in (accumulation, accumulation + 1) if n]
         @@
         -            weights -= 0.1 * weights.grad / world
         +            weights -= 0.1 * weights.grad
@@ -169,17 +169,17 @@ ANSWERS = (
 
 
         def not_the_same_run(curves):
-            found = []
+            different = []
             for size, losses in sorted(curves.items()):
                 if len(losses) != len(curves[1]) or not np.allclose(losses, curves[1], rtol=1e-6, atol=0.0):
-                    found += [size]
-            return found
+                    different += [size]
+            return different
     """),
     RightAnswer(
         "numbers_without_a_space", "names the two sizes with nothing but a comma between them",
         edit="""
-        -        fits = " or ".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
-        +        fits = ",".join(str(n * together) for n in (accumulation, accumulation + 1) if n)
+        -        fits = " or ".join(str(n * at_once) for n in (accumulation, accumulation + 1) if n)
+        +        fits = ",".join(str(n * at_once) for n in (accumulation, accumulation + 1) if n)
     """),
     RightAnswer(
         "one_message",
@@ -213,10 +213,10 @@ ANSWERS = (
 
 
         def not_the_same_run(curves):
-            one, different = torch.tensor(curves[1]), []
+            single, different = torch.tensor(curves[1]), []
             for size in sorted(curves):
                 other = torch.tensor(curves[size])
-                if other.shape != one.shape or not torch.allclose(other, one, rtol=1e-5, atol=0):
+                if other.shape != single.shape or not torch.allclose(other, single, rtol=1e-5, atol=0):
                     different.append(size)
             return different
     """),
@@ -255,10 +255,10 @@ ANSWERS = (
         -            first = (micro * world + rank) * micro_batch_size
         +            first = (rank * accumulation + micro) * micro_batch_size
         @@
-        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {together}; nearest that do: {fits}")
+        -        raise ValueError(f"{tokens_per_update} tokens an update do not divide by {at_once}; nearest that do: {fits}")
         +        raise ValueError(
         +            f"cannot share {tokens_per_update} tokens among {world} ranks with {micro_batch_size} windows of "
-        +            f"{CONTEXT} tokens each: {together} at a time; take {fits}"
+        +            f"{CONTEXT} tokens each: {at_once} at a time; take {fits}"
         +        )
     """),
 )
