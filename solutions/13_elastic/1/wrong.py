@@ -12,8 +12,8 @@ ANSWERS = (
     WrongAnswer(
         "only_who_failed", "leaves out ranks with exit code 0",
         check="the_first_to_die_is_named", says="rank 1 left with exit code 0", look="neither the code", edit="""
-        -        exits = [(event["time"], event["rank"], event["code"]) for event in mine if event["event"] == "exit"]
-        +        exits = [(event["time"], event["rank"], event["code"]) for event in mine if event.get("code")]
+        -        exits = [(event["time"], event["rank"], event["code"]) for event in own if event["event"] == "exit"]
+        +        exits = [(event["time"], event["rank"], event["code"]) for event in own if event.get("code")]
     """),
     WrongAnswer(
         "ended_by_any_rank", "counts a step as done when the first rank has made it",
@@ -80,6 +80,6 @@ ANSWERS = (
                             seconds += event["time"] - behind
                         behind = None
                     front, began = done, event["time"]
-            return {"first": [first[one] for one in sorted(failed)], "steps": steps, "seconds": seconds}
+            return {"first": [first[attempt] for attempt in sorted(failed)], "steps": steps, "seconds": seconds}
     '''),
 )

@@ -96,9 +96,9 @@ ANSWERS = (
         check="little_is_sent", says="operations with", look="one number per step", edit="""
         -        anybody = torch.tensor(len(asked))
         -        dist.all_reduce(anybody, op=dist.ReduceOp.MAX)
-        +        told = [None] * dist.get_world_size()
-        +        dist.all_gather_object(told, {"rank": dist.get_rank(), "asked": bool(asked)})
-        +        anybody = any(one["asked"] for one in told)
+        +        gathered = [None] * dist.get_world_size()
+        +        dist.all_gather_object(gathered, {"rank": dist.get_rank(), "asked": bool(asked)})
+        +        anybody = any(reply["asked"] for reply in gathered)
     """),
     WrongAnswer(
         "three_at_the_end", "meets before and after the save, and tells once more how many steps were made",
