@@ -31,8 +31,8 @@ ANSWERS = (
     WrongAnswer(
         "by_axis", "returns a dict",
         check="a_group_per_entry", says="returned a dict, not 3 process groups", edit="""
-        -    return found
-        +    return dict(zip(map(tuple, over), found))
+        -    return result
+        +    return dict(zip(map(tuple, over), result))
     """),
     WrongAnswer(
         "once_per_rank", "builds each group once for every rank of it",
@@ -41,21 +41,21 @@ ANSWERS = (
         -        for line in lines.tolist():
         -            group = dist.new_group(line)
         -            if rank in line:
-        -                found.append(group)
-        +        for one in range(world):
-        +            [line] = [line for line in lines.tolist() if one in line]
+        -                result.append(group)
+        +        for peer in range(world):
+        +            [line] = [line for line in lines.tolist() if peer in line]
         +            group = dist.new_group(line)
-        +            mine = group if rank in line else mine if one else None
-        +        found.append(mine)
+        +            own_group = group if rank in line else own_group if peer else None
+        +        result.append(own_group)
     """),
     WrongAnswer(
         "built_by_its_ranks_alone", "builds only the groups that it is in, though new_group waits for all ranks",
         check="does not end", says="no end, and nothing moves", look="new_group waits for all ranks", edit="""
         -            group = dist.new_group(line)
         -            if rank in line:
-        -                found.append(group)
+        -                result.append(group)
         +            if rank in line:
-        +                found.append(dist.new_group(line))
+        +                result.append(dist.new_group(line))
     """),
     WrongAnswer(
         "rank_0_refuses", "lets rank 0 alone compare, and the others run into torch",
@@ -91,22 +91,22 @@ ANSWERS = (
                 product *= sizes[axis]
             if product != world:
                 raise ValueError(f"{product} places for {world} ranks")
-            found = []
+            result = []
             for axes in over:
                 lines = {}
                 for rank in range(world):
                     rest = tuple(rank // steps[axis] % sizes[axis] for axis in sizes if axis not in axes)
                     lines.setdefault(rest, []).append(rank)
                 own, _ = dist.new_subgroups_by_enumeration(list(lines.values()))
-                found.append(own)
-            return tuple(found)
+                result.append(own)
+            return tuple(result)
     '''),
     RightAnswer(
         "its_own_groups_only", "builds only the groups that it is in, whose members alone wait for each other", edit="""
         -            group = dist.new_group(line)
         -            if rank in line:
-        -                found.append(group)
+        -                result.append(group)
         +            if rank in line:
-        +                found.append(dist.new_group(line, use_local_synchronization=True))
+        +                result.append(dist.new_group(line, use_local_synchronization=True))
     """),
 )
