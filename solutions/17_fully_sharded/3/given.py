@@ -31,7 +31,7 @@ def new_model():
 def adamw(model, learning_rate=0.01):
     """Matrices with weight decay, all others without."""
     groups = ([p for p in model.parameters() if p.ndim > 1], 0.1), ([p for p in model.parameters() if p.ndim < 2], 0.0)
-    return torch.optim.AdamW([{"params": one, "weight_decay": decay} for one, decay in groups], lr=learning_rate)
+    return torch.optim.AdamW([{"params": params, "weight_decay": decay} for params, decay in groups], lr=learning_rate)
 
 
 def train(model, optimizer, steps):
@@ -56,7 +56,7 @@ def main():
     load(sharded, its_optimizer, checkpoint if dist.get_rank() == 0 else None)
     train(sharded, its_optimizer, [STEPS])
     weights = [parameter.full_tensor() for parameter in sharded.parameters()]
-    gap = max((mine - right).abs().max().item() for mine, right in zip(weights, model.parameters(), strict=True))
+    gap = max((own - right).abs().max().item() for own, right in zip(weights, model.parameters(), strict=True))
     updates = [int(its_optimizer.state[parameter]["step"]) for parameter in sharded.parameters()]
     print(f"one step later: {gap:.1e} away from the run of DDP; the optimizer counted {updates} updates", flush=True)
     del replica, model, optimizer, sharded, its_optimizer
