@@ -90,8 +90,8 @@ def ring(merge, in_zigzag):
     q, k, v = parts
     out, lse = torch.zeros_like(q), q.new_full(q.shape[:-1], -INFINITE)
     for step in range(world):
-        theirs = positions[(rank - step) % world]
-        scores = (q @ k.transpose(-1, -2)).masked_fill(theirs > own[:, None], -INFINITE)
+        their_positions = positions[(rank - step) % world]
+        scores = (q @ k.transpose(-1, -2)).masked_fill(their_positions > own[:, None], -INFINITE)
         out, lse = merge(out, lse, *block(scores, v))
         if shapes(out, lse) != shapes(q, q[..., 0]):
             return {"out": INFINITE}  # the same on all ranks: nobody waits

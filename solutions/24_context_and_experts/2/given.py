@@ -60,9 +60,9 @@ def batch(step):
     """Windows of different lengths, filled up with PAD. Seven of eight tokens follow from the one before."""
     generator = torch.Generator().manual_seed(step)
     windows = torch.randint(1, KINDS, (WINDOWS, LENGTH), generator=generator)
-    for place in range(1, LENGTH):
+    for index in range(1, LENGTH):
         follows = torch.rand(WINDOWS, generator=generator) > 1 / 8
-        windows[:, place] = torch.where(follows, 1 + windows[:, place - 1] * 3 % (KINDS - 1), windows[:, place])
+        windows[:, index] = torch.where(follows, 1 + windows[:, index - 1] * 3 % (KINDS - 1), windows[:, index])
     lengths = torch.randint(LENGTH // 8, LENGTH, (WINDOWS, 1), generator=generator)
     return windows.masked_fill(torch.arange(LENGTH) >= lengths, PAD)
 

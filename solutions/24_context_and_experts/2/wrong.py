@@ -103,15 +103,15 @@ ANSWERS = (
             following = torch.cat([windows, torch.zeros_like(windows[:, :1])], 1)[:, own + 1]
             losses = F.cross_entropy(model(windows[:, own], own).transpose(1, 2), following, ignore_index=0, reduction="none")
             losses.sum().backward()
-            found = torch.stack([losses.detach().sum(), (following != 0).sum()])
-            dist.all_reduce(found)
+            sums = torch.stack([losses.detach().sum(), (following != 0).sum()])
+            dist.all_reduce(sums)
             flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
             dist.all_reduce(flat)
-            flat /= found[1]
+            flat /= sums[1]
             for parameter in model.parameters():
                 piece, flat = flat[: parameter.numel()], flat[parameter.numel() :]
                 parameter.grad = piece.view_as(parameter).clone()
-            return (found[0] / found[1]).item()
+            return (sums[0] / sums[1]).item()
     '''),
     RightAnswer(
         "the_late_chunk_first", "the late chunk before the early one, and positions in the same order", edit="""

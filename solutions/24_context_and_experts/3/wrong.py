@@ -7,8 +7,8 @@ ANSWERS = (
         "sorted_on_arrival", "takes what arrives as sorted by expert, where each rank's rows are",
         check="each_expert_computes_what_chose_it", says="which have not chosen it", look="which row is for which expert",
         edit="""
-        -    arrived = mine.repeat(world).repeat_interleave(counts[:, mine].flatten())  # the expert of each row
-        +    arrived = mine.repeat_interleave(counts[:, mine].sum(0))
+        -    arrived = own.repeat(world).repeat_interleave(counts[:, own].flatten())  # the expert of each row
+        +    arrived = own.repeat_interleave(counts[:, own].sum(0))
     """),
     WrongAnswer(
         "one_call_per_rank", "calls an expert for the rows of each rank",
@@ -84,8 +84,8 @@ ANSWERS = (
         +    most, world = torch.tensor(max(send)), dist.get_world_size()
         +    dist.all_reduce(most, op=dist.ReduceOp.MAX)
         +    filled = rows.new_zeros(world, int(most), rows.shape[1])
-        +    for place, part in zip(filled, rows.split(send)):
-        +        place[: len(part)] = part
+        +    for index, part in zip(filled, rows.split(send)):
+        +        index[: len(part)] = part
         +    got = torch.empty_like(filled)
         +    dist.all_to_all_single(got, filled)
         +    return torch.cat([part[:count] for part, count in zip(got, receive)])
@@ -103,7 +103,7 @@ ANSWERS = (
         +    filled = torch.cat([rows, rows.new_zeros(most - len(rows), rows.shape[1])])
         +    everybodys = [torch.empty_like(filled) for _ in range(world)]
         +    dist.all_gather(everybodys, filled)
-        +    parts = [one[: int(size.sum())].split(size.tolist()) for one, size in zip(everybodys, sizes)]
+        +    parts = [padded[: int(size.sum())].split(size.tolist()) for padded, size in zip(everybodys, sizes)]
         +    return torch.cat([part[rank] for part in parts])
     """),
     RightAnswer(
@@ -120,22 +120,22 @@ ANSWERS = (
             pairs = [[(token, choice) for number in numbers for token, choice in (chosen == number).nonzero().tolist()]
                      for numbers in by_rank]
             loads = torch.bincount(chosen.flatten(), minlength=len(home))
-            mine = by_rank[rank]
-            coming = torch.empty(world * len(mine), dtype=torch.long)
+            own = by_rank[rank]
+            coming = torch.empty(world * len(own), dtype=torch.long)
             going = torch.cat([loads[numbers] for numbers in by_rank])
-            dist.all_to_all_single(coming, going, [len(mine)] * world, [len(numbers) for numbers in by_rank])
-            coming = coming.view(world, len(mine))
+            dist.all_to_all_single(coming, going, [len(own)] * world, [len(numbers) for numbers in by_rank])
+            coming = coming.view(world, len(own))
             send, receive = [len(part) for part in pairs], coming.sum(1).tolist()
             tokens, choices = torch.tensor([pair for part in pairs for pair in part], dtype=torch.long).view(-1, 2).T
             rows = torch.cat([x[tokens], weights[tokens, choices][:, None]], 1)
             got = all_to_all_single(rows.new_empty(sum(receive), rows.shape[1]), rows, receive, send)
             pieces = got.split(coming.flatten().tolist())
             results = [None] * len(pieces)
-            for place, number in enumerate(mine):
-                of_expert = pieces[place :: len(mine)]
-                together = torch.cat(of_expert)
-                weighed = experts[number](together[:, :-1]) * together[:, -1:]
-                results[place :: len(mine)] = weighed.split([len(piece) for piece in of_expert])
+            for index, number in enumerate(own):
+                of_expert = pieces[index :: len(own)]
+                joint = torch.cat(of_expert)
+                weighed = experts[number](joint[:, :-1]) * joint[:, -1:]
+                results[index :: len(own)] = weighed.split([len(piece) for piece in of_expert])
             done = torch.cat(results)
             back = all_to_all_single(done.new_empty(len(rows), x.shape[1]), done, send, receive)
             return torch.zeros_like(x).index_add(0, tokens, back)
