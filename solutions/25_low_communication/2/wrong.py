@@ -6,8 +6,8 @@ ANSWERS = (
     WrongAnswer(
         "a_sum", "adds up what the ranks send",
         check="the_largest_are_sent", says="the sum over the ranks", look="mean", edit="""
-        -                mean.index_add_(0, at, one / world)
-        +                mean.index_add_(0, at, one)
+        -                mean.index_add_(0, at, value / world)
+        +                mean.index_add_(0, at, value)
     """),
     WrongAnswer(
         "largest_not_in_size", "takes the largest numbers, and never a negative one",
@@ -64,22 +64,22 @@ ANSWERS = (
     WrongAnswer(
         "added_in_an_order_of_its_own", "adds what the ranks sent beginning with its own",
         check="all_ranks_get_the_same", says="differs from rank 0's by a rounding", look="the order", edit="""
-        -            for one, at in zip(values, places, strict=True):
-        -                mean.index_add_(0, at, one / world)
+        -            for value, at in zip(values, indices, strict=True):
+        -                mean.index_add_(0, at, value / world)
         +            for step in range(world):
         +                other = (dist.get_rank() + step) % world
-        +                mean.index_add_(0, places[other], values[other] / world)
+        +                mean.index_add_(0, indices[other], values[other] / world)
     """),
     WrongAnswer(
         "sends_zeros", "all-reduces the whole gradient with zeros where nothing is sent",
         check="little_is_sent", says="bytes for 48 numbers and their places", look="zeros cost", edit="""
         -            values = [torch.empty_like(total[largest]) for _ in range(world)]
-        -            places = [torch.empty_like(largest) for _ in range(world)]
+        -            indices = [torch.empty_like(largest) for _ in range(world)]
         -            dist.all_gather(values, total[largest])
-        -            dist.all_gather(places, largest)
+        -            dist.all_gather(indices, largest)
         @@
-        -            for one, at in zip(values, places, strict=True):
-        -                mean.index_add_(0, at, one / world)
+        -            for value, at in zip(values, indices, strict=True):
+        -                mean.index_add_(0, at, value / world)
         +            mean[largest] = total[largest]
         +            dist.all_reduce(mean, op=dist.ReduceOp.AVG)
     """),
@@ -124,8 +124,8 @@ ANSWERS = (
                 everyone = message.new_empty(world, *message.shape)
                 dist.all_gather(list(everyone), message)
                 mean = message.new_zeros(offset)
-                for values, places in everyone:
-                    mean[places.long()] += values
+                for values, indices in everyone:
+                    mean[indices.long()] += values
                 mean /= world
                 for (parameter, _), part in zip(those, mean.split([p.numel() for p, _ in those])):
                     parameter.grad = part.view_as(parameter).clone()
