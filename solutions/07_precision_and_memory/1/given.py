@@ -51,7 +51,7 @@ def main():
     if rank == 0:
         for step in (0, 9, 19):
             weights, norm = path[step]
-            print(f"step {step + 1:2}  weights {[round(one, 4) for one in weights]}  norm {norm:,.1f}")
+            print(f"step {step + 1:2}  weights {[round(value, 4) for value in weights]}  norm {norm:,.1f}")
         print("they should come to [2, -1, 0.5]")
     dist.destroy_process_group()
 

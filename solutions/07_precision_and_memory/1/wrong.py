@@ -78,7 +78,7 @@ ANSWERS = (
         -    if rank == 0:
         -        for step in (0, 9, 19):
         -            weights, norm = path[step]
-        -            print(f"step {step + 1:2}  weights {[round(one, 4) for one in weights]}  norm {norm:,.1f}")
+        -            print(f"step {step + 1:2}  weights {[round(value, 4) for value in weights]}  norm {norm:,.1f}")
         -        print("they should come to [2, -1, 0.5]")
         -    dist.destroy_process_group()
         -
@@ -170,11 +170,11 @@ ANSWERS = (
             differences = 0
             for size in (1e-3, 1e3):
                 ends = []
-                for one in (update_to_test, update):
+                for value in (update_to_test, update):
                     generator = torch.Generator().manual_seed(dist.get_rank())
                     weights = [torch.zeros(2, 2, requires_grad=True), torch.zeros(3, requires_grad=True)]
                     loss = sum((weight * size * torch.randn(weight.shape, generator=generator)).sum() for weight in weights)
-                    one(weights, torch.optim.SGD(weights, lr=1.0), torch.amp.GradScaler("cpu"), loss, 1.0)
+                    value(weights, torch.optim.SGD(weights, lr=1.0), torch.amp.GradScaler("cpu"), loss, 1.0)
                     ends.append(torch.cat([weight.detach().flatten() for weight in weights]))
                 differences += int(not (ends[0] - ends[1]).norm() <= 1e-3 * ends[1].norm())
             seen = [None] * dist.get_world_size()

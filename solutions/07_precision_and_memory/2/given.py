@@ -53,7 +53,7 @@ def main():
     if rank == 0:
         for step in (0, 4, 5, 6, 19):
             weights, scale = history[step]
-            print(f"step {step + 1:2}  weights {[round(one, 3) for one in weights]}  scale {scale:,.0f}")
+            print(f"step {step + 1:2}  weights {[round(value, 3) for value in weights]}  scale {scale:,.0f}")
     dist.destroy_process_group()
 
 
