@@ -28,7 +28,7 @@ def micro_batches_of(rank, count):
     """`count` pairs (inputs, targets), other ones on each rank: float64, (4, 2) and (4,)."""
     seed = int(np.random.SeedSequence([1, rank]).generate_state(1)[0])
     numbers = torch.randn(count, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return [(one[:, :2], one[:, 2]) for one in numbers]
+    return [(rows[:, :2], rows[:, 2]) for rows in numbers]
 
 
 def train(module, optimizer, micro_batches, accumulate):

@@ -30,8 +30,8 @@ ANSWERS = (
     WrongAnswer(
         "compares_first_and_last", "the detector compares the first rank with the last and asks none between",
         check="what_is_broken_is_seen", says="rank 1 ends with two numbers exchanged", edit="""
-        -    return all(torch.equal(one, everyones[0]) for one in everyones)
-        +    return torch.equal(everyones[0], everyones[-1])
+        -    return all(torch.equal(other, gathered[0]) for other in gathered)
+        +    return torch.equal(gathered[0], gathered[-1])
     """),
     WrongAnswer(
         "divisor_lost", "moves the line and loses the division by the micro-batches",
@@ -48,8 +48,8 @@ ANSWERS = (
     WrongAnswer(
         "rank_0_is_asked", "the detector decides on rank 0 and the others say True",
         check="all_ranks_say_the_same", says="returned True on rank 1 and False on rank 0", edit="""
-        -    return all(torch.equal(one, everyones[0]) for one in everyones)
-        +    return dist.get_rank() > 0 or all(torch.equal(one, everyones[0]) for one in everyones)
+        -    return all(torch.equal(other, gathered[0]) for other in gathered)
+        +    return dist.get_rank() > 0 or all(torch.equal(other, gathered[0]) for other in gathered)
     """),
     WrongAnswer(
         "same_data_everywhere", "the detector gives all ranks the same micro-batches",
@@ -69,8 +69,8 @@ ANSWERS = (
         look="Once is enough", edit="""
                  if last:
         +            for parameter in module.parameters():
-        +                everyones = [torch.empty_like(parameter.grad) for _ in range(dist.get_world_size())]
-        +                dist.all_gather(everyones, parameter.grad)
+        +                gathered = [torch.empty_like(parameter.grad) for _ in range(dist.get_world_size())]
+        +                dist.all_gather(gathered, parameter.grad)
                      optimizer.step()
     """),
     RightAnswer(
@@ -101,11 +101,11 @@ ANSWERS = (
             weights = list(module.parameters())
             while micro_batches:
                 now, micro_batches = micro_batches[:accumulate], micro_batches[accumulate:]
-                total = sum(module(*one) for one in now) / (len(now) * dist.get_world_size())
+                total = sum(module(*other) for other in now) / (len(now) * dist.get_world_size())
                 gradients = torch.autograd.grad(total, weights)
-                flat = torch.cat([one.flatten() for one in gradients])
+                flat = torch.cat([other.flatten() for other in gradients])
                 dist.all_reduce(flat)
-                for weight, piece in zip(weights, flat.split([one.numel() for one in weights]), strict=True):
+                for weight, piece in zip(weights, flat.split([other.numel() for other in weights]), strict=True):
                     weight.grad = piece.view_as(weight)
                 optimizer.step()
     """),
@@ -113,12 +113,12 @@ ANSWERS = (
         "flag_moved", "keeps the flag and moves it one line up; the detector collects lists of numbers",
         edit="""
         -    weight = module.weight.detach()
-        -    everyones = [torch.empty_like(weight) for _ in range(dist.get_world_size())]
-        -    dist.all_gather(everyones, weight)
-        -    return all(torch.equal(one, everyones[0]) for one in everyones)
-        +    everyones = [None] * dist.get_world_size()
-        +    dist.all_gather_object(everyones, module.weight.tolist())
-        +    return max(abs(a - b) for one in everyones for a, b in zip(one, everyones[0], strict=True)) < 1e-12
+        -    gathered = [torch.empty_like(weight) for _ in range(dist.get_world_size())]
+        -    dist.all_gather(gathered, weight)
+        -    return all(torch.equal(other, gathered[0]) for other in gathered)
+        +    gathered = [None] * dist.get_world_size()
+        +    dist.all_gather_object(gathered, module.weight.tolist())
+        +    return max(abs(a - b) for other in gathered for a, b in zip(other, gathered[0], strict=True)) < 1e-12
         @@
         -        with contextlib.nullcontext() if last else model.no_sync():
         -            loss = model(inputs, targets) / accumulate

@@ -13,7 +13,7 @@ ANSWERS = (
         "counts_through", "counts the micro-batches through the epochs: an update may hold two epochs",
         check="every_micro_batch_counts_once", says="from one process on the global batches", edit="""
         -    for micro_batches in epochs:
-        +    for micro_batches in [[one for epoch in epochs for one in epoch]]:
+        +    for micro_batches in [[micro_batch for epoch in epochs for micro_batch in epoch]]:
     """),
     WrongAnswer(
         "every_micro_batch_talks", "is right about the leftovers and lets every micro-batch talk",

@@ -50,7 +50,7 @@ def main():
     dist.init_process_group("gloo", timeout=timedelta(seconds=10))
     lengths = [[[8, 8], [2, 1]], [[3, 1], [7, 8]]][int(os.environ["RANK"]) % 2]
     loss, gradients = loss_and_gradients(make_model(), micro_batches_of(int(os.environ["RANK"]), lengths))
-    print(f"loss {loss:.6f}, largest gradient {max(one.abs().max().item() for one in gradients):.6f}", flush=True)
+    print(f"loss {loss:.6f}, largest gradient {max(grad.abs().max().item() for grad in gradients):.6f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,14 @@ ANSWERS = (
     WrongAnswer(
         "equal_lengths_tested", "the detector's micro-batches all have the same number of targets",
         check="what_is_broken_is_seen", says="the mean of the micro-batches' means", edit="""
-        -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
-        +    everyones = [micro_batches_of(rank, [[4, 6], [5, 5]]) for rank in range(world)]
+        -    by_rank = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
+        +    by_rank = [micro_batches_of(rank, [[4, 6], [5, 5]]) for rank in range(world)]
     """),
     WrongAnswer(
         "not_for_all", "the detector compares with the mean over its own rank's tokens",
         check="what_is_right_passes", says="is exact to rounding", edit="""
-        -    model, batches = make_model(), [batch for one in everyones for batch in one]
-        +    model, batches = make_model(), everyones[dist.get_rank()]
+        -    model, batches = make_model(), [batch for own in by_rank for batch in own]
+        +    model, batches = make_model(), by_rank[dist.get_rank()]
     """),
     WrongAnswer(
         "rank_0_decides", "the detector compares on rank 0, the others say True",
@@ -53,9 +53,9 @@ ANSWERS = (
         "asks_twice", "the detector calls the function once for the loss and once for the gradients",
         check="it_is_called_once", says="is_token_mean called the function 2 times on rank 0",
         look="one call gives the loss and the gradients", edit="""
-        -    loss, gradients = function(make_model(), everyones[dist.get_rank()])
-        +    loss, _ = function(make_model(), everyones[dist.get_rank()])
-        +    _, gradients = function(make_model(), everyones[dist.get_rank()])
+        -    loss, gradients = function(make_model(), by_rank[dist.get_rank()])
+        +    loss, _ = function(make_model(), by_rank[dist.get_rank()])
+        +    _, gradients = function(make_model(), by_rank[dist.get_rank()])
     """),
     RightAnswer(
         "divides_at_the_end",
@@ -96,17 +96,17 @@ ANSWERS = (
         def loss_and_gradients(module, micro_batches):
             loss, count = summed(module, micro_batches)
             gradients = torch.autograd.grad(loss, list(module.parameters()))
-            sizes = [one.numel() for one in gradients]
+            sizes = [own.numel() for own in gradients]
             extra = torch.stack([loss.detach(), torch.tensor(float(count), dtype=torch.float64)])
-            message = torch.cat([extra, *(one.flatten() for one in gradients)])
+            message = torch.cat([extra, *(own.flatten() for own in gradients)])
             dist.all_reduce(message)
             pieces = (message[2:] / message[1]).split(sizes)
-            return message[0] / message[1], [piece.view_as(one) for piece, one in zip(pieces, gradients, strict=True)]
+            return message[0] / message[1], [piece.view_as(own) for piece, own in zip(pieces, gradients, strict=True)]
     '''),
     RightAnswer(
         "unequal_numbers_of_micro_batches", "the detector gives rank r r + 1 micro-batches",
         edit="""
-        -    everyones = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
-        +    everyones = [micro_batches_of(rank, [[8, 8], [3], [5]][: rank + 1]) for rank in range(world)]
+        -    by_rank = [micro_batches_of(rank, [[8, 8], [3 * rank + 1]]) for rank in range(world)]
+        +    by_rank = [micro_batches_of(rank, [[8, 8], [3], [5]][: rank + 1]) for rank in range(world)]
     """),
 )
