@@ -96,7 +96,7 @@ def test_a_large_gradient_spoils_its_block_alone():
 def test_replaced_layers_share_their_parameters():
     model = nn.Sequential(nn.Embedding(32, 32), nn.Sequential(nn.Linear(32, 32)), nn.Linear(32, 32, bias=False))
     model[2].weight = model[0].weight
-    before = list(model.parameters())
+    parameters = list(model.parameters())
     replace_linears(model)
     assert isinstance(model[1][0], Float8Linear) and model[2].weight is model[0].weight
-    assert [id(parameter) for parameter in model.parameters()] == [id(parameter) for parameter in before]
+    assert [id(parameter) for parameter in model.parameters()] == [id(parameter) for parameter in parameters]

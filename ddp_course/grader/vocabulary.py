@@ -183,9 +183,9 @@ def like_neighbours(order: list, other: list) -> bool:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of one process: its weights before and after, the gradient and its norm, whether it was left out."""
+    """A step of one process: its weights at the start and after it, the gradient, its norm, whether it was left out."""
 
-    before: Tensor
+    start: Tensor
     weights: Tensor
     gradient: Tensor
     norm: float
@@ -209,11 +209,11 @@ def one_process(
     for ranks in batches:
         leaf = weights.clone().requires_grad_()
         [gradient] = torch.autograd.grad(sum(loss(leaf, batch) for batch in ranks) / len(ranks), leaf)
-        skipped, norm, before = not bool(gradient.isfinite().all()), gradient.norm().item(), weights
+        skipped, norm, start = not bool(gradient.isfinite().all()), gradient.norm().item(), weights
         if not skipped:
             velocity = momentum * velocity + gradient * (min(1.0, limit / norm) if norm else 1.0)
             weights = weights - rate * velocity
-        yield Step(before, weights, gradient, norm, skipped)
+        yield Step(start, weights, gradient, norm, skipped)
 
 
 # ---- detectors ----------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def every_step_is_the_joint_one(case, rank, result):
     for number_of_step, (weights, step) in enumerate(steps(case, rank, result), start=1):
         if step.skipped:
             return
-        moved, length = math.dist(weights, step.before), math.dist(step.weights, step.before)
+        moved, length = math.dist(weights, step.start), math.dist(step.weights, step.start)
         look_at = "whose gradient is it that is compared with the limit: this rank's, or the joint one?"
         if momentum(case) and number_of_step > 1:
             look_at = "what the optimizer adds to the gradient that it is given, and who moves the weights"
@@ -122,8 +122,8 @@ def an_overflow_moves_nobody(case, rank, result):
             f"after step {number_of_step} the weights on rank {rank} are {weights}",
             "who looks for inf, and at which gradients: those of one rank, or those that all have?",
         )
-        moved = math.dist(weights, step.before)
-        should = "stay" if step.skipped else f"move by {math.dist(step.weights, step.before):.3g}"
+        moved = math.dist(weights, step.start)
+        should = "stay" if step.skipped else f"move by {math.dist(step.weights, step.start):.3g}"
         expect(
             math.dist(weights, step.weights) <= CLOSE * LEARNING_RATE * case.args[rank][2],
             f"in step {number_of_step} the weights on rank {rank} moved by {moved:.3g}; they should {should}",
@@ -187,7 +187,7 @@ def is_entry(entry):
 
 def aside(weights, step):
     """How far a step of about the right length points in another direction."""
-    moved, wanted = torch.tensor(weights) - step.before, step.weights - step.before
+    moved, wanted = torch.tensor(weights) - step.start, step.weights - step.start
     cosine = torch.nn.functional.cosine_similarity(moved, wanted, dim=0).clamp(-1, 1)
     degrees = math.degrees(math.acos(cosine))
     return f", {degrees:.0f} degrees aside" if degrees >= 1 else ""
