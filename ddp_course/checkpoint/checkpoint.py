@@ -142,7 +142,7 @@ def newest_valid(run_dir: Path, say: Callable[[str], None] = print) -> Path | No
 def name_as(run_dir: Path, title: str, checkpoint: Path) -> None:
     """Let the file `latest` or `best` of a run name this one of its checkpoints.
 
-    A file with other contents is renamed first, and a line says so.
+    A file that names no checkpoint is renamed first, and a line says so.
     """
     file = run_dir / title
     if named(run_dir, title) == checkpoint:

@@ -199,7 +199,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _drop_after(path: Path, step: int) -> None:
-    """Keep the records of the updates up to `step`; other lines go to a file beside it, which is printed."""
+    """Keep the records of the updates up to `step`; a line that is no record goes to a file beside it."""
     kept, odd = [], {}
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:

@@ -30,7 +30,7 @@ Config = TypeVar("Config")
 USAGE_ERROR, FAILURE = 2, 1
 UNUSABLE_PATH = errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES  # what even asking whether a file is there can raise
 LONGEST_FILE = 1 << 20  # characters of a file of settings
-# In the errors of gloo and NCCL when another rank has ended: that one has printed why, or was killed.
+# Words in the errors of gloo and NCCL when another rank has ended: that one has printed why, or was killed.
 PEER_GONE = "Connection closed by peer", "Connection reset by peer", "ncclRemoteError"
 
 
