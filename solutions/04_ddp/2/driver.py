@@ -46,14 +46,18 @@ def prepare():
     calls += 1
     if not shared:
         shared.append(dist.distributed_c10d._get_default_store())
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    shared[0].set(f"here {calls} {rank}", "")
-    shared[0].wait([f"here {calls} {other}" for other in range(world)], timedelta(seconds=LONGEST))
+    wait_for_all("here")
     leave()
-    if rank == 0:
+    if os.environ["RANK"] == "0":
         shared.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))  # kept, or it would go
         shared[0].set(f"port {calls}", str(shared[-1].port))
     os.environ["MASTER_PORT"] = shared[0].get(f"port {calls}").decode()
+
+
+def wait_for_all(where):
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    shared[0].set(f"{where} {calls} {rank}", "")
+    shared[0].wait([f"{where} {calls} {other}" for other in range(world)], timedelta(seconds=LONGEST))
 
 
 def group_timeout():
@@ -73,6 +77,7 @@ def leave():
 
 def join(timeout_seconds):
     dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
+    wait_for_all("joined")  # a rank that crashed at once would meet another that is still connecting
     return dist.get_rank()
 
 
