@@ -90,8 +90,11 @@ def test_a_run_with_another_torch_is_recorded_and_shown(tmp_path):
     ]
 
 
-def test_the_page_of_versions_is_that_of_the_records():
-    assert versions.PAGE.read_text(encoding="utf-8") == versions.page(json.loads(versions.RECORD.read_text()))
+def test_the_page_of_versions_and_the_table_of_readme_are_those_of_the_records():
+    record = json.loads(versions.RECORD.read_text())
+    assert versions.PAGE.read_text(encoding="utf-8") == versions.page(record)
+    readme = versions.README.read_text(encoding="utf-8")
+    assert readme == versions.with_table(readme, record)
 
 
 def test_whether_ddp_hides_its_copies_of_buffers_is_read_off_its_source(monkeypatch):

@@ -1,4 +1,6 @@
-"""Records which tests passed with which torch, and writes docs/versions.md from the records. make test-torch runs this.
+"""Records which tests passed with which torch, and writes docs/versions.md and README's table from the records.
+
+make test-torch runs this.
 
     python tests/versions.py REPORT     # pytest's --junit-xml of a run with the torch that is installed here
 
@@ -18,7 +20,8 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORD, PAGE = ROOT / "docs" / "versions.json", ROOT / "docs" / "versions.md"
+RECORD, PAGE, README = ROOT / "docs" / "versions.json", ROOT / "docs" / "versions.md", ROOT / "README.md"
+README_HEAD = "| PyTorch | Python | passed | failed | last run | commit |\n|---|---|---|---|---|---|\n"
 AREAS = {"notebooks": "tests.test_notebooks", "ladder": "tests.test_ladder", "doctor": "doctor.tests."}
 OTHERS = "trainers and units"
 HEAD = """# Which versions were tested
@@ -50,7 +53,8 @@ def git(*arguments: str) -> str:
 
 def add(record: dict, report: Path) -> bool:
     """Put the report into `record`; return whether all its tests passed."""
-    commit = git("rev-parse", "--short=7", "HEAD") + "-dirty" * bool(git("status", "--porcelain", "--", ".", ":!docs"))
+    changed = git("status", "--porcelain", "--", ".", ":!docs", ":!README.md")  # both are written here
+    commit = git("rev-parse", "--short=7", "HEAD") + "-dirty" * bool(changed)
     run = {"date": datetime.date.today().isoformat(), "commit": commit}
     system = f"{platform.system()} {platform.machine()}"
     key = f"{importlib.metadata.version('torch')} | {platform.python_version()} | {system}"
@@ -64,9 +68,13 @@ def area_of(part: str) -> str:
     return next((area for area, start in AREAS.items() if part.startswith(start)), OTHERS)
 
 
+def sorted_keys(record: dict) -> list[str]:
+    return sorted(record, key=lambda key: [int(number) for number in re.findall(r"\d+", key)])
+
+
 def page(record: dict) -> str:
     lines = []
-    for key in sorted(record, key=lambda key: [int(number) for number in re.findall(r"\d+", key)[:3]]):
+    for key in sorted_keys(record):
         groups: dict[tuple[int, str], list[str]] = {}
         for part, run in record[key].items():
             groups.setdefault(([*AREAS, OTHERS].index(area_of(part)), run["commit"]), []).append(part)
@@ -80,12 +88,34 @@ def page(record: dict) -> str:
     return HEAD + "".join(lines)
 
 
+def readme_rows(record: dict) -> str:
+    """A row per torch and Python: all its outcomes, its newest date, the commit that most of its tests ran on."""
+    rows = []
+    for key in sorted_keys(record):
+        torch, python, _ = key.split(" | ")
+        runs = record[key].values()
+        passed, failed = (sum(run.get(outcome, 0) for run in runs) for outcome in ("passed", "failed"))
+        commits = Counter()
+        for run in runs:
+            commits[run["commit"]] += run.get("passed", 0)
+        date = max(run["date"] for run in runs)
+        rows.append(f"| {torch} | {python} | {passed} | {failed} | {date} | {commits.most_common(1)[0][0]} |\n")
+    return "".join(rows)
+
+
+def with_table(readme: str, record: dict) -> str:
+    """README's text with the table of `record` in place of the table that it has."""
+    start, table = readme.split(README_HEAD)
+    return start + README_HEAD + readme_rows(record) + table[table.index("\n\n") + 1 :]
+
+
 def main() -> int:
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     passed = add(record, Path(sys.argv[1]))
     RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     PAGE.write_text(page(record))
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    README.write_text(with_table(README.read_text(), record))
+    print(f"wrote {PAGE.relative_to(ROOT)} and the table of README.md")
     return 0 if passed else 1
 
 
