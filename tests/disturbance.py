@@ -1,12 +1,16 @@
 """Waits for a run, signals its ranks, cuts its checkpoints back, damages its files."""
 
+import contextlib
+import os
+import resource
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
+from ddp_doctor.launch.supervise import tagged
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 150) -> bool:
@@ -51,6 +55,22 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
+@contextlib.contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file that this process writes grows beyond `size` bytes: a write fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def contents(folder: Path) -> dict[Path, bytes]:
     """Every file below a folder."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def processes_of_this_test() -> list[psutil.Process]:
+    """Every process that the running test has started and that has not ended."""
+    return tagged(os.environ["DDP_COURSE_TEST"], "DDP_COURSE_TEST")

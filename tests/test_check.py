@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -11,9 +10,8 @@ import textwrap
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import psutil
 import pytest
-from disturbance import wait_until
+from disturbance import processes_of_this_test, wait_until
 from grader.kill_matrix import verdicts
 
 from ddp_course.authoring.answers import answer_cells
@@ -124,19 +122,6 @@ def test_strict_raises_unless_passed_and_a_shell_gets_the_exit_code(state, monke
 def in_strict_environment(monkeypatch):
     monkeypatch.setenv(checking.STRICT_VARIABLE, "1")
     return lambda: check("02.1")
-
-
-def test_the_answer_is_looked_for_in_answers(monkeypatch):
-    asked = []
-
-    def grade(questions):
-        asked.append(questions[0][1])
-        return [Verdict("02.1", "wrong")]
-
-    monkeypatch.setattr(checking, "grade", grade)
-    check("02.1")
-    check("02.1", "elsewhere.py")
-    assert asked == [Path("answers/02_1.py"), Path("elsewhere.py")]
 
 
 def test_a_verdict_as_text_and_as_html():
@@ -391,22 +376,9 @@ def test_nothing_is_left_when_the_one_who_checks_is_killed():
     code = "from ddp_course.grader.check import check; check('02.1')"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     try:
-        here = str(Path.cwd())
         assert wait_until(lambda: any(list(folder.rglob("rank_*.jsonl")) for folder in Path("tmp").iterdir()), 300)
-        assert ours(here)
+        assert processes_of_this_test()
     finally:
         process.kill()
         process.wait()
-    assert wait_until(lambda: not ours(here) and not list(Path("tmp").iterdir()), 300)
-
-
-def ours(folder):
-    """Processes whose TMPDIR lies in `folder`, except this one."""
-    processes = []
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and process.environ().get("TMPDIR", "").startswith(folder):
-                processes.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return processes
+    assert wait_until(lambda: not processes_of_this_test() and not list(Path("tmp").iterdir()), 300)

@@ -8,7 +8,7 @@ import sys
 
 import psutil
 import pytest
-from disturbance import wait_until
+from disturbance import processes_of_this_test, wait_until
 from training_runs import TRAINER, arguments, metrics, train
 
 from ddp_course.base.errors import InputError
@@ -17,7 +17,6 @@ from ddp_course.cluster.cable import limit
 from ddp_course.launcher import RunFailed
 
 here = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "")
-CLUSTER_VARIABLE = "DDP_COURSE_CLUSTER_OF_A_TEST"
 SERVE = """
 import socket
 server = socket.create_server(("", 5000))
@@ -148,33 +147,18 @@ def test_a_cut_cable_ends_the_job_and_is_named(tmp_path, capsys):
     assert "[rank 1 node2]" in capsys.readouterr().out
 
 
-def _of(tag):
-    """The processes of a test's cluster, by the variable that it gave them."""
-    results = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(CLUSTER_VARIABLE) == tag and process.status() != psutil.STATUS_ZOMBIE:
-                results.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return results
-
-
 @here
-def test_nothing_is_left_when_its_process_is_killed(tmp_path):
+def test_nothing_is_left_when_its_process_is_killed():
     """Processes in other process namespaces are seen from here; namespaces and interfaces go with the last of them."""
-    tag, mounts = str(tmp_path), open("/proc/self/mounts").read()
-    links = os.listdir("/sys/class/net")
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, env=os.environ | {CLUSTER_VARIABLE: tag}
-    )
+    mounts, links = open("/proc/self/mounts").read(), os.listdir("/sys/class/net")
+    holder = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "up\n"
-    wait_until(lambda: sum(process.name() == "sleep" for process in _of(tag)) >= 2)
-    networks = {os.readlink(f"/proc/{process.pid}/ns/net") for process in _of(tag)}
+    wait_until(lambda: sum(process.name() == "sleep" for process in processes_of_this_test()) >= 2)
+    networks = {os.readlink(f"/proc/{process.pid}/ns/net") for process in processes_of_this_test()}
     assert len(networks) == 4  # ours, the switch's, and one for each machine
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    assert wait_until(lambda: not _of(tag))
+    assert wait_until(lambda: not processes_of_this_test())
     left = set()
     for pid in psutil.pids():
         try:
