@@ -2,12 +2,11 @@
 
 import os
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from disturbance import flip_a_bit, full_disk
 
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checkpoint
@@ -33,12 +32,14 @@ def test_what_is_saved_is_loaded(run_dir):
     assert loaded["step"] == 2 and torch.equal(loaded["model"]["weight"], state(2)["model"]["weight"])
 
 
-@pytest.mark.parametrize("position", [0.0, 0.01, 0.5, 0.999])
-def test_a_truncated_checkpoint_is_passed_over(run_dir, position):
-    newest = checkpoint.newest_valid(run_dir)
-    size = (newest / "state.pt").stat().st_size
-    os.truncate(newest / "state.pt", int(size * position))
-    messages = []
+@pytest.mark.parametrize("position", [0.0, 0.01, 0.5, 0.999, "a flipped bit"])
+def test_a_damaged_checkpoint_is_passed_over(run_dir, position):
+    newest, messages = checkpoint.newest_valid(run_dir), []
+    file = newest / "state.pt"
+    if position == "a flipped bit":
+        flip_a_bit(file)
+    else:
+        os.truncate(file, int(file.stat().st_size * position))
     assert checkpoint.newest_valid(run_dir, messages.append).name == "step_000001"
     assert len(messages) == 1 and "step_000002" in messages[0] and "truncated or damaged" in messages[0]
     with pytest.raises(InputError, match="truncated or damaged"):
@@ -46,21 +47,14 @@ def test_a_truncated_checkpoint_is_passed_over(run_dir, position):
 
 
 def test_a_kill_at_any_place_of_a_save_does_not_stop_the_next_one(run_dir):
-    """Its leftovers have our own pid, as in a container whose pids repeat; or `latest` was not yet written."""
-    (run_dir / "checkpoints" / f".step_000003.{os.getpid()}.tmp").mkdir()
+    """Leftovers, also with our own pid, as in a container whose pids repeat; or `latest` was not yet written."""
+    for pid in (os.getpid(), 123):
+        (run_dir / "checkpoints" / f".step_000003.{pid}.tmp").mkdir()
     assert checkpoint.load(checkpoint.save(run_dir, 3, state(3)))["step"] == 3
+    assert sorted(os.listdir(run_dir / "checkpoints")) == ["step_000001", "step_000002", "step_000003"]
     (run_dir / "latest").write_text("step_000002\n")
     checkpoint.save(run_dir, 3, state(3))
     assert (run_dir / "latest").read_text() == "step_000003\n"
-
-
-def test_one_flipped_bit_is_found(run_dir):
-    with open(run_dir / "checkpoints/step_000002/state.pt", "r+b") as file:
-        file.seek(100_000)
-        byte = file.read(1)[0]
-        file.seek(100_000)
-        file.write(bytes([byte ^ 1]))
-    assert checkpoint.newest_valid(run_dir, lambda _: None).name == "step_000001"
 
 
 def test_a_missing_file_is_named(run_dir):
@@ -118,12 +112,6 @@ def test_going_on_from_an_earlier_step_sets_the_later_ones_aside(run_dir):
     assert set(os.listdir(run_dir / "checkpoints")) == {"step_000002"} | aside
 
 
-def test_what_killed_saves_have_left_is_removed_by_the_next(run_dir):
-    (run_dir / "checkpoints" / ".step_000003.123.tmp").mkdir()
-    checkpoint.save(run_dir, 3, state(3))
-    assert sorted(os.listdir(run_dir / "checkpoints")) == ["step_000001", "step_000002", "step_000003"]
-
-
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "checkpoints").write_text("a file where a folder should be")
     with pytest.raises(InputError, match="cannot write checkpoint .*step_000001: Not a directory"):
@@ -131,21 +119,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_a_full_disk_leaves_what_was_there(run_dir):
-    """A file-size limit of this process stands for the disk: the write stops in the middle of the tensor."""
-    script = f"""
-import resource, signal, sys
-sys.path.insert(0, {os.path.dirname(__file__)!r})
-from test_checkpoint import checkpoint, state, InputError
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-from pathlib import Path
-try:
-    checkpoint.save(Path({str(run_dir)!r}), 3, state(3))
-except InputError as error:
-    print(error)
-"""
-    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600).stdout
-    assert "cannot write checkpoint" in printed and "File too large" in printed
+    """The write stops in the middle of the tensor."""
+    with full_disk(50_000), pytest.raises(InputError, match="cannot write checkpoint .*File too large"):
+        checkpoint.save(run_dir, 3, state(3))
     assert sorted(os.listdir(run_dir / "checkpoints")) == ["step_000001", "step_000002"]
     assert checkpoint.newest_valid(run_dir).name == "step_000002"
 
