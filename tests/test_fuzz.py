@@ -84,58 +84,17 @@ FLAGS = {
 WORK = {*"steps sample_tokens passes segments slow_steps fast_steps layers samples sample_pairs held_out".split()}
 WORK |= {"boards_per_puzzle", "group_size", "examples_per_update"}
 SLOW = {"compile", "wandb", "tensorboard"}
-NAMES = [
-    "",
-    ".",
-    "code.py",
-    "pairs.jsonl",
-    "notes",
-    "odd",
-    "nothing",
-    "no/such",
-    "loop",
-    "/dev/null",
-    "/dev/full",
-    "/dev/zero",
-    "x" * 300,
-    "a\nb",
-    "\udcff",
-    "~nobody",
-    "stdlib",
-    "computed",
-    "minigpt:",
-    "minigpt:odd",
-    "hf:notes",
-    "nanochat:notes",
-    "shards",
-    "opt",
-    "dpo.jsonl",
-    *(
-        f"{name}{rest}"
-        for name in (*RUNS, "speedrun")
-        for rest in ("", "/checkpoints/step_000002", "/checkpoints", "/config.json", "/latest", "/notes.txt")
-    ),
+NAMES = ["", *". code.py pairs.jsonl notes odd nothing no/such loop /dev/null /dev/full /dev/zero".split(), "x" * 300]
+NAMES += ["a\nb", "\udcff", *"~nobody stdlib computed minigpt: minigpt:odd hf:notes nanochat:notes shards opt".split()]
+NAMES += ["dpo.jsonl"]
+NAMES += [
+    f"{name}{rest}"
+    for name in (*RUNS, "speedrun")
+    for rest in ("", "/checkpoints/step_000002", "/checkpoints", "/config.json", "/latest", "/notes.txt")
 ]
-CONTENTS = [
-    b"",
-    b"\0",
-    b"7",
-    b"null",
-    b"[]",
-    b"{}",
-    b"{",
-    b'{"step": 1e999}',
-    b"\xff\xfe",
-    b"[" * 100_000,
-    b"\n\n",
-    b"step_000001",
-    b"question,answer\n1,2\n",
-    b'{"prompt": 1}\n',
-    b"x" * 100_000,
-    b"seed=9\nsteps\n",
-    b'{"step": 3, "loss": null}\n',
-    b"@odd\n",
-]
+CONTENTS = [b"", b"\0", b"7", b"null", b"[]", b"{}", b"{", b'{"step": 1e999}', b"\xff\xfe", b"[" * 100_000, b"\n\n"]
+CONTENTS += [b"step_000001", b"question,answer\n1,2\n", b'{"prompt": 1}\n', b"x" * 100_000, b"seed=9\nsteps\n"]
+CONTENTS += [b'{"step": 3, "loss": null}\n', b"@odd\n"]
 ODD_NUMBERS = [*"0 -1 7.5 1e-30 1e30 1e39 nan -inf many".split(), "", "None", "1e3"]
 ODD_NUMBERS += ["9007199254740993", "18446744073709551615", "18446744073709551616", "9" * 5000, "\u0663"]
 WORDS = ["@odd", "@nothing", "@/dev/zero", "--no-such", "--help", "word", "--steps", "=", "--", "\udcff"]
