@@ -1,6 +1,7 @@
 """Backbones by name: Hugging Face's own loader on a model made here, nanochat's on a stand-in, and real reasons."""
 
 import json
+import shutil
 import sys
 import types
 
@@ -49,38 +50,13 @@ def test_a_hugging_face_model_is_read_as_it_reads_itself(transformers, folder):
         assert (row - expected).abs().max() < 1e-12
 
 
-SIZES = {
-    "vocab_size": 300,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 32,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "pad_token_id": 0,
-}
+COMMON = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+ENDS = {"bos_token_id": 0, "eos_token_id": 0}
+SIZES = COMMON | ENDS | {"intermediate_size": 32, "max_position_embeddings": 32, "pad_token_id": 0}
 GQA = SIZES | {"num_key_value_heads": 1}
 HEADS = GQA | {"head_dim": 8}
-GPT2 = {
-    "vocab_size": 300,
-    "n_positions": 32,
-    "n_embd": 16,
-    "n_layer": 2,
-    "n_head": 2,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-}
-OPT = {
-    "vocab_size": 300,
-    "hidden_size": 16,
-    "ffn_dim": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 32,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-}
+GPT2 = ENDS | {"vocab_size": 300, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
+OPT = COMMON | ENDS | {"ffn_dim": 32, "max_position_embeddings": 32}
 ARCHITECTURES = {
     "Llama": ("LlamaConfig", GQA),
     "Mistral, a window of 4": ("MistralConfig", GQA | {"sliding_window": 4}),
@@ -145,33 +121,24 @@ def test_an_architecture_is_read_as_it_reads_itself(transformers, folder, tmp_pa
         assert width == len(row) - 2 and (row - expected).abs().max() < 2e-5
 
 
-@pytest.mark.parametrize("what", ["BERT", "RoBERTa", "XLNet", "ELECTRA", "T5", "ViT", "weights of NaN"])
+NOT_CAUSAL = "a token changes what it makes of earlier ones"  # it would let the padding into the features
+XLNET = {"vocab_size": 300, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
+T5 = {"vocab_size": 300, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+VIT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+REFUSED = {
+    "BERT": ("BertConfig", SIZES, "AutoModelForCausalLM", NOT_CAUSAL),
+    "RoBERTa": ("RobertaConfig", SIZES, "AutoModelForCausalLM", NOT_CAUSAL),
+    "ELECTRA": ("ElectraConfig", SIZES, "AutoModelForCausalLM", NOT_CAUSAL),
+    "XLNet": ("XLNetConfig", XLNET, "AutoModelForCausalLM", NOT_CAUSAL),
+    "T5": ("T5Config", T5, "AutoModelForSeq2SeqLM", "a t5 is no causal language model"),
+    "ViT": ("ViTConfig", VIT, "AutoModel", "a vit is no causal language model"),
+    "weights of NaN": ("GPT2Config", GPT2, "AutoModelForCausalLM", "what it makes of a text is not finite"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
 def test_a_model_that_is_no_causal_language_model_is_refused_in_one_line(transformers, folder, tmp_path, what):
-    """An attention to both sides would let the padding into the features."""
-    kind, sizes, made_by, message = {
-        "BERT": ("BertConfig", SIZES, "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
-        "RoBERTa": ("RobertaConfig", SIZES, "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
-        "ELECTRA": ("ElectraConfig", SIZES, "AutoModelForCausalLM", "a token changes what it makes of earlier ones"),
-        "XLNet": (
-            "XLNetConfig",
-            {"vocab_size": 300, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32},
-            "AutoModelForCausalLM",
-            "a token changes what it makes of earlier ones",
-        ),
-        "T5": (
-            "T5Config",
-            {"vocab_size": 300, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2},
-            "AutoModelForSeq2SeqLM",
-            "a t5 is no causal language model",
-        ),
-        "ViT": (
-            "ViTConfig",
-            {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
-            "AutoModel",
-            "a vit is no causal language model",
-        ),
-        "weights of NaN": ("GPT2Config", GPT2, "AutoModelForCausalLM", "what it makes of a text is not finite"),
-    }[what]
+    kind, sizes, made_by, message = REFUSED[what]
     name = save(transformers, folder, tmp_path, getattr(transformers, kind)(**sizes), made_by)
     if what == "weights of NaN":
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -212,23 +179,23 @@ def test_a_tokenizer_of_another_model_is_refused(transformers, folder, tmp_path)
         load_backbone(f"hf:{tmp_path}")
 
 
-@pytest.mark.parametrize("damage", ["no config", "no weights", "a torn config", "no tokenizer"])
-def test_the_loaders_own_reason_is_shown(transformers, folder, tmp_path, damage):
-    for file in folder.iterdir():
-        missing = {"no config": "config.json", "no weights": "model.safetensors", "no tokenizer": "tokenizer.json"}
-        if file.name != missing.get(damage):
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    if damage == "a torn config":
-        (tmp_path / "config.json").write_text('{"model_type": ')
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("config.json", None, "config.json"),
+        ("config.json", '{"model_type": ', "config.json"),
+        ("model.safetensors", None, "model.safetensors"),
+        ("tokenizer.json", None, "it has no tokenizer.json"),
+    ],
+)
+def test_the_loaders_own_reason_is_shown(folder, tmp_path, file, content, reason):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / file).unlink()
+    if content:
+        (tmp_path / file).write_text(content)
     with pytest.raises(InputError, match=f"cannot load the backbone hf:{tmp_path}: ") as error:
         load_backbone(prepare_backbone(f"hf:{tmp_path}"))
-    expected = {
-        "no config": "config.json",
-        "no weights": "model.safetensors",
-        "a torn config": "config.json",
-        "no tokenizer": "it has no tokenizer.json",
-    }[damage]
-    assert expected in str(error.value) and "\n" not in str(error.value)
+    assert reason in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_checkpoint_alone_downloads_nothing(monkeypatch, tmp_path):

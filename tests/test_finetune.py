@@ -5,7 +5,6 @@ In float64. Gaps are rounding: each comparison has a mistake beside it, which is
 
 import json
 import os
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -278,21 +277,6 @@ def test_bad_input_is_one_sentence(material, one_process, tmp_path, wrong, messa
         train_one(material, tmp_path / "run", *wrong.format(tmp=tmp_path, one=one_process).split())
     assert message in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "run/metrics.jsonl").exists()
-
-
-def test_without_transformers_it_says_what_to_install(material, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(InputError, match="pip install transformers"):
-        train_one(material, tmp_path / "run")
-
-
-def test_weights_of_nan_are_no_beginning(material, tmp_path):
-    model = transformers.AutoModelForCausalLM.from_pretrained(material.model)
-    torch.nn.init.constant_(model.model.decoder.final_layer_norm.weight, torch.nan)
-    model.save_pretrained(tmp_path / "nan")
-    (tmp_path / "nan/tokenizer.json").write_bytes((material.model / "tokenizer.json").read_bytes())
-    with pytest.raises(InputError, match="what it makes of a text is not finite"):
-        train_one(material, tmp_path / "run", "--model", tmp_path / "nan")
 
 
 def test_the_run_directory_has_the_trainers_contract(one_process):
