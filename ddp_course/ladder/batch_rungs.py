@@ -6,9 +6,9 @@ import torch
 
 from ddp_course.data.windows import IGNORED
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import Comparison, Rung, adamw, batches, ddp, train_reference, train_replicas, weights
+from ddp_course.ladder.comparison import Comparison, Rung, adamw, batches, compare, ddp, train_reference, weights
 from ddp_course.ladder.setting import Batch, Setting, global_batch
-from ddp_course.ladder.subjects import build
+from ddp_course.ladder.subjects import build, build_part_frozen
 from ddp_course.ladder.tolerance import DIVIDED, REORDERED, divided, reordered
 
 CLIP = 0.05  # limit of the gradient's norm, far below the norms of these models, so that it always clips
@@ -16,31 +16,24 @@ CLIP = 0.05  # limit of the gradient's norm, far below the norms of these models
 
 def plain(setting: Setting, world: World) -> Comparison:
     """DDP alone. Each rank starts from different weights, until rank 0's are broadcast."""
-    global_batches, model = batches(setting), build(replace(setting, seed=(setting.seed + world.rank) % 2**64))
-    return Comparison(
-        train_replicas(setting, world, ddp(model), global_batches), train_reference(build(setting), global_batches)
-    )
+    model = build(replace(setting, seed=(setting.seed + world.rank) % 2**64))
+    return compare(setting, world, ddp(model))
 
 
 def with_adamw(setting: Setting, world: World) -> Comparison:
     """DDP with AdamW."""
-    global_batches = batches(setting)
-    replicas = train_replicas(setting, world, ddp(build(setting)), global_batches, optimizer=adamw)
-    return Comparison(replicas, train_reference(build(setting), global_batches, optimizer=adamw))
+    return compare(setting, world, ddp(build(setting)), optimizer=adamw)
 
 
 def accumulation(setting: Setting, world: World) -> Comparison:
     """Each rank computes its share in two micro-batches, the first under no_sync."""
-    global_batches = batches(setting)
-    replicas = train_replicas(setting, world, ddp(build(setting)), global_batches, accumulate=2)
-    return Comparison(replicas, train_reference(build(setting), global_batches))
+    return compare(setting, world, ddp(build(setting)), accumulate=2)
 
 
 def ragged(setting: Setting, world: World) -> Comparison:
     """Windows with 1 to `context` targets, accumulated: micro-batches and ranks have different numbers of targets."""
     global_batches = [shortened(setting, update) for update in range(setting.steps)]
-    replicas = train_replicas(setting, world, ddp(build(setting)), global_batches, accumulate=2)
-    return Comparison(replicas, train_reference(build(setting), global_batches))
+    return compare(setting, world, ddp(build(setting)), global_batches=global_batches, accumulate=2)
 
 
 def shortened(setting: Setting, update: int) -> Batch:
@@ -54,38 +47,27 @@ def shortened(setting: Setting, update: int) -> Batch:
 def uneven(setting: Setting, world: World) -> Comparison:
     """Every third global batch has 3 windows: 2 + 1 on two ranks, and of four ranks one has none."""
     global_batches = [global_batch(setting, update, 3 if update % 3 == 2 else None) for update in range(setting.steps)]
-    return Comparison(
-        train_replicas(setting, world, ddp(build(setting)), global_batches),
-        train_reference(build(setting), global_batches),
-    )
+    return compare(setting, world, ddp(build(setting)), global_batches=global_batches)
 
 
 def clipping(setting: Setting, world: World) -> Comparison:
     """The gradient is clipped after the all-reduce, so every rank scales the global gradient by the same factor."""
-    global_batches = batches(setting)
-    replicas = train_replicas(setting, world, ddp(build(setting)), global_batches, clip=CLIP)
-    unclipped = train_reference(build(setting), global_batches)
-    reference = train_reference(build(setting), global_batches, clip=CLIP)
-    clips = any((unclipped[-1][name] != reference[-1][name]).any() for name in reference[-1])
-    return Comparison(replicas, reference, facts={"the limit cuts": clips})
+    comparison = compare(setting, world, ddp(build(setting)), clip=CLIP)
+    clipped, unclipped = comparison.reference[-1], train_reference(build(setting), batches(setting))[-1]
+    comparison.facts["the limit cuts"] = any((unclipped[name] != clipped[name]).any() for name in clipped)
+    return comparison
 
 
 def tied_and_frozen(setting: Setting, world: World) -> Comparison:
     """Input and output share a matrix, and the first block is frozen: it has no gradient to reduce."""
-
-    def part_frozen():
-        model = build(setting)
-        model.blocks[0].requires_grad_(False)
-        return model
-
-    global_batches, replica = batches(setting), part_frozen()
+    replica = build_part_frozen(setting)
     frozen = [name for name, parameter in replica.named_parameters() if not parameter.requires_grad]
     initial = weights(replica)
-    replicas = train_replicas(setting, world, ddp(replica), global_batches)
-    unchanged = all(torch.equal(replicas[-1][name], initial[name]) for name in frozen)
+    comparison = compare(setting, world, ddp(replica), build_part_frozen(setting))
+    unchanged = all(torch.equal(comparison.replicas[-1][name], initial[name]) for name in frozen)
     tied = replica.output.weight is replica.token_embedding.weight
-    facts = {"the frozen weights stayed": unchanged, "the tied weights are one": tied}
-    return Comparison(replicas, train_reference(part_frozen(), global_batches), facts)
+    comparison.facts = {"the frozen weights stayed": unchanged, "the tied weights are one": tied}
+    return comparison
 
 
 RUNGS = [

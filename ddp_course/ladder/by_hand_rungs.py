@@ -1,12 +1,10 @@
 """Rungs about the course's own data parallel wrappers, each with accumulation, tied and frozen weights."""
 
-from torch import nn
-
 from ddp_course.distributed.by_hand import BucketedDataParallel, FlatDataParallel, OverlappedDataParallel
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import Comparison, Rung, batches, train_reference, train_replicas
+from ddp_course.ladder.comparison import Comparison, Rung, compare
 from ddp_course.ladder.setting import Setting
-from ddp_course.ladder.subjects import build
+from ddp_course.ladder.subjects import build_part_frozen
 from ddp_course.ladder.tolerance import REORDERED, reordered
 
 BUCKET_MEGABYTES = 0.004  # several buckets also for the smallest model
@@ -28,14 +26,7 @@ def bucketed(setting: Setting, world: World) -> Comparison:
 
 
 def by_hand(setting: Setting, world: World, wrap) -> Comparison:
-    def part_frozen() -> nn.Module:
-        model = build(setting)
-        model.blocks[0].requires_grad_(False)
-        return model
-
-    global_batches = batches(setting)
-    replicas = train_replicas(setting, world, wrap(part_frozen()), global_batches, accumulate=2)
-    return Comparison(replicas, train_reference(part_frozen(), global_batches))
+    return compare(setting, world, wrap(build_part_frozen(setting)), build_part_frozen(setting), accumulate=2)
 
 
 RUNGS = [

@@ -1,6 +1,6 @@
 """Measure a rung: train one process on the global batch and several on their shares, and compare the weights.
 
-`train_reference` is the training loop of one process, `train_replicas` that of several processes.
+`train_reference` is the training loop of one process, `train_replicas` that of several processes; `compare` runs both.
 The `run` of a Rung is a function of (setting, world) that returns a Comparison of the two.
 """
 
@@ -19,6 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import sum_over_ranks
 from ddp_course.ladder.setting import Batch, Fault, Setting, global_batch, share, target_count
+from ddp_course.ladder.subjects import build
 
 Weights = dict[str, Tensor]
 EQUAL, BOUNDED, DIFFERENT = "equal", "bounded", "different"
@@ -74,6 +75,28 @@ def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 def batches(setting: Setting) -> list[Batch]:
     """The global batch of every step."""
     return [global_batch(setting, update) for update in range(setting.steps)]
+
+
+def compare(
+    setting: Setting,
+    world: World,
+    replica: nn.Module,
+    reference: nn.Module | None = None,
+    *,
+    global_batches: list[Batch] | None = None,
+    optimizer=sgd,
+    reference_optimizer=None,
+    clip: float | None = None,
+    **how,
+) -> Comparison:
+    """Train a replica per rank and one process's model on the same global batches.
+
+    reference, global_batches: by default the setting's. reference_optimizer: the replicas' unless given.
+    how: further arguments of `train_replicas`.
+    """
+    global_batches, reference = global_batches or batches(setting), reference or build(setting)
+    replicas = train_replicas(setting, world, replica, global_batches, optimizer, clip, **how)
+    return Comparison(replicas, train_reference(reference, global_batches, reference_optimizer or optimizer, clip))
 
 
 def train_reference(

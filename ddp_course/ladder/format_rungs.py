@@ -6,17 +6,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import (
-    BOUNDED,
-    Comparison,
-    Rung,
-    batches,
-    ddp,
-    sgd,
-    train_reference,
-    train_replicas,
-    weights,
-)
+from ddp_course.ladder.comparison import BOUNDED, Comparison, Rung, batches, compare, ddp, sgd, weights
 from ddp_course.ladder.setting import Batch, Setting, share, target_count
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import rounded_to
@@ -38,11 +28,8 @@ class InHalf(nn.Module):
 
 def in_bfloat16(setting: Setting, world: World) -> Comparison:
     """Weights and sums over ranks in float32, matrix products in bfloat16."""
-    global_batches = batches(setting)
     replica, model = (InHalf(build(setting, torch.float32), torch.bfloat16) for _ in range(2))
-    return Comparison(
-        train_replicas(setting, world, ddp(replica), global_batches), train_reference(model, global_batches)
-    )
+    return compare(setting, world, ddp(replica), model)
 
 
 def in_float16(setting: Setting, world: World) -> Comparison:
@@ -80,22 +67,19 @@ def scaled(model: nn.Module, global_batches: list[Batch], rank: int, ranks: int)
 
 def float16_messages(setting: Setting, world: World) -> Comparison:
     """Gradients are float64, but sent as float16: each rank's gradient is rounded before the sum."""
-    global_batches, replica = batches(setting), ddp(build(setting))
+    replica = ddp(build(setting))
     replica.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
-    return Comparison(
-        train_replicas(setting, world, replica, global_batches), train_reference(build(setting), global_batches)
-    )
+    return compare(setting, world, replica)
 
 
 def low_rank_messages(setting: Setting, world: World) -> Comparison:
     """PowerSGD sends two low-rank factors of each gradient matrix; the error is added to the next gradient."""
-    global_batches, replica = batches(setting), ddp(build(setting))
+    replica = ddp(build(setting))
     state = powerSGD_hook.PowerSGDState(
         dist.group.WORLD, matrix_approximation_rank=4, start_powerSGD_iter=2, min_compression_rate=0.5
     )
     replica.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    replicas = train_replicas(setting, world, replica, global_batches)
-    return Comparison(replicas, train_reference(build(setting), global_batches))
+    return compare(setting, world, replica)
 
 
 def half_of_distance(setting: Setting, comparison: Comparison) -> float:

@@ -10,9 +10,9 @@ from ddp_course.ladder.comparison import (
     Comparison,
     Rung,
     batches,
+    compare,
     ddp,
     sgd,
-    train_reference,
     train_replicas,
     weights,
 )
@@ -52,23 +52,18 @@ def branches(setting: Setting) -> nn.Module:
 
 def batch_norm(setting: Setting, world: World) -> Comparison:
     """Each rank normalises by the mean and variance of its own share, which differ from the global batch's."""
-    global_batches = batches(setting)
-    replicas = train_replicas(setting, world, ddp(build(setting, norm="batch")), global_batches)
-    refusal = ""
+    comparison = compare(setting, world, ddp(build(setting, norm="batch")), build(setting, norm="batch"))
+    synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(build(setting, norm="batch"))
     try:
-        nn.SyncBatchNorm.convert_sync_batchnorm(build(setting, norm="batch"))(
-            *share(global_batches[0], world.rank, world.size)
-        )
+        synchronised(*share(batches(setting)[0], world.rank, world.size))
     except (ValueError, RuntimeError) as error:
-        refusal = f"SyncBatchNorm on a CPU: {error}"
-    return Comparison(replicas, train_reference(build(setting, norm="batch"), global_batches), note=refusal)
+        comparison.note = f"SyncBatchNorm on a CPU: {error}"
+    return comparison
 
 
 def group_norm(setting: Setting, world: World) -> Comparison:
     """A norm that works on every backend, because it handles each token by itself."""
-    global_batches = batches(setting)
-    replicas = train_replicas(setting, world, ddp(build(setting, norm="group")), global_batches)
-    return Comparison(replicas, train_reference(build(setting, norm="group"), global_batches))
+    return compare(setting, world, ddp(build(setting, norm="group")), build(setting, norm="group"))
 
 
 def dropout(setting: Setting, world: World) -> Comparison:
@@ -104,11 +99,7 @@ def dropout(setting: Setting, world: World) -> Comparison:
 
 def checkpointing(setting: Setting, world: World) -> Comparison:
     """Activations are discarded and recomputed in backward; the reference keeps them."""
-    global_batches = batches(setting)
-    replica = ddp(build(setting, activation_checkpointing=True))
-    return Comparison(
-        train_replicas(setting, world, replica, global_batches), train_reference(build(setting), global_batches)
-    )
+    return compare(setting, world, ddp(build(setting, activation_checkpointing=True)))
 
 
 def compiled_inside(setting: Setting, world: World) -> Comparison:
@@ -133,13 +124,11 @@ BACKEND = "eager"
 
 
 def compiled(setting: Setting, world: World, wrap) -> Comparison:
-    global_batches = batches(setting)
     torch.compiler.reset()
     try:
-        replicas = train_replicas(setting, world, wrap(build(setting)), global_batches)
+        return compare(setting, world, wrap(build(setting)))
     finally:
         torch.compiler.reset()  # its cache would keep the wrapper alive
-    return Comparison(replicas, train_reference(build(setting), global_batches))
 
 
 STATISTICS = (

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ddp_course.distributed.by_hand import sharded_muon
 from ddp_course.distributed.by_hand.broadcast import broadcast_tensors
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import Comparison, Rung, batches, ddp, mistake, train_reference, train_replicas
+from ddp_course.ladder.comparison import Comparison, Rung, compare, ddp, mistake
 from ddp_course.ladder.setting import Setting
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import reordered
@@ -17,14 +17,14 @@ from ddp_course.ladder.tolerance import reordered
 
 def muon(setting: Setting, world: World) -> Comparison:
     """Muon for the matrices, each owned whole by a rank, which broadcasts the update; vectors stay as they are."""
-    global_batches, make = batches(setting), CutMuon if setting.fault == "cut_matrices" else sharded_muon
-    replicas = train_replicas(
-        setting, world, ddp(build(setting)), global_batches, optimizer=lambda parameters: of_matrices(make, parameters)
+    make = CutMuon if setting.fault == "cut_matrices" else sharded_muon
+    return compare(
+        setting,
+        world,
+        ddp(build(setting)),
+        optimizer=lambda parameters: of_matrices(make, parameters),
+        reference_optimizer=lambda parameters: of_matrices(torch.optim.Muon, parameters),
     )
-    reference = train_reference(
-        build(setting), global_batches, optimizer=lambda parameters: of_matrices(torch.optim.Muon, parameters)
-    )
-    return Comparison(replicas, reference)
 
 
 def of_matrices(make: Callable, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

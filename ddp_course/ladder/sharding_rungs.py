@@ -11,7 +11,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from ddp_course.distributed.by_hand import ShardedOptimizer, full_state_dict, fully_shard_by_hand
 from ddp_course.distributed.process_group import World
 from ddp_course.ladder.batch_rungs import CLIP
-from ddp_course.ladder.comparison import Comparison, Rung, Weights, adamw, batches, ddp, train_reference, train_replicas
+from ddp_course.ladder.comparison import Comparison, Rung, Weights, adamw, compare, ddp
 from ddp_course.ladder.setting import Setting
 from ddp_course.ladder.subjects import build
 from ddp_course.ladder.tolerance import DIVIDED, REORDERED, divided, reordered
@@ -32,52 +32,34 @@ def zero_1_by_hand(setting: Setting, world: World) -> Comparison:
 
 
 def sharded_state(setting: Setting, world: World, optimizer) -> Comparison:
-    global_batches = batches(setting)
-    replicas = train_replicas(setting, world, ddp(build(setting)), global_batches, optimizer=optimizer)
-    return Comparison(replicas, train_reference(build(setting), global_batches, optimizer=adamw))
+    return compare(setting, world, ddp(build(setting)), optimizer=optimizer, reference_optimizer=adamw)
 
 
 def fully_sharded(setting: Setting, world: World) -> Comparison:
     """torch's FSDP2: weights, gradients and optimizer state in shards, whole only while a block computes."""
-    global_batches = batches(setting)
-    return Comparison(
-        train_replicas(setting, world, sharded(setting), global_batches),
-        train_reference(build(setting), global_batches),
-    )
+    return compare(setting, world, sharded(setting))
 
 
 def fully_sharded_kept(setting: Setting, world: World) -> Comparison:
     """Weights stay gathered from forward to backward: one all-gather less and more memory, as in ZeRO-2."""
-    global_batches, model = batches(setting), sharded(setting, reshard_after_forward=False)
-    return Comparison(
-        train_replicas(setting, world, model, global_batches), train_reference(build(setting), global_batches)
-    )
+    return compare(setting, world, sharded(setting, reshard_after_forward=False))
 
 
 def fully_sharded_accumulation(setting: Setting, world: World) -> Comparison:
     """FSDP2 with two micro-batches, of which the first sends no gradients."""
-    global_batches = batches(setting)
-    return Comparison(
-        train_replicas(setting, world, sharded(setting), global_batches, accumulate=2),
-        train_reference(build(setting), global_batches),
-    )
+    return compare(setting, world, sharded(setting), accumulate=2)
 
 
 def fully_sharded_clipping(setting: Setting, world: World) -> Comparison:
     """The norm of sharded gradients is that of all shards: torch's clip_grad_norm_ sums over the ranks."""
-    global_batches = batches(setting)
-    replicas = train_replicas(setting, world, sharded(setting), global_batches, clip=CLIP)
-    return Comparison(replicas, train_reference(build(setting), global_batches, clip=CLIP))
+    return compare(setting, world, sharded(setting), clip=CLIP)
 
 
 def hybrid_sharded(setting: Setting, world: World) -> Comparison:
     """Shards within pairs of ranks, replicas between the pairs. An odd number of ranks is one group."""
     shards = 2 if world.size % 2 == 0 else world.size
     mesh = init_device_mesh("cpu", (world.size // shards, shards), mesh_dim_names=("replicate", "shard"))
-    global_batches, model = batches(setting), sharded(setting, mesh=mesh)
-    return Comparison(
-        train_replicas(setting, world, model, global_batches), train_reference(build(setting), global_batches)
-    )
+    return compare(setting, world, sharded(setting, mesh=mesh))
 
 
 def sharded(setting: Setting, **options) -> nn.Module:
@@ -102,18 +84,14 @@ def sharded(setting: Setting, **options) -> nn.Module:
 
 def fully_sharded_by_hand(setting: Setting, world: World) -> Comparison:
     """The course's own."""
-    global_batches, model = batches(setting), build(setting)
+    model = build(setting)
     names = [name for name, _ in model.named_parameters()]
-    sharded = fully_shard_by_hand(model, model.blocks)
 
     def gathered_weights(sharded) -> Weights:
         full = full_state_dict(sharded)
         return {name: full[name].clone() for name in names}
 
-    return Comparison(
-        train_replicas(setting, world, sharded, global_batches, read=gathered_weights),
-        train_reference(build(setting), global_batches),
-    )
+    return compare(setting, world, fully_shard_by_hand(model, model.blocks), read=gathered_weights)
 
 
 RUNGS = [

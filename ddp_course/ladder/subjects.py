@@ -29,6 +29,13 @@ def build(setting: Setting, dtype: torch.dtype = torch.float64, **changes) -> nn
     return TokenModel(setting, Recurrent if setting.model == "recurrent" else MLP, **changes).to(dtype)
 
 
+def build_part_frozen(setting: Setting) -> nn.Module:
+    """Build the setting's model with a frozen first block, which has no gradient to reduce."""
+    model = build(setting)
+    model.blocks[0].requires_grad_(False)
+    return model
+
+
 def build_minigpt(setting: Setting, **changes) -> MiniGPT:
     """Build MiniGPT whatever `setting.model` is, for rungs that shard its attention or its layers."""
     return build(replace(setting, model="minigpt"), **changes)
