@@ -10,8 +10,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.comparison import Weights, sgd
+from ddp_course.ladder.comparison import Comparison, Weights, batches, sgd, train_reference
 from ddp_course.ladder.setting import Batch, Setting, share, target_count
+from ddp_course.ladder.subjects import build_minigpt
 from ddp_course.ladder.tolerance import REORDERED
 
 HEADS = 4  # of attention: enough to be cut over 2 and 4 ranks
@@ -39,24 +40,26 @@ def data_and(name: str, world: World) -> DeviceMesh:
     return init_device_mesh("cpu", (world.size // inner, inner), mesh_dim_names=("data", name))
 
 
-def train_sharded(
-    global_batches: Iterable[Batch],
+def compare_sharded(
+    setting: Setting,
     parameters: Iterable[nn.Parameter],
     gradients: Callable[[Batch], None],
     read: Callable[[], Weights],
-) -> list[Weights]:
-    """Train a sharded model; returns the weights before the first step and after each.
+    reference: nn.Module | None = None,
+    clip: float | None = None,
+) -> Comparison:
+    """Train a sharded model, and one process's on the same global batches.
 
-    gradients: puts the gradient of the mean loss over a global batch into each parameter of this rank.
-    read: the whole model's weights, gathered from the ranks.
+    gradients: puts the gradient of the mean loss over a global batch into each parameter of this rank, clipped.
+    read: the whole model's weights, gathered from the ranks. reference: MiniGPT unless given; clip: its limit.
     """
-    optimizer, history = sgd(parameters), [read()]
+    optimizer, history, global_batches = sgd(parameters), [read()], batches(setting)
     for batch in global_batches:
         optimizer.zero_grad()
         gradients(batch)
         optimizer.step()
         history.append(read())
-    return history
+    return Comparison(history, train_reference(reference or build_minigpt(setting), global_batches, clip=clip))
 
 
 def share_along(setting: Setting, world: World, batch: Batch, data: Axis) -> Batch:

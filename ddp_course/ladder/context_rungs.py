@@ -17,12 +17,12 @@ from ddp_course.ladder.axes import (
     HEADS,
     add_gradients,
     all_ranks,
+    compare_sharded,
     divided,
-    train_sharded,
     up_to_multiple,
     with_tokens,
 )
-from ddp_course.ladder.comparison import Comparison, Rung, batches, mistake, train_reference, weights
+from ddp_course.ladder.comparison import Comparison, Rung, mistake, weights
 from ddp_course.ladder.setting import Batch, Setting
 from ddp_course.ladder.subjects import build_minigpt
 from ddp_course.ladder.tolerance import reordered
@@ -84,7 +84,7 @@ def own_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def context_parallel(setting: Setting, world: World, attention, divide, **changes) -> Comparison:
     """MiniGPT on this rank's tokens; only attention and positions depend on those of other ranks."""
-    global_batches, axis, model = batches(setting), all_ranks(world), build_minigpt(setting, **changes)
+    axis, model = all_ranks(world), build_minigpt(setting, **changes)
     positions = divide(setting.context, axis.size)
     own_positions = positions[0 if setting.fault == "same_share" else axis.rank]
     attend = own_attention if setting.fault == "own_tokens_only" else partial(attention, positions=positions, axis=axis)
@@ -102,8 +102,8 @@ def context_parallel(setting: Setting, world: World, attention, divide, **change
         divided(setting, loss, batch, axis.size).backward()
         add_gradients(setting, model.parameters(), axis)
 
-    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: weights(model))
-    return Comparison(replicas, train_reference(build_minigpt(setting, **changes), global_batches))
+    reference = build_minigpt(setting, **changes)
+    return compare_sharded(setting, model.parameters(), gradients, lambda: weights(model), reference)
 
 
 def ring(setting: Setting, world: World) -> Comparison:

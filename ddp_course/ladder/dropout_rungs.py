@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ddp_course.distributed.dropout_masks import Masks, window_keys
 from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.axes import CUT, add_gradients, axis_of, data_and, divided, share_along, train_sharded
-from ddp_course.ladder.comparison import Comparison, Rung, batches, mistake, train_reference
+from ddp_course.ladder.axes import CUT, add_gradients, axis_of, compare_sharded, data_and, divided, share_along
+from ddp_course.ladder.comparison import Comparison, Rung, mistake
 from ddp_course.ladder.cut_layers import cut_by_hand, gathered
 from ddp_course.ladder.mesh_rungs import TOPIC, fits_tensor
 from ddp_course.ladder.setting import Batch, Setting, share
@@ -57,7 +57,7 @@ class Dropping(nn.Module):
 
 def dropout(setting: Setting, world: World) -> Comparison:
     """Replicas that are tensor parallel inside; one process drops the same units of the global batch."""
-    mesh, global_batches = data_and("tensor", world), batches(setting)
+    mesh = data_and("tensor", world)
     data, tensor = axis_of(mesh, "data"), axis_of(mesh, "tensor")
     model, one_rank = Dropping(setting, data, tensor), Axis(1, 0, tensor.group)
 
@@ -65,8 +65,8 @@ def dropout(setting: Setting, world: World) -> Comparison:
         divided(setting, model(*share_along(setting, world, batch, data)), batch, data.size).backward()
         add_gradients(setting, model.parameters(), data)
 
-    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: gathered(model))
-    return Comparison(replicas, train_reference(Dropping(setting, one_rank, one_rank), global_batches))
+    reference = Dropping(setting, one_rank, one_rank)
+    return compare_sharded(setting, model.parameters(), gradients, lambda: gathered(model), reference)
 
 
 ON_A_MESH = Rung("data x tensor: dropout", TOPIC, dropout, reordered, CUT, fits=fits_tensor)

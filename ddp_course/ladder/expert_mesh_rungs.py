@@ -16,8 +16,8 @@ from ddp_course.distributed.expert_parallel import step_router_biases
 from ddp_course.distributed.mesh import Axis, Mesh
 from ddp_course.distributed.parameter_shards import average_expert_gradients, parameter_shards
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.axes import CUT, divided, inner_ranks, share_along, train_sharded, up_to_multiple, with_tokens
-from ddp_course.ladder.comparison import Comparison, Rung, Weights, batches, mistake, train_reference
+from ddp_course.ladder.axes import CUT, compare_sharded, divided, inner_ranks, share_along, up_to_multiple, with_tokens
+from ddp_course.ladder.comparison import Comparison, Rung, Weights, mistake
 from ddp_course.ladder.expert_rungs import BEST, EXPERTS, TOPIC, ReplicatedExperts
 from ddp_course.ladder.setting import VOCABULARY, Batch, Setting
 from ddp_course.ladder.tolerance import reordered
@@ -45,7 +45,7 @@ class Reference(MixtureGPT):
 def on_mesh(setting: Setting, world: World, sizes: Callable[[int], dict[str, int]]) -> Comparison:
     """sizes: of the mesh's axes, for so many ranks; those that are left out have one rank."""
     mesh = Mesh(world, **dict.fromkeys(("pp", "dp", "shard", "cp", "tp"), 1) | sizes(world.size))
-    count, global_batches = up_to_multiple(EXPERTS, mesh.ep.size), batches(setting)
+    count = up_to_multiple(EXPERTS, mesh.ep.size)
     config = MiniGPTConfig(VOCABULARY, setting.context, setting.layers, setting.heads, setting.width)
     torch.manual_seed(setting.seed)
     whole = MixtureGPT(config, count, BEST).double()
@@ -67,9 +67,7 @@ def on_mesh(setting: Setting, world: World, sizes: Callable[[int], dict[str, int
     def read() -> Weights:
         return {shard.name: shard.gather(shard.parameter).clone() for shard in shards}
 
-    return Comparison(
-        train_sharded(global_batches, stage.parameters(), gradients, read), train_reference(reference, global_batches)
-    )
+    return compare_sharded(setting, stage.parameters(), gradients, read, reference)
 
 
 def fits(setting: Setting, ranks: int) -> Setting:

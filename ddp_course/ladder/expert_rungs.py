@@ -19,13 +19,13 @@ from ddp_course.ladder.axes import (
     add_gradients,
     all_ranks,
     axis_of,
+    compare_sharded,
     data_and,
     divided,
     share_along,
-    train_sharded,
     up_to_multiple,
 )
-from ddp_course.ladder.comparison import Comparison, Rung, batches, mistake, train_reference
+from ddp_course.ladder.comparison import Comparison, Rung, mistake
 from ddp_course.ladder.cut_layers import gathered
 from ddp_course.ladder.setting import VOCABULARY, Batch, Setting
 from ddp_course.ladder.tolerance import reordered
@@ -79,7 +79,7 @@ class ExpertModel(nn.Module):
 
 def experts(setting: Setting, world: World, balance: float = 0.0, replicas: bool = False) -> Comparison:
     """Shard windows over all ranks, and experts over the same ranks or over the inner axis of a mesh."""
-    global_batches, all_axis = batches(setting), all_ranks(world)
+    all_axis = all_ranks(world)
     axis, data = all_axis, Axis(1, 0, all_axis.group)
     if replicas:
         mesh = data_and("experts", world)
@@ -101,8 +101,7 @@ def experts(setting: Setting, world: World, balance: float = 0.0, replicas: bool
             for parameter in expert_parameters:
                 parameter.grad /= axis.size
 
-    weights = train_sharded(global_batches, model.parameters(), gradients, lambda: gathered(model))
-    return Comparison(weights, train_reference(reference, global_batches))
+    return compare_sharded(setting, model.parameters(), gradients, lambda: gathered(model), reference)
 
 
 TOPIC = "experts"

@@ -13,19 +13,18 @@ from ddp_course.distributed.process_group import World
 from ddp_course.ladder.axes import (
     CUT,
     axis_of,
+    compare_sharded,
     data_and,
     divided,
     inner_ranks,
     share_along,
-    train_sharded,
     up_to_multiple,
     with_heads,
 )
 from ddp_course.ladder.batch_rungs import CLIP
-from ddp_course.ladder.comparison import Comparison, Rung, batches, mistake, train_reference
-from ddp_course.ladder.pipeline_rungs import fits, train
+from ddp_course.ladder.comparison import Comparison, Rung, mistake
+from ddp_course.ladder.pipeline_rungs import fits, piped
 from ddp_course.ladder.setting import Batch, Setting
-from ddp_course.ladder.subjects import build_minigpt
 from ddp_course.ladder.tensor_rungs import fused_weights, plan_of_block, shard_by_torch
 from ddp_course.ladder.tolerance import REORDERED, reordered
 
@@ -33,7 +32,7 @@ from ddp_course.ladder.tolerance import REORDERED, reordered
 def fsdp_and_tensor(setting: Setting, world: World, clip: float | None = None) -> Comparison:
     """First tensor parallel inside a replica, then FSDP2 over the replicas."""
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # advice on speed
-    mesh, global_batches = data_and("tensor", world), batches(setting)
+    mesh = data_and("tensor", world)
     data, model = axis_of(mesh, "data"), shard_by_torch(setting, mesh["tensor"], plan_of_block())
     for part in (*model.blocks, model):
         fully_shard(part, mesh=mesh["data"])
@@ -45,8 +44,7 @@ def fsdp_and_tensor(setting: Setting, world: World, clip: float | None = None) -
         if clip:
             clip_on_meshes(model, clip)
 
-    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: fused_weights(model))
-    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches, clip=clip))
+    return compare_sharded(setting, model.parameters(), gradients, lambda: fused_weights(model), clip=clip)
 
 
 def clip_on_meshes(model: nn.Module, limit: float) -> None:
@@ -67,18 +65,15 @@ def fsdp_and_tensor_clipped(setting: Setting, world: World) -> Comparison:
 
 def piped_replicas(setting: Setting, world: World) -> Comparison:
     """Data parallel around pipelines: the gradients of a stage are added over its replicas."""
-    mesh, global_batches = data_and("pipe", world), batches(setting)
-    replicas = train(setting, world, global_batches, axis_of(mesh, "pipe"), axis_of(mesh, "data"), "1F1B", 1)
-    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches))
+    mesh = data_and("pipe", world)
+    return piped(setting, world, axis_of(mesh, "pipe"), axis_of(mesh, "data"), "1F1B", 1)
 
 
 def three_axes(setting: Setting, world: World) -> Comparison:
     """Replicas of pipelines with sharded layers, clipped by the norm of the whole model."""
     mesh = init_device_mesh("cpu", sizes_of_three(world.size), mesh_dim_names=("data", "pipe", "tensor"))
     data, pipe, tensor = (axis_of(mesh, name) for name in mesh.mesh_dim_names)
-    global_batches = batches(setting)
-    replicas = train(setting, world, global_batches, pipe, data, "1F1B", 1, CLIP, tensor)
-    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches, clip=CLIP))
+    return piped(setting, world, pipe, data, "1F1B", 1, CLIP, tensor)
 
 
 def sizes_of_three(ranks: int) -> tuple[int, int, int]:

@@ -15,9 +15,9 @@ from ddp_course.distributed.mesh import Axis
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.tensor_parallel import placements_of
 from ddp_course.distributed.torch_versions import without_first_messages
-from ddp_course.ladder.axes import add_gradients, all_ranks, divided, share_along, train_sharded, up_to_multiple
+from ddp_course.ladder.axes import add_gradients, all_ranks, compare_sharded, divided, share_along, up_to_multiple
 from ddp_course.ladder.batch_rungs import CLIP
-from ddp_course.ladder.comparison import Comparison, Rung, Weights, batches, mistake, train_reference
+from ddp_course.ladder.comparison import Comparison, Rung, Weights, mistake
 from ddp_course.ladder.cut_layers import cut_by_hand
 from ddp_course.ladder.cut_layers import gathered as joined
 from ddp_course.ladder.setting import Batch, Setting
@@ -53,22 +53,20 @@ class Stage(nn.Module):
 
 def scheduled(setting: Setting, world: World, name: str, per_rank: int, clip: float | None = None) -> Comparison:
     """All ranks are one pipeline."""
-    global_batches, pipe = batches(setting), all_ranks(world)
-    replicas = train(setting, world, global_batches, pipe, Axis(1, 0, pipe.group), name, per_rank, clip)
-    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches, clip=clip))
+    pipe = all_ranks(world)
+    return piped(setting, world, pipe, Axis(1, 0, pipe.group), name, per_rank, clip)
 
 
-def train(
+def piped(
     setting: Setting,
     world: World,
-    global_batches: Iterable[Batch],
     pipe: Axis,
     data: Axis,
     name: str,
     per_rank: int,
     clip: float | None = None,
     tensor: Axis | None = None,
-) -> list[Weights]:
+) -> Comparison:
     """Train replicas along `data`, each a pipeline along `pipe` with torch's schedule `name`.
 
     tensor: the axis over which the layers of each stage are sharded, if any.
@@ -116,7 +114,7 @@ def train(
         elif clip:
             clip_grads_with_norm_(parameters, clip, total_norm(stages.values(), pipe, tensor))
 
-    return train_sharded(global_batches, parameters, gradients, lambda: gathered(stages.values(), pipe))
+    return compare_sharded(setting, parameters, gradients, lambda: gathered(stages.values(), pipe), clip=clip)
 
 
 def micro_batch_count(ranks: int) -> int:

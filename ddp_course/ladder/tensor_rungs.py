@@ -12,9 +12,9 @@ from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
 
 from ddp_course.distributed.process_group import World
-from ddp_course.ladder.axes import CUT, all_ranks, train_sharded, with_heads, with_tokens
+from ddp_course.ladder.axes import CUT, all_ranks, compare_sharded, with_heads, with_tokens
 from ddp_course.ladder.batch_rungs import CLIP
-from ddp_course.ladder.comparison import Comparison, Rung, Weights, batches, mistake, train_reference, weights
+from ddp_course.ladder.comparison import Comparison, Rung, Weights, mistake, weights
 from ddp_course.ladder.cut_layers import cut_by_hand, gathered, total_norm
 from ddp_course.ladder.setting import Batch, Setting, target_count
 from ddp_course.ladder.subjects import build_minigpt
@@ -26,7 +26,7 @@ REPLICATED = Replicate()
 
 def by_hand(setting: Setting, world: World, clip: float | None = None) -> Comparison:
     """Column- and row-parallel layers with their two all-reduces."""
-    global_batches, axis = batches(setting), all_ranks(world)
+    axis = all_ranks(world)
     model = cut_by_hand(build_minigpt(setting), axis, setting.fault)
 
     def gradients(batch: Batch) -> None:
@@ -36,8 +36,7 @@ def by_hand(setting: Setting, world: World, clip: float | None = None) -> Compar
         elif clip:
             clip_grads_with_norm_(model.parameters(), clip, total_norm(model, axis))
 
-    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: gathered(model))
-    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches, clip=clip))
+    return compare_sharded(setting, model.parameters(), gradients, lambda: gathered(model), clip=clip)
 
 
 def by_hand_clipped(setting: Setting, world: World) -> Comparison:
@@ -112,8 +111,7 @@ def shard_by_torch(setting: Setting, mesh: DeviceMesh, block_plan: dict, rest_pl
 
 
 def by_torch(setting: Setting, world: World, block_plan: dict, rest_plan: dict | None = None) -> Comparison:
-    mesh, global_batches = init_device_mesh("cpu", (world.size,)), batches(setting)
-    model = shard_by_torch(setting, mesh, block_plan, rest_plan)
+    model = shard_by_torch(setting, init_device_mesh("cpu", (world.size,)), block_plan, rest_plan)
 
     def gradients(batch: Batch) -> None:
         inputs, targets = batch
@@ -121,8 +119,7 @@ def by_torch(setting: Setting, world: World, block_plan: dict, rest_plan: dict |
             loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum")
             (loss / target_count(batch)).backward()
 
-    replicas = train_sharded(global_batches, model.parameters(), gradients, lambda: fused_weights(model))
-    return Comparison(replicas, train_reference(build_minigpt(setting), global_batches))
+    return compare_sharded(setting, model.parameters(), gradients, lambda: fused_weights(model))
 
 
 def plain(setting: Setting, world: World) -> Comparison:
