@@ -7,7 +7,6 @@ and the sum of exponentials, and rescales both sums when a larger score arrives.
 from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ddp_course.distributed.mesh import Axis
@@ -68,21 +67,8 @@ class Shift(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, axis: Axis) -> Tensor:
         ctx.axis = axis
-        return _shifted(x, axis, 1)
+        return axis.exchange(x, axis.neighbour(1), axis.neighbour(-1))
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        return _shifted(gradient, ctx.axis, -1), None
-
-
-def _shifted(x: Tensor, axis: Axis, step: int) -> Tensor:
-    x, received = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
-    target, source = axis.neighbour(step), axis.neighbour(-step)
-    for work in dist.batch_isend_irecv(
-        [
-            dist.P2POp(dist.isend, x, group=axis.group, group_peer=target),
-            dist.P2POp(dist.irecv, received, group=axis.group, group_peer=source),
-        ]
-    ):
-        work.wait()
-    return received
+        return ctx.axis.exchange(gradient, ctx.axis.neighbour(-1), ctx.axis.neighbour(1)), None

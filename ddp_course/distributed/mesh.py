@@ -9,7 +9,9 @@ torchtitan; in Llama 3 `dp`, which can be prefetched.
 
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ddp_course.base.errors import InputError
@@ -27,6 +29,15 @@ class Axis:
     def neighbour(self, step: int) -> int:
         """The rank `step` positions further on this axis, as a ring."""
         return (self.rank + step) % self.size
+
+    def exchange(self, x: Tensor, target: int, source: int) -> Tensor:
+        """Send x to the rank `target` of this axis, and return a tensor of the same shape from the rank `source`."""
+        x, received = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+        send = dist.P2POp(dist.isend, x, group=self.group, group_peer=target)
+        receive = dist.P2POp(dist.irecv, received, group=self.group, group_peer=source)
+        for work in dist.batch_isend_irecv([send, receive]):
+            work.wait()
+        return received
 
 
 class Mesh:

@@ -1,7 +1,6 @@
 """Pipeline parallelism: the micro-batches of a step go through the stages of a model, one stage per rank."""
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor
@@ -54,12 +53,5 @@ class Pipeline:
 def add_other_end(gradient: Tensor, axis: Axis) -> None:
     """Sum the gradient of a tensor that first and last stage share. Call it on these two stages."""
     gradient = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-    other, received = axis.size - 1 - axis.rank, torch.empty_like(gradient)
-    for work in dist.batch_isend_irecv(
-        [
-            dist.P2POp(dist.isend, gradient.contiguous(), group=axis.group, group_peer=other),
-            dist.P2POp(dist.irecv, received, group=axis.group, group_peer=other),
-        ]
-    ):
-        work.wait()
-    gradient += received
+    other = axis.size - 1 - axis.rank
+    gradient += axis.exchange(gradient, other, other)
