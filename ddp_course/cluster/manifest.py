@@ -51,8 +51,11 @@ def models_missing() -> str | None:
 
 def problems(document: dict) -> list[str]:
     """List each field that is unknown, missing or of a wrong type, with its path. Empty: the document is valid."""
-    if "kind" not in document:
-        return _problems_of_task(document)
+    if "kind" not in document:  # a SkyPilot task
+        import jsonschema
+
+        errors = jsonschema.Draft202012Validator(json.loads(TASK.read_text())).iter_errors(document)
+        return [f"{'.'.join(map(str, error.absolute_path)) or 'the task'}: {error.message}" for error in errors]
     if reason := models_missing():
         raise InputError(reason)
     from kubeflow_trainer_api import models
@@ -60,14 +63,6 @@ def problems(document: dict) -> list[str]:
     if (kind := document.get("kind")) not in MODELS:
         raise InputError(f"there is no model of kind {kind!r}; there are {', '.join(MODELS)}")
     return list(_problems(document, getattr(models, MODELS[kind]), ""))
-
-
-def _problems_of_task(task: dict) -> list[str]:
-    """The problems of a SkyPilot task."""
-    import jsonschema
-
-    errors = jsonschema.Draft202012Validator(json.loads(TASK.read_text())).iter_errors(task)
-    return [f"{'.'.join(map(str, error.absolute_path)) or 'the task'}: {error.message}" for error in errors]
 
 
 def _problems(value, annotation, path: str) -> Iterator[str]:
