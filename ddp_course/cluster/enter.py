@@ -15,10 +15,8 @@ import signal
 import sys
 import time
 
-USER, NAMESPACES = (
-    0x10000000,
-    0x00020000 | 0x04000000 | 0x20000000 | 0x40000000,
-)  # CLONE_NEWUSER; mount, UTS, pid, network
+USER = 0x10000000  # CLONE_NEWUSER
+NAMESPACES = 0x00020000 | 0x04000000 | 0x20000000 | 0x40000000  # CLONE_NEW...: mount, UTS, pid, network
 PARENT_DEATH_SIGNAL = 1  # for prctl
 PATIENCE = 5.0  # seconds
 KILL_DELAY = 5.0  # seconds between SIGTERM and SIGKILL

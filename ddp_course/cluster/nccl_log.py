@@ -40,20 +40,14 @@ KINDS = {  # kind -> its pattern, its meaning
     "complete": (INIT + "COMPLETE", "rank {rank} of {of} is ready"),
     "error": (SOURCE_POSITION + r"-> (?P<code>\d)", "an error on its way up: {code}"),
 }
-CODES = dict(
-    zip(
-        "123456",
-        [
-            "a call of CUDA failed",
-            "a call of the system failed",
-            "an internal error",
-            "a wrong argument",
-            "a wrong use",
-            "another rank failed",
-        ],
-        strict=True,
-    )
-)
+CODES = {
+    "1": "a call of CUDA failed",
+    "2": "a call of the system failed",
+    "3": "an internal error",
+    "4": "a wrong argument",
+    "5": "a wrong use",
+    "6": "another rank failed",
+}
 WARNS = "what NCCL calls wrong: the first one, by time, is the cause"
 
 

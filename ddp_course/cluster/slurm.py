@@ -95,18 +95,11 @@ class Slurm:
 
     def _set_up(self, configuration):
         on, inside = self.cluster.run, self._as_user
-        on(
-            HEAD,
-            [
-                *inside,
-                "sh",
-                "-c",
-                f"""
+        make_files = f"""
             umask 022; mkdir -p {HOME}/state {HOME}/spool {HOME}/log {HOME}/run; cd {HOME}
             (umask 077; head -c 1024 /dev/urandom >munge.key); cat >slurm.conf <<'END'\n{configuration}END
-        """,
-            ],
-        )
+        """
+        on(HEAD, [*inside, "sh", "-c", make_files])
         files = {
             "key-file": "munge.key",
             "socket": "run/munge.socket",

@@ -105,13 +105,8 @@ def page(proof: dict) -> str:
     findings = doctor.get("findings", [])
     lines += [f"- **{finding['status']}** {finding['check']}: {finding['text']}" for finding in findings]
     passed = proof["exercises passed"]
-    lines += [
-        "",
-        "## Exercises",
-        "",
-        f"{len(passed)} passed: {', '.join(passed)}." if passed else "None passed here.",
-        "",
-    ]
+    lines += ["", "## Exercises", ""]
+    lines += [f"{len(passed)} passed: {', '.join(passed)}." if passed else "None passed here.", ""]
     return "\n".join(lines)
 
 

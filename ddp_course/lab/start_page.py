@@ -39,13 +39,9 @@ def table(folder: Path, root: Path = ROOT) -> Markdown:
     rows = ["| notebook | what it answers | | predictions | exercises |", "|---|---|---|---|---|"]
     for number, title, path, exercises in lessons(root):
         notebook_lines = [line for line in lines if line["notebook"] == f"notebooks/{path.name}"]
-        state = (
-            "finished"
-            if any(line["kind"] == "finished" for line in notebook_lines)
-            else "begun"
-            if notebook_lines
-            else ""
-        )
+        state = "begun" if notebook_lines else ""
+        if any(line["kind"] == "finished" for line in notebook_lines):
+            state = "finished"
         link = f"[{number} {title}](../notebooks/{path.name})"
         answered, checked = predictions(notebook_lines), checks(number, exercises, lines)
         rows.append(f"| {link} | {ANSWERS[number]} | {state} | {answered} | {checked} |")

@@ -16,12 +16,8 @@ from statistics import median
 
 from ddp_course.base.errors import InputError
 
-SYNCHRONISING = (
-    "all_reduce",
-    "barrier",
-    "all_gather",
-    "reduce_scatter",
-)  # collectives that end only after all ranks have started
+# Collectives that end only after all ranks have started.
+SYNCHRONISING = "all_reduce", "barrier", "all_gather", "reduce_scatter"
 
 
 @dataclass(frozen=True)

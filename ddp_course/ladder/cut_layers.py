@@ -73,10 +73,8 @@ def gathered(model: nn.Module) -> Weights:
 
 def total_norm(model: nn.Module, axis: Axis) -> Tensor:
     """The norm of the whole model's gradient: squares of sharded weights are summed over the ranks, others are not."""
-    placements, squares = (
-        placements_of(model),
-        torch.zeros(2, dtype=torch.float64),
-    )  # of replicated weights, of sharded weights
+    placements = placements_of(model)
+    squares = torch.zeros(2, dtype=torch.float64)  # of replicated weights, of sharded weights
     for name, parameter in model.named_parameters():
         squares[int(name in placements)] += parameter.grad.square().sum()
     dist.all_reduce(squares[1], group=axis.group)

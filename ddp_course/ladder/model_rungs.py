@@ -39,9 +39,7 @@ def unused(setting: Setting, world: World) -> Comparison:
             optimizer.zero_grad()
         replicas.append(weights(replica))
         reference.append(weights(model))
-    third_unused = (
-        model.branches[2].expand.weight.grad is None and replica.module.branches[2].expand.weight.grad is None
-    )
+    third_unused = all(each.branches[2].expand.weight.grad is None for each in (model, replica.module))
     return Comparison(replicas, reference, {"the third branch has no gradient": third_unused})
 
 
@@ -68,11 +66,8 @@ def group_norm(setting: Setting, world: World) -> Comparison:
 
 def dropout(setting: Setting, world: World) -> Comparison:
     """Masks differ by rank. The reference draws each share's masks from the generator of the share's rank."""
-    global_batches, replica, model = (
-        batches(setting),
-        ddp(build(setting, dropout=DROPOUT)),
-        build(setting, dropout=DROPOUT),
-    )
+    global_batches = batches(setting)
+    replica, model = ddp(build(setting, dropout=DROPOUT)), build(setting, dropout=DROPOUT)
     masks_of = []
     for rank in range(world.size):
         seed_rank(setting.seed, rank)

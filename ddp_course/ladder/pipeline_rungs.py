@@ -76,9 +76,8 @@ def piped(
         cut_by_hand(model, tensor, setting.fault)
     v_shaped = name in V_SCHEDULES
     indices = (pipe.rank, count - 1 - pipe.rank) if v_shaped else range(pipe.rank, count, pipe.size)
-    stages = {
-        index: Stage(model, index, count) for index in indices
-    }  # of one model, so that both ends on a rank stay tied
+    # Of one model, so that both ends on a rank stay tied.
+    stages = {index: Stage(model, index, count) for index in indices}
     pipeline_stages = [
         without_first_messages(PipelineStage(stage, index, count, torch.device("cpu"), group=pipe.group))
         for index, stage in stages.items()
