@@ -136,7 +136,6 @@ def run_notebook(
     import papermill
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-    from papermill.exceptions import PapermillExecutionError
 
     order = [cell.id for cell in nb.cells]
     running: dict = {"cell": None, "error": ""}
@@ -153,28 +152,28 @@ def run_notebook(
         return NotebookFailed(failure_message(nb, name, running["cell"], what))
 
     too_long = f"took longer than {cell_seconds} s and was interrupted"
-    for_papermill = {"kernel_name": "python3", "language": "python", "progress_bar": False}
+    # papermill only injects the parameters: run by it, a notebook would fail at its end for an allowed error, too
+    prepared = papermill.execute_notebook(
+        nb, None, parameters, prepare_only=True, kernel_name="python3", language="python", progress_bar=False
+    )
     with tempfile.TemporaryDirectory(prefix="ddp-kernel-") as private_folder:
-        for_client = {
-            "kernel_manager_class": kernel_manager_class(private_folder),
-            "interrupt_on_timeout": True,
-            "error_on_timeout": {"ename": "CellTookTooLong", "evalue": "", "traceback": []},
-            "iopub_timeout": INTERRUPT_GRACE_SECONDS,
-            "record_timing": False,
-            "store_widget_state": False,
-            "on_cell_start": cell_starts,
-            "on_cell_error": cell_fails,
-        }
+        client = NotebookClient(
+            prepared,
+            resources={"metadata": {"path": str(folder)}},
+            kernel_manager_class=kernel_manager_class(private_folder),
+            timeout=cell_seconds,
+            interrupt_on_timeout=True,
+            error_on_timeout={"ename": "CellTookTooLong", "evalue": "", "traceback": []},
+            iopub_timeout=INTERRUPT_GRACE_SECONDS,
+            record_timing=False,
+            store_widget_state=False,
+            on_cell_start=cell_starts,
+            on_cell_error=cell_fails,
+            allow_error_names=list(allowed_errors),
+        )
         try:
-            if not allowed_errors:
-                return papermill.execute_notebook(
-                    nb, None, parameters, cwd=folder, execution_timeout=cell_seconds, **for_papermill, **for_client
-                )
-            # papermill would raise at the end for an allowed error too, so here it only injects the parameters
-            prepared = papermill.execute_notebook(nb, None, parameters, prepare_only=True, **for_papermill)
-            for_client |= {"timeout": cell_seconds, "allow_error_names": list(allowed_errors)}
-            return NotebookClient(prepared, resources={"metadata": {"path": str(folder)}}, **for_client).execute()
-        except (PapermillExecutionError, CellExecutionError) as error:
+            return client.execute()
+        except CellExecutionError as error:
             if running["error"] == "CellTookTooLong":
                 raise failed(too_long) from None
             raise failed(f"{error.ename}: {ANSI_ESCAPE.sub('', error.evalue)}") from None
