@@ -156,7 +156,3 @@ def test_a_random_fill_keeps_to_the_clues():
         assert all(clue in (0, digit) for clue, digit in zip(puzzle, guess, strict=True)) and 0 not in guess
         right += guess == solution
     assert right < 50
-
-
-def test_as_text():
-    assert sudoku.as_text((1, 0, 0, 4) + (0,) * 12).splitlines()[0] == "1 . . 4"
