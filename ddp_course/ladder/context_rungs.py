@@ -83,7 +83,10 @@ def own_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def context_parallel(setting: Setting, world: World, attention, divide, **changes) -> Comparison:
-    """MiniGPT on this rank's tokens; only attention and positions depend on those of other ranks."""
+    """MiniGPT on this rank's tokens; only attention and positions depend on those of other ranks.
+
+    divide: the positions of each rank, by `blocks`, or by `zigzag` with equal work for all ranks.
+    """
     axis, model = all_ranks(world), build_minigpt(setting, **changes)
     positions = divide(setting.context, axis.size)
     own_positions = positions[0 if setting.fault == "same_share" else axis.rank]
@@ -106,21 +109,6 @@ def context_parallel(setting: Setting, world: World, attention, divide, **change
     return compare_sharded(setting, model.parameters(), gradients, lambda: weights(model), reference)
 
 
-def ring(setting: Setting, world: World) -> Comparison:
-    """Ring attention, windows cut into blocks."""
-    return context_parallel(setting, world, ring_attention, blocks)
-
-
-def ring_in_zigzag(setting: Setting, world: World) -> Comparison:
-    """Ring attention, with equal work for all ranks."""
-    return context_parallel(setting, world, ring_attention, zigzag)
-
-
-def ulysses(setting: Setting, world: World) -> Comparison:
-    """Tokens are exchanged for heads, and any attention kernel runs."""
-    return context_parallel(setting, world, ulysses_attention, blocks)
-
-
 def ring_of_shared_heads(setting: Setting, world: World) -> Comparison:
     """Grouped-query attention: two query heads share a key and a value head, which are sent once."""
     attention = heads_in_turn if setting.fault == "heads_in_turn" else ring_attention
@@ -138,14 +126,19 @@ def with_shared_heads(setting: Setting, ranks: int) -> Setting:
     return replace(setting, heads=HEADS, width=up_to_multiple(setting.width, HEADS))
 
 
+def rung(name: str, attention, divide) -> Rung:
+    run = partial(context_parallel, attention=attention, divide=divide)
+    return Rung(name, TOPIC, run, reordered, CUT, fits=with_tokens)
+
+
 TOPIC = "context"
-RING = Rung("ring attention: blocks", TOPIC, ring, reordered, CUT, fits=with_tokens)
+RING = rung("ring attention: blocks", ring_attention, blocks)
 SHARED = Rung("ring: shared key heads", TOPIC, ring_of_shared_heads, reordered, CUT, fits=with_shared_heads)
 RUNGS = [
     RING,
-    Rung("ring attention: zigzag", TOPIC, ring_in_zigzag, reordered, CUT, fits=with_tokens),
+    rung("ring attention: zigzag", ring_attention, zigzag),
     SHARED,
-    Rung("Ulysses", TOPIC, ulysses, reordered, CUT, fits=with_tokens),
+    rung("Ulysses", ulysses_attention, blocks),
     mistake(
         "positions from 0",
         "positions_from_0",

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -48,7 +49,8 @@ def fsdp_and_tensor(setting: Setting, world: World, clip: float | None = None) -
 
 
 def clip_on_meshes(model: nn.Module, limit: float) -> None:
-    """Clip by the norm over both meshes: tensor-parallel weights lie on both axes, the others on the data axis."""
+    """Clip by the norm over both meshes, which clip_grad_norm_ refuses: tensor-parallel weights lie on both axes, the
+    others on the data axis."""
     by_mesh = {}
     for parameter in model.parameters():
         by_mesh.setdefault(parameter.device_mesh, []).append(parameter)
@@ -56,11 +58,6 @@ def clip_on_meshes(model: nn.Module, limit: float) -> None:
     total = torch.linalg.vector_norm(torch.stack(norms))
     for parameters in by_mesh.values():
         clip_grads_with_norm_(parameters, limit, total)
-
-
-def fsdp_and_tensor_clipped(setting: Setting, world: World) -> Comparison:
-    """The same with clipping across two meshes, which clip_grad_norm_ refuses."""
-    return fsdp_and_tensor(setting, world, CLIP)
 
 
 def piped_replicas(setting: Setting, world: World) -> Comparison:
@@ -105,7 +102,7 @@ SHARDED = Rung("FSDP2 x tensor", TOPIC, fsdp_and_tensor, reordered, CUT, fits=fi
 THREE = Rung("data x pipeline x tensor", TOPIC, three_axes, reordered, CUT, fits=fits_three)
 RUNGS = [
     SHARDED,
-    Rung("FSDP2 x tensor: clipping", TOPIC, fsdp_and_tensor_clipped, reordered, CUT, fits=fits_tensor),
+    Rung("FSDP2 x tensor: clipping", TOPIC, partial(fsdp_and_tensor, clip=CLIP), reordered, CUT, fits=fits_tensor),
     Rung("data x pipeline", TOPIC, piped_replicas, reordered, REORDERED, fits=fits_pipe),
     THREE,
     mistake(

@@ -2,6 +2,7 @@
 
 import re
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 import torch.distributed.tensor.parallel as tp
@@ -25,7 +26,7 @@ REPLICATED = Replicate()
 
 
 def by_hand(setting: Setting, world: World, clip: float | None = None) -> Comparison:
-    """Column- and row-parallel layers with their two all-reduces."""
+    """Column- and row-parallel layers with their two all-reduces; clipped by the norm of the whole model."""
     axis = all_ranks(world)
     model = cut_by_hand(build_minigpt(setting), axis, setting.fault)
 
@@ -37,11 +38,6 @@ def by_hand(setting: Setting, world: World, clip: float | None = None) -> Compar
             clip_grads_with_norm_(model.parameters(), clip, total_norm(model, axis))
 
     return compare_sharded(setting, model.parameters(), gradients, lambda: gathered(model), clip=clip)
-
-
-def by_hand_clipped(setting: Setting, world: World) -> Comparison:
-    """Clip by the norm of the whole model: sharded weights are summed over the ranks, replicated weights count once."""
-    return by_hand(setting, world, CLIP)
 
 
 class SplitAttention(nn.Module):
@@ -140,7 +136,7 @@ def sequence(setting: Setting, world: World) -> Comparison:
 
 TOPIC = "tensor"
 BY_HAND = Rung("tensor: by hand", TOPIC, by_hand, reordered, CUT, fits=with_heads)
-CLIPPED = Rung("tensor: clipping", TOPIC, by_hand_clipped, reordered, CUT, fits=with_heads)
+CLIPPED = Rung("tensor: clipping", TOPIC, partial(by_hand, clip=CLIP), reordered, CUT, fits=with_heads)
 VOCABULARY = Rung("tensor: vocabulary", TOPIC, vocabulary, reordered, CUT, fits=with_heads)
 RUNGS = [
     BY_HAND,
