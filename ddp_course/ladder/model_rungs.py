@@ -68,17 +68,13 @@ def dropout(setting: Setting, world: World) -> Comparison:
     """Masks differ by rank. The reference draws each share's masks from the generator of the share's rank."""
     global_batches = batches(setting)
     replica, model = ddp(build(setting, dropout=DROPOUT)), build(setting, dropout=DROPOUT)
-    masks_of = []
-    for rank in range(world.size):
-        seed_rank(setting.seed, rank)
-        masks_of.append(F.dropout(torch.ones(64), DROPOUT))
-    seed_rank(setting.seed, world.rank)
-    replicas = train_replicas(setting, world, replica, global_batches)
-
-    generators = []
+    generators, masks_of = [], []
     for rank in range(world.size):
         seed_rank(setting.seed, rank)
         generators.append(torch.get_rng_state())
+        masks_of.append(F.dropout(torch.ones(64), DROPOUT))
+    seed_rank(setting.seed, world.rank)
+    replicas = train_replicas(setting, world, replica, global_batches)
     optimizer, reference = sgd(model.parameters()), [weights(model)]
     for batch in global_batches:
         optimizer.zero_grad()
