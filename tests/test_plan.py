@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from training_runs import ROOT, merged
 
 from ddp_course.authoring.notebook_run import read_notebook
@@ -44,6 +45,21 @@ def small(**changed) -> tuple[MiniGPT, Model]:
     return whole, Model(parameters, 4, 64, 4, 32, vocabulary=64, tables=1)
 
 
+def bytes_for_backward(weights, forward):
+    """Bytes of the floating-point storages that autograd keeps of `forward()` for backward, `weights` left out."""
+    own, kept = {weight.untyped_storage().data_ptr() for weight in weights}, {}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own and tensor.is_floating_point():
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        forward()
+    return sum(storage.nbytes() for storage in kept.values())
+
+
 def test_one_gpu_holds_what_adamw_holds_of_a_real_model():
     whole, model = small()
     optimizer = torch.optim.AdamW(whole.parameters())
@@ -51,35 +67,19 @@ def test_one_gpu_holds_what_adamw_holds_of_a_real_model():
     whole(tokens).float().logsumexp(-1).mean().backward()
     optimizer.step()
     estimate = memory(model, Layout(), 1, "fp32")
-    weights = sum(parameter.nbytes for parameter in whole.parameters())
-    averages = sum(
-        tensor.nbytes for state in optimizer.state.values() for tensor in state.values() if tensor.numel() > 1
-    )
-    assert (estimate.weights, estimate.gradients) == (
-        weights,
-        sum(parameter.grad.nbytes for parameter in whole.parameters()),
-    )
-    assert estimate.optimizer == pytest.approx(averages)
+    assert estimate.weights == sum(parameter.nbytes for parameter in whole.parameters())
+    assert estimate.gradients == sum(parameter.grad.nbytes for parameter in whole.parameters())
+    averages = [tensor for state in optimizer.state.values() for tensor in state.values() if tensor.numel() > 1]
+    assert estimate.optimizer == pytest.approx(sum(tensor.nbytes for tensor in averages))
 
 
 def test_activations_are_those_that_autograd_keeps():
     """As notebook 7b.4 counts them, to within a tenth: storages that backward needs, weights left out."""
     whole, model = small()
-    weights = {parameter.untyped_storage().data_ptr() for parameter in whole.parameters()}
-    kept = {}
-
-    def note(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights and tensor.is_floating_point():
-            kept[storage.data_ptr()] = storage.nbytes(), tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        loss = torch.nn.functional.cross_entropy(
-            whole(torch.randint(64, (8, 32))).flatten(0, 1), torch.randint(64, (8 * 32,))
-        )
-    measured = sum(nbytes for nbytes, _ in kept.values())
-    loss.backward()
+    tokens, targets = torch.randint(64, (2, 8, 32))
+    measured = bytes_for_backward(
+        whole.parameters(), lambda: F.cross_entropy(whole(tokens).flatten(0, 1), targets.flatten())
+    )
     assert memory(model, Layout(micro_batch=8), 1, "fp32").activations == pytest.approx(measured, rel=0.1)
 
 
@@ -103,47 +103,27 @@ def test_each_stage_of_zero_holds_what_notebook_17_says(stage):
 
 def test_a_gated_block_keeps_what_autograd_keeps():
     """Llama's: two norms, attention with fewer heads of keys than of queries, three matrices in its MLP."""
-    width, inner, windows, tokens, pairs = 64, 224, 4, 32, 2
-    weight = {
-        name: torch.nn.Parameter(torch.randn(out, into) / 8)
-        for name, out, into in (
-            ("q", width, width),
-            ("k", width // 2, width),
-            ("v", width // 2, width),
-            ("o", width, width),
-            ("gate", inner, width),
-            ("up", inner, width),
-            ("down", width, inner),
-        )
-    }
-    norms = [torch.nn.RMSNorm(width), torch.nn.RMSNorm(width)]
-    own = {tensor.untyped_storage().data_ptr() for tensor in [*weight.values(), *(norm.weight for norm in norms)]}
-    kept = {}
+    width, inner, windows, tokens = 64, 224, 4, 32
+    sizes = [(width, width), (width, width // 2), (width, width // 2), (width, width)]
+    sizes += [(width, inner), (width, inner), (inner, width)]
+    layers = torch.nn.ModuleList(torch.nn.Linear(*size, bias=False) for size in sizes)
+    query, key, value, output, gate, up, down = layers
+    norms = torch.nn.ModuleList(torch.nn.RMSNorm(width) for _ in range(2))
 
-    def note(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own and tensor.is_floating_point():
-            kept[storage.data_ptr()] = storage.nbytes(), tensor
-        return tensor
-
-    def heads(x, count):
-        return x.view(windows, tokens, count, -1).transpose(1, 2)
-
-    x = torch.randn(windows, tokens, width, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    def forward():
+        x = torch.randn(windows, tokens, width, requires_grad=True)
         normed = norms[0](x)
-        q, k, v = (heads(normed @ weight[name].T, count) for name, count in (("q", 4), ("k", pairs), ("v", pairs)))
-        attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        x = x + attended.transpose(1, 2).reshape(windows, tokens, width) @ weight["o"].T
+        heads = [layer(normed).unflatten(2, (-1, width // 4)).transpose(1, 2) for layer in (query, key, value)]
+        attended = F.scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True)
+        x = x + output(attended.transpose(1, 2).flatten(2))
         normed = norms[1](x)
-        y = x + (torch.nn.functional.silu(normed @ weight["gate"].T) * (normed @ weight["up"].T)) @ weight["down"].T
-    measured = sum(nbytes for nbytes, _ in kept.values()) / (4 * windows * tokens * width)
-    y.sum().backward()
+        return x + down(F.silu(gate(normed)) * up(normed))
+
+    measured = bytes_for_backward([*layers.parameters(), *norms.parameters()], forward) / (4 * windows * tokens * width)
     block = Model(1e6, 1, width, 4, tokens, 64, tables=1, key_values=0.5, mlp=inner / width, keeps="gated")
     assert block.kept == pytest.approx(measured, rel=0.1)
-    assert (
-        replace(block, keeps="plain", mlp=4, key_values=1).kept == 16 and replace(block, keeps="fused").kept < measured
-    )
+    assert replace(block, keeps="plain", mlp=4, key_values=1).kept == 16
+    assert replace(block, keeps="fused").kept < measured
 
 
 def test_parts_of_the_model_add_up_to_it():
@@ -192,10 +172,9 @@ def test_each_axis_sends_what_its_notebook_counts():
     assert sent(Layout(tp=8)) == {"tp": pytest.approx(4 * 32 * 2 * 7 / 8 * vectors)}  # 22.4
     assert sent(Layout(pp=8)) == {"pp": pytest.approx(2 * vectors)}  # 23.5
     assert sent(Layout(cp=8))["cp"] == pytest.approx(2 * 2 * 7 * 32 * vectors / 8)  # 24.3
-    sent_bytes = sent(Layout(shard=8, micro_batch=8, zero=3), 2**18)
-    assert sent_bytes == {"shard": pytest.approx(7 / 8 * (2 + 2 + 4) * weights)}
-    once, twice = sent(Layout(shard=8, zero=3), 2**18)["shard"], sent(Layout(shard=8, zero=3), 2**19)["shard"]
-    assert twice == pytest.approx(2 * once)
+    fully_sharded = Layout(shard=8, micro_batch=8, zero=3)
+    assert sent(fully_sharded, 2**18) == {"shard": pytest.approx(7 / 8 * (2 + 2 + 4) * weights)}
+    assert sent(fully_sharded, 2**19)["shard"] == pytest.approx(2 * sent(fully_sharded, 2**18)["shard"])
     assert sent(Layout(shard=8, zero=1), 2**19) == sent(Layout(shard=8, zero=1), 2**18)
 
 
@@ -300,16 +279,25 @@ def test_heads_and_windows_that_do_not_divide():
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_a_plan(capsys):
-    assert main(ASKED) == 0
-    text = capsys.readouterr().out
+@pytest.fixture
+def report(capsys):
+    """A function: what the command prints for ASKED and these flags."""
+
+    def print_plan(*more):
+        assert main(merged(*ASKED, *more)) == 0
+        return capsys.readouterr().out
+
+    return print_plan
+
+
+def test_the_command_prints_a_plan(report):
+    text = report()
     for expected in ("--layers", "held on a GPU", "[17]", "Meshes refused", "dp alone (DDP)", "does not know"):
         assert expected in text
 
 
-def test_the_report_marks_what_may_not_fit_and_gives_steps_as_intervals(capsys):
-    assert main(ASKED) == 0
-    rows = {line[:24].strip(): line for line in capsys.readouterr().out.splitlines() if " - " in line}
+def test_the_report_marks_what_may_not_fit_and_gives_steps_as_intervals(report):
+    rows = {line[:24].strip(): line for line in report().splitlines() if " - " in line}
     assert "may not" in rows["shard 64"] and " yes " in rows["pp 2 shard 32"]
     job = flags()
     for plan in search(job).distinct()[:3]:
@@ -318,9 +306,8 @@ def test_the_report_marks_what_may_not_fit_and_gives_steps_as_intervals(capsys):
 
 
 def test_what_is_given_is_not_derived():
-    job = flags(
-        "--layers", "30", "--width", "4096", "--heads", "64", "--tokens-per-update", "2097152", "--key-value-heads", "8"
-    )
+    words = "--layers 30 --width 4096 --heads 64 --tokens-per-update 2097152 --key-value-heads 8"
+    job = flags(*words.split())
     model = job.model
     assert (model.layers, model.width, model.heads, model.key_values, job.tokens) == (30, 4096, 64, 1 / 8, 2**21)
 
@@ -331,11 +318,11 @@ def test_a_derived_shape_is_near_llamas(text, layers, width):
     assert 0.7 < model.layers / layers < 1.3 and 0.8 < model.width / width < 1.2 and model.heads % 8 == 0
 
 
-def test_a_mixture_of_experts(capsys):
+def test_a_mixture_of_experts(report):
     mixture = ["--params", "47B", "--active", "13B", "--expert-params", "45B"]
     model = flags(*mixture).model
     assert model.flops_per_token < 0.4 * flags("--params", "47B").model.flops_per_token and model.width < 6144
-    assert main(merged(*ASKED, *mixture)) == 0 and "ep " in capsys.readouterr().out
+    assert "ep " in report(*mixture)
 
 
 def test_the_map_names_the_axes_of_each_cell():
@@ -344,48 +331,45 @@ def test_the_map_names_the_axes_of_each_cell():
     assert table["30B", 1] == NOTHING and table["30B", 64] == "shard"
 
 
-def test_nothing_fits(capsys):
-    assert main(merged(*ASKED, "--params", "405B", "--gpus", "8")) == 0
-    text = capsys.readouterr().out
+def test_nothing_fits(report):
+    text = report("--params", "405B", "--gpus", "8")
     assert "None of" in text and "The smallest is" in text
 
 
-def test_what_would_be_enough(capsys):
+def test_what_would_be_enough(report):
     """Weights, gradients and optimizer alone are too large: a shorter window would not help, twice the GPUs do."""
-    asked = ["--params", "13e9", "--gpus", "8", "--memory", "24GB", "--link", "100Gb"]
-    assert main(asked) == 0
-    text = capsys.readouterr().out
+    asked = ["--params", "13e9", "--memory", "24GB", "--link", "100Gb"]
+    text = report(*asked, "--gpus", "8")
     assert "28.1 GB" in text and "More GPUs or more memory; 16 GPUs would be enough." in text
-    asked[3] = "16"
-    assert main(asked) == 0 and " meshes fit" in capsys.readouterr().out
-    assert main(merged(*ASKED, "--gpus", "8", "--context", "1048576")) == 0
-    assert "or a shorter window" in capsys.readouterr().out
+    assert " meshes fit" in report(*asked, "--gpus", "16")
+    assert "or a shorter window" in report("--gpus", "8", "--context", "1048576")
 
 
-def test_one_gpu(capsys):
-    assert main(merged(*ASKED, "--params", "350M", "--gpus", "1")) == 0
-    text = capsys.readouterr().out
+def test_one_gpu(report):
+    text = report("--params", "350M", "--gpus", "1")
     assert "one GPU" in text and "; 1 GPU, " in text and "The simple ones" not in text
 
 
-def test_one_node_has_no_axis_between_nodes(capsys):
-    assert main(merged(*ASKED, "--params", "350M", "--gpus", "8")) == 0
-    assert "between" not in capsys.readouterr().out.split("The simple ones:")[1].split("What this")[0]
+def test_one_node_has_no_axis_between_nodes(report):
+    text = report("--params", "350M", "--gpus", "8")
+    assert "between" not in text.split("The simple ones:")[1].split("What this")[0]
 
 
 @pytest.mark.parametrize(
     ("gpus", "tokens"), [(64, 2**22), (96, 960 * 4096), (1000, 1000 * 4096), (4096, 2**22), (3000, 1000 * 4096)]
 )
-def test_an_updates_windows_divide_over_the_gpus(gpus, tokens, capsys):
+def test_an_updates_windows_divide_over_the_gpus(gpus, tokens):
     job = flags("--gpus", f"{gpus}")
     assert job.tokens == tokens and search(job).fits
-    assert main(merged(*ASKED, "--gpus", "1000", "--tokens-per-update", "4194304")) == 0
-    assert "can run, for the reasons below" in capsys.readouterr().out
 
 
-def test_the_gpu_is_said_where_it_is_assumed(capsys):
-    assert main(ASKED) == 0 and "--gpu h100" in capsys.readouterr().out
-    assert main(merged(*ASKED, "--gpu", "a100")) == 0 and "--gpu" not in capsys.readouterr().out.split("\n\n")[0]
+def test_where_nothing_divides_the_report_says_that_nothing_can_run(report):
+    assert "can run, for the reasons below" in report("--gpus", "1000", "--tokens-per-update", "4194304")
+
+
+def test_the_gpu_is_said_where_it_is_assumed(report):
+    assert "--gpu h100" in report()
+    assert "--gpu" not in report("--gpu", "a100").split("\n\n")[0]
 
 
 def test_slow_links_inside_a_node_make_tensor_parallel_slower():

@@ -1,6 +1,5 @@
 """plan --trainer: only meshes that the trainer can run, and its flags; those of parallel_ddp.py run as they stand."""
 
-import json
 import re
 import shlex
 from dataclasses import replace
@@ -9,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from test_plan import bytes_for_backward
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from trainer_runs import run_jobs
-from training_runs import ROOT, merged
+from training_runs import ROOT, merged, metrics
 
 from ddp_course import parallel_ddp
 from ddp_course.base.errors import InputError
@@ -47,6 +47,11 @@ def words_of(command):
     return shlex.split("\n".join(command).replace("\\\n", " "))
 
 
+def command_of(asked, layout):
+    """The words of the trainer's command for a layout."""
+    return words_of(asked.trainer.command(asked, layout))
+
+
 def printed(capsys, *flags):
     """The words of the command in the report."""
     assert main(merged(*flags)) == 0
@@ -62,7 +67,7 @@ def test_parallel_ddp_accepts_every_mesh_that_the_plan_allows(gpus, experts):
     allowed = [layout for layout in meshes(asked) if not evaluate(asked, layout).refused]
     assert {layout.axes for layout in allowed} < {layout.axes for layout in meshes(asked)}
     for layout in allowed:
-        words = words_of(asked.trainer.command(asked, layout))
+        words = command_of(asked, layout)
         config = parse(parallel_ddp.PRESETS, words[words.index("ddp_course/parallel_ddp.py") + 1 :])
         sizes = {axis: getattr(layout, axis) for axis in AXES}
         assert {axis: getattr(config, axis) for axis in AXES} == sizes
@@ -83,15 +88,15 @@ def test_the_command_runs_as_it_is_printed(capsys, tmp_path):
     commands = {"printed": words}
     asked = small("--gpus", "2")
     for axis in AXES:
-        commands[axis] = words_of(asked.trainer.command(asked, best_way(asked, Layout(**{axis: 2})).layout))
+        commands[axis] = command_of(asked, best_way(asked, Layout(**{axis: 2})).layout)
     half = replace(asked, precision="bf16")
-    commands["bf16"] = words_of(asked.trainer.command(half, best_way(half, Layout(shard=2)).layout))
+    commands["bf16"] = command_of(half, best_way(half, Layout(shard=2)).layout)
     assert commands["bf16"][-4:-2] == ["--param-dtype", "bfloat16"]
-    commands["recompute"] = words_of(asked.trainer.command(asked, Layout(dp=2, recompute=True)))
+    commands["recompute"] = command_of(asked, Layout(dp=2, recompute=True))
     assert "--activation-checkpointing" in commands["recompute"]
     mixed = small("--gpus", "2", *EXPERTS)
     for name, ep in {"experts": 1, "ep": 2}.items():
-        commands[name] = words_of(mixed.trainer.command(mixed, best_way(mixed, Layout(shard=2, ep=ep)).layout))
+        commands[name] = command_of(mixed, best_way(mixed, Layout(shard=2, ep=ep)).layout)
     assert commands["ep"][-2:] == ["--ep", "2"]
     jobs = {}
     for name, command in commands.items():
@@ -99,8 +104,7 @@ def test_the_command_runs_as_it_is_printed(capsys, tmp_path):
         more = ["--run-dir", tmp_path / name, "--data", ROOT / "ddp_course/data", "--steps", 1, "--seed", 3]
         jobs[name] = {"script": "parallel", "flags": [*flags, *map(str, more)]}
     assert set(run_jobs(tmp_path, jobs, 2)[0].values()) == {"0"}
-    all_losses = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0])["loss"] for name in jobs]
-    losses = dict(zip(jobs, all_losses, strict=True))
+    losses = {name: metrics(tmp_path / name)[1] for name in jobs}
     in_bf16, with_experts = losses.pop("bf16"), losses.pop("experts")
     assert losses.pop("ep") == pytest.approx(with_experts, rel=1e-5)
     losses = list(losses.values())
@@ -134,7 +138,7 @@ def test_a_pipeline_with_chunks_in_other_trainers():
     }.items():
         asked = job(*LARGE, "--trainer", trainer)
         assert not evaluate(asked, layout).refused
-        words = " ".join(words_of(asked.trainer.command(asked, layout)))
+        words = " ".join(command_of(asked, layout))
         assert all(flag in words for flag in re.findall(r"\S+(?: [^-a]\S*)?", expected)), words
 
 
@@ -198,18 +202,8 @@ def kept_by_a_block(tp):
     def kept(layers):
         shape = MiniGPTConfig(vocab_size=64, context=32, layers=layers, heads=4, width=64)
         stage = Stage(MiniGPT(shape), Mesh(World(0, 0, tp, torch.device("cpu")), pp=1, dp=1, shard=1, cp=1, tp=tp))
-        own, saved = {weight.untyped_storage().data_ptr() for weight in stage.parameters()}, {}
-
-        def note(tensor):
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in own and tensor.is_floating_point():
-                saved[storage.data_ptr()] = storage.nbytes(), tensor
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            tokens = torch.zeros(8, 32, dtype=torch.long)
-            stage(tokens, tokens)
-        return sum(size for size, _ in saved.values())
+        tokens = torch.zeros(8, 32, dtype=torch.long)
+        return bytes_for_backward(stage.parameters(), lambda: stage(tokens, tokens))
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=tp)
     try:
