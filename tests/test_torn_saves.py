@@ -4,8 +4,8 @@ Each killed save runs in a fork of a process that has torch loaded already, so t
 The same hundred kills are survived by nothing that writes plainly: `test_a_plain_torch_save_does_not_survive`.
 """
 
-import builtins
 import contextlib
+import io
 import json
 import os
 import random
@@ -43,17 +43,6 @@ class Clock:
         self.byte, self.call, self.after = byte, call, after
         self.bytes, self.calls = 0, []
 
-    def write(self, raw, data):
-        data = memoryview(data).cast("B")
-        left = len(data) if self.byte is None else min(len(data), self.byte - self.bytes)
-        done = 0
-        while done < left:
-            done += raw.write(data[done:left])
-        self.bytes += left
-        if self.bytes == self.byte:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return len(data)
-
     def counted(self, name, function):
         def call(*args, **kwargs):
             self.calls.append(name)
@@ -69,31 +58,25 @@ class Clock:
     @contextlib.contextmanager
     def ticking(self):
         """Files that are opened for writing are unbuffered and counted; so are the calls."""
-        clock, true_open, true_calls = self, builtins.open, {name: getattr(os, name) for name in CALLS}
+        clock, true_calls = self, {name: getattr(os, name) for name in CALLS}
 
-        class File:
-            def __init__(self, raw, binary):
-                self.raw, self.binary = raw, binary
-
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *_):
-                self.raw.close()
-
+        class CountedFile(io.FileIO):
             def write(self, data):
-                return clock.write(self.raw, data if self.binary else data.encode())
-
-            def flush(self):
-                pass
-
-            def fileno(self):
-                return self.raw.fileno()
+                data = memoryview(data).cast("B")
+                left = len(data) if clock.byte is None else min(len(data), clock.byte - clock.bytes)
+                done = 0
+                while done < left:
+                    done += super().write(data[done:left])
+                clock.bytes += left
+                if clock.bytes == clock.byte:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return len(data)
 
         def opened(path, mode="r", *args, **kwargs):
             if "w" not in mode:
-                return true_open(path, mode, *args, **kwargs)
-            return File(true_open(path, "wb", buffering=0), "b" in mode)
+                return open(path, mode, *args, **kwargs)
+            file = CountedFile(path, "w")
+            return file if "b" in mode else io.TextIOWrapper(file, write_through=True)
 
         checkpoint.open = opened
         for name, function in true_calls.items():
