@@ -274,20 +274,6 @@ def test_the_cap_bounds_what_a_pair_counts_in_the_end(mode):
     assert density.factors(cut_before, "mean", None, total_weight=cut_before.sum().item(), pairs=8).max() > 7
 
 
-def test_over_many_updates_sum_counts_each_pair_by_its_weight_and_mean_does_not():
-    """All global batches of two from four pairs, equally often: how much does each pair count in all?"""
-    w = torch.tensor([2.8, 0.4, 0.4, 0.4], dtype=torch.float64)
-    counted = {mode: torch.zeros(4, dtype=torch.float64) for mode in ("mean", "sum")}
-    for a in range(4):
-        for b in range(4):
-            batch = w[[a, b]]
-            for mode, total in counted.items():
-                factor = density.factors(batch, mode, None, total_weight=batch.sum().item(), pairs=2)
-                total.index_add_(0, torch.tensor([a, b]), factor)
-    assert (counted["sum"] / counted["sum"].sum()).tolist() == pytest.approx((w / w.sum()).tolist())
-    assert counted["mean"][0] / counted["mean"].sum() < 0.5 < (w / w.sum())[0]
-
-
 CODE = "import os\n\n\ndef path_of(name):\n    return os.path.join(os.sep, name, str(len(name)))\n\n\n" * 300
 
 
