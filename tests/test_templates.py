@@ -140,15 +140,6 @@ def test_a_pod_has_the_names_and_the_variables_that_operators_give_it():
     assert pods_module._expanded("$(A) $$(A) $(B) $A", {"A": "1"}) == "1 $(A) $(B) $A"
 
 
-CASES = json.loads((TEMPLATES.parent / "stored" / "kubeflow_trainer_tests.json").read_text())["cases"]
-
-
-@pytest.mark.parametrize(("job", "trainer", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_the_emulator_passes_the_operators_own_tests(job, trainer, expected):
-    runtime = document("trainjob.yaml", "TrainingRuntime")
-    assert pods_module.variables_of({"metadata": {"name": job}, "spec": {"trainer": trainer}}, runtime) == expected
-
-
 def test_a_file_that_starts_nothing_is_refused_with_one_sentence(tmp_path):
     job, runtime = document("trainjob.yaml", "TrainJob"), document("trainjob.yaml", "TrainingRuntime")
     taken = changed(job, ("spec", "trainer", "env"), [{"name": "PET_NNODES", "value": "3"}])
