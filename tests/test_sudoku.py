@@ -1,5 +1,6 @@
 """Sudokus: one solution each, the same puzzle however augmented, and told apart from others."""
 
+import itertools
 import random
 
 import pytest
@@ -31,8 +32,6 @@ def is_valid(grid, size):
 
 def brute_force(puzzle, size):
     """How many grids complete a 4x4 puzzle: all digits in all cells, pruned by nothing but equal clues."""
-    import itertools
-
     rows = list(itertools.permutations(range(1, size + 1)))
     clues = [puzzle[row * size : (row + 1) * size] for row in range(size)]
     fit = [
@@ -97,9 +96,6 @@ def test_other_puzzles_have_other_fingerprints():
 
 def canonical(puzzle, solution):
     """The smallest of all 128 x 24 augmentations of a 4x4 puzzle."""
-    import itertools
-
-    orders = [a + b for a, b in itertools.permutations([(0, 1), (2, 3)])]
     orders = [
         (*first, *second)
         for pair in itertools.permutations([(0, 1), (2, 3)])
