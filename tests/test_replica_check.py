@@ -36,36 +36,19 @@ def said(change, *, on=1, **options):
         return f"{type(error).__name__}: {error}"
 
 
-def flip_a_bit(model, optimizer):
-    model[2].weight.view(torch.int32)[2, 3] ^= 1
-
-
-def add_a_half(model, optimizer):
-    model[2].weight[2, 3] += 0.5
-
-
-def swap(model, optimizer):
-    model[2].weight[0, :2] = model[2].weight[0, :2].flip(0)
-
-
-def all_nan(model, optimizer):
-    model[0].bias.fill_(float("nan"))
-
-
-def other_buffer(model, optimizer):
-    model[1].running_mean += 1
-
-
-def other_moment(model, optimizer):
-    optimizer.state[model[0].bias]["exp_avg"] += 1
-
-
-def no_moment(model, optimizer):
-    del optimizer.state[model[0].bias]
-
-
-def other_rate(model, optimizer):
-    optimizer.param_groups[0]["lr"] = 0.5
+changes = {
+    "flip_a_bit": lambda model, _: model[2].weight.view(torch.int32)[2, 3].bitwise_xor_(1),
+    "add_a_half": lambda model, _: model[2].weight[2, 3].add_(0.5),
+    "swap": lambda model, _: model[2].weight[0, :2].copy_(model[2].weight[0, :2].flip(0)),
+    "all_nan": lambda model, _: model[0].bias.fill_(float("nan")),
+    "other_buffer": lambda model, _: model[1].running_mean.add_(1),
+    "other_moment": lambda model, optimizer: optimizer.state[model[0].bias]["exp_avg"].add_(1),
+    "no_moment": lambda model, optimizer: optimizer.state.pop(model[0].bias),
+    "other_rate": lambda model, optimizer: optimizer.param_groups[0].update(lr=0.5),
+    "other_shape": lambda model, _: model.__setitem__(0, torch.nn.Linear(5, 4)),
+    "seed_of_rank_0": lambda *_: process_group.seed_rank(1, 0),
+    "nothing": lambda *_: None,
+}
 
 
 def tensor_rate(model, optimizer):
@@ -73,26 +56,12 @@ def tensor_rate(model, optimizer):
     optimizer.param_groups[0]["lr"] = torch.tensor(rate, dtype=torch.float64)
 
 
-def other_shape(model, optimizer):
-    model[0] = torch.nn.Linear(5, 4)
-
-
-def seed_of_rank_0(model, optimizer):
-    process_group.seed_rank(1, 0)
-
-
-def nothing(model, optimizer):
-    pass
-
-
-changes = (flip_a_bit, add_a_half, swap, all_nan, other_buffer, other_moment, no_moment, other_rate, other_shape,
-           seed_of_rank_0, nothing)
-found = {change.__name__: said(change) for change in changes}
-found["buffers"] = said(other_buffer, buffers=True)
-found["own_random_state"] = said(seed_of_rank_0, own_random_state=True)
-found["all well"] = said(nothing, buffers=True, own_random_state=True)
+found = {name: said(change) for name, change in changes.items()}
+found["buffers"] = said(changes["other_buffer"], buffers=True)
+found["own_random_state"] = said(changes["seed_of_rank_0"], own_random_state=True)
+found["all well"] = said(changes["nothing"], buffers=True, own_random_state=True)
 found["tensor_rate"] = said(tensor_rate, on=world.rank)
-found["odd rank 0"] = said(add_a_half, on=0)
+found["odd rank 0"] = said(changes["add_a_half"], on=0)
 print(json.dumps(found))
 process_group.stop()
 """

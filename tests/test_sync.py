@@ -18,46 +18,28 @@ process_group.stop()
 
 
 ON_TWO_RANKS = """
-def decided():
-    return sync.from_rank_0(world, lambda: {"name": f"run-{world.rank}"})
+def fail(error):
+    raise error("no such file: x.txt")
 
 
-def failure(error):
-    def fail():
-        raise error("no such file: x.txt")
-
+def failure(function, *arguments):
     try:
-        sync.from_rank_0(world, fail)
+        function(world, *arguments)
     except Exception as caught:
         return [type(caught).__name__, str(caught)]
 
 
-def not_picklable():
-    try:
-        sync.from_rank_0(world, lambda: open(__file__))
-    except Exception as caught:
-        return [type(caught).__name__, str(caught)]
-
-
-def other_values():
-    return said(sync.assert_same_value, "the tokenizer", "bytes" if world.rank == 0 else "bpe")
-
-
-def said(function, *arguments, **more):
-    try:
-        return function(world, *arguments, **more)
-    except sync.ReplicasDiffer as error:
-        return str(error)
-
-
-found = {one.__name__: one() for one in (decided, not_picklable, other_values)}
-print(json.dumps(found | {error.__name__: failure(error) for error in (InputError, ZeroDivisionError)}))
+results = {error.__name__: failure(sync.from_rank_0, lambda: fail(error)) for error in (InputError, ZeroDivisionError)}
+results["decided"] = sync.from_rank_0(world, lambda: {"name": f"run-{world.rank}"})
+results["not_picklable"] = failure(sync.from_rank_0, lambda: open(__file__))
+results["other_values"] = failure(sync.assert_same_value, "the tokenizer", "bytes" if world.rank == 0 else "bpe")
+print(json.dumps(results))
 """
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
-    """The results of the functions of ON_TWO_RANKS, by rank: one job for all."""
+    """The results of ON_TWO_RANKS, by rank: one job for all."""
     run = warm.ranks(script(tmp_path_factory.mktemp("two"), ON_TWO_RANKS), nproc=2)
     return lambda name: [run.results[rank][name] for rank in range(2)]
 
@@ -103,7 +85,8 @@ sync.from_rank_0(world, lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
 
 def test_values_that_differ_are_shown(two_ranks):
-    assert two_ranks("other_values") == ["the tokenizer differs: rank 0 has 'bytes', rank 1 has 'bpe'"] * 2
+    text = "the tokenizer differs: rank 0 has 'bytes', rank 1 has 'bpe'"
+    assert two_ranks("other_values") == [["ReplicasDiffer", text]] * 2
 
 
 def test_sums_are_exact_in_float64(tmp_path):
