@@ -52,13 +52,6 @@ def test_a_second_job_is_kept_out_until_the_first_has_ended(world, resume):
     open_run(world, "run", resume, "minigpt")
 
 
-def test_what_cannot_be_written_is_told_in_one_line(world):
-    run_directory, _ = open_run(world, "run", "no", "minigpt")
-    (run_directory.path / METRICS).mkdir()
-    with pytest.raises(InputError, match=r"^cannot write run/metrics\.jsonl: Is a directory$"):
-        run_directory.log({"step": 1})
-
-
 def test_a_resumed_run_names_its_latest_checkpoint(world, tmp_path):
     """A kill can come between the checkpoint and the line that names it."""
     for step in (1, 2):
@@ -172,10 +165,7 @@ def test_a_checkpoint_outside_of_a_run_does_not_make_its_surroundings_one(world,
 
 @pytest.mark.parametrize("resume", ["no", "auto"])
 def test_a_run_of_another_script_is_named(world, tmp_path, resume):
-    run_directory, _ = open_run(world, "run", "no", "reward")
-    run_directory.begin(0, json.loads(OURS))
-    run_directory.log({"step": 1})
-    del run_directory
+    report(open_run(world, "run", "no", "reward")[0])
     gc.collect()
     with pytest.raises(InputError, match="run holds a run of reward_ddp, not one of minigpt_ddp"):
         open_run(world, "run", resume, "minigpt")
@@ -190,13 +180,19 @@ def test_settings_that_cannot_be_read_are_named_and_kept(world, tmp_path):
     assert contents(tmp_path) == initial
 
 
-def begun(world, tmp_path, steps=3):
-    """A run that has a checkpoint and as many entries as steps."""
-    run_directory, _ = open_run(world, "run", "no", "minigpt")
-    run_directory.begin(0, json.loads(OURS))
-    for step in range(1, steps + 1):
+def report(run_directory, first=1, last=1):
+    """Begin a run at `first`, with an entry for each step to `last`."""
+    run_directory.begin(first - 1, json.loads(OURS))
+    for step in range(first, last + 1):
         run_directory.log({"step": step, "loss": 1 / step})
-    checkpoint.save(tmp_path / "run", steps, {"step": steps})
+
+
+@pytest.fixture
+def ended_run(world, tmp_path):
+    """The folder of a run with a checkpoint and three entries, whose job has ended."""
+    report(open_run(world, "run", "no", "minigpt")[0], last=3)
+    checkpoint.save(tmp_path / "run", 3, {"step": 3})
+    gc.collect()
     return tmp_path / "run"
 
 
@@ -205,39 +201,35 @@ def begun(world, tmp_path, steps=3):
     [b"7\n", b'{"loss": 1.0}\n', b'{"step": "2"}\n', b"\xff\xfe\n", b"[" * 100_000 + b"\n", b'{"step": 1e400}\n'],
     ids=["a number", "no step", "a step of text", "not UTF-8", "nested", "infinite"],
 )
-def test_odd_lines_among_the_metrics_are_set_aside(world, tmp_path, capsys, odd):
-    run = begun(world, tmp_path)
-    gc.collect()
-    lines = (run / METRICS).read_bytes().splitlines(keepends=True)
-    (run / METRICS).write_bytes(lines[0] + odd + lines[1] + lines[2] + b'{"step": 4, "lo')
-    run_directory, resume_from = open_run(world, "run", "auto", "minigpt")
-    run_directory.begin(2, json.loads(OURS))
-    assert (run / METRICS).read_bytes() == lines[0] + lines[1]
-    assert (run / "set_aside_metrics.jsonl").read_bytes() == odd + b'{"step": 4, "lo\n'
+def test_odd_lines_among_the_metrics_are_set_aside(world, ended_run, capsys, odd):
+    lines = (ended_run / METRICS).read_bytes().splitlines(keepends=True)
+    (ended_run / METRICS).write_bytes(lines[0] + odd + lines[1] + lines[2] + b'{"step": 4, "lo')
+    open_run(world, "run", "auto", "minigpt")[0].begin(2, json.loads(OURS))
+    assert (ended_run / METRICS).read_bytes() == lines[0] + lines[1]
+    assert (ended_run / "set_aside_metrics.jsonl").read_bytes() == odd + b'{"step": 4, "lo\n'
     assert "2 line(s) of run/metrics.jsonl are no records of a run, the first is line 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("odd", ["a folder", "binary", "text"])
-def test_a_latest_that_names_no_checkpoint_is_set_aside(world, tmp_path, capsys, odd):
-    run = begun(world, tmp_path)
-    gc.collect()
-    (run / "latest").unlink()
+def test_a_latest_that_names_no_checkpoint_is_set_aside(world, ended_run, capsys, odd):
+    latest = ended_run / "latest"
+    latest.unlink()
     if odd == "a folder":
-        (run / "latest").mkdir()
-        (run / "latest" / "mine").write_text("mine")
+        latest.mkdir()
+        (latest / "mine").write_text("mine")
     else:
-        (run / "latest").write_bytes(b"\xff\x00\n" if odd == "binary" else b"yesterday\n")
+        latest.write_bytes(b"\xff\x00\n" if odd == "binary" else b"yesterday\n")
     open_run(world, "run", "auto", "minigpt")
-    assert (run / "latest").read_text() == "step_000003\n"
-    assert (run / "set_aside_latest").exists() and "set_aside_latest" in capsys.readouterr().out
+    assert latest.read_text() == "step_000003\n"
+    assert (ended_run / "set_aside_latest").exists() and "set_aside_latest" in capsys.readouterr().out
 
 
-def test_metrics_that_are_a_folder_are_told_in_one_line(world, tmp_path):
-    run = begun(world, tmp_path)
-    gc.collect()
-    (run / METRICS).unlink()
-    (run / METRICS).mkdir()
+def test_metrics_that_are_a_folder_are_told_in_one_line(world, ended_run):
+    (ended_run / METRICS).unlink()
+    (ended_run / METRICS).mkdir()
     run_directory, _ = open_run(world, "run", "auto", "minigpt")
+    with pytest.raises(InputError, match=r"^cannot write run/metrics\.jsonl: Is a directory$"):
+        run_directory.log({"step": 4})
     with pytest.raises(InputError, match=r"run/metrics.jsonl.*Is a directory"):
         run_directory.begin(2, json.loads(OURS))
 
@@ -262,8 +254,7 @@ def test_a_restarted_attempt_goes_on_by_itself(world, monkeypatch, requested):
     as_of_torchrun(monkeypatch)
     first, resume_from = open_run(world, requested, "no", "minigpt")
     assert resume_from is None
-    first.begin(0, json.loads(OURS))
-    first.log({"step": 1})
+    report(first)
     path = first.path
     checkpoint.save(path, 1, {"step": 1})
     del first
@@ -287,8 +278,7 @@ def test_a_restart_after_a_resume_from_elsewhere_goes_on_with_its_own(world, mon
     for _ in range(2):
         first, resume_from = open_run(world, "run", str(elsewhere), "minigpt")
         assert resume_from == elsewhere
-        first.begin(5, json.loads(OURS))
-        first.log({"step": 6})
+        report(first, first=6, last=6)
         del first
         gc.collect()
     checkpoint.save(tmp_path / "run", 7, {"step": 7})
