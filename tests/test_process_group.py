@@ -81,6 +81,24 @@ def environment(**changes):
     return {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")} | changes
 
 
+def run_alone(tmp_path, **changes):
+    """WHO_AM_I as one process with these variables of the environment."""
+    command = [sys.executable, write(tmp_path, WHO_AM_I)]
+    return subprocess.run(command, env=environment(**changes), capture_output=True, text=True, timeout=600)
+
+
+@pytest.fixture
+def set_job(monkeypatch):
+    """A function that makes this process rank 0 of a job of two that was started by hand, with these variables."""
+    job = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+    def set_variables(**changes):
+        for name, value in (job | changes).items():
+            monkeypatch.setenv(name, value)
+
+    return set_variables
+
+
 @pytest.mark.parametrize("nproc", [1, 2, 4])
 def test_every_rank_knows_its_place(tmp_path, nproc):
     results = torchrun(write(tmp_path, WHO_AM_I), nproc=nproc, quiet=True, timeout=600).results
@@ -92,9 +110,7 @@ def test_every_rank_knows_its_place(tmp_path, nproc):
 
 
 def test_one_process_without_torchrun(tmp_path):
-    done = subprocess.run(
-        [sys.executable, write(tmp_path, WHO_AM_I)], env=environment(), capture_output=True, text=True, timeout=600
-    )
+    done = run_alone(tmp_path)
     assert done.returncode == 0, done.stderr
     assert '"size": 1' in done.stdout and '"sum": 1.0' in done.stdout
 
@@ -114,19 +130,11 @@ def test_starting_twice_returns_the_same_world_until_it_stops():
 
 
 def test_a_job_started_by_hand_needs_no_torchrun(tmp_path):
-    port = str(free_port())
-    script = write(tmp_path, WHO_AM_I)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(
-                RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port
-            ),
-        )
-        for rank in range(2)
-    ]
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command, ranks = [sys.executable, write(tmp_path, WHO_AM_I)], []
+    for rank in "01":
+        variables = environment(RANK=rank, LOCAL_RANK=rank, **job)
+        ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables))
     try:
         outputs = [process.communicate(timeout=600)[0] for process in ranks]
     finally:
@@ -140,35 +148,28 @@ def test_a_port_in_use_is_named(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        env = environment(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-        done = subprocess.run(
-            [sys.executable, write(tmp_path, WHO_AM_I)], env=env, capture_output=True, text=True, timeout=600
-        )
+        done = run_alone(tmp_path, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     assert done.returncode != 0
     assert f"InputError: port {port} on 127.0.0.1 is already in use; set MASTER_PORT to a free one" in done.stderr
 
 
-def test_ranks_that_do_not_come_are_missed(monkeypatch):
+def test_ranks_that_do_not_come_are_missed(set_job):
     port = str(free_port())
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
-        monkeypatch.setenv(name, value)
+    set_job(MASTER_PORT=port)
     with pytest.raises(InputError, match=f"of 2 ranks not all came to 127.0.0.1:{port} within 1 s; missing: 1"):
         process_group.start(timeout_seconds=1)
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"])
 @pytest.mark.parametrize("text", ["", "two", "-1", "1.5", "9" * 5000, "\u00b2", " 1"])
-def test_a_variable_of_the_environment_that_is_no_such_number_is_named(monkeypatch, name, text):
-    good = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    for variable, value in (good | {name: text}).items():
-        monkeypatch.setenv(variable, value)
+def test_a_variable_of_the_environment_that_is_no_such_number_is_named(set_job, name, text):
+    set_job(**{name: text})
     with pytest.raises(InputError, match=f"^{name} is .*, expected a whole number from [01] to "):
         process_group.start(timeout_seconds=1, device="cpu")
 
 
-def test_a_rank_beyond_the_world_size_is_named_as_that(monkeypatch):
-    for name, value in {"RANK": "3", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
-        monkeypatch.setenv(name, value)
+def test_a_rank_beyond_the_world_size_is_named_as_that(set_job):
+    set_job(RANK="3")
     with pytest.raises(InputError, match="RANK is 3, but WORLD_SIZE is 2: the ranks of this job are 0 to 1"):
         process_group.start(timeout_seconds=1, device="cpu")
 
@@ -183,7 +184,7 @@ def test_a_rank_beyond_the_world_size_is_named_as_that(monkeypatch):
         "no name": "MASTER_ADDR is 'aaa.*', which is not the name of a machine",
     }.items(),
 )
-def test_a_wait_for_the_others_is_as_long_as_it_says(monkeypatch, what, message):
+def test_a_wait_for_the_others_is_as_long_as_it_says(monkeypatch, set_job, what, message):
     """TCPStore's own wait took 42 s for 20, and 310 s for 120. (The limit here is far above what is measured, 2 s.)"""
     address = {"no machine": "no.such.machine.invalid", "no name": "a" * 300}.get(what, "127.0.0.1")
     monkeypatch.setattr(process_group, "_started", None)
@@ -192,11 +193,10 @@ def test_a_wait_for_the_others_is_as_long_as_it_says(monkeypatch, what, message)
         if what == "another service":
             mute.listen()
         port = str(mute.getsockname()[1]) if what == "another service" else str(free_port())
-        variables = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": port}
-        variables |= {"TORCHELASTIC_USE_AGENT_STORE": str(what == "the launcher is gone")}
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        seconds = 600 if what == "the launcher is gone" else 2
+        has_agent = what == "the launcher is gone"
+        set_job(RANK="1", LOCAL_RANK="1", MASTER_ADDR=address, MASTER_PORT=port)
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", str(has_agent))
+        seconds = 600 if has_agent else 2
         start = time.monotonic()
         with pytest.raises(InputError, match=message) as error:
             process_group.start(timeout_seconds=seconds, device="cpu")
@@ -232,29 +232,24 @@ def test_ranks_notice_that_their_launcher_has_ended_before_they_had_met(tmp_path
     assert "has ended" in report.read_text()
 
 
+TOO_FEW_GPUS = r"2 processes were started on this machine but it has 1 GPU\(s\)"
+
+
 @pytest.mark.parametrize(
-    ("rank", "message"),
+    ("variables", "message"),
     [
-        (None, "LOCAL_RANK is not set, so each process would take GPU 0"),
-        ("1", r"2 processes were started on this machine but it has 1 GPU\(s\)"),
+        ({"WORLD_SIZE": "2"}, "LOCAL_RANK is not set, so each process would take GPU 0"),
+        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, TOO_FEW_GPUS),
+        ({"LOCAL_WORLD_SIZE": "2"}, TOO_FEW_GPUS),
     ],
 )
-def test_a_gpu_is_not_guessed_for_a_job_started_by_hand(monkeypatch, rank, message):
+def test_no_gpu_is_guessed_or_shared(monkeypatch, variables, message):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    if rank:
-        monkeypatch.setenv("LOCAL_RANK", rank)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=message):
-        process_group.start(device="cuda")
-
-
-def test_more_processes_than_gpus_is_refused(monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(InputError, match=r"2 processes were started on this machine but it has 1 GPU\(s\)"):
         process_group.start(device="cuda")
 
 
@@ -325,12 +320,9 @@ process_group.stop()
 def test_the_seed_decides_every_generator_alike_or_by_rank():
     """Python's and NumPy's are saved in checkpoints: a seed that does not reach them would be no seed."""
 
-    def drawn():
-        return random.random(), np.random.normal(), torch.rand(1).item()
-
     def after(seed, *arguments):
         seed(*arguments)
-        return drawn()
+        return random.random(), np.random.normal(), torch.rand(1).item()
 
     shared, own = process_group.seed_shared, process_group.seed_rank
     assert after(shared, 7) == after(shared, 7) and after(own, 7, 1) == after(own, 7, 1)
