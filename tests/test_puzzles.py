@@ -77,13 +77,9 @@ def test_the_global_batches_are_the_same_at_any_world_size(numbered, world_size,
 
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 def test_an_evaluation_is_one_complete_pass(numbered, world_size):
-    shares = [
-        list(PuzzleBatches(numbered, batch_size=8, rank=rank, world_size=world_size)) for rank in range(world_size)
-    ]
-    assert {len(share) for share in shares} == {7}
-    assert sorted(
-        int(n) for share in shares for reference in share for n in reference.clues[reference.real][:, 0]
-    ) == list(range(1, 54))
+    assert sorted(sum(read(numbered, world_size, 7, batch_size=8), [])) == list(range(1, 54))
+    for rank in range(world_size):
+        assert len(list(PuzzleBatches(numbered, batch_size=8, rank=rank, world_size=world_size))) == 7
 
 
 def test_padding_has_nothing_to_find_and_uses_no_row_of_its_own(numbered):
@@ -108,18 +104,19 @@ def test_loader_workers_share_the_batches(numbered):
     assert [reference.ids.tolist() for reference in with_workers] == [reference.ids.tolist() for reference in without]
 
 
+def fingerprints(puzzles):
+    boards = zip(puzzles.clues.tolist(), puzzles.solutions.tolist(), strict=True)
+    return [sudoku.fingerprint(tuple(clues), tuple(answer)) for clues, answer in boards]
+
+
 def test_no_augmentation_of_a_held_out_puzzle_is_trained_on():
     training, held_out = make_sets(5, 4, puzzles=40, boards_per_puzzle=3, held_out=20, clues=(5, 9))
     assert len(training) == 120 and len(held_out) == 20
-    prints = lambda puzzles: [  # noqa: E731
-        sudoku.fingerprint(tuple(map(int, clues)), tuple(map(int, answer)))
-        for clues, answer in zip(puzzles.clues, puzzles.solutions, strict=True)
-    ]
-    assert not set(prints(training)) & set(prints(held_out))
+    assert not set(fingerprints(training)) & set(fingerprints(held_out))
     by_id = {}
-    for number, print_ in zip(training.ids.tolist(), prints(training), strict=True):
-        by_id.setdefault(number, set()).add(print_)
-    assert sorted(by_id) == list(range(1, 41)) and all(len(reference) == 1 for reference in by_id.values())
+    for number, fingerprint in zip(training.ids.tolist(), fingerprints(training), strict=True):
+        by_id.setdefault(number, set()).add(fingerprint)
+    assert sorted(by_id) == list(range(1, 41)) and all(len(of_puzzle) == 1 for of_puzzle in by_id.values())
     assert set(held_out.ids.tolist()) == {HELD_OUT_ID}
     assert (make_sets(5, 4, 10, 1, 20, (5, 9))[1].clues == held_out.clues).all()
 
@@ -275,14 +272,6 @@ def test_sigterm_saves_on_all_ranks_and_torchrun_does_not_start_them_again(tmp_p
     assert sorted(metrics(run_dir)) == list(range(1, step + 3))
 
 
-def test_a_time_budget_ends_the_run_and_a_finished_run_says_so(tmp_path):
-    settings = ("validate_every=0", "checkpoint_every=0", "steps=100000", "max_seconds=0.5")
-    assert "the time budget is spent" in train(tmp_path / "run", *settings, nproc=1)
-    [saved] = (tmp_path / "run" / "checkpoints").iterdir()
-    printed = train(tmp_path / "run", *settings, f"steps={int(saved.name[5:])}", "resume=auto", nproc=1)
-    assert "nothing left to do" in printed
-
-
 def test_it_learns_puzzles_that_it_has_never_seen(tmp_path):
     """With a few seconds' training; the notebook shows a longer run."""
     settings = "puzzles=300 boards_per_puzzle=16 held_out=100 width=64 heads=4 boards_per_update=64 fewest_clues=5"
@@ -300,12 +289,8 @@ BAD = {
     "unknown key": (["lrr=1"], "unrecognized arguments: lrr=1"),
     "no key=value": (["fast"], "unrecognized arguments: fast"),
     "no float": (["learning_rate=fast"], "--learning-rate"),
-    "not finite": (["learning_rate=nan"], "--learning-rate must be at least 0, not nan"),
-    "no int": (["steps=1.5"], "--steps"),
     "empty value": (["steps="], "--steps"),
-    "no choice": (["checkpoint=both"], "argument --checkpoint: invalid choice: 'both'"),
     "neither true nor false": (["tensorboard=maybe"], "--tensorboard must be true or false, not 'maybe'"),
-    "out of range": (["steps=0"], "--steps must be at least 1, not 0"),
     "another size": (["size=16"], "--size must be one of 4, 9, not 16"),
     "clues": (["fewest_clues=9", "most_clues=8"], "--fewest-clues 9 and --most-clues 8 must be a range"),
     "heads": (["heads=3"], "--width 64 does not divide into --heads 3"),
@@ -351,17 +336,6 @@ def test_help_explains_every_flag_and_comes_from_one_rank():
     assert done.lines[1] == [] and all(f"--{name.replace('_', '-')}" in text for name in vars(PRESETS["tiny"]))
 
 
-def test_an_unknown_flag_is_told_in_one_line():
-    done = warm.single_process(TRAINER, "--lr", 1)
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert "error: " in done.stderr and "unrecognized arguments: --lr" in done.stderr
-
-
-def test_going_on_needs_a_folder():
-    done = warm.single_process(TRAINER, "resume=auto")
-    assert done.returncode == 1 and "--resume auto needs --run-dir" in done.stderr, done.stderr
-
-
 # ---- puzzles from a folder -------------------------------------------------------------------------------------------
 
 
@@ -384,14 +358,8 @@ def test_a_folder_of_puzzles_is_read_without_overlap(tmp_path):
         file.writelines((folder / "train.csv").read_text().splitlines(keepends=True)[1:])
     training, held_out = read_sets(folder, 1, 4, 20, 3, 10)
     assert len(training) == 60 and sorted(set(training.ids.tolist())) == list(range(1, 21))
-    prints = [
-        {
-            sudoku.fingerprint(tuple(map(int, clues)), tuple(map(int, answer)))
-            for clues, answer in zip(puzzles.clues, puzzles.solutions, strict=True)
-        }
-        for puzzles in (training, held_out)
-    ]
-    assert len(prints[0]) == 20 and len(prints[1]) == 10 and not prints[0] & prints[1]
+    trained_on, kept_back = (set(fingerprints(puzzles)) for puzzles in (training, held_out))
+    assert len(trained_on) == 20 and len(kept_back) == 10 and not trained_on & kept_back
     assert set(held_out.ids.tolist()) == {HELD_OUT_ID}
     assert read_sets(folder, 1, 4, 20, 3, 10)[0].clues.tolist() == training.clues.tolist()
     assert read_sets(folder, 2, 4, 20, 3, 10)[0].clues.tolist() != training.clues.tolist()
