@@ -58,6 +58,11 @@ def flags(folder, code, run_dir, *more):
     return merged(*sizes, "--pretrained", f"hf:{folder}", "--data", code, "--run-dir", run_dir, *more)
 
 
+def train(*words):
+    """On one process, in this one; returns what it printed."""
+    return in_this_process(grpo_ddp.train, parse(grpo_ddp.PRESETS, flags(*words)))
+
+
 @pytest.fixture(scope="module")
 def whole(folder, code, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("whole")
@@ -90,14 +95,10 @@ def test_the_policy_is_written_as_a_folder_that_loads_again(transformers, whole,
     assert largest_gap(own.state_dict(), saved) == 0.0
     original = transformers.AutoModelForCausalLM.from_pretrained(folder)
     assert largest_gap(own.state_dict(), original.state_dict()) > 0
-    printed = in_this_process(
-        grpo_ddp.train, parse(grpo_ddp.PRESETS, flags(written, code, tmp_path / "run", "--steps", 1))
-    )
+    printed = train(written, code, tmp_path / "run", "--steps", 1)
     assert "huggingface_step_000001" in printed and (tmp_path / "run" / "huggingface_step_000001").is_dir()
     with pytest.raises(InputError, match="it has pretrained weights .*, this run has"):
-        in_this_process(
-            grpo_ddp.train, parse(grpo_ddp.PRESETS, flags(written, code, whole[0], "--steps", 5, "--resume", "auto"))
-        )
+        train(written, code, whole[0], "--steps", 5, "--resume", "auto")
 
 
 @pytest.mark.parametrize("what", ARCHITECTURES)
@@ -156,11 +157,9 @@ def test_what_cannot_be_trained_is_refused(transformers, tmp_path, code):
         load_policy(f"hf:{tmp_path}")
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
     with pytest.raises(InputError, match="--new-tokens 31 leaves no room for a prompt in the model's context of 32"):
-        in_this_process(
-            grpo_ddp.train, parse(grpo_ddp.PRESETS, flags(tmp_path, code, tmp_path / "run", "--new-tokens", 31))
-        )
+        train(tmp_path, code, tmp_path / "run", "--new-tokens", 31)
     with pytest.raises(InputError, match="cannot load the backbone hf:.* it has no tokenizer.json"):
-        in_this_process(grpo_ddp.train, parse(grpo_ddp.PRESETS, flags(code, code, tmp_path / "other")))
+        train(code, code, tmp_path / "other")
 
 
 @pytest.mark.parametrize("kind", ["minigpt", "hf", "nanochat"])
