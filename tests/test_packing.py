@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from disturbance import copy_up_to
-from training_runs import checkpoint, largest_gap, metrics, train, train_alone, train_here
+from training_runs import checkpoint, largest_gap, metrics, train, train_here
 
 from ddp_course.base.errors import InputError
 from ddp_course.data.packing import PackedWindows, best_fit, chunk_documents, document_ends
@@ -63,14 +63,8 @@ def test_the_best_fit_is_taken_and_windows_are_nearly_full():
 def test_world_sizes_share_one_global_batch(world_size):
     windows = packed()
     [single] = windows.micro_batches(update=5, micro_batch_size=8, accumulation_steps=1, rank=0, world_size=1)
-    shares = [
-        list(
-            windows.micro_batches(
-                update=5, micro_batch_size=2, accumulation_steps=4 // world_size, rank=rank, world_size=world_size
-            )
-        )
-        for rank in range(world_size)
-    ]
+    sizes = {"micro_batch_size": 2, "accumulation_steps": 4 // world_size, "world_size": world_size}
+    shares = [list(windows.micro_batches(update=5, rank=rank, **sizes)) for rank in range(world_size)]
     for kind, whole in enumerate(single):
         rows = [share[step][kind] for step in range(4 // world_size) for share in shares]
         assert np.array_equal(np.concatenate(rows), whole)
@@ -97,21 +91,14 @@ def code(tmp_path_factory):
 
 
 def flags(code, *more):
-    return [
-        "--data",
-        code,
-        *"--pack --precision float64 --steps 4 --checkpoint-every 2 --keep-checkpoints 0".split(),
-        *"--validate-every 0".split(),
-        *more,
-    ]
+    words = "--pack --precision float64 --steps 4 --checkpoint-every 2 --keep-checkpoints 0 --validate-every 0"
+    return ["--data", code, *words.split(), *more]
 
 
 @pytest.fixture(scope="module")
 def single(code, tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("alone")
-    done = train_alone(run_dir, *flags(code))
-    assert done.returncode == 0, done.stderr
-    return run_dir, done.stdout
+    run_dir = tmp_path_factory.mktemp("single")
+    return run_dir, train_here(run_dir, *flags(code))
 
 
 def test_two_processes_take_the_updates_of_one(single, code, tmp_path):
