@@ -1,7 +1,6 @@
 """The script to copy trains as the course's trainer does, at any number of processes, and goes on after a stop."""
 
 import re
-import signal
 import subprocess
 import sys
 from datetime import timedelta
@@ -16,12 +15,10 @@ from training_runs import ROOT, metrics, train_in_turn
 
 from ddp_course import skeleton_ddp
 from ddp_course.authoring.answers import answer_cells
-from ddp_course.authoring.notebook_run import read_notebook
 from ddp_course.distributed.process_group import World
 from ddp_course.grader.exercises import load
 from ddp_course.grader.judge import grade
 from ddp_course.lab.probe import printed
-from ddp_course.lab.source import written_files
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
 from ddp_course.trainers.pretraining import loss_and_target_count
 
@@ -57,32 +54,10 @@ def test_its_losses_are_the_trainers(of_the_trainer, nproc):
     assert all(float(re.search(r"  tokens/s (\d+)$", line)[1]) > 0 for line in run.lines[0] if "  loss " in line)
 
 
-def test_stopped_by_sigterm_it_goes_on_to_the_same_numbers(tmp_path):
-    flags = (*FLAGS, "--run-dir", tmp_path)
-    command = [sys.executable, str(SKELETON), *map(str, flags)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        first = next(line for line in process.stdout if line.startswith("step "))  # it may build the tokens before
-        process.send_signal(signal.SIGTERM)
-        rest = process.stdout.read()
-    assert process.returncode == 75 and "stopped after step" in rest, rest
-    resumed = warm.single_process(SKELETON, *flags).stdout
-    whole = curves(warm.single_process(SKELETON, *FLAGS).stdout.splitlines())
-    in_parts = curves([first, *rest.splitlines(), *resumed.splitlines()])
-    assert in_parts["loss"] == whole["loss"]
-    assert in_parts["validation loss"][STEPS] == whole["validation loss"][STEPS]
-    assert not list(tmp_path.glob("*.new"))
-
-
 def test_what_does_not_divide_is_said_once():
     with pytest.raises(AssertionError) as failure:
         warm.ranks(SKELETON, "--tokens-per-update", 1000, nproc=2)
     assert str(failure.value).count("--tokens-per-update 1,000 is not a multiple of the 1,024 of all ranks") == 1
-
-
-def test_notebook_09_ends_with_it():
-    cells = read_notebook(ROOT / "notebooks" / "09_checkpoint_and_resume.ipynb")
-    written = {name: text for _, name, text in written_files(cells)}
-    assert written["scripts/train_09.py"].rstrip("\n") == SKELETON.read_text().rstrip("\n")
 
 
 def test_it_is_short_and_knows_only_a_model_and_tokens_of_ours():
