@@ -10,14 +10,13 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+import warm
+from training_runs import arguments, largest_gap, metrics, train_alone
 from training_runs import checkpoint as contents
-from training_runs import largest_gap, metrics
 
 from ddp_course.checkpoint import checkpoint
 
@@ -175,74 +174,50 @@ def test_a_plain_torch_save_does_not_survive(tmp_path):
 
 
 STEPS = 4
-# Where the trainer's third save is killed: at a share of its bytes, or before or after a call.
-PLACES = {"at 60 %": 0.6, "before rename": False, "after rename": True}
+FLAGS = ("--steps", STEPS, "--dropout", 0.1, "--checkpoint-every", 1, "--tokens-per-update", 512)
+FLAGS += ("--validation-windows", 8, "--resume", "auto")
+# The trainer, whose third save is killed where its first argument says.
+KILLED = f"""
+import contextlib, itertools, json, sys
+sys.path.append({str(Path(__file__).parent)!r})
+from test_torn_saves import Clock
+from ddp_course import minigpt_ddp
+from ddp_course.checkpoint import checkpoint
+
+clock, saves, save = Clock(**json.loads(sys.argv.pop(1))), itertools.count(1), checkpoint.save
+
+def counted(*args, **kwargs):
+    with clock.ticking() if next(saves) == 3 else contextlib.nullcontext():
+        return save(*args, **kwargs)
+
+checkpoint.save = counted
+minigpt_ddp.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
+"""
 
 
 @pytest.fixture(scope="module")
-def trainer_runs(tmp_path_factory):
-    """One process with the trainer loaded; from its forks: a run without a kill, and for each place one that is
-    killed there and resumed. Returns folder -> [what each of its starts printed, exit code]."""
-    folder = tmp_path_factory.mktemp("trainer")
-    run = subprocess.run([sys.executable, __file__, folder], capture_output=True, text=True, timeout=600)
-    assert run.returncode == 0, run.stderr
-    return folder, json.loads(run.stdout)
+def whole(tmp_path_factory):
+    """A run of the trainer that nobody kills."""
+    run_dir = tmp_path_factory.mktemp("trainer") / "whole"
+    assert train_alone(run_dir, *FLAGS).returncode == 0
+    return run_dir
 
 
-@pytest.mark.parametrize("kill_point", PLACES)
-def test_resume_auto_of_the_trainer_ends_bit_equal(trainer_runs, kill_point):
-    folder, started = trainer_runs
-    (_, first_end), (printed, last_end) = started[kill_point]
-    assert (first_end, last_end) == (-signal.SIGKILL, 0), printed
-    resumed = 3 if kill_point == "after rename" else 2
-    assert f"resuming from {folder / kill_point}/checkpoints/step_{resumed:06d}" in printed
-    assert metrics(folder / kill_point) == metrics(folder / "whole") and len(metrics(folder / kill_point)) == STEPS
-    ours, theirs = contents(folder / kill_point, STEPS), contents(folder / "whole", STEPS)
+@pytest.mark.parametrize(("kill_point", "step"), [("at 60 %", 2), ("before rename", 2), ("after rename", 3)])
+def test_resume_auto_of_the_trainer_ends_bit_equal(whole, tmp_path, kill_point, step):
+    """Killed in its third save, it goes on from the checkpoint of `step`."""
+    run_dir, script = tmp_path / "run", tmp_path / "killed.py"
+    script.write_text(KILLED)
+    if kill_point == "at 60 %":
+        kill = {"byte": int(0.6 * (whole / "checkpoints" / f"step_{STEPS:06d}" / "state.pt").stat().st_size)}
+    else:
+        calls = length_of_a_save(tmp_path / "measured").calls
+        kill = {"call": calls.index("rename"), "after": kill_point == "after rename"}
+    killed = warm.single_process(script, json.dumps(kill), *arguments(run_dir, *FLAGS))
+    resumed = train_alone(run_dir, *FLAGS)
+    assert (killed.returncode, resumed.returncode) == (-signal.SIGKILL, 0), killed.stderr + resumed.stderr
+    assert f"resuming from {run_dir}/checkpoints/step_{step:06d}" in resumed.stdout
+    assert metrics(run_dir) == metrics(whole) and len(metrics(run_dir)) == STEPS
+    ours, theirs = contents(run_dir, STEPS), contents(whole, STEPS)
     assert equal(ours, theirs)
     assert torch.equal(ours["random_states"][0]["torch"], theirs["random_states"][0]["torch"])
-
-
-def start_trainer(run_dir, clock=None):
-    """Train in a fork of this process; the third save runs under `clock`. Returns its output and its exit code."""
-    from ddp_course import minigpt_ddp
-
-    log = run_dir.parent / f"{run_dir.name}.log"
-    child = os.fork()
-    if child == 0:
-        try:
-            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            save, saves = checkpoint.save, []
-
-            def counted(*args, **kwargs):
-                saves.append(1)
-                with clock.ticking() if clock and len(saves) == 3 else contextlib.nullcontext():
-                    return save(*args, **kwargs)
-
-            checkpoint.save = counted
-            flags = ["--preset", "tiny", "--steps", str(STEPS), "--dropout", "0.1", "--checkpoint-every", "1"]
-            flags += ["--tokens-per-update", "512", "--validation-windows", "8", "--sample-tokens", "0"]
-            sys.argv = ["minigpt_ddp.py", *flags, "--run-dir", str(run_dir), "--resume", "auto"]
-            minigpt_ddp.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return log, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def main(folder):
-    ends = {"whole": [start_trainer(folder / "whole")]}
-    size = (folder / "whole" / "checkpoints" / f"step_{STEPS:06d}" / "state.pt").stat().st_size
-    calls = length_of_a_save(folder / "measured").calls
-    for kill_point, where in PLACES.items():
-        at_rename = isinstance(where, bool)
-        clock = Clock(call=calls.index("rename"), after=where) if at_rename else Clock(byte=int(size * where))
-        ends[kill_point] = [start_trainer(folder / kill_point, clock), start_trainer(folder / kill_point)]
-        ends[kill_point] = [(log.read_text(), code) for log, code in ends[kill_point]]
-    del ends["whole"]
-    print(json.dumps(ends))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
