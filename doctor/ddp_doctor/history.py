@@ -11,7 +11,7 @@ import pickle
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ddp_doctor.audit.log import LIBRARIES
+from ddp_doctor.audit.log import kind_of
 from ddp_doctor.errors import InputError
 
 DTYPES = {
@@ -26,7 +26,6 @@ DTYPES = {
     "Char": "int8",
     "Bool": "bool",
 }
-DOCTOR = os.path.dirname(os.path.abspath(__file__)) + os.sep  # it is in no installed package where it is developed
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,7 @@ class Frame:
 
     def is_own(self) -> bool:
         """Is it the reader's own code, rather than Python's, torch's or another installed package's?"""
-        if self.file.startswith(("<", DOCTOR)) or "/site-packages/" in self.file or "/dist-packages/" in self.file:
-            return False
-        # The C++ part of torch: sources that are not here
-        return self.file.endswith((".py", ".ipynb")) and not os.path.realpath(self.file).startswith(LIBRARIES)
+        return kind_of(self.file) == "own"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ import os
 import re
 
 from ddp_doctor import source_lines
-from ddp_doctor.history import DTYPES, LIBRARIES, Collective, Frame
+from ddp_doctor.audit.log import LIBRARIES
+from ddp_doctor.history import DTYPES, Collective, Frame
 
 
 def ranks(which) -> str:
