@@ -108,7 +108,7 @@ def _first(group, lists) -> Difference | None:
 def _pair(norm, odd, last_shared, lined):
     """(kind, which list has it, the collective, the other's, what the other started instead) for two lists that part.
 
-    None if the first of both are one collective, started from two branches. `before`: the last that they shared.
+    None if the first of both are one collective, started from two branches. last_shared: the last before they part.
     """
     if not norm:
         return "missing", "odd", odd[0], None, None
@@ -122,7 +122,8 @@ def _pair(norm, odd, last_shared, lined):
         return "unlike", "norm", norm_first, odd_first, None
     skipped_by_odd, skipped_by_norm = _goes_on(left, right), _goes_on(right, left)
     if skipped_by_odd == skipped_by_norm:  # the lists alone do not tell
-        if not skipped_by_odd and _alike(norm_first, odd_first) and _by_rank(norm_first) == _by_rank(odd_first):
+        alike = key(norm_first, lined=False) == key(odd_first, lined=False)
+        if not skipped_by_odd and alike and _by_rank(norm_first) == _by_rank(odd_first):
             return None
         skipped_by_norm = _comes_first(odd_first, norm_first, last_shared)
     if skipped_by_norm:
@@ -132,25 +133,14 @@ def _pair(norm, odd, last_shared, lined):
 
 def _goes_on(longer, shorter):
     """Do the lists match again once the first few of `longer` are left out? A single equal pair is no match."""
-    for left_out in range(1, len(longer)):
-        rest = longer[left_out : left_out + ALIKE_IN_A_ROW]
-        if len(rest) > 1 and rest == shorter[: len(rest)]:
-            return True
-    return False
+    rests = (longer[left_out : left_out + ALIKE_IN_A_ROW] for left_out in range(1, len(longer)))
+    return any(len(rest) > 1 and rest == shorter[: len(rest)] for rest in rests)
 
 
 def _swapped(left, right):
     """The same few collectives in another order, and then on together."""
-    for n in range(2, 9):
-        if n > min(len(left), len(right)):
-            return False
-        if Counter(left[:n]) == Counter(right[:n]) and left[n : n + 1] == right[n : n + 1]:
-            return True
-    return False
-
-
-def _alike(left, right):
-    return left.name == right.name and _shape(left) == _shape(right)
+    lengths = range(2, min(8, len(left), len(right)) + 1)
+    return any(Counter(left[:n]) == Counter(right[:n]) and left[n : n + 1] == right[n : n + 1] for n in lengths)
 
 
 def _by_rank(collective: Collective) -> bool:

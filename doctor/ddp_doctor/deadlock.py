@@ -1,6 +1,6 @@
 """Whether it is proved that a job can no longer come to its end: what its ranks wait for cannot happen."""
 
-from ddp_doctor.alignment import SAME_SIZE_EVERYWHERE
+from ddp_doctor.alignment import key
 from ddp_doctor.history import Collective
 from ddp_doctor.job import Job, Rank
 
@@ -40,7 +40,7 @@ def _can_end(job: Job, number: int, hopeful: set[int]) -> bool:
     collective = min(rank.pending(), key=lambda each: each.number)
     members = rank.history.groups.get(collective.group, tuple(job.ranks))
     return all(
-        peer in hopeful if theirs is None else _match(collective, theirs)
+        peer in hopeful if theirs is None else key(collective, lined=False) == key(theirs, lined=False)
         for peer in members
         if peer in job.ranks
         for theirs in [_counterpart(rank, job.ranks[peer], collective)]
@@ -53,9 +53,3 @@ def _counterpart(rank: Rank, peer: Rank, collective: Collective) -> Collective |
     if rank.history.whole and peer.history.whole:
         return dict(enumerate(theirs)).get(own.index(collective))
     return next((each for each in theirs if each.number == collective.number), None)
-
-
-def _match(left: Collective, right: Collective) -> bool:
-    return left.name == right.name and (
-        left.name not in SAME_SIZE_EVERYWHERE or (left.sizes, left.dtypes) == (right.sizes, right.dtypes)
-    )
