@@ -12,8 +12,6 @@ from ddp_doctor.records import events_in
 class Audit:
     """One rank's events in their order; each has its place in that order as "at", and its frames as Frames."""
 
-    rank: int
-    world: int
     events: list[dict] = field(default_factory=list)
 
     def of(self, *kinds: str) -> list[dict]:
@@ -95,5 +93,5 @@ def read(folder: Path) -> dict[int, Audit]:
             event["at"] = at
             event["frames"] = tuple(Frame(*frame) for frame in event.get("frames", ()))
         if events:
-            audits[events[0]["rank"]] = Audit(events[0]["rank"], events[0]["world"], events)
+            audits[events[0]["rank"]] = Audit(events)
     return dict(sorted(audits.items()))

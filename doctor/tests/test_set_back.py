@@ -31,7 +31,7 @@ def write(kept, path, text, asked=True):
 
 def end(kept, out, others=()):
     kept.end()
-    audits = {0: Audit(0, 1 + len(others), kept.log.events)} | dict(enumerate(others, 1))
+    audits = {0: Audit(kept.log.events)} | dict(enumerate(others, 1))
     take_copies(out.parent / "audits", out.parent / "copies")
     return AuditedRun(audits)
 

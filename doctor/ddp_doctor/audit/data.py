@@ -14,7 +14,7 @@ def watch_loaders(log):
     iterator = dataloader._BaseDataLoaderIter
     iterator.__init__ = log.watched(iterator.__init__, lambda args, kwargs: loaders.begin(args[0], args[1]))
     iterator._reset = log.watched(iterator._reset, loaders.again)
-    iterator._next_index = log.watched(iterator._next_index, loaders.next_index)
+    iterator._next_index = log.watched(iterator._next_index, lambda args, _: functools.partial(loaders.draws, args[0]))
     iterator.__next__ = loaders.delivers(iterator.__next__)
 
 
@@ -32,18 +32,15 @@ class _Loaders:
         number = self.numbers.setdefault(id(loader), len(self.numbers))
         epoch = self.epochs[number] = self.epochs.get(number, -1) + 1
         iterator._ddp_doctor_epoch = (number, epoch)
-        sampler = _innermost(getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None))
+        sampler = _innermost(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
         self.log.event(
             "epoch",
             loader=number,
             epoch=epoch,
             frames=where(),
-            gradients=torch.is_grad_enabled(),
             batch_size=loader.batch_size,
-            sampler=type(sampler).__name__,
             distributed=isinstance(sampler, torch.utils.data.DistributedSampler),
             shuffles=bool(getattr(sampler, "shuffle", isinstance(sampler, torch.utils.data.RandomSampler))),
-            drop_last=bool(getattr(sampler, "drop_last", False)),
             size=_size(loader.dataset),
         )
 
@@ -51,9 +48,6 @@ class _Loaders:
         first = args[2] if len(args) > 2 else kwargs.get("first_iter", False)
         if not first:
             self.begin(args[0], args[1])
-
-    def next_index(self, args, kwargs):
-        return lambda drawn: self.draws(args[0], drawn)
 
     def draws(self, iterator, drawn):
         number, epoch = iterator._ddp_doctor_epoch
@@ -87,14 +81,11 @@ class _Loaders:
         self.log.event("batch", loader=number, epoch=epoch, gradients=torch.is_grad_enabled(), rows=sums, rich=rich)
 
 
-def _innermost(*samplers):
+def _innermost(sampler):
     """The sampler that draws, below those that make batches of it."""
-    for sampler in samplers:
-        while hasattr(sampler, "sampler") or hasattr(sampler, "batch_sampler"):
-            sampler = getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None)
-        if sampler is not None:
-            return sampler
-    return None
+    while below := getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None):
+        sampler = below
+    return sampler
 
 
 def _size(dataset):

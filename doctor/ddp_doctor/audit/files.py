@@ -90,14 +90,13 @@ def watch_saves(log):
         path, frames, direct = _path_of(file), where(), isinstance(file, str | os.PathLike)
         if path is None:
             return None
-        existed = os.path.exists(path) and os.path.getsize(path) > 0
         log.kept.writes(path)
         names = names_of(args[0] if args else kwargs.get("obj"), log.replicas())
 
         def then(_):
             log.kept.saves(path)
             refused = _loads(path) if direct else None
-            log.event("save", path=path, frames=frames, before=existed, loads=refused, names=names)
+            log.event("save", path=path, frames=frames, loads=refused, names=names)
 
         return then
 

@@ -26,8 +26,8 @@ class Log:
         self.path = os.path.join(folder, str(self.pid))
         self.kept = None  # see kept.py
         self.file = os.open(f"{self.path}.audit", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self.counts, self.inside, self.ended = {}, threading.local(), False
-        self.event("start", rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))
+        self.counts, self.inside = {}, threading.local()
+        self.event("start", rank=int(os.environ["RANK"]))
 
     def event(self, kind, most=MOST, anywhere=False, **facts):
         """Writes one event; those above `most` of a kind are only counted. `anywhere`: from forked processes, too."""
@@ -36,11 +36,7 @@ class Log:
             os.write(self.file, (json.dumps({"event": kind, **facts}) + "\n").encode())
 
     def end(self):
-        if not self.ended:
-            self.ended = True
-            if self.kept is not None:
-                self.quietly(self.kept.end)
-            self.event("end", counts=self.counts)
+        self.quietly(self.kept.end)
 
     def off(self):
         """Is this a moment at which nothing is to be seen: in what the audit itself calls, or in a forked process?"""
@@ -78,7 +74,7 @@ class Log:
 @functools.cache
 def kind_of(file):
     """Whose code a file holds: "own" (the reader's), "torch", "library" (Python's, an installed one) or "audit"."""
-    if file.startswith("<") or not file.endswith((".py", ".ipynb")):
+    if file.startswith("<") or not file.endswith((".py", ".ipynb")):  # torch's C++ part names sources that are not here
         return "library"
     path = os.path.realpath(file)
     if path.startswith(DOCTOR + os.sep):

@@ -55,19 +55,16 @@ def watch_process(log):
 
 
 def _collective(log, name, args, kwargs):
-    import torch
-
     payload = [*args[:2], *kwargs.values()]  # of all_gather the list of results comes first
     payload = payload[1:2] if name.startswith("all_gather") and len(payload) > 1 else payload[:1]
     tensors = [tensor for _, tensor in tensors_in(payload)]
-    group, number, waits = kwargs.get("group"), log.counts.get("collective", 0), caller("-") == "own"
+    number, waits = log.counts.get("collective", 0), caller("-") == "own"
     log.event(
         "collective",
         name=name,
         number=number,
         frames=where(),
         on_gradients=any(log.is_gradient(tensor) for tensor in tensors),
-        own_group=group is not None and group is not torch.distributed.group.WORLD,
         values=_numbers(payload, tensors),
         awaited=not (waits and kwargs.get("async_op")),
     )

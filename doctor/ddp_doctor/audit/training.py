@@ -48,7 +48,7 @@ class _Training:
         self.log, self.dropouts = log, _DropoutNd
         self.optimizers = weakref.WeakKeyDictionary()  # its number, its frames and its updates so far
         self.local, self.at_clip = WeakIdKeyDictionary(), WeakIdKeyDictionary()
-        self.watched, self.wrapped = WeakIdKeyDictionary(), weakref.WeakKeyDictionary()
+        self.watched, self.wrapped = WeakIdKeyDictionary(), weakref.WeakSet()
         self.addresses = {}  # of gradients
         self.in_ddp = WeakIdKeyDictionary()  # parameter -> was it trained when DDP wrapped it?
         self.waiting, self.cleared_at = WeakIdKeyDictionary(), None  # gradients that no step of an optimizer has used
@@ -100,19 +100,19 @@ class _Training:
                 "optimizer",
                 number=number,
                 frames=frames,
-                name=type(optimizer).__name__,
                 shapes=[list(parameter.shape) for parameter in parameters],
                 trains=[parameter.requires_grad for parameter in parameters],
             )
         self.waiting.clear()
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-        if [max(pair) for pair in zip(rates, highest or rates, strict=False)] != highest:
-            self.optimizers[optimizer][3] = [max(pair) for pair in zip(rates, highest or rates, strict=False)]
-            self.log.event("rates", number=number, highest=self.optimizers[optimizer][3])
+        new_highest = [max(pair) for pair in zip(rates, highest or rates, strict=False)]
+        if new_highest != highest:
+            self.optimizers[optimizer][3] = new_highest
+            self.log.event("rates", number=number, highest=new_highest)
         if done >= UPDATES:
             return
         if done < 5 or done % 8 == 0:
-            self.log.event("variables", updates=done, optimizer=number, sums=checksums(self.replicas()))
+            self.log.event("variables", updates=done, sums=checksums(self.replicas()))
         gradients = [parameter.grad for parameter in parameters]
         self.pending[number] = {
             "optimizer": number,
@@ -123,7 +123,6 @@ class _Training:
             "gradients": [None if gradient is None else checksum(gradient) for gradient in gradients],
             "local": [self.local.get(parameter) for parameter in parameters],
             "used": [self.at_clip.get(parameter) or some_values(parameter.grad) for parameter in parameters],
-            "clipped": any(parameter in self.at_clip for parameter in parameters),
             "state": [_state(optimizer.state.get(parameter)) for parameter in parameters],
             "ddp": [self.in_ddp.get(parameter) for parameter in parameters],
             "rates": rates,
@@ -205,15 +204,14 @@ class _Training:
 
     def wraps(self, args, kwargs):
         frames = where()
-        options = {name: kwargs[name] for name in ("broadcast_buffers", "find_unused_parameters") if name in kwargs}
 
         def then(_):
             model = args[0]
-            self.wrapped[model.module] = len(self.wrapped)
+            self.wrapped.add(model.module)
             self.watch(model.parameters())
             for parameter in model.parameters():
                 self.in_ddp[parameter] = parameter.requires_grad
-            self.log.event("ddp", frames=frames, **options)
+            self.log.event("ddp", frames=frames)
 
         return then
 
@@ -251,13 +249,9 @@ class _Training:
             "train": module.training,
             "gradients": torch.is_grad_enabled(),
             "model": type(module).__name__,
+            "drops": any(isinstance(part, self.dropouts) and part.training and part.p > 0 for part in module.modules()),
+            "sends": module.require_backward_grad_sync if ddp else None,
         }
-        facts["drops"] = any(
-            isinstance(submodule, self.dropouts) and submodule.training and submodule.p > 0
-            for submodule in module.modules()
-        )
-        facts["sends"] = module.require_backward_grad_sync if ddp else None
-        facts["wrapped"] = module in self.wrapped
         if depth == 0:
             tensors = [tensor for _, tensor in tensors_in([*args, kwargs], depth=3)]
             facts["rows"], facts["rich"] = rows([tensor for tensor in tensors if tensor.dim()])
