@@ -6,7 +6,7 @@ Standard library only, and never the first to import torch. In the doctor's fold
                   handles, and for each process group the numbers of the last collective started and finished
     PID.history   JSON, replaced when it has grown: torch's flight recorder, with the Python stack of each collective
     PID.events    JSON lines: start, the process group, an exception that nobody caught, sys.exit and os._exit with
-                  their line, end
+                  their line
     PID.calls     JSON in slots: the newest collectives that Python has called, each written before it starts, because
                   gloo may abort in it
     PID.fatal     text of faulthandler: the stacks at SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL
@@ -100,11 +100,8 @@ class Recorder:
         if os.getpid() != self.pid:
             return
         line = json.dumps({"event": kind, "time": time.time(), **facts}) + "\n"
-        file = os.open(self.path + ".events", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
+        with open(self.path + ".events", "ab", buffering=0) as file:  # one write: a thread may append at the same time
+            file.write(line.encode())
 
     def watch(self):
         with contextlib.suppress(OSError), open("/proc/thread-self/comm", "w") as name:
@@ -166,7 +163,6 @@ class Recorder:
         self.stopping.set()
         thread.join(2)
         self.last_look()
-        self.event("end")
 
     def note_call(self, name, group, arguments):
         if self.calls is None or os.getpid() != self.pid:
@@ -360,12 +356,11 @@ def _note_exits():
         finally:
             former(args)
 
-    def leave(status=None):
-        stack = [frame for frame in _stack(sys._getframe(1)) if frame[0] != __file__]
-        _recorder.event("sys.exit", status=repr(status), stack=stack)
-        if status and (error := sys.exc_info()[1]) is not None and not isinstance(error, SystemExit):
+    def leave(code=None):
+        _recorder.event("sys.exit", status=repr(code), stack=_stack(sys._getframe(1)))
+        if code and (error := sys.exc_info()[1]) is not None and not isinstance(error, SystemExit):
             _recorder.event("exception", **_first_of_chain(error))  # as torch.multiprocessing ends its ranks
-        former_exit(status)
+        former_exit(code)
 
     def leave_at_once(status):
         if os.getpid() == _recorder.pid:
@@ -373,11 +368,8 @@ def _note_exits():
             _recorder.last_look()
         former_os_exit(status)
 
-    def quit_builtin(code=None):
-        leave(code)
-
-    sys.excepthook, threading.excepthook, sys.exit, os._exit = excepthook, thread_hook, leave, leave_at_once
-    builtins.exit = builtins.quit = quit_builtin
+    sys.excepthook, threading.excepthook, os._exit = excepthook, thread_hook, leave_at_once
+    sys.exit = builtins.exit = builtins.quit = leave
 
 
 def _first_of_chain(error):
