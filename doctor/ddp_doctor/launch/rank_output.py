@@ -74,24 +74,25 @@ class RankOutput:
 
     def _replaced(self, path):
         """Whether torchrun has written a file anew, whose end is then taken: so it does when a node joins or leaves."""
-        file, rest = self._files[path]
+        file, _ = self._files[path]
         if os.fstat(file.fileno()).st_ino == path.stat().st_ino:  # ours keeps its number as long as it is open
             return False
+        self._close(path)
+        return True
+
+    def _close(self, path):
+        """Takes what is left of a file, also a last line without an end."""
+        file, rest = self._files.pop(path)
         _, rank, is_stderr = self.attempt_rank_stream(path)
         for line in filter(None, (rest + file.read()).split(b"\n")):
             self._take(rank, is_stderr, line)
         file.close()
-        return True
 
     def finish(self):
         """Takes the rest, also last lines without an end, and torchrun's own log; closes the files."""
         self.pass_on()
-        for path, (file, rest) in self._files.items():
-            file.close()
-            if rest:
-                _, rank, is_stderr = self.attempt_rank_stream(path)
-                self._take(rank, is_stderr, rest)
-        self._files.clear()
+        for path in list(self._files):
+            self._close(path)
         for name in ("launcher.log", "supervisor.log"):
             log = self.folder / name
             self.run.launcher_lines += log.read_text(errors="replace").splitlines() if log.exists() else []
