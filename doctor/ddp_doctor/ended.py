@@ -10,7 +10,7 @@ from ddp_doctor.job import Job, Rank
 from ddp_doctor.launch.first_failure import STOPPED, shortened
 from ddp_doctor.parted import parted
 from ddp_doctor.still import roots_differ
-from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, last_line, only_lost_contact, stands
+from ddp_doctor.verdict import CURES, Verdict, error_at, innermost, only_lost_contact, stands
 
 OTHER_SIZES = "appears not to match sizes of the same param"
 TIMEOUT_TEXT = re.compile(r"Timed out waiting (\d+)\s?ms|Timeout\(ms\)=(\d+)|timeout after (\d+)\s?ms")
@@ -58,7 +58,8 @@ def after_the_end(job: Job) -> Verdict:
         rank = job.ranks[job.first]
         frame = innermost(rank.error.stack if rank.error and rank.error.stack else rank.own)
         return Verdict("failed", (job.first,), job.first_text.partition("\n")[0], frame)
-    return Verdict("launcher", (), f"torchrun failed before any rank was to blame: {last_line(job.launcher_text)}")
+    lines = job.launcher_text.strip().splitlines() or ["it printed nothing"]
+    return Verdict("launcher", (), f"torchrun failed before any rank was to blame: {lines[-1].strip()}")
 
 
 def _sizes(job: Job, number: int) -> Verdict:
@@ -189,11 +190,9 @@ def _dead_worker(job: Job, number: int, pid: str | None, signal_name: str | None
 
 
 def _unused(causes: dict[int, Rank]) -> dict[int, str]:
-    left_out = {}
-    for rank in causes.values():
-        for number, indices in re.findall(r"did not receive grad for rank (\d+): ([\d ]+)", rank.error.text):
-            left_out[int(number)] = f"parameters {' '.join(indices.split())}"
-    return left_out
+    texts = "\n".join(rank.error.text for rank in causes.values())
+    named = re.findall(r"did not receive grad for rank (\d+): ([\d ]+)", texts)
+    return {int(number): f"parameters {' '.join(indices.split())}" for number, indices in named}
 
 
 def _timed_out(job: Job) -> Verdict | None:

@@ -54,9 +54,7 @@ def as_json(job: Job, verdict: Verdict) -> dict:
 
 
 def _how_it_ended(job: Job) -> str:
-    if job.ended == "well":
-        return f"torchrun ended with exit code 0 after {job.seconds:.0f} s."
-    if job.ended == "failed":
+    if job.ended in ("well", "failed"):
         return f"torchrun ended with exit code {job.exit_code} after {job.seconds:.0f} s."
     if job.ended == "hang":
         return f"Nothing moved for {job.quiet:.0f} s; the doctor ended the job after {job.seconds:.0f} s."
@@ -86,8 +84,8 @@ def _rank(rank: Rank, job: Job) -> list[str]:
     else:
         lines.append("  last collective   none was recorded")
     label = "stands in" if rank.running else "last seen in"
-    raised = rank.error is not None and any(frame.is_own() for frame in rank.error.stack)
-    for number, frame in enumerate(() if raised and not rank.running else rank.own[:DEEPEST]):
+    raised_in = [frame for frame in rank.error.stack if frame.is_own()] if rank.error else []
+    for number, frame in enumerate(() if raised_in and not rank.running else rank.own[:DEEPEST]):
         lines.append(f"  {label if number == 0 else '  called from':<17} {words.code_at(frame)}, in {frame.function}")
     if rank.running and rank.stack and not rank.stack[0].is_own():
         lines.append(f"  {'  and there in':<17} {rank.stack[0].function}() at {words.location(rank.stack[0])}")
@@ -101,9 +99,8 @@ def _rank(rank: Rank, job: Job) -> list[str]:
         when = time.strftime("%H:%M:%S", time.localtime(rank.error.when)) if rank.error.when else "time unknown"
         what = " (a symptom: its peer was gone, or did not come)" if rank.error.symptom else ""
         lines.append(f"  first error       {when}{what}: {text[0][:300] if text else ''}")
-        own = [frame for frame in rank.error.stack if frame.is_own()]
-        if own:
-            lines.append(f"                    raised in {words.code_at(own[0])}")
+        if raised_in:
+            lines.append(f"                    raised in {words.code_at(raised_in[0])}")
     elif any(line.strip() for line in rank.last_lines):
         lines.append(f"  last line printed {[line for line in rank.last_lines if line.strip()][-1][:200]}")
     return lines

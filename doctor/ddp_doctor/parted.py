@@ -20,7 +20,7 @@ def parted(job: Job) -> Verdict | None:
         and set(per_group[0].have) == set(per_group[1].lack)
         and per_group[0].kind == per_group[1].kind == "missing"
     ):
-        return _crossed(job, *per_group[:2])
+        return _crossed(*per_group[:2])
     return {"missing": _missing, "unlike": _unlike, "order": _order}[by_number[0].kind](job, by_number[0])
 
 
@@ -93,7 +93,7 @@ def _order(job: Job, difference: Difference) -> Verdict:
     return Verdict("order", difference.lack, sentence, innermost(other.own), CURES["order"])
 
 
-def _crossed(job: Job, first: Difference, second: Difference) -> Verdict:
+def _crossed(first: Difference, second: Difference) -> Verdict:
     sentence = (
         f"two process groups are used in another order: {words.ranks(first.have)} waits in "
         f"{words.collective(first.collective)}{in_group(first, always=True)} {words.at(first.collective.own)}, "

@@ -53,9 +53,7 @@ def conditions(file: str, line: int) -> list[str]:
     `break` of the same block, and at the loops, all within the same function.
     """
     _, tree = _source(file)
-    if tree is None:
-        return []
-    return list(_around(tree, line))
+    return list(_around(tree, line)) if tree else []
 
 
 def decisive(frames) -> str:
@@ -65,11 +63,9 @@ def decisive(frames) -> str:
     the call of its function, else its loop.
     """
     enclosing = [condition for frame in frames for condition in conditions(frame.file, frame.line)]
-    about = [
-        condition for condition in enclosing if ABOUT_RANK.search(condition) and not condition.startswith("in the loop")
-    ]
-    if about:
-        return about[0]
+    about_rank = list(filter(speaks_of_rank, enclosing))
+    if about_rank:
+        return about_rank[0]
     nearest = conditions(frames[0].file, frames[0].line) if frames else []
     caller = conditions(frames[1].file, frames[1].line) if len(frames) > 1 and not nearest else []
     deciding = [condition for condition in [*nearest, *caller] if not condition.startswith("in the loop")]
@@ -94,20 +90,18 @@ def way_past(frames) -> tuple[str, str]:
 
 
 def _way_past(inside: list[ast.AST], frame) -> tuple[str, str] | None:
-    at = "at line {}".format
-    for node in inside:
-        inner_module = (
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "module"
-        )
-        if inner_module and conditions(frame.file, node.lineno) and ".backward(" in text_at(frame.file, frame.line):
-            return "module", f"`{text_at(frame.file, node.lineno)}` {at(node.lineno)} goes past DDP"
+    if ".backward(" in text_at(frame.file, frame.line):
+        for node in inside:
+            inner_module = isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".module")
+            if inner_module and conditions(frame.file, node.lineno):
+                return "module", f"`{text_at(frame.file, node.lineno)}` at line {node.lineno} goes past DDP"
     for node in inside:
         if isinstance(node, ast.ExceptHandler) and not any(isinstance(each, ast.Raise) for each in ast.walk(node)):
             handler = f"except {_short(node.type)}" if node.type else "except"
-            return "caught", f"a rank can go on after `{handler}` {at(node.lineno)}"
+            return "caught", f"a rank can go on after `{handler}` at line {node.lineno}"
         if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Break | ast.Return):
             way = f"`if {_short(node.test)}: {_short(node.body[-1])}`"
-            return "leaves", f"a rank can leave the loop by {way} {at(node.lineno)}"
+            return "leaves", f"a rank can leave the loop by {way} at line {node.lineno}"
     return None
 
 

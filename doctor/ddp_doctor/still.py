@@ -2,7 +2,7 @@
 
 from ddp_doctor import source_lines, words
 from ddp_doctor.job import Job, Rank
-from ddp_doctor.verdict import CURES, Verdict, innermost, stands, waiting_elsewhere
+from ddp_doctor.verdict import CURES, Verdict, innermost, stands
 
 
 def stopped(job: Job) -> Verdict | None:
@@ -11,7 +11,8 @@ def stopped(job: Job) -> Verdict | None:
         return None
     names, rank = words.ranks(stopped), job.ranks[stopped[0]]
     sentence = f"{names} {words.verb(stopped, 'is', 'are')} stopped (SIGSTOP, or Ctrl-Z), {stands(rank)}"
-    sentence += waiting_elsewhere(job, stopped)
+    waits = [each for each in job.ranks.values() if each.rank not in stopped and each.own and each.waits_for_peers()]
+    sentence += f"; rank {waits[0].rank} waits in {words.code_at(waits[0].own[0])}" if waits else ""
     return Verdict("stopped", stopped, sentence, innermost(rank.own), f"kill -CONT {rank.pid}")
 
 

@@ -48,17 +48,15 @@ class Verdict:
 def cure_for(frames) -> str:
     """The advice for a rank that missed the collective these frames started, by how it got past it."""
     around = source_lines.decisive(frames)
-    if not around.startswith("in the loop"):
-        for way in ("break", "return", "continue"):
-            if re.search(rf": {way}\b.*`", around):
-                return (
-                    CURES["skips" if way == "continue" else "leaves"]
-                    if not source_lines.speaks_of_rank(around)
-                    else CURES["missing"]
-                )
-        return CURES["caught" if around.startswith("in `except") else "missing"]
-    kind, _ = source_lines.way_past(frames)
-    return CURES[kind or "uneven"]
+    if around.startswith("in the loop"):
+        kind, _ = source_lines.way_past(frames)
+        return CURES[kind or "uneven"]
+    if around.startswith("in `except"):
+        return CURES["caught"]
+    way = re.search(r": (break|return|continue)\b.*`", around)
+    if way is None or source_lines.speaks_of_rank(around):
+        return CURES["missing"]
+    return CURES["skips" if way[1] == "continue" else "leaves"]
 
 
 def innermost(frames) -> Frame | None:
@@ -78,8 +76,7 @@ def stands(rank: Rank) -> str:
     if rank.left and rank.exit_code is not None and rank.exit_code >= 0:
         call, stack = rank.left
         own = [frame for frame in stack if frame.is_own()]
-        text = f"left with {call}" + (f" {words.where(own)}" if own else "")
-        return text
+        return f"left with {call}" + (f" {words.where(own)}" if own else "")
     own = [frame for frame in rank.error.stack if frame.is_own()] if rank.error else []
     own = own or rank.own
     trace = f"was last seen in {words.code_at(own[0])}" if own else "left no trace of where it stood"
@@ -89,13 +86,6 @@ def stands(rank: Rank) -> str:
         return f"had ended with exit code 0, and {trace}"
     left_with_code = (rank.exit_code or 0) > 0 and not rank.error
     return f"ended with exit code {rank.exit_code}, and {trace}" if left_with_code else trace
-
-
-def waiting_elsewhere(job: Job, culprits) -> str:
-    for number, rank in job.ranks.items():
-        if number not in culprits and rank.own and rank.waits_for_peers():
-            return f"; rank {number} waits in {words.code_at(rank.own[0])}"
-    return ""
 
 
 def only_lost_contact(job: Job, *culprits: int) -> str:
@@ -115,8 +105,3 @@ def in_group(difference: Difference, always: bool = False) -> str:
 
 def error_at(frame: Frame | None) -> str:
     return f"in {words.code_at(frame)}" if frame else "at an unknown line"
-
-
-def last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it printed nothing"
