@@ -52,24 +52,19 @@ def _first_cause(facts: Facts) -> Explanation | None:
     first, in_order = earliest(strong)
     same = [event for event in strong if alike(event, first)]
     ranks = sorted({event.rank for event in same if event.rank is not None})
-    text = _in_short(first)
-    unknown = []
+    blamed, sentence, unknown = (), _in_short(first), []
     if first.message.name in ("collectives differ", "time limit of the scheduler"):
-        blamed, sentence = (), text
         if first.message.name == "collectives differ":
             unknown.append("which of the two collectives is the wrong one")
     elif first.message.name == "sizes differ":
-        blamed = ()
         sentence = f"{who(ranks)} got a tensor of another size than expected, and gloo aborted"
         unknown.append("whether the rank that sent or the one that received is wrong")
-    elif not ranks:
-        blamed, sentence = (), text
-        if first.message.role != "setup" or len(facts.ranks) > 1:
-            unknown.append("which rank printed it: no rank stands before the line")
-    else:
+    elif ranks:
         blamed = tuple(ranks)
         every = len(ranks) > 1 and set(ranks) >= facts.ranks and len(ranks) >= (facts.world_size or 0)
-        sentence = f"{'every rank' if every else who(ranks)}{' raised' if first.frames else ':'} {text}"
+        sentence = f"{'every rank' if every else who(ranks)}{' raised' if first.frames else ':'} {sentence}"
+    elif first.message.role != "setup" or len(facts.ranks) > 1:
+        unknown.append("which rank printed it: no rank stands before the line")
     others = [event for event in strong if not alike(event, first) and event.rank not in ranks]
     if others and not in_order:
         blamed = tuple(sorted({*blamed, *(event.rank for event in others if event.rank is not None)}))

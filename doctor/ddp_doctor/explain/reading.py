@@ -169,15 +169,9 @@ class _Reader:
     def _take_wait(self, line: Line, work: re.Match) -> None:
         if line.rank is not None and line.rank not in self.facts.waits:
             number, operation, elements, milliseconds = work.groups()
-            group = GROUP.search(line.text)
-            self.facts.waits[line.rank] = Wait(
-                line,
-                int(number),
-                operation,
-                int(elements) if elements else None,
-                int(milliseconds or 0) / 1000,
-                group[1] if group else "",
-            )
+            seconds, group = int(milliseconds or 0) / 1000, GROUP.search(line.text)
+            wait = Wait(line, int(number), operation, elements and int(elements), seconds, group[1] if group else "")
+            self.facts.waits[line.rank] = wait
 
     def _take_traceback(self, index: int, header: Line) -> None:
         """An event of its exception: of a chain the first, where it began, unless a later one says more."""
