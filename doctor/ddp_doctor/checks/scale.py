@@ -85,9 +85,8 @@ def _rates(audit: Audit, number: int) -> list[float]:
 
 def _gradient(run: AuditedRun) -> float | None:
     """The gradient that an update uses, as a factor of the mean over the samples of all ranks."""
-    [*all_] = updates(run)
-    factors = [fate for optimizer, rows in all_ for fates in _fates(optimizer, rows).values() for fate in fates]
-    factors = [factor for factor in factors if factor != "local"]
+    by_parameter = [fates for optimizer, rows in updates(run) for fates in _fates(optimizer, rows).values()]
+    factors = [fate for fates in by_parameter for fate in fates if fate != "local"]
     if not factors or max(factors) > 1.05 * min(factors):
         return None
     weights = []

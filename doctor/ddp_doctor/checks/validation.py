@@ -105,20 +105,23 @@ def _mean_of_means(run: AuditedRun, ranks):
     for rank, share in ranks.items():
         events = run.audits[rank].between(share["at"], run.audits[rank].next_backward(share["end"]), "collective")
         sent.append([event for event in events if event["values"] and not event["on_gradients"]])
-    rows = list(zip(*sent, strict=False))
-    values = [column for row in rows for column in zip(*(event["values"] for event in row), strict=False)]
-    if len(set(sizes)) == 1 or any(list(column) == sizes for column in values):
+    # One column for each number that is sent: that of every rank
+    columns = [
+        (row[0], column)
+        for row in zip(*sent, strict=False)
+        for column in zip(*(event["values"] for event in row), strict=False)
+    ]
+    if len(set(sizes)) == 1 or any(list(column) == sizes for _, column in columns):
         return None
     audit, begin = run.audits[0], ranks[0]["end"]
     used = audit.between(begin, audit.next_backward(begin), "item", "print")
-    for row in rows:
-        for column in zip(*(event["values"] for event in row), strict=False):
-            mean = sum(column) / len(column)
-            near = [event["value"] for event in used if event["event"] == "item"]
-            numbers = [number for event in used if event["event"] == "print" for number in event["numbers"]]
-            same = any(abs(value - mean) <= 1e-6 * abs(mean) for value in near) or any(_is(n, mean) for n in numbers)
-            if same and len(set(column)) > 1 and not _of_training(run, ranks, column):
-                return row[0]
+    items = [event["value"] for event in used if event["event"] == "item"]
+    numbers = [number for event in used if event["event"] == "print" for number in event["numbers"]]
+    for collective, column in columns:
+        mean = sum(column) / len(column)
+        same = any(abs(value - mean) <= 1e-6 * abs(mean) for value in items) or any(_is(n, mean) for n in numbers)
+        if same and len(set(column)) > 1 and not _of_training(run, ranks, column):
+            return collective
     return None
 
 
