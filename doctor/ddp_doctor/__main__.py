@@ -27,19 +27,14 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        _say("interrupted")
+        print("interrupted", file=sys.stderr)
         return 130
     except OSError as error:
         if error.filename is not None:
             raise
-        _say(f"error: the output cannot be written: {error.strerror}")
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         sys.stdout = None  # Python would try again as it ends, and complain
         return 1
-
-
-def _say(text: str) -> None:
-    if sys.stderr is not None:
-        print(text, file=sys.stderr)
 
 
 if __name__ == "__main__":

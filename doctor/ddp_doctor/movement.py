@@ -112,10 +112,8 @@ def _links(pid: int) -> list[str]:
     """The open files of a process, such as socket:[4711]."""
     links = []
     for file in Path(f"/proc/{pid}/fd").glob("*"):
-        try:
+        with contextlib.suppress(OSError):  # closed meanwhile
             links.append(os.readlink(file))
-        except OSError:
-            continue
     return links
 
 

@@ -11,6 +11,8 @@ from ddp_doctor.job import Error, Rank
 from ddp_doctor.launch.first_failure import is_symptom
 from ddp_doctor.recorder import SLOT
 
+NAMES_IN_A_DUMP = {dtype: name for name, dtype in DTYPES.items()}  # float32, as a tensor says, is Float there
+
 
 def read(folder: Path, single: bool = False) -> dict[int, Rank]:
     """{number: rank}; of several processes with one rank, the newest. The records do not say `state`.
@@ -107,16 +109,10 @@ def _calls(path: Path) -> list[Collective]:
             call = json.loads(content[begin : begin + SLOT])
         except ValueError:
             continue  # it died while writing
-        sizes, dtypes = tuple(tuple(each) for each in call["sizes"]), _as_torch_names_them(call["dtypes"])
-        stack = _frames(call["stack"])
+        sizes, stack = tuple(tuple(each) for each in call["sizes"]), _frames(call["stack"])
+        dtypes = tuple(NAMES_IN_A_DUMP.get(dtype, dtype) for dtype in call["dtypes"])
         calls.append(Collective(0, call["group"], call["name"], sizes, dtypes, stack, call["time"], call["root"]))
     return calls
-
-
-def _as_torch_names_them(dtypes: list[str]) -> tuple[str, ...]:
-    """float32, as a tensor says, is Float in a dump."""
-    names = {dtype: name for name, dtype in DTYPES.items()}
-    return tuple(names.get(dtype, dtype) for dtype in dtypes)
 
 
 def _error(noted: dict, when: float, uncaught: bool = False) -> Error:

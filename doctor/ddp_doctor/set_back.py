@@ -49,15 +49,14 @@ def set_back(run: AuditedRun, copies: Path) -> str | None:
         return "the first run saved nothing with torch.save between two updates" if run.whole else "it was cut off"
     plans = []
     for audit in run.audits.values():
-        kept = next(iter(audit.of("kept")), {"files": {}, "folders": []})
-        written = next(iter(audit.of("written")), None)
+        kept, written = (next(iter(audit.of(kind)), None) for kind in ("kept", "written"))
         if written is None:
             return "not all that was written is known"
-        if audit.of("kept"):
-            plans.append((kept, written))
-        older = set(written["older"]) - set(kept["files"])
-        if audit.of("kept") and older:
-            return f"it also wrote over {sorted(older)[0]}, which was there before: start with an empty folder"
+        if kept is None:
+            continue
+        if older := set(written["older"]) - set(kept["files"]):
+            return f"it also wrote over {min(older)}, which was there before: start with an empty folder"
+        plans.append((kept, written))
     for kept, written in plans:
         for folder in set(written["folders"]) - set(kept["folders"]):
             shutil.rmtree(folder, ignore_errors=True)
