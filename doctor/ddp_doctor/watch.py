@@ -191,12 +191,11 @@ class Watch:
     def _look_at_all(self, ended: str) -> None:
         """Every rank with its state and its stack as it stands now."""
         by_number = records.read(self.folder, self.world_size == 1)
-        then, earlier = self.used[0] if self.used else (time.monotonic(), {})
-        latest = self.used[-1][1] if self.used else {}
         for number, process in self.processes.items():
             rank = by_number.setdefault(number, Rank(number, process.pid))
+            (begin, earlier), (end, latest) = self.used[0], self.used[-1]
             used = [usage.get(number, movement.Usage()) for usage in (latest, earlier)]
-            rank.state = movement.state_of(process, *used, self.used[-1][0] - then if self.used else 1.0)
+            rank.state = movement.state_of(process, *used, end - begin)
             ranks.look(rank, process)
         for number, rank in by_number.items():
             rank.last_lines = self.output.run.lines.get(number, [])[-3:]
