@@ -132,10 +132,8 @@ def read(path: str | os.PathLike) -> History:
 def parse(dump: dict) -> History:
     """A dump that is already a dictionary."""
     collectives: dict[str, list[Collective]] = {}
-    newest, first_record = None, None
-    for entry in dump.get("entries", []):
-        if first_record is None:
-            first_record = entry["record_id"]
+    newest, entries = None, dump.get("entries", [])
+    for entry in entries:
         if entry.get("is_p2p") or "coalesced" == _name(entry):
             continue
         collective = Collective(
@@ -157,7 +155,7 @@ def parse(dump: dict) -> History:
         if config.get("name") and config.get("ranks")
     }
     by_group = {group: tuple(started) for group, started in collectives.items()}
-    return History(by_group, groups, newest, whole=not first_record)
+    return History(by_group, groups, newest, whole=not entries or entries[0]["record_id"] == 0)
 
 
 def _name(entry) -> str:

@@ -14,14 +14,10 @@ def parted(job: Job) -> Verdict | None:
     per_group = differences(histories, _members(job))
     if not per_group:
         return None
-    by_number = [difference for difference in per_group if difference.group == "0"] or per_group
-    if (
-        len(per_group) > 1
-        and set(per_group[0].have) == set(per_group[1].lack)
-        and per_group[0].kind == per_group[1].kind == "missing"
-    ):
-        return _crossed(*per_group[:2])
-    return {"missing": _missing, "unlike": _unlike, "order": _order}[by_number[0].kind](job, by_number[0])
+    first, *others = per_group
+    if others and first.kind == others[0].kind == "missing" and set(first.have) == set(others[0].lack):
+        return _crossed(first, others[0])
+    return {"missing": _missing, "unlike": _unlike, "order": _order}[first.kind](job, first)
 
 
 def _under_join(history: History) -> bool:

@@ -58,7 +58,7 @@ def _number(pid: int) -> int | None:
     return next((int(text) for text in texts if text.isdigit()), None)
 
 
-def look(rank: Rank, process: psutil.Process) -> Rank:
+def look(rank: Rank, process: psutil.Process) -> None:
     """Notes where the process stands, and what it waits for. `rank.state` is known."""
     rank.pid, rank.sleeps = process.pid, stacks.sleeps_for(process.pid)
     stack, rank.variables, rank.stack_problem = stacks.stack_of(process.pid, rank.state == "stopped")
@@ -66,4 +66,3 @@ def look(rank: Rank, process: psutil.Process) -> Rank:
     in_subprocess = any(frame.file.endswith("/subprocess.py") for frame in rank.stack)
     if rank.state in ("waiting", "transferring") and not rank.waits_for_peers():
         rank.waits_for = movement.waits_for(process, in_subprocess)
-    return rank

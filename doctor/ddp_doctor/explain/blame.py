@@ -157,16 +157,14 @@ def _reported(facts: Facts) -> Explanation | None:
         message = BY_NAME["stopped from outside"]
         return Explanation(message, (), f"the ranks were ended by a signal ({listed})", line, quote=line.text.strip())
     sentence = f"a process failed{f' (exit codes: {listed})' if listed else ''}, and its error is not in this log"
-    unknown = ["where it began, and why"]
-    explanation = Explanation(
-        BY_NAME["no error text"], (), sentence, line, quote=line.text.strip(), cannot_know=unknown
-    )
+    unknown = "where it began, and why"
     if facts.noticed_first is not None:
-        explanation.cannot_know[0] = (
+        unknown = (
             f"where it began: torchrun noticed rank {facts.noticed_first} first, which may be a victim, and lists no "
             "rank that left with exit code 0"
         )
-    return explanation
+    message = BY_NAME["no error text"]
+    return Explanation(message, (), sentence, line, quote=line.text.strip(), cannot_know=[unknown])
 
 
 def _warned(facts: Facts) -> Explanation | None:
