@@ -29,11 +29,8 @@ def explain_text(text: str) -> str:
 
 def log_files(path: Path) -> list[Log]:
     """The log at a path, or those under a folder, such as torchrun's --log-dir; the last attempts come last."""
-    if not path.is_dir():
-        return [Log(path.read_bytes().decode(errors="replace"), short_name(str(path)))]
-    files = [
-        file
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and file.suffix in (".log", ".txt", ".out", ".err", "")
-    ]
+    files = [path]
+    if path.is_dir():
+        suffixes = (".log", ".txt", ".out", ".err", "")
+        files = [file for file in sorted(path.rglob("*")) if file.is_file() and file.suffix in suffixes]
     return [Log(file.read_bytes().decode(errors="replace"), short_name(str(file))) for file in files]

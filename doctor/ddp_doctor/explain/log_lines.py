@@ -1,7 +1,7 @@
 """The lines of pasted logs: without colours and prefixes, with the rank, the time and the source of each."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePath
 
 LONGEST = 4000  # characters of a line that are read; a log pasted without its line breaks is folded before
@@ -65,27 +65,21 @@ class Line:
         return f"line {self.number}" + (f" of {self.log.name}" if self.log.name else "")
 
 
-@dataclass
 class Log:
     """One pasted text, and the file that it came from ("" if it is the only one)."""
 
-    text: str
-    name: str = ""
-    rank: int | None = field(init=False)
-    attempt: int | None = field(init=False)
-    lines: list[str] = field(init=False)
-    hosts: set[str] = field(init=False, default_factory=set)  # labels that were seen before a line of a traceback
-    numbers: list[int] = field(init=False)  # of the lines; a long one may have been folded into several
-
-    def __post_init__(self):
-        in_path, attempt = RANK_IN_PATH.search(self.name), ATTEMPT_IN_PATH.search(self.name)
+    def __init__(self, text: str, name: str = ""):
+        in_path, attempt = RANK_IN_PATH.search(name), ATTEMPT_IN_PATH.search(name)
+        self.name = name
         self.rank = int(in_path[1] or in_path[2]) if in_path else None
         self.attempt = int(attempt[1]) if attempt else None
-        text = self.text.replace("\0", "")
+        self.hosts: set[str] = set()  # labels that were seen before a line of a traceback
+        text = text.replace("\0", "")
         if "\x1b" in text:
             text = COLOURS.sub("", text)
         self.text = text.replace("\r\n", "\n").replace("\r", "\n")  # a progress bar may stand before an error
-        self.lines, self.numbers = [], []
+        self.lines: list[str] = []
+        self.numbers: list[int] = []  # of the lines; a long one may have been folded into several
         indent, escaped = _common_indent(self.text), ESCAPED in self.text
         for number, line in enumerate(self.text.split("\n"), 1):
             line = line[indent:] if indent and line[:indent].isspace() else line
@@ -114,16 +108,9 @@ class Log:
         rank, task = groups.get("rank"), groups.get("task", groups.get("local"))
         if rank is None and (in_text := RANK_IN_TEXT.search(text)):
             rank = next(filter(None, in_text.groups()))
-        return Line(
-            self,
-            self.numbers[index],
-            text,
-            tuple(stream),
-            self.rank if rank is None else int(rank),
-            None if task is None else int(task),
-            time,
-            warns,
-        )
+        rank = self.rank if rank is None else int(rank)
+        task = None if task is None else int(task)
+        return Line(self, self.numbers[index], text, tuple(stream), rank, task, time, warns)
 
     def _prefix(self, text: str) -> re.Match | None:
         for prefix in PREFIXES:
