@@ -38,9 +38,8 @@ def _dumps(address: str) -> dict[int, dict]:
             text = answer.read().decode()
         parts = re.findall(r"<h2>Rank (\d+):.*?<pre>(.*?)</pre>", text, re.DOTALL)
         dumps = {int(rank): html.unescape(dump) for rank, dump in parts}
-        return {
-            rank: json.loads(dump) for rank, dump in dumps.items() if dump.startswith("{")
-        }  # else torch has no NCCL
+        # A page without a dump says that torch has no NCCL.
+        return {rank: json.loads(dump) for rank, dump in dumps.items() if dump.startswith("{")}
     except (OSError, ValueError) as error:
         raise InputError(
             f"{address} does not answer as torch's debug server does ({error}); the address is needed that rank 0 "

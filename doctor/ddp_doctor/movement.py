@@ -84,9 +84,8 @@ def waits_for(process: psutil.Process, in_subprocess: bool) -> str | None:
         number = int(arguments[0], 16)
         link = os.readlink(f"/proc/{process.pid}/fd/{number}")
         peer = next((each.raddr for each in process.net_connections("tcp") if each.fd == number and each.raddr), None)
-        return (
-            f"data from {f'{peer.ip}:{peer.port}' if peer else 'a ' + link.partition(':')[0] if ':[' in link else link}"
-        )
+        kind, _, inode = link.partition(":[")
+        return f"data from {f'{peer.ip}:{peer.port}' if peer else f'a {kind}' if inode else link}"
     except (OSError, ValueError, IndexError, psutil.Error):
         return None
 
