@@ -7,7 +7,7 @@ doctor's folder. It reads a checksum and a few values of a tensor, and draws no 
 import atexit
 import sys
 
-from . import data, draws, files, process, training
+from . import files
 from .log import Log
 
 
@@ -24,13 +24,10 @@ def start(folder):
 
 
 def _watch_torch(log):
-    for watch in (
-        process.watch_process,
-        training.watch_training,
-        data.watch_loaders,
-        draws.watch_draws,
-        files.watch_saves,
-    ):
+    from . import data, draws, process, saves, training  # they import torch, which the script must be first to do
+
+    looks = process.watch_process, training.watch_training, data.watch_loaders, draws.watch_draws, saves.watch_saves
+    for watch in looks:
         log.quietly(watch, log)
 
 

@@ -2,7 +2,10 @@
 
 import functools
 
-from .log import rows, where
+import torch
+
+from .log import where
+from .tensors import rows
 
 INDICES = 100_000  # are written down in all
 
@@ -25,8 +28,6 @@ class _Loaders:
         self.kept, self.written = [], 0
 
     def begin(self, iterator, loader):
-        import torch
-
         if id(loader) not in self.numbers:
             self.kept.append(loader)
         number = self.numbers.setdefault(id(loader), len(self.numbers))
@@ -74,8 +75,6 @@ class _Loaders:
         self.log.event("exhausted", loader=number, epoch=epoch)
 
     def batch(self, iterator, batch):
-        import torch
-
         number, epoch = iterator._ddp_doctor_epoch
         sums, rich = _rows(batch)
         self.log.event("batch", loader=number, epoch=epoch, gradients=torch.is_grad_enabled(), rows=sums, rich=rich)
@@ -97,7 +96,5 @@ def _size(dataset):
 
 def _rows(batch):
     """A checksum of each sample over all tensors of the batch; None if they have no common first dimension."""
-    import torch
-
     parts = list(batch.values()) if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else [batch]
     return rows([part for part in parts if isinstance(part, torch.Tensor) and part.dim()])

@@ -5,6 +5,8 @@ import random
 import sys
 import zlib
 
+import torch
+
 from .log import kind_of, where
 
 PYTHON = (
@@ -59,8 +61,6 @@ def _fetches(log, function):
 
 
 def _note(log, old_states, new_states):
-    import torch
-
     worker = torch.utils.data.get_worker_info()
     log.event(
         "fetch",
@@ -74,8 +74,6 @@ def _note(log, old_states, new_states):
 
 def _states(dataset):
     """{whose generator: checksum of its state}: the global ones, and those that the dataset holds."""
-    import torch
-
     states = {"Python's random": random.getstate(), "torch": (torch.get_rng_state().numpy(),)}
     numpy = sys.modules.get("numpy")
     if numpy:

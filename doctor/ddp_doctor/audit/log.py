@@ -1,21 +1,18 @@
 """The file of one rank's events, where in the script each happened, and how a function is watched."""
 
-import ctypes
 import functools
 import json
 import os
 import sys
 import sysconfig
 import threading
-import zlib
 
 DOCTOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # its own files are in no finding
 LIBRARIES = tuple(
     {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
 MOST = 3000  # events of a kind, unless said otherwise
-SAMPLES = 6  # values of a tensor
-ROWS = 512  # samples of a batch
+UPDATES = 40  # of each optimizer are looked at whole; a check without torch has to know, too
 
 
 class Log:
@@ -103,60 +100,3 @@ def caller(through="torch/"):
     ):
         frame = frame.f_back
     return "own" if frame is None else kind_of(frame.f_code.co_filename)
-
-
-def checksum(tensor):
-    """A checksum of the tensor's bytes; None unless it is a plain dense tensor (not sharded, sparse, or meta)."""
-    import torch
-
-    if not _is_plain(tensor):
-        return None
-    with torch.no_grad():
-        flat = tensor.detach().contiguous().reshape(-1).cpu()
-    return zlib.crc32(ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())) if flat.numel() else 0
-
-
-def some_values(tensor):
-    """A few of its values, always from the same places; None for what is no plain dense tensor."""
-    import torch
-
-    if tensor is None or not _is_plain(tensor):
-        return None
-    with torch.no_grad():
-        flat = tensor.detach().reshape(-1)
-        return flat[:: max(1, flat.numel() // SAMPLES)][:SAMPLES].double().tolist()
-
-
-def sums(tensor):
-    """[sum, sum of magnitudes], which rounding hardly changes."""
-    import torch
-
-    if not _is_plain(tensor):
-        return None
-    with torch.no_grad():
-        wide = tensor.detach().double()
-        return [wide.sum().item(), wide.abs().sum().item()]
-
-
-def rows(tensors):
-    """(checksum of each sample over all tensors, or None; whether two can hardly be equal by chance)."""
-    sizes = {len(tensor) for tensor in tensors}
-    if len(sizes) != 1 or not 0 < min(sizes) <= ROWS:
-        return None, False
-    sums = [zlib.crc32(repr([checksum(tensor[row]) for tensor in tensors]).encode()) for row in range(sizes.pop())]
-    return sums, any(_is_rich(tensor) for tensor in tensors)
-
-
-def _is_rich(tensor):
-    """Fractions, or many different whole numbers: two samples are equal only if they are the same one."""
-    row = tensor[0]
-    if tensor.is_floating_point() and bool((tensor != tensor.round()).any()):
-        return True
-    return row.numel() >= 8 and len(row.unique()) >= 5
-
-
-def _is_plain(tensor):
-    import torch
-
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    return plain and tensor.layout == torch.strided and tensor.device.type != "meta"

@@ -2,6 +2,8 @@
 
 import sys
 
+import torch
+
 from .log import caller, where
 from .variables import tensors_in
 
@@ -14,8 +16,6 @@ COLLECTIVES = (
 
 
 def watch_process(log):
-    import torch
-
     core = sys.modules.get("torch.distributed.distributed_c10d")
     if core is None:  # torch without torch.distributed
         return

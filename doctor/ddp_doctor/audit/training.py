@@ -9,16 +9,17 @@ import threading
 import weakref
 import zlib
 
-from .log import checksum, rows, some_values, sums, where
+import torch
+
+from .log import UPDATES, where
 from .loss import loss_kind
+from .tensors import checksum, rows, some_values, sums
 from .variables import checksums, tensors_in
 
-UPDATES = 40  # of each optimizer are looked at whole
 CALLS = 400  # of models
 
 
 def watch_training(log):
-    import torch
     from torch.optim import optimizer
 
     state = _Training(log)
@@ -145,8 +146,6 @@ class _Training:
     def clips(self, function):
         @functools.wraps(function)
         def clips(parameters, *args, **kwargs):
-            import torch
-
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             values = self.log.quietly(self.look_before_clipping, parameters)
             result = function(parameters, *args, **kwargs)
@@ -188,8 +187,6 @@ class _Training:
         return backward
 
     def look_before_backward(self, tensors):
-        import torch
-
         for optimizer in self.optimizers:  # what has been unfrozen since
             self.watch(parameter for group in optimizer.param_groups for parameter in group["params"])
         lost = [parameter for parameter in self.waiting if parameter.grad is None or not parameter.grad.any()]
@@ -217,8 +214,6 @@ class _Training:
 
     def calls(self, function):
         """The outermost call of a model is looked at, and the one within DDP, which has its buffers by then."""
-        import torch
-
         thread, compiling = self.thread, torch.compiler.is_compiling
 
         @functools.wraps(function)
@@ -237,8 +232,6 @@ class _Training:
         return calls
 
     def look_at_call(self, module, depth, args, kwargs):
-        import torch
-
         if next(module.parameters(), None) is None or self.log.counts.get("call", 0) >= CALLS:
             return
         ddp = isinstance(module, torch.nn.parallel.DistributedDataParallel)
@@ -280,8 +273,6 @@ class _Training:
         return self.evaluated[key]
 
     def drops(self, function):
-        import torch
-
         compiling, thread = torch.compiler.is_compiling, self.thread
 
         @functools.wraps(function)
@@ -293,8 +284,6 @@ class _Training:
         return drops
 
     def look_at_dropout(self, input):
-        import torch
-
         if self.log.counts.get("dropout", 0) < 100 and torch.is_grad_enabled():
             gpu = input.device.type == "cuda"
             state = torch.cuda.get_rng_state(input.device) if gpu else torch.get_rng_state()
@@ -305,7 +294,5 @@ def _state(state):
     """A checksum of what an optimizer has gathered for one parameter; None if that is nothing, or not known."""
     if not state or not isinstance(state, dict):
         return None
-    import torch
-
     tensors = (checksum(value) if isinstance(value, torch.Tensor) else value for value in state.values())
     return zlib.crc32(repr(sorted(zip(map(str, state), map(str, tensors), strict=True))).encode())

@@ -2,15 +2,16 @@
 
 import sys
 
-from .log import checksum, kind_of
+import torch
+
+from .log import kind_of
+from .tensors import checksum
 
 DEPTH, TENSORS, VALUES = 4, 400, 5_000_000
 
 
 def tensors_in(value, name="", depth=DEPTH):
     """(name, tensor) of each tensor within containers, modules and objects of the script's own classes."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         yield name, value
     elif depth == 0 or isinstance(value, type):
@@ -39,8 +40,6 @@ def _is_own(value):
 
 def variables(skip):
     """{"function: name": tensor} of the own functions that run now; `skip`, the ids of modules and tensors left out."""
-    import torch
-
     tensors, frame = {}, sys._getframe(1)
     while frame is not None:
         if kind_of(frame.f_code.co_filename) == "own":

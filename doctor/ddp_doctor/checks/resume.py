@@ -4,7 +4,7 @@ The second run starts on the files of the first run's first checkpoint (set_back
 with the update that the first run made from the same weights.
 """
 
-from ddp_doctor.audit.training import UPDATES
+from ddp_doctor.audit.log import UPDATES
 from ddp_doctor.audited import Audit, AuditedRun
 from ddp_doctor.checks.finding import Finding
 
