@@ -11,7 +11,8 @@ def parted(job: Job) -> Verdict | None:
     histories = {number: rank.history for number, rank in job.ranks.items() if rank.recorded}
     if len(histories) < 2 or (job.ended == "well" and any(map(_under_join, histories.values()))):
         return None
-    per_group = differences(histories, _members(job))
+    members = {group: ranks for rank in job.ranks.values() for group, ranks in rank.history.groups.items()}
+    per_group = differences(histories, members)
     if not per_group:
         return None
     first, *others = per_group
@@ -24,10 +25,6 @@ def _under_join(history: History) -> bool:
     """Join lets a rank that has no more data answer the others' collectives, from lines of its own."""
     collectives = (collective for started in history.collectives.values() for collective in started)
     return any(frame.file.endswith("/algorithms/join.py") for each in collectives for frame in each.stack)
-
-
-def _members(job: Job) -> dict[str, tuple[int, ...]]:
-    return {group: ranks for rank in job.ranks.values() for group, ranks in rank.history.groups.items()}
 
 
 def _missing(job: Job, difference: Difference) -> Verdict:

@@ -1,4 +1,4 @@
-"""What is written down of a tensor: a checksum, a few values, sums, and the samples of a batch."""
+"""A tensor in few numbers: its checksum, some values, its sums, and the samples that a batch holds."""
 
 import ctypes
 import zlib

@@ -90,7 +90,9 @@ def _shares(run: AuditedRun):
         ]
     for ranks in epochs:
         by_index = not set.intersection(*(set(share["indices"] or [-1]) for share in ranks.values()))
-        if 0 in ranks and (by_index or _disjoint([share["rows"] for share in ranks.values()])):
+        rows = [share["rows"] for share in ranks.values()]
+        by_rows = None not in rows and not set.intersection(*map(set, rows))
+        if 0 in ranks and (by_index or by_rows):
             yield ranks
 
 
@@ -163,10 +165,6 @@ def _chosen(run: AuditedRun) -> Finding | None:
 def _last_losses(run: AuditedRun, save):
     number = len([event for event in run.audits[0].of("backward") if event["at"] < save["at"]])
     return [events[number - 1] for events in run.of("backward").values() if len(events) >= number]
-
-
-def _disjoint(rows) -> bool:
-    return None not in rows and not set.intersection(*map(set, rows))
 
 
 def _is(text: str, value: float) -> bool:
