@@ -20,8 +20,8 @@ import psutil
 import pytest
 from ddp_doctor.launch import rank_output
 from ddp_doctor.launch.first_failure import first_failure
-from ddp_doctor.launch.supervise import RUN_VARIABLE, environment_of, sweep, tagged
-from disturbance import wait_until
+from ddp_doctor.launch.supervise import RUN_VARIABLE, environment_of, sweep
+from disturbance import processes_of_this_test, wait_until
 from jupyter_client.manager import start_new_kernel
 
 from ddp_course.base.errors import InputError
@@ -107,10 +107,6 @@ def in_a_shell(command):
     return subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=600)
 
 
-def ours():
-    return tagged(os.environ["DDP_COURSE_TEST"], "DDP_COURSE_TEST")
-
-
 def test_lines_results_and_command():
     class Stamped(io.StringIO):
         def write(self, text):
@@ -185,14 +181,9 @@ def test_what_torchrun_writes_anew_is_read_as_well(tmp_path):
 
 
 def test_nodes_that_may_join_get_the_variable_that_lets_them(tmp_path):
-    """With torch 2.13; in tests/test_elastic.py a node joins."""
+    """With torch 2.13; in notebook 13 a node joins."""
     prints = script("import os; print(os.environ.get('TORCH_DISABLE_SHARE_RDZV_TCP_STORE'))")
-    rendezvous = [
-        "--nnodes=1:2",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=localhost:0",
-        "--rdzv-conf=last_call_timeout=1",
-    ]
+    rendezvous = "--nnodes=1:2 --rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-conf=last_call_timeout=1".split()
     run = torchrun(prints, nproc=1, quiet=True, timeout=600, torchrun_args=rendezvous)
     assert run.lines[0] == ["1"] and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 " in run.command
 
@@ -284,7 +275,7 @@ def test_timeout_names_the_ranks_still_running():
     assert "last line of rank 1: rank 1 does something else" in message
     assert caught.value.run.timed_out and caught.value.run.failure is None
     assert caught.value.run.command.startswith("OMP_NUM_THREADS=7 torchrun")
-    assert not ours()
+    assert not processes_of_this_test()
 
 
 def test_timeout_without_check_returns_the_run():
@@ -324,21 +315,12 @@ def test_nothing_survives_kill_9(victim, message):
     with launched() as (process, pids):
         os.kill(pids[victim], signal.SIGKILL)
         output, _ = process.communicate(timeout=HANG)  # ends when nobody holds its stdout any more
-        assert wait_until(lambda: not ours(), HANG), ours()
+        assert wait_until(lambda: not processes_of_this_test(), HANG), processes_of_this_test()
         assert wait_until(lambda: not list(Path("tmp").glob("ddp_course_run_*")), HANG)
         if message:
             assert process.returncode == 0
             assert message in output
             assert output.count("saved") == (1 if victim == "rank 1" else 2)
-
-
-def test_interrupt_lets_the_ranks_save_and_leaves_nothing():
-    with launched() as (process, _):
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=HANG)
-        assert process.returncode == -signal.SIGINT  # KeyboardInterrupt went on to the caller
-        assert output.count("saved") == 2
-        assert not ours()
 
 
 def test_second_interrupt_ends_at_once():
@@ -351,7 +333,7 @@ def test_second_interrupt_ends_at_once():
         assert process.poll() is None  # it waits for the ranks
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=HANG)
-        assert not ours()
+        assert not processes_of_this_test()
 
 
 def test_in_a_notebook_output_is_kept_and_errors_are_short(monkeypatch):
@@ -392,7 +374,7 @@ def test_interrupting_a_cell_ends_the_ranks():
             text += message["content"].get("text", "")
         assert message["content"]["ename"] == "KeyboardInterrupt"
         assert text.count("saved") == 2
-        assert [process.pid for process in ours()] == [manager.provisioner.process.pid]
+        assert [process.pid for process in processes_of_this_test()] == [manager.provisioner.process.pid]
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -429,7 +411,7 @@ CAUSE = ["", "The above exception was the direct cause of the following exceptio
 def blame(errors, report, closed=(), ranks_before=0):
     """errors: rank -> stderr; report: rank -> exit code; closed: ranks torchrun sent SIGTERM. pid = 100 + rank.
 
-    before: how many ranks of the job are on the nodes before this one.
+    ranks_before: how many ranks of the job are on the nodes before this one.
     """
     log = [f"W1121 api.py:1028] Sending process {100 + rank} closing signal SIGTERM" for rank in closed]
     log.append("E1121 api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 100) of binary: python")
@@ -442,41 +424,34 @@ def blame(errors, report, closed=(), ranks_before=0):
     return first_failure(1, log, errors, errors, when)
 
 
-def test_a_rank_whose_clean_up_failed_after_its_own_error_is_guilty():
-    errors = {0: [*TRACE, CLOSED], 1: [*TRACE, "KeyError: 'x'", *DURING, *TRACE, CLOSED]}
-    codes, failure = blame(errors, {0: 1, 1: 1})
-    assert codes == {0: 1, 1: 1} and failure.rank == 1
-    assert "KeyError: 'x'" in failure.text and "rank 0 lost contact: RuntimeError" in failure.text
+VICTIM, GUILTY = [*TRACE, CLOSED], [*TRACE, "KeyError: 'x'"]
 
 
-def test_a_rank_that_wraps_the_loss_of_a_peer_is_a_victim():
-    errors = {0: [*TRACE, CLOSED, *CAUSE, *TRACE, "TrainingError: step 3 failed"], 1: [*TRACE, "KeyError: 'x'"]}
-    assert blame(errors, {0: 1, 1: 1})[1].rank == 1
-
-
-def test_a_peers_warning_after_an_error_does_not_make_a_victim():
-    errors = {0: ["[rank0]: " + line for line in [*TRACE, CLOSED]]}
-    errors[1] = [*TRACE, "KeyError: 'x'", "[rank1]:[W1121 10:45:59.1 Store.cpp:1] Connection reset by peer"]
-    assert blame(errors, {0: 1, 1: 1})[1].rank == 1
-
-
-def test_a_rank_that_torchrun_ended_after_its_traceback_is_guilty():
-    errors = {0: [*TRACE, CLOSED], 1: [*TRACE, "KeyError: 'x'"]}
-    assert blame(errors, {0: 1, 1: -15}, closed=[1])[1].rank == 1
-
-
-def test_on_a_later_node_ranks_are_known_by_their_local_number():
-    """Ranks 2 and 3 of the job are 0 and 1 here, and those of the Run."""
-    errors = {0: [*TRACE, CLOSED], 1: [*TRACE, "KeyError: 'x'"]}
-    codes, failure = blame(errors, {0: 1, 1: 1}, ranks_before=2)
-    assert codes == {0: 1, 1: 1} and failure.rank == 1 and "KeyError: 'x'" in failure.text
-
-
-def test_an_abort_at_the_end_does_not_hide_the_error():
-    errors = {0: [*TRACE, CLOSED], 1: [*TRACE, "KeyError: 'x'", "terminate called without an active exception"]}
-    codes, failure = blame(errors, {0: 1, 1: -6})
-    assert codes[1] == -6 and failure.rank == 1
-    assert failure.text.startswith("rank 1 failed\n\nTraceback") and "KeyError: 'x'" in failure.text
+@pytest.mark.parametrize(
+    ("victim", "guilty", "exit_code", "options"),
+    [
+        pytest.param(VICTIM, [*GUILTY, *DURING, *VICTIM], 1, {}, id="its clean-up failed, too"),
+        pytest.param(
+            [*VICTIM, *CAUSE, *TRACE, "TrainingError: step 3"], GUILTY, 1, {}, id="its victim wraps the error"
+        ),
+        pytest.param(
+            ["[rank0]: " + line for line in VICTIM],
+            [*GUILTY, "[rank1]:[W1121 10:45:59.1 Store.cpp:1] Connection reset by peer"],
+            1,
+            {},
+            id="a warning of its peer's end after its error",
+        ),
+        pytest.param(VICTIM, GUILTY, -15, {"closed": [1]}, id="ended by torchrun after its traceback"),
+        pytest.param(VICTIM, GUILTY, 1, {"ranks_before": 2}, id="ranks 2 and 3 of the job are 0 and 1 of this node"),
+        pytest.param(VICTIM, [*GUILTY, "terminate called without an active exception"], -6, {}, id="it aborted"),
+    ],
+)
+def test_rank_1_is_guilty(victim, guilty, exit_code, options):
+    codes, failure = blame({0: victim, 1: guilty}, {0: 1, 1: exit_code}, **options)
+    assert codes == {0: 1, 1: exit_code} and failure.rank == 1
+    assert failure.text.startswith("rank 1 failed") and "KeyError: 'x'" in failure.text
+    assert "rank 0 lost contact: RuntimeError" in failure.text
+    assert "exit code -" not in failure.text, "its error says more than how it ended"
 
 
 def test_a_rank_that_obeyed_sigterm_did_not_leave_early():
