@@ -22,21 +22,14 @@ DIVERGING = ("--learning-rate", "1e30", "--gradient-clip", "0", "--warmup-steps"
 @pytest.fixture
 def flags(tmp_path):
     backbone, pairs = make_backbone(tmp_path / "backbone"), ("--pairs", make_pairs(tmp_path / "pairs"))
+    scripts = ROOT / "ddp_course"
     files = "--model", tmp_path / "opt", "--data", make_examples(tmp_path)["sft"]
     return {
         "minigpt": (TRAINER, "--sample-tokens", 0),
-        "reward": (ROOT / "ddp_course/reward_ddp.py", "--max-tokens", 32, "--backbone", f"minigpt:{backbone}", *pairs),
-        "grpo": (
-            ROOT / "ddp_course/grpo_ddp.py",
-            "--new-tokens",
-            4,
-            "--pretrained",
-            backbone,
-            "--data",
-            ROOT / "tests",
-        ),
-        "puzzles": (ROOT / "ddp_course/puzzles_ddp.py",),
-        "finetune": (ROOT / "ddp_course/finetune_ddp.py", "--lora-layers", "q_proj", *files),
+        "reward": (scripts / "reward_ddp.py", "--max-tokens", 32, "--backbone", f"minigpt:{backbone}", *pairs),
+        "grpo": (scripts / "grpo_ddp.py", "--new-tokens", 4, "--pretrained", backbone, "--data", ROOT / "tests"),
+        "puzzles": (scripts / "puzzles_ddp.py",),
+        "finetune": (scripts / "finetune_ddp.py", "--lora-layers", "q_proj", *files),
     }
 
 

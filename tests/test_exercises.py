@@ -92,17 +92,6 @@ def test_exercise_runs_unsolved_and_solved(path, tmp_path, warm_launches):
     assert warm_ups == {name: [f"warm-up {name} not attempted", f"warm-up {name} passed"] for name in names_here}
 
 
-def test_what_stands_before_an_answer_runs_once():
-    def of(*answers):
-        sources = [answers[0], 'with warm_up("02.a"):\n    pass', "run = torchrun(broken)", answers[1], 'check("02.1")']
-        names = "a", "warm", "run", "b", "c"
-        cells = [new_code_cell(source, id=name) for name, source in zip(names, sources, strict=True)]
-        return new_notebook(cells=cells)
-
-    ids = [cell.id for cell in unsolved_then_solved(of("raise", "raise"), of("x = 1", "y = 2")).cells]
-    assert ids == ["a", "warm", "run", "b", "c", "a_solved", "warm_solved", "b_solved", "c_solved"]
-
-
 # ---- deriving, on a small solution -------------------------------------------------------------------------------
 
 SCRIPT = """%%writefile answers/02_1.py

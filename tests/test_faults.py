@@ -3,10 +3,10 @@
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
+from disturbance import wait_until
 from training_runs import TRAINER, checkpoint, launch, metrics
 
 from ddp_course.launcher import RunFailed, torchrun
@@ -30,7 +30,7 @@ def job(tmp_path, request):
     launcher = psutil.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     ranks = []
     try:
-        wait_until(lambda: (run_dir / "metrics.jsonl").exists())
+        assert wait_until(lambda: (run_dir / "metrics.jsonl").exists(), ENDS)
         ranks = sorted(launcher.children(), key=lambda process: int(process.environ()["RANK"]))
         yield launcher, ranks, run_dir
     finally:
@@ -41,30 +41,16 @@ def job(tmp_path, request):
         log.close()
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + ENDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
 def all_end(processes):
     _, alive = psutil.wait_procs(processes, timeout=ENDS)
     return not alive
 
 
-def test_kill_9_of_torchrun_saves_and_ends_the_ranks(job):
-    """Nobody tells the ranks. They notice at the next step that their parent is another, save and leave."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_end_of_torchrun_saves_and_ends_the_ranks(job, number):
+    """After a kill -9 nobody tells the ranks. They notice at the next step that their parent is another, and leave."""
     launcher, ranks, run_dir = job
-    launcher.kill()
-    assert all_end([launcher, *ranks])
-    (saved,) = (run_dir / "checkpoints").iterdir()
-    assert int(saved.name.removeprefix("step_")) == max(metrics(run_dir))
-
-
-def test_sigterm_of_torchrun_saves_and_ends_the_ranks(job):
-    launcher, ranks, run_dir = job
-    launcher.send_signal(signal.SIGTERM)
+    launcher.send_signal(number)
     assert all_end([launcher, *ranks])
     (saved,) = (run_dir / "checkpoints").iterdir()
     assert checkpoint(run_dir, int(saved.name.removeprefix("step_")))["step"] == max(metrics(run_dir))
@@ -84,7 +70,7 @@ def test_a_frozen_rank_ends_the_job_when_its_time_is_up(job):
     launcher, ranks, _ = job
     ranks[1].send_signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: not ranks[0].is_running() or ranks[0].status() == psutil.STATUS_ZOMBIE)
+        assert wait_until(lambda: not ranks[0].is_running() or ranks[0].status() == psutil.STATUS_ZOMBIE, ENDS)
     finally:
         ranks[1].send_signal(signal.SIGCONT)
     assert all_end([launcher, *ranks])

@@ -82,16 +82,9 @@ def record() -> dict[str, dict]:
         cluster.run("node2", "ip link set eth0 down && ip link set eth0 name ens3 && ip link set ens3 up")
         for node in NODES:  # the kernel calls them up a moment later
             cluster.run(node, "while ip -br -4 addr | grep -qw DOWN; do sleep 0.1; done")
-        servers = {
-            node: subprocess.Popen(
-                cluster.entering(node, [sys.executable, "-c", SERVE]),
-                text=True,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-            for node in NODES
-        }
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        serve = [sys.executable, "-c", SERVE]
+        servers = {node: subprocess.Popen(cluster.entering(node, serve), text=True, **pipes) for node in NODES}
         for server in servers.values():
             assert server.stdout.readline() == "ready\n"
         for case, special in CASES.items():
