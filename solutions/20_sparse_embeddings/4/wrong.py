@@ -24,13 +24,20 @@ ANSWERS = (
     -        self.shard[rows] -= self.lr * total / (self.accumulator[rows].sqrt() + 1e-8)[:, None]
     +        self.shard[self.asked] -= self.lr * arrived / (self.accumulator[self.asked].sqrt() + 1e-8)[:, None]
     """),
-    WrongAnswer("each_id", "sends repeated ids", check="little_is_sent", says="to all_to_all for 20 diff", edit="""
+    WrongAnswer("each_id", "sends repeated ids", check="little_is_sent", says="to all_to_all for 200", edit="""
     -        ids, self.position = ids.unique(return_inverse=True)  # sorted, so those of one owner stand together
     +        ids, order = ids.sort()
     +        self.position = order.argsort()
     """),
-    WrongAnswer("as_given", "all-reduces all", on="given", check="little_is_sent", says="to all_reduce for 20", edit="""
-    -        self.sent_bytes += whole.nbytes
+    WrongAnswer("gathers_ids", "sends all ranks its ids", check="little_is_sent", says="to all_gather for 200", edit="""
+    -        each = [1] * len(self.sent)
+    -        self.received = exchange(torch.tensor(self.sent), each, each).tolist()
+    -        self.asked = exchange(ids, self.sent, self.received) - self.bounds[dist.get_rank()]
+    +        dist.all_gather_object(by_rank := [None] * len(self.sent), ids.tolist())
+    +        start, end = self.bounds[dist.get_rank() :][:2]
+    +        asked = [[row - start for row in ids if start <= row < end] for ids in by_rank]
+    +        self.received = [len(rows) for rows in asked]
+    +        self.asked = torch.tensor(sum(asked, []), dtype=torch.int64)
     """),
     WrongAnswer("absent", "an empty batch returns at once", state="crashed", check="dies", says="all_to_all", edit="""
     +        if len(gradients) == 0:
