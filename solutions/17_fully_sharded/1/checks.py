@@ -26,8 +26,8 @@ JOBS = [driver_job(world, FUNCTION, RUNS, loads=("torch._dynamo",)) for world in
 @check("each rank holds its share of the optimizer's state")
 def each_rank_holds_its_share(case, rank, result):
     expect(
-        result["held"] <= TOTAL // case.world + len(SHAPES),  # at most one more for each parameter
-        f"the optimizer of rank {rank} got {result['held']} of {TOTAL} elements; its share is "
+        result["optimizer_elements"] <= TOTAL // case.world + len(SHAPES),  # at most one more for each parameter
+        f"the optimizer of rank {rank} got {result['optimizer_elements']} of {TOTAL} elements; its share is "
         f"{math.ceil(TOTAL / case.world)}",
         "what make_optimizer is given: this rank's part, and nothing else",
     )

@@ -28,7 +28,7 @@ def drive(build, make, norms):
         steps.append(([parameter.detach().clone() for parameter in parameters], float(norm)))
         for parameter in parameters:
             parameter.grad = None
-    return {"steps": steps, "held": sum(tensor.numel() for tensors in received for tensor in tensors)}
+    return {"steps": steps, "optimizer_elements": sum(tensor.numel() for tensors in received for tensor in tensors)}
 
 
 OPTIMIZERS = {

@@ -31,8 +31,8 @@ def all_begin_with_rank_0s_model(case, rank, result):
 @check("every parameter is sharded")
 def every_parameter_is_sharded(case, rank, result):
     expect(
-        result["sharded"] >= result["parameters"] and result["held"] <= result["share"],
-        f"{result['sharded']} of {result['parameters']} parameters are sharded; rank {rank} holds {result['held']} "
+        result["sharded"] >= result["parameters"] and result["elements"] <= result["share"],
+        f"{result['sharded']} of {result['parameters']} parameters are sharded; rank {rank} holds {result['elements']} "
         f"elements, and its share is at most {result['share']}",
         "the parameters outside the blocks: nobody reduces their gradients",
     )

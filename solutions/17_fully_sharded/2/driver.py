@@ -40,7 +40,7 @@ def drive(prepare, seeds):
     torch.manual_seed(1000 + rank)
     model, optimizer = prepare(model, RATE)
     beginning, start = gaps(model, one_process), whole(model)
-    held = sum(local(parameter).numel() for parameter in model.parameters())
+    elements = sum(local(parameter).numel() for parameter in model.parameters())
     share = sum(math.ceil(len(p) / world) * p.numel() // len(p) for p in one_process.parameters())
     others = []
     for block in model.blocks:
@@ -55,7 +55,7 @@ def drive(prepare, seeds):
     return {
         "beginning": beginning,
         "after": after,
-        "held": held,
+        "elements": elements,
         "share": share,
         "others": max(others),
         "moved": any(not torch.equal(start[name], end[name]) for name, _ in one_process.named_parameters()),

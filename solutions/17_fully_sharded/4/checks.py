@@ -19,11 +19,11 @@ def started_by_hand(case, rank, result):
 
 @check("a rank holds its parts, and one block on top while that computes, in forward and in backward")
 def one_block_is_whole_at_a_time(case, rank, result):
-    for when, held, limit in result["held"]:
+    for when, size, limit in result["memory"]:
         than, look = " more than before", "who still has a block that has computed: a name, or what autograd has saved?"
         if when.startswith("before"):
             than, look = "", "what is left whole: a block after its backward, also a frozen one, or a gradient"
-        expect(held <= limit, f"{when}, rank {rank} holds {held:,} bytes{than}; {limit:,} are enough", look)
+        expect(size <= limit, f"{when}, rank {rank} holds {size:,} bytes{than}; {limit:,} are enough", look)
 
 
 @check("every block computes with the weights of one process, in every step")

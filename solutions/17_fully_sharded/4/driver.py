@@ -49,7 +49,7 @@ def drive(build, frozen, pieces):
             model.step()
         (nn.Sequential(*right)(batch.flatten(0, 1)) - 1).square().mean().backward()
         optimizer.step(), optimizer.zero_grad()
-    return {"held": probe.held, "gaps": probe.gaps}
+    return {"memory": probe.memory, "gaps": probe.gaps}
 
 
 class Probe(TorchDispatchMode):
@@ -57,7 +57,7 @@ class Probe(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.storages, self.held, self.gaps, self.looks = weakref.WeakSet(), [], [], 200
+        self.storages, self.memory, self.gaps, self.looks = weakref.WeakSet(), [], [], 200
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
@@ -67,14 +67,14 @@ class Probe(TorchDispatchMode):
 
     def note(self, when, base, limit):
         for _ in range(self.looks):  # gloo's threads let go a little late
-            held = sum(storage.nbytes() for storage in self.storages) - base
-            if held <= limit + SPARE:
+            size = sum(storage.nbytes() for storage in self.storages) - base
+            if size <= limit + SPARE:
                 break
             time.sleep(0.005)
         else:
             self.looks = 1
-        self.held.append([when, held, limit + SPARE])
-        return held
+        self.memory.append([when, size, limit + SPARE])
+        return size
 
     def reached(self, number, layer, inputs, output=None):
         limit = 8 * SIZES[number] + sum(self.gradients[number + 1 :])  # of later blocks the gradient is there

@@ -20,8 +20,8 @@ JOBS = [driver_job(world, FUNCTION, CALLS, loads=("torch._dynamo",)) for world i
 def each_rank_holds_its_part(case, rank, result):
     right = (result["whole"] - WIDTH) // case.world + WIDTH
     expect(
-        result["held"] == right,
-        f"rank {rank} has {result['held']} numbers in its parameters, not {right}",
+        result["elements"] == right,
+        f"rank {rank} has {result['elements']} numbers in its parameters, not {right}",
         "both weights and the bias of the first layer are cut; the bias of the second is whole",
     )
 

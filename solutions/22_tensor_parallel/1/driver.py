@@ -14,7 +14,7 @@ def drive(build, steps):
     whole = Whole().double()
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
     layer = build(whole.first, whole.second)
-    held, all_held = (sum(parameter.numel() for parameter in model.parameters()) for model in (layer, whole))
+    own_count, whole_count = (sum(parameter.numel() for parameter in model.parameters()) for model in (layer, whole))
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (whole, layer)]
     gaps = []
     for _ in range(steps):
@@ -31,7 +31,7 @@ def drive(build, steps):
             optimizer.step()
             outputs.append(y.detach()), inputs.append(own.grad)
         gaps.append({"bias": bias_gap, "output": gap(*outputs), "input": gap(*inputs)})
-    return {"steps": gaps, "held": held, "whole": all_held}
+    return {"steps": gaps, "elements": own_count, "whole": whole_count}
 
 
 class Whole(nn.Module):

@@ -45,8 +45,8 @@ def the_gradients_are_those_of_one_process(case, rank, result):
 @check("rank r never holds more than p - r micro-batches")
 def little_is_held(case, rank, result):
     expect(
-        result["held"] <= case.world - rank,
-        f"autograd held {result['held']} micro-batches at once on rank {rank}, where 1F1B holds at most "
+        result["live"] <= case.world - rank,
+        f"autograd held {result['live']} micro-batches at once on rank {rank}, where 1F1B holds at most "
         f"{case.world - rank}",
         "when the first backward comes, and what is left of a micro-batch after its backward",
     )

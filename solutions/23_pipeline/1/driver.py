@@ -28,7 +28,7 @@ def drive(one_batch, sizes, batches):
             total += gradient
         one_batch(stage, F.cross_entropy, list(inputs.split(sizes)), list(targets.split(sizes)), WIDTH)
         gaps.append(max(gap(total, parameter.grad) for parameter, total in right.items()))
-    return {"gaps": gaps, "order": stage.order, "held": stage.most}
+    return {"gaps": gaps, "order": stage.order, "live": stage.most}
 
 
 def compute(layers, x, ends):
