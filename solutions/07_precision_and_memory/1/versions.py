@@ -52,10 +52,10 @@ class Update:
             return torch.nn.utils.clip_grad_norm_(weights, limit).item()
         norm = torch.cat([weight.grad.flatten() for weight in weights]).norm().item()
         for weight in weights:
-            mine = weight.grad.norm().item() if self.clip == "each" else norm
-            longer = mine > limit or (self.clip == "always" and mine > 0)
-            if longer and self.clip != "none" and (self.clip != "rank 0" or dist.get_rank() == 0):
-                weight.grad *= limit / mine
+            own_norm = weight.grad.norm().item() if self.clip == "each" else norm
+            too_long = own_norm > limit or (self.clip == "always" and own_norm > 0)
+            if too_long and self.clip != "none" and (self.clip != "rank 0" or dist.get_rank() == 0):
+                weight.grad *= limit / own_norm
         if self.clip == "sign":
             count = sum(weight.numel() for weight in weights)
             for weight in weights:

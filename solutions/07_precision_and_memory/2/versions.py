@@ -26,8 +26,8 @@ class Loop:
     def __call__(self, batches, scale):
         weight = torch.zeros(1, 2, requires_grad=True)
         optimizer = torch.optim.SGD([weight], lr=0.05)
-        first = self.scale_by_rank[dist.get_rank()] if self.scale_by_rank else scale
-        scaler = torch.amp.GradScaler("cpu", init_scale=first)
+        initial_scale = self.scale_by_rank[dist.get_rank()] if self.scale_by_rank else scale
+        scaler = torch.amp.GradScaler("cpu", init_scale=initial_scale)
         history = []
         for inputs, targets in batches:
             with torch.autocast("cpu", torch.float16):

@@ -76,8 +76,8 @@ JOBS = [*BROKEN, *REPAIRED, FORETOLD, DETECT, FOURTH]
 )
 def the_symptoms_are_foretold(records):
     *runs, forecast, fourth = records  # in the order of JOBS
-    for case, record, known in zip(cases([forecast]), [*runs, fourth], KNOWN, strict=True):
-        [result], right = case.results, symptom_of(record) or known
+    for case, record, default in zip(cases([forecast]), [*runs, fourth], KNOWN, strict=True):
+        [result], right = case.results, symptom_of(record) or default
         returned = tuple(result) if isinstance(result, list) else result
         if returned != right:
             raise Wrong(

@@ -133,12 +133,12 @@ def batches_of(ranks, batch_size):
 
 
 def weights_of(pad=False, keep=lambda own, batch_size: own, weight_of_batch=len, ranks=slice(None)):
-    def known(samples, batch_size, world):
+    def weights_by_sample(samples, batch_size, world):
         kept = [keep(own, batch_size) for own in shares(samples, world, pad)[ranks]]
         weights = from_batches(batches_of(kept, batch_size), weight_of_batch)
         return [weights.get(sample, 0.0) for sample in range(samples)]
 
-    return known
+    return weights_by_sample
 
 
 KNOWN_WEIGHTS = {
@@ -165,9 +165,9 @@ def expected_mean(case):
 def likeness(case, result):
     """A likely cause of a wrong result, in words that can be put behind it."""
     _, samples, batch_size, losses = case.args[0]
-    for text, known in LIKENESSES.items():
+    for text, weights_by_sample in LIKENESSES.items():
         try:
-            weights = known(samples, batch_size, case.world)
+            weights = weights_by_sample(samples, batch_size, case.world)
         except ZeroDivisionError:  # nothing is left
             continue
         like = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))

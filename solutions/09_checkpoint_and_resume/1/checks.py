@@ -89,9 +89,9 @@ def every_save_leaves_a_file(case):
 @check("torch.load finds in them what was saved", scenarios=[OWN], begin="{ranks}: ")
 def they_hold_what_was_saved(case):
     own = case.results[0]["own"]
-    steps, entries, given = own["content"][2], own["entries"], own["given"]
-    words = f"; they have the entries {', '.join(entries)}, given were {', '.join(given)}" if entries else ""
-    if entries == given:
+    steps, entries, state_entries = own["content"][2], own["entries"], own["state_entries"]
+    words = f"; they have the entries {', '.join(entries)}, given were {', '.join(state_entries)}" if entries else ""
+    if entries == state_entries:
         words = "; they have the given entries, but not the given values or types" if max(steps) < 0 else ""
     expect(
         steps == [1, 2, 3],

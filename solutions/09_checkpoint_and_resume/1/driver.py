@@ -181,7 +181,7 @@ def examine(save):
         report["content"].append(sorted(map(_step_of, contents)))
         dist.barrier()
     report["folders"] = sum(path.is_dir() for path in shared.iterdir()) if shared.is_dir() else 0
-    report["given"] = sorted(_state(1, rank))
+    report["state_entries"] = sorted(_state(1, rank))
     report["entries"] = sorted({name for content in contents for name in _loaded(content)})
     return report
 

@@ -63,8 +63,8 @@ def options_of(script: str) -> dict[str, str]:
         if line.startswith("#SBATCH"):
             words = line.removeprefix("#SBATCH").partition(" #")[0].replace('"', "").replace("'", "").split()
             while words:
-                name, given, value = words.pop(0).partition("=")
-                if not given and words and not words[0].startswith("-"):
+                name, equals_sign, value = words.pop(0).partition("=")
+                if not equals_sign and words and not words[0].startswith("-"):
                     value = words.pop(0)
                 options[{"--no-requeue": "--requeue"}.get(name, name)] = "no" if name == "--no-requeue" else value
         elif line.strip() and not line.startswith("#"):

@@ -80,8 +80,8 @@ def cluster(scenario, world, special, prefix=24, second="all"):
         lines = [lines[0], *luck.sample(lines[1:], len(lines) - 1), ("eth9", "UP", "")]
         if wrong == "spare card":  # in the same network, and down
             lines.insert(1, ("eth8", "DOWN", f"10.{base}.{third}.{200 + number}/{prefix}"))
-        known = dict(zip(names, first, strict=True))
-        known[names[number]] = {
+        address_of_host = dict(zip(names, first, strict=True))
+        address_of_host[names[number]] = {
             "loopback": "127.0.1.1",
             "second": others[number],
             "bridge": "172.17.0.2",
@@ -90,11 +90,11 @@ def cluster(scenario, world, special, prefix=24, second="all"):
             "stale": f"10.{base}.99.99",
         }.get(wrong, first[number])
         if wrong == "unknown":
-            del known[names[number]]
+            del address_of_host[names[number]]
         machines[chr(ord("a") + number)] = {
             "hostname": names[0 if wrong == "clone" else number],
             "hosts": "127.0.0.1 localhost\n"
-            + "".join(f"{ip} {host}.example.org {host}\n" for host, ip in known.items()),
+            + "".join(f"{ip} {host}.example.org {host}\n" for host, ip in address_of_host.items()),
             "ip": "".join(f"{card:<16} {state:<14} {address}".rstrip() + "\n" for card, state, address in lines),
             VARIABLE: {
                 "rescued": cards[number],

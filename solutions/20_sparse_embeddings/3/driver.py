@@ -136,10 +136,10 @@ class Largest(TorchDispatchMode):
         return False  # as in record.py
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        known = {storage_of(leaf) for leaf in tree_leaves((args, kwargs)) if is_dense(leaf)}
+        inputs = {storage_of(leaf) for leaf in tree_leaves((args, kwargs)) if is_dense(leaf)}
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            if is_dense(leaf) and storage_of(leaf) not in known and leaf.nbytes > self.bytes:
+            if is_dense(leaf) and storage_of(leaf) not in inputs and leaf.nbytes > self.bytes:
                 self.bytes, self.made_by = leaf.nbytes, func._schema.name.partition("::")[2]
         return result
 

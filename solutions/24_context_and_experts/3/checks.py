@@ -43,9 +43,9 @@ def each_expert_computes_what_chose_it(case, rank, result):
 def the_output_is_that_of_one_process(case, rank, result):
     if not result["output"] < CLOSE:
         weights = "the weights: as the router gave them"
-        known = [Mistake(words, gives, weights) for words, gives in result["likely"].items()]
+        mistakes = [Mistake(words, gives, weights) for words, gives in result["likely"].items()]
         way_back = "the way back: rows return in the order in which they were sent; each is one choice of a token"
-        words, look_at = recognised(result["y"], known, way_back)
+        words, look_at = recognised(result["y"], mistakes, way_back)
         how = f"{result['output']:.1e} away from one process{words}"
         if result["output"] == math.inf:
             how = "missing, NaN or not shaped like x"

@@ -47,7 +47,7 @@ def one_factor_per_micro_batch(case, rank, result):
 def a_token_weighs_the_same_everywhere(case, rank, result):
     counts, factors = case.args[rank][0], numbers(result)
     total, world = sum(sum(step[0]) for step in case.args), case.world
-    for place, (count, factor) in enumerate(zip(counts, factors, strict=True)):
+    for index, (count, factor) in enumerate(zip(counts, factors, strict=True)):
         right = count * world / total
         if abs(factor - right) > 1e-6 * max(right, 1):
             own, batches = sum(counts), sum(len(step[0]) for step in case.args)
@@ -58,7 +58,7 @@ def a_token_weighs_the_same_everywhere(case, rank, result):
                 Mistake("the mean over this rank's tokens", 1 / len(counts), "what the other ranks have"),
             ]
             words, look = recognised(factor, mistakes, "a mean loss times its tokens is the sum of their losses")
-            raise Wrong(f"micro-batch {place} of rank {rank} has the factor {show(factor)}{words}", look)
+            raise Wrong(f"micro-batch {index} of rank {rank} has the factor {show(factor)}{words}", look)
 
 
 @check("one number per rank is sent, once")

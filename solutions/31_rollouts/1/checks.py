@@ -14,7 +14,7 @@ JOBS = [driver_job(world, FUNCTION, SCENARIOS) for world in (2, 3, 1)]
 
 
 def right_answer(case):
-    """The rounds that it takes, and the numbers of the batch, in order."""
+    """The rounds that it takes, the numbers of the batch in order, and how many groups these rounds give."""
     seed, wanted, shares = case.args[0]
     numbers, rounds = [], 0
     while len(numbers) < wanted:
@@ -36,24 +36,24 @@ def the_ranks_stop_together(case, rank, result):
 
 @check("the ranks' groups are the first that teach, by number")
 def the_batch_is_the_first_groups(case, rank, result):
-    _, batch, found = right_answer(case)
+    _, batch, group_count = right_answer(case)
     seed, _, shares = case.args[0]
     own = [n for turn in result["turns"] for n in teaching(seed, turn, shares, rank, case.world)]
     right = [number for number in batch if number in own]
     expect(
         sorted(result["numbers"]) == right,
         f"rank {rank} returned the groups {sorted(result['numbers'])}; of the first {len(batch)} it has {right}",
-        f"what becomes of groups beyond the batch: {found} were found",
+        f"what becomes of groups beyond the batch: {group_count} were found",
     )
 
 
 @check("all ranks divide by the groups of the whole batch")
 def the_divisor_is_global(case, rank, result):
-    _, batch, found = right_answer(case)
+    _, batch, group_count = right_answer(case)
     mistakes = (
         Mistake("its own groups times N", len(result["numbers"]) * case.world, "whether ranks have as many groups"),
         Mistake("its own groups", len(result["numbers"]), "what DDP's mean over the ranks does to such a divisor"),
-        Mistake("all that were found", found, "whether groups beyond the batch are learnt from"),
+        Mistake("all that were found", group_count, "whether groups beyond the batch are learnt from"),
     )
     words, look_at = recognised(result["count"], mistakes, "how many groups the ranks learn from together")
     expect(
