@@ -85,7 +85,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
     folder = prepare_pairs("stdlib", 1000, 50, 1, say=lambda line: None)
-    known, model = read_pairs(Path(folder) / TRAIN), make_model()
+    training_pairs, model = read_pairs(Path(folder) / TRAIN), make_model()
     arithmetic = choose_precision(
         process_group.start(),
         "auto",
@@ -104,7 +104,7 @@ def main() -> None:
     }
     speeds: dict[str, list[float]] = {side: [] for side in sides}
     for turn, side in enumerate(in_turns(sides, rounds + 1)):
-        pairs = [known[n] for n in pairs_of_update(1, turn // len(sides), PAIRS, len(known))]
+        pairs = [training_pairs[n] for n in pairs_of_update(1, turn // len(sides), PAIRS, len(training_pairs))]
         seconds = update_seconds(model, optimizer, lambda side=side, pairs=pairs: sides[side](pairs))
         model.backbone.requires_grad_(False)
         model.backbone.zero_grad()

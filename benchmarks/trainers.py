@@ -81,7 +81,7 @@ def compare_world_sizes(table: Table, rounds: int, steps: int) -> None:
             peak.append(single_thread_peak())
     table.ratio(
         "efficiency of 2 processes: tokens/s of a process, over 1 process alone",
-        [two / (2 * one) for one, two in zip(speeds[1], speeds[2], strict=True)],
+        [both / (2 * single) for single, both in zip(speeds[1], speeds[2], strict=True)],
         0.95,
     )
     share = torchrun(HERE / "exposed_communication.py", nproc=2, timeout=900, quiet=True, env=one_thread()).results[0]
@@ -106,7 +106,7 @@ def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
         tokens, products = AS_NANOGPT.tokens_per_update(nproc), []
         for who in in_turns(speeds, rounds):
             if who in loops:
-                one = torchrun(
+                result = torchrun(
                     HERE / "nanogpt_trainer.py",
                     "--steps",
                     steps,
@@ -116,14 +116,14 @@ def compare_with_nanogpt(table: Table, rounds: int, steps: int) -> None:
                     quiet=True,
                     env=env,
                 ).results[0]
-                speeds[who].append(tokens / statistics.median(one["seconds"][WARM_UP:]))
+                speeds[who].append(tokens / statistics.median(result["seconds"][WARM_UP:]))
                 if who == "nanoGPT":
-                    products.append(tokens / statistics.median(one["products"][WARM_UP:]))
+                    products.append(tokens / statistics.median(result["products"][WARM_UP:]))
                 continue
             flags = ("--precision", who.split(",")[0], *["--compile"] * (who in compiled))
             with tempfile.TemporaryDirectory() as folder:
-                found, _ = our_run(Path(folder) / "run", nproc, steps, *flags, work=AS_NANOGPT, env=env)
-            speeds[who].append(statistics.median(found[WARM_UP:]))
+                speed_by_step, _ = our_run(Path(folder) / "run", nproc, steps, *flags, work=AS_NANOGPT, env=env)
+            speeds[who].append(statistics.median(speed_by_step[WARM_UP:]))
         where = f"{nproc} process{'es' * (nproc > 1)} x {threads} thread{'s' * (threads > 1)}"
         goals = {"float32": 1.1, "bfloat16": 2.0}
         for how in ("auto", *fixed, *compiled):

@@ -33,16 +33,16 @@ EXTRAS = ("peers", "wandb", "site")  # each file holds what its extra needs besi
 
 def blocks(text: str) -> dict[str, str]:
     """A requirements file as {name: its block, one for each environment that has a version of its own}."""
-    found: dict[str, str] = {}
+    block_by_name: dict[str, str] = {}
     for block in re.findall(r"^[A-Za-z0-9]\S*==.*(?:\n[ \t]+\S.*)*\n", text, re.MULTILINE):
         name = re.match(r"[A-Za-z0-9._-]+", block)[0]
-        found[name] = found.get(name, "") + block
-    return found
+        block_by_name[name] = block_by_name.get(name, "") + block
+    return block_by_name
 
 
-def versions(found: dict[str, str]) -> list[str]:
+def versions(block_by_name: dict[str, str]) -> list[str]:
     """The blocks without their hashes: name==version, with the marker of the environment."""
-    firsts = [line for block in found.values() for line in block.splitlines() if not line.startswith(" ")]
+    firsts = [line for block in block_by_name.values() for line in block.splitlines() if not line.startswith(" ")]
     return [line.removesuffix("\\").strip() for line in firsts]
 
 
@@ -88,8 +88,8 @@ def main() -> None:
                 files[extra].append(block)
     version = re.match(r"torch==([^\s\\]+)", whole["torch"])[1]
     files["torch-cpu"].append(without_cuda(version, blocks(present["torch-cpu"])))
-    for name, found in files.items():
-        (HERE / f"{name}.txt").write_text(HEADERS[name] + "".join(found))
+    for name, contents in files.items():
+        (HERE / f"{name}.txt").write_text(HEADERS[name] + "".join(contents))
 
 
 if __name__ == "__main__":

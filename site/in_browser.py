@@ -35,9 +35,9 @@ def plan(arguments: list[str]) -> dict:
 
 def _plan_pictures(job: Job, result: SearchResult) -> list[dict]:
     plans = result.distinct()[:SHOWN] or [plan for plan in [result.nearest] if plan]
-    held = [row(name(plan), f"{memory_range(plan)} GB", vars(plan.memory), gigabytes) for plan in plans]
+    memory = [row(name(plan), f"{memory_range(plan)} GB", vars(plan.memory), gigabytes) for plan in plans]
     limit = {"value": job.limit, "label": f"{USABLE:.0%} of the memory: {gigabytes(job.limit)}"}
-    pictures = [{"title": "Memory of a GPU", "rows": held, "limit": limit}]
+    pictures = [{"title": "Memory of a GPU", "rows": memory, "limit": limit}]
     if result.fits:
         steps = [row(name(plan), format_seconds(plan.step.total), _plan_step(plan), format_seconds) for plan in plans]
         pictures.append({"title": "Seconds of a step", "rows": steps})
@@ -68,7 +68,7 @@ def _predict_pictures(ddp: DDP) -> list[dict]:
     lanes = [{"name": "computes", "events": computes}, {"name": "sends", "events": sends}]
     model, gpu = ddp.job.model, ddp.job.cluster.gpu
     state = zip(("weights", "gradients", "optimizer"), STATE["fp32"], strict=True)
-    held = {part: size * model.parameters for part, size in state}
+    state_bytes = {part: size * model.parameters for part, size in state}
     limit = {"value": gpu.memory, "label": f"the GPU's memory: {gigabytes(gpu.memory)}"}
     return [
         {"title": "Seconds of a step, by the middle of what is assumed", "rows": rows},
@@ -81,7 +81,7 @@ def _predict_pictures(ddp: DDP) -> list[dict]:
         },
         {
             "title": "Memory of a GPU, without activations",
-            "rows": [row("DDP", gigabytes(sum(held.values())), held, gigabytes)],
+            "rows": [row("DDP", gigabytes(sum(state_bytes.values())), state_bytes, gigabytes)],
             "limit": limit,
         },
     ]

@@ -124,10 +124,10 @@ def sampler(arguments: list[str]) -> dict:
     """Which rank reads which sample under DistributedSampler, as torch dealt them out when the site was built."""
 
     def report(flags: Namespace) -> tuple[str, dict]:
-        for name, known in KNOWN.items():
+        for name, values in KNOWN.items():
             value = getattr(flags, name)
-            if value not in known:
-                raise InputError(f"this page knows --{name} {', '.join(map(str, known))}, got {value}")
+            if value not in values:
+                raise InputError(f"this page knows --{name} {', '.join(map(str, values))}, got {value}")
 
         def dealt(epoch: int) -> list[list[int]]:
             key = sampler_table.key(flags.samples, flags.ranks, epoch, not flags.no_shuffle, flags.drop_last)
@@ -165,8 +165,8 @@ def sampler(arguments: list[str]) -> dict:
 
 def _reads(share: list[int], rank: int, flags: Namespace) -> list[dict]:
     """With a frame where the sampler has come to the end of the samples and has started again at the front."""
-    places = range(rank, flags.ranks * len(share), flags.ranks)
+    positions = range(rank, flags.ranks * len(share), flags.ranks)
     return [
-        {"parts": [f"rank {rank}"], "text": str(sample), "framed": place >= flags.samples}
-        for place, sample in zip(places, share, strict=True)
+        {"parts": [f"rank {rank}"], "text": str(sample), "framed": position >= flags.samples}
+        for position, sample in zip(positions, share, strict=True)
     ]

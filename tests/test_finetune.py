@@ -266,15 +266,15 @@ def test_too_long_a_prompt_loses_its_beginning():
         ),
         ("--lora-layers lm_head", "no linear layer is named 'lm_head'"),
         ("--objective dpo --pack", "--pack is for --objective sft"),
-        ("--resume {one}/sft/checkpoints/step_000002 --lora-rank 3", "it has lora_rank 2, this run has 3"),
-        ("--resume {one}/sft/checkpoints/step_000002 --lora-rank 0", "expected a checkpoint with model, optimizer"),
+        ("--resume {single}/sft/checkpoints/step_000002 --lora-rank 3", "it has lora_rank 2, this run has 3"),
+        ("--resume {single}/sft/checkpoints/step_000002 --lora-rank 0", "expected a checkpoint with model, optimizer"),
     ],
 )
 def test_bad_input_is_one_sentence(material, one_process, tmp_path, wrong, message):
     (tmp_path / "odd.jsonl").write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c"}\n')
     (tmp_path / "empty.jsonl").write_text('{"prompt": "a", "answer": ""}\n')
     with pytest.raises(InputError) as refused:
-        train_one(material, tmp_path / "run", *wrong.format(tmp=tmp_path, one=one_process).split())
+        train_one(material, tmp_path / "run", *wrong.format(tmp=tmp_path, single=one_process).split())
     assert message in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "run/metrics.jsonl").exists()
 

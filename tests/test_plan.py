@@ -96,8 +96,8 @@ def test_each_stage_of_zero_holds_what_notebook_17_says(stage):
     scope = {}
     exec(cell.source, scope)
     for ranks in (2, 64):
-        held = memory(SEVEN, Layout(shard=ranks, zero=stage), 1, "fp32")
-        of_parts = [part / 4 / SEVEN.parameters for part in (held.weights, held.gradients, held.optimizer)]
+        per_gpu = memory(SEVEN, Layout(shard=ranks, zero=stage), 1, "fp32")
+        of_parts = [part / 4 / SEVEN.parameters for part in (per_gpu.weights, per_gpu.gradients, per_gpu.optimizer)]
         assert of_parts == pytest.approx(scope["units"](ranks)[f"ZeRO-{stage}"])
 
 

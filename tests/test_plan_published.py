@@ -222,11 +222,11 @@ def test_more_nodes_have_a_lower_mfu():
 @pytest.mark.parametrize("link", [50e9, 1.25e9])
 def test_plain_ddp_takes_as_long_by_both_programs(gpus, link):
     """The plan's formula beside the simulation of DDP's buckets."""
-    known = {"mfu": 0.55, "link_share": 0.76, "latency": 17.5e-6, "spread": 0.0}
+    assumptions = {"mfu": 0.55, "link_share": 0.76, "latency": 17.5e-6, "spread": 0.0}
     model = MODELS["gpt2-xl"]
     job = Job(model, Cluster(gpus, 80e9, link), gpus * 16 * model.context)
     planned = step(job, Layout(dp=gpus, micro_batch=4))
-    assert planned.total == pytest.approx(DDP(job, micro_batch=4).step(known).seconds, rel=0.1)
+    assert planned.total == pytest.approx(DDP(job, micro_batch=4).step(assumptions).seconds, rel=0.1)
 
 
 def test_the_command_prints_the_runs_and_how_far_to_trust_it(capsys):

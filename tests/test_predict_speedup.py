@@ -339,11 +339,11 @@ def test_what_was_measured_is_not_asked_for_again(capsys):
 
 
 def test_a_model_that_does_not_fit_is_noted(capsys):
-    known = "--link 400Gb --mfu 0.4 --link-share 0.8 --latency-us 10 --spread 0"
-    assert main(f"--model 7B --gpus 8 {known}".split()) == 0
+    assumptions = "--link 400Gb --mfu 0.4 --link-share 0.8 --latency-us 10 --spread 0"
+    assert main(f"--model 7B --gpus 8 {assumptions}".split()) == 0
     text = capsys.readouterr().out
     assert "DDP does not fit" in text and "python -m ddp_course.plan" in text
-    assert main(f"--model gpt2 --gpus 8 {known}".split()) == 0
+    assert main(f"--model gpt2 --gpus 8 {assumptions}".split()) == 0
     assert "does not fit" not in capsys.readouterr().out
 
 

@@ -86,9 +86,9 @@ def differences(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) 
 
 def write(question: str, name: str) -> Path:
     """Write one answer to runs/answers/05_3_rotates.py and return that path."""
-    known = list(answers(question))
-    if name not in known:
-        raise InputError(f"question {question} has no answer {name!r}; there are {', '.join(known)}")
+    answer_names = list(answers(question))
+    if name not in answer_names:
+        raise InputError(f"question {question} has no answer {name!r}; there are {', '.join(answer_names)}")
     path = Path("runs/answers") / f"{question.replace('.', '_')}_{name}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text_of(question, name), encoding="utf-8")
