@@ -5,7 +5,7 @@ import textwrap
 from matplotlib.patches import Rectangle
 
 from ddp_course.base.errors import InputError
-from ddp_course.lab.figures.style import MUTED, ink_on, new_figure, rank_colour
+from ddp_course.lab.figures.style import MUTED, ink_on, label_inside, new_figure, rank_colour
 
 ROW = 0.42  # inches
 NUMBERS, TICKS = 50, 34  # samples, up to which a cell has room for the number of its rank, and each a tick
@@ -61,12 +61,4 @@ def _cell(axes, sample, row, ranks, samples):
         axes.add_patch(Rectangle(corner, 0.94, height, facecolor=colour, **white))
         if samples <= NUMBERS and len(ranks) <= 3:
             size = 9 if len(ranks) == 1 and samples <= TICKS else 7
-            axes.text(
-                sample + 0.5,
-                bottom + height / 2,
-                rank,
-                color=ink_on(colour),
-                fontsize=size,
-                ha="center",
-                va="center_baseline",
-            )
+            label_inside(axes, sample + 0.5, bottom + height / 2, rank, size, ink_on(colour))

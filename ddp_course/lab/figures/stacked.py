@@ -4,7 +4,7 @@ import textwrap
 
 from ddp_course.base.errors import InputError
 from ddp_course.base.quantity import is_number
-from ddp_course.lab.figures.style import DARK, NEUTRAL, PALE, RANK_COLOURS, ink_on, new_figure, text_width
+from ddp_course.lab.figures.style import DARK, NEUTRAL, PALE, RANK_COLOURS, ink_on, label_inside, new_figure, text_width
 
 COLOURS = [RANK_COLOURS[1], RANK_COLOURS[4], RANK_COLOURS[0], DARK, NEUTRAL, PALE, *RANK_COLOURS[2:4]]
 LABEL = 8  # points
@@ -52,13 +52,5 @@ def _label_parts(figure, axes, rows: dict, parts: list[str]) -> None:
         for part, colour in zip(parts, COLOURS, strict=False):
             text = f"{values[part]:.3g}"
             if text_width(figure, text, LABEL) + 6 <= values[part] / pixel:
-                axes.text(
-                    left + values[part] / 2,
-                    row,
-                    text,
-                    ha="center",
-                    va="center_baseline",
-                    fontsize=LABEL,
-                    color=ink_on(colour),
-                )
+                label_inside(axes, left + values[part] / 2, row, text, LABEL, ink_on(colour))
             left += values[part]

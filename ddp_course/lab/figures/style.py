@@ -132,6 +132,11 @@ def text_width(figure, text: str, size: float) -> float:
     return width
 
 
+def label_inside(axes, x: float, y: float, text: object, size: float, ink: str, **more) -> None:
+    """Write a text in the middle of a bar or a cell. more: what `Axes.text` takes."""
+    axes.text(x, y, text, ha="center", va="center_baseline", fontsize=size, color=ink, **more)
+
+
 def spread_out(wanted: list[float], heights: list[float], high: float) -> list[float]:
     """Centres near `wanted` for labels of these heights: none touch and, if there is room, none passes `high`.
 

@@ -5,7 +5,7 @@ from matplotlib.patches import Patch
 
 from ddp_course.base.errors import InputError
 from ddp_course.base.quantity import is_number
-from ddp_course.lab.figures.style import DARK, MUTED, PALE, ink_on, new_figure, rank_colour, text_width
+from ddp_course.lab.figures.style import DARK, MUTED, PALE, ink_on, label_inside, new_figure, rank_colour, text_width
 
 KINDS = ("compute", "communication", "idle")
 LANE = 0.46  # inches of a lane
@@ -118,16 +118,7 @@ def _draw_lane(figure, axes, row: int, rank: int, events: list[dict], scale: flo
             if widths[event["name"]] + 6 <= width / pixel:
                 ink = MUTED if kind == "idle" else ink_on(colour)
                 back = {"facecolor": PALE, "edgecolor": "none", "pad": 1} if kind == "idle" else None
-                axes.text(
-                    start + width / 2,
-                    row + top + height / 2,
-                    event["name"],
-                    ha="center",
-                    va="center_baseline",
-                    fontsize=LABEL,
-                    color=ink,
-                    bbox=back,
-                )
+                label_inside(axes, start + width / 2, row + top + height / 2, event["name"], LABEL, ink, bbox=back)
 
 
 def _legend(figure, groups: dict) -> None:
