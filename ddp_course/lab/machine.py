@@ -134,8 +134,6 @@ def _training_device() -> torch.device:
 
 
 def _backends() -> tuple[str, ...]:
-    if not torch.distributed.is_available():
-        return ()
     return tuple(
         name
         for name in ("gloo", "nccl", "mpi", "ucc", "xccl")
