@@ -78,18 +78,10 @@ def ladder(records: list[dict], title: str | None = None):
             axes.plot([tolerance] * 2, [row - 0.38, row + 0.38], color=DARK, linewidth=2.2, zorder=3)
         for record in here:
             marker, face, size = LOOKS[sizes.index(record["world_size"]) % len(LOOKS)]
-            apart = record["gap"] > record["tolerance"]
+            face, edge = (BROKEN, BROKEN) if record["gap"] > record["tolerance"] else (face, DARK)
             position = min(max(record["gap"], nothing), right / 3) if record["gap"] else nothing
-            axes.plot(
-                position,
-                row,
-                marker,
-                markersize=size,
-                markerfacecolor=BROKEN if apart else face,
-                markeredgecolor=BROKEN if apart else DARK,
-                markeredgewidth=0.9,
-                zorder=5,
-            )
+            colours = {"markerfacecolor": face, "markeredgecolor": edge}
+            axes.plot(position, row, marker, markersize=size, markeredgewidth=0.9, zorder=5, **colours)
         if row == 0 or topic != rungs[row - 1][1]:
             axes.axhline(row - 0.5, color="#BDBDBD", linewidth=0.7)
             axes.text(1.01, row, topic, transform=axes.get_yaxis_transform(), va="center", color=MUTED, fontsize=8.5)

@@ -45,24 +45,13 @@ def lives(events: list[dict], title: str):
                 state = None
             if what in MARKED:
                 axes.plot([begin] * 2, [row - 0.35, row + 0.35], color=RANK_COLOURS[5], linewidth=2)
-                axes.annotate(
-                    what,
-                    (begin, row - 0.35),
-                    xytext=(0, 2),
-                    textcoords="offset points",
-                    ha="center",
-                    va="bottom",
-                    fontsize=8,
-                )
+                above = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
+                axes.annotate(what, (begin, row - 0.35), fontsize=8, **above)
             # An error leaves no word: what follows is the start of another process.
             if state and following and (following["what"] != "start"):
                 shown.add(state)
-                axes.broken_barh(
-                    [(begin, following["time"] - event["time"])],
-                    (row - 0.35, 0.7),
-                    facecolor=COLOURS[state],
-                    **_edge(state),
-                )
+                span = (begin, following["time"] - event["time"])
+                axes.broken_barh([span], (row - 0.35, 0.7), facecolor=COLOURS[state], **_edge(state))
     axes.set_yticks(range(len(lanes)), [f"rank {lane}" if lane.isdigit() else f"node {lane}" for lane in lanes])
     axes.set_ylim(len(lanes) - 0.5, -0.75)
     axes.tick_params(axis="y", length=0)

@@ -66,22 +66,13 @@ def _label_points(axes, points: dict, roof, taken: list) -> None:
     """
     frame, to_data = axes.get_window_extent(), axes.transData.inverted()
     marks = {name: axes.transData.transform(point) for name, point in points.items()}
+    look = {"textcoords": "offset points", "va": "center", "color": DARK, "parse_math": False}
     for name, (x, y) in points.items():
         text = f"{name}: {100 * y / roof(x):.0f} % of its roof"
         for anchor in ANCHORS:
             near = (0.0 if anchor[2] == "left" else 1.0, 0.5)  # the end of the text where its leader starts
             leader = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.8, "relpos": near, "shrinkA": 0}
-            label = axes.annotate(
-                text,
-                (x, y),
-                anchor[:2],
-                textcoords="offset points",
-                ha=anchor[2],
-                va="center",
-                color=DARK,
-                parse_math=False,
-                arrowprops=leader,
-            )
+            label = axes.annotate(text, (x, y), anchor[:2], ha=anchor[2], arrowprops=leader, **look)
             label.update_positions(axes.figure.canvas.get_renderer())
             box = Text.get_window_extent(label).padded(2)  # of the text, without its leader
             (left, top), (right, bottom) = to_data.transform([(box.x0, box.y1), (box.x1, box.y0)])
