@@ -216,13 +216,7 @@ def parameters_cell(nb):
     if for_tests is None:
         yield "metadata ddp_course.test_parameters is missing; {} if the reading parameters are fast enough"
         return
-    assigned = {
-        target.id
-        for node in ast.walk(ast.parse(tagged[0].source))
-        if isinstance(node, ast.Assign | ast.AnnAssign)
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name)
-    }
+    assigned, _, _ = names_of(tagged[0].source)
     for name in sorted(set(for_tests) - assigned):
         yield f"test parameter {name} is not assigned in the parameters cell ({label(nb, tagged[0])})"
 
