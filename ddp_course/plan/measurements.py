@@ -1,8 +1,12 @@
 """Measurements of notebook 15: how long a process computes, and the runs on its authors' machine, which are shown where
 no cluster can be made of namespaces.
 
-A run of the notebook writes notebooks/scripts/15_measured.json. After one on a quiet machine:
-cp notebooks/scripts/15_measured.json ddp_course/plan/stored/steps.json
+A run of the notebook writes notebooks/scripts/15_measured.json. The stored runs have more cables, accumulations and
+steps than the page asks for. To measure all of them again, on a quiet machine:
+
+cd notebooks
+papermill 15_*.ipynb /dev/null -y "{SPEEDS: [100mbit, 200mbit, 400mbit], ACCUMULATIONS: [1, 4], STEPS: 4}"
+cp scripts/15_measured.json ../ddp_course/plan/stored/steps.json
 """
 
 import json
