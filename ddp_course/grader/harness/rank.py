@@ -39,7 +39,7 @@ def run_rank(task, rank, port, folder, time_is_up, ring):
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     torch.default_generator.manual_seed(rank)  # torch.manual_seed would also look for accelerators
-    gc.freeze()  # a collection in the answer need not go through all of torch, nor copy its pages: a third of a second
+    gc.freeze()  # a collection in the answer need not go through all of torch, nor copy its pages
     notes = Notes(folder, rank)
     _watch(time_is_up, notes, answer)
     in_new_threads(notes, answer)

@@ -8,7 +8,7 @@ torch is loaded once, here, and the ranks are forked from it.
 
 import gc
 
-gc.disable()  # until everything is loaded: a third of a second
+gc.disable()  # until everything is loaded: each collection on the way would go through all of torch again
 
 # ruff: noqa: E402, because of the line above
 import importlib
@@ -179,4 +179,4 @@ def collectives(folder: Path, rank: int) -> list[str]:
 if __name__ == "__main__":
     catch_interrupts()  # an answer's ranks, forked from here, get Ctrl-C as any Python program does
     main(Path(sys.argv[1]))
-    gc.freeze()  # nothing is left to be collected, and to look for it takes half a second
+    gc.freeze()  # nothing is left to be collected, and to look for it Python would go through all of torch
