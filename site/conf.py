@@ -18,9 +18,16 @@ html_title = "DDP, from one process to a cluster"
 extensions = ["myst_nb", "sphinx_copybutton", "calculators", "first_picture", "try_out"]
 root_doc = "site/index"
 include_patterns = [
-    "site/*.md", "notebooks/*.ipynb", "notebooks/*.md", "exercises/*.ipynb", "solutions/*.ipynb", "docs/*.md",
-    "ARCHITECTURE.md", "benchmarks/RESULTS.md", "doctor/README.md",
-]  # fmt: skip
+    "site/*.md",
+    "notebooks/*.ipynb",
+    "notebooks/*.md",
+    "exercises/*.ipynb",
+    "solutions/*.ipynb",
+    "docs/*.md",
+    "ARCHITECTURE.md",
+    "benchmarks/RESULTS.md",
+    "doctor/README.md",
+]
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_render_markdown_format = "myst"  # of outputs: "commonmark", the default, has no tables

@@ -50,13 +50,24 @@ def test_one_students_crash_harms_no_other(tmp_path, capsys):
     table = list(csv.reader((results / "grades.csv").open()))
     assert table == [
         ["student", "02.1", "sum"],
-        ["ann", "2.5", "2.5"], ["ben", "0", "0"], ["cleo", "0", "0"], ["dora", "0", "0"], ["ed", "2.5", "2.5"],
-        ["fay", "0", "0"], ["gus", "2.5", "2.5"],
-    ]  # fmt: skip
+        ["ann", "2.5", "2.5"],
+        ["ben", "0", "0"],
+        ["cleo", "0", "0"],
+        ["dora", "0", "0"],
+        ["ed", "2.5", "2.5"],
+        ["fay", "0", "0"],
+        ["gus", "2.5", "2.5"],
+    ]
     suites = ElementTree.parse(results / "junit.xml").getroot()
     assert [(suite.get("name"), suite.get("failures")) for suite in suites] == [
-        ("ann", "0"), ("ben", "1"), ("cleo", "1"), ("dora", "1"), ("ed", "0"), ("fay", "1"), ("gus", "0"),
-    ]  # fmt: skip
+        ("ann", "0"),
+        ("ben", "1"),
+        ("cleo", "1"),
+        ("dora", "1"),
+        ("ed", "0"),
+        ("fay", "1"),
+        ("gus", "0"),
+    ]
     assert "IndexError" in suites[2].find("testcase/failure").text
     scores = {
         student: json.loads((results / student / "results.json").read_text())["tests"][0] for student in ("ann", "dora")

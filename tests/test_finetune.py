@@ -183,8 +183,11 @@ def test_one_process_is_peft_on_the_whole_batch(material, one_process):
     folder = finetune_ddp.prepare_data(config.data, Answer)
     examples = [encode(start, pair, 64) for pair in read_pairs(folder / "train.jsonl", Answer)]
     process_group.seed_shared(config.seed)
-    ours = [layer for layer in add_lora(start.model.double(), config.lora_layers.split(","), 2, 16).modules()
-            if isinstance(layer, LoRA)]  # fmt: skip
+    ours = [
+        layer
+        for layer in add_lora(start.model.double(), config.lora_layers.split(","), 2, 16).modules()
+        if isinstance(layer, LoRA)
+    ]
     base = transformers.AutoModelForCausalLM.from_pretrained(material.model, dtype=torch.float64)
     settings = {"lora_alpha": 16, "target_modules": config.lora_layers.split(","), "task_type": "CAUSAL_LM"}
     model = peft.get_peft_model(base, peft.LoraConfig(r=2, **settings)).double().eval()

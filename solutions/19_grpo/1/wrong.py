@@ -149,7 +149,7 @@ ANSWERS = (
             batches = [
                 [(torch.randint(3, (6,), generator=made), (peer + 1) * torch.randn(6, generator=made).double() + peer)
                  for peer in range(world)] for _ in range(6)
-            ]  # fmt: skip
+            ]
             own, own_betas = loop(torch.zeros(3).double(), [update[rank] for update in batches], 1.0)
             joint_batches = [tuple(map(torch.cat, zip(*update, strict=True))) for update in batches]
             all_of, all_betas = loop(torch.zeros(3).double(), joint_batches, 1.0)

@@ -29,17 +29,22 @@ def steps_of(case):
 def lookup_returns_the_rows(case):
     for step, ids, of_ranks, table, _, _ in steps_of(case):
         for rank, rows in enumerate(of_ranks):
-            expect(torch.equal(rows, table[ids[rank]][:, :WIDTH]),
-                   f"in step {step} rank {rank} looked up {show(ids[rank])} and got other rows",
-                   "who owns a row, its number in that shard, and where in the batch it belongs")  # fmt: skip
+            expect(
+                torch.equal(rows, table[ids[rank]][:, :WIDTH]),
+                f"in step {step} rank {rank} looked up {show(ids[rank])} and got other rows",
+                "who owns a row, its number in that shard, and where in the batch it belongs",
+            )
 
 
 @check("only rows that were looked up move, and their accumulators")
 def only_used_rows_move(case):
     for step, ids, _, before, after, _ in steps_of(case):
         moved = set((before != after).any(dim=1).nonzero().flatten().tolist()).difference(*ids)
-        expect(not moved, f"step {step} changed the rows {show(sorted(moved))}, which nobody had looked up",
-               "what changes all rows of a shard?")  # fmt: skip
+        expect(
+            not moved,
+            f"step {step} changed the rows {show(sorted(moved))}, which nobody had looked up",
+            "what changes all rows of a shard?",
+        )
 
 
 @check(f"{STEPS} steps on 2 to 4 ranks equal those of one process, accumulators and table")
