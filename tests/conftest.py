@@ -83,6 +83,14 @@ def pytest_configure(config):
         config.pluginmanager.register(Progress(config.pluginmanager))
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Print what tests have recorded as "table": a worker's own output is not shown."""
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        for name, text in report.user_properties:
+            if name == "table":
+                terminalreporter.write_line(f"\n{text}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_this_session(tmp_path_factory):
     """Token files and the like go to a folder of this session, unless DDP_COURSE_CACHE is already set.

@@ -1,12 +1,15 @@
 """The grader is itself on trial: every wrong answer is caught by the check that should, every right one passes.
 
-Two wrong answers and a right one of each exercise run every time, all of them weekly. `make kill-matrix` prints what
-they become, and which check catches which. That the course's own solutions pass is shown by the exercises, see
-test_exercises.py. The answers of a notebook are graded with one start of the harness; authoring/answers.py says how an
-answer is written down.
+Two wrong answers and a right one of each exercise run every time, all of them weekly. The weekly run ends with a table
+of which check catches which; `make kill-matrix` prints the same, and what the answers' verdicts say. That the course's
+own solutions pass is shown by the exercises, see test_exercises.py. The answers of a notebook are graded with one start
+of the harness; authoring/answers.py says how an answer is written down.
 """
 
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +17,9 @@ from ddp_course.authoring.answers import answer_cells, right_answers, wrong_answ
 from ddp_course.grader.exercises import load, names
 from ddp_course.grader.verdict import EXIT_CODES
 
-from .kill_matrix import all_verdicts, misjudgement, sample
+from .kill_matrix import all_verdicts, misjudgement, sample, table
 
+TESTS = Path(__file__).parents[1]
 IN_EVERY_RUN = {question: sample(question) for question in names()}
 
 
@@ -47,6 +51,23 @@ def test_a_right_answer_passes(question, answer):
     verdict = verdict_on(question, answer)
     assert not misjudgement(answer, verdict)
     assert len(verdict.facts) == len(load(question).checks)
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("question", names())
+def test_the_table_has_no_survivor(question, record_property):
+    """conftest.py prints the recorded tables when all tests have ended."""
+    text = table(question, all_verdicts(question[:2], every=True)[question])
+    record_property("table", text)
+    assert "SURVIVES" not in text
+
+
+def test_a_recorded_table_is_printed(tmp_path):
+    file = tmp_path / "test_file.py"
+    file.write_text("def test_recorded(record_property):\n    record_property('table', '| a | b |')\n")
+    command = [sys.executable, "-m", "pytest", "-n", "1", "-p", "conftest", str(file)]
+    run = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=600)
+    assert "\n| a | b |\n" in run.stdout, run.stdout + run.stderr
 
 
 @pytest.mark.parametrize("question", names())
