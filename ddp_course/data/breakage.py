@@ -52,30 +52,42 @@ class Block:
     words: tuple[Word, ...]
 
 
-Breakage = Callable[[Block, random.Random], str | None]
+def operator_swapped(block: Block, rng: random.Random) -> str | None:
+    """== becomes !=, + becomes -, `and` becomes `or`, and so on."""
+    word = _choose([word for word in block.words if word.text in SWAPPED and word.kind != "string"], rng)
+    return word and _replaced(block, word, SWAPPED[word.text])
 
 
-def word_changed(fits: Callable[[Block, Word], bool], changed: Callable[[str], str]) -> Breakage:
-    """The breakage that changes the text of a word for which `fits` is true."""
+def bracket_dropped(block: Block, rng: random.Random) -> str | None:
+    """One of ( ) [ ] { } is missing."""
+    word = _choose([word for word in block.words if word.text in tuple("()[]{}")], rng)
+    return word and _replaced(block, word, "")
 
-    def breakage(block: Block, rng: random.Random) -> str | None:
-        words = [word for word in block.words if fits(block, word)]
-        if not words:
-            return None
-        word = rng.choice(words)
-        return _replaced(block, word, changed(word.text))
 
-    return breakage
+def comma_dropped(block: Block, rng: random.Random) -> str | None:
+    """A comma is missing."""
+    word = _choose([word for word in block.words if word.text == ","], rng)
+    return word and _replaced(block, word, "")
+
+
+def colon_dropped(block: Block, rng: random.Random) -> str | None:
+    """The colon at the end of a line is missing."""
+    ends = [word for word in block.words if word.text == ":" and block.text[word.stop : word.stop + 1] == "\n"]
+    word = _choose(ends, rng)
+    return word and _replaced(block, word, "")
+
+
+def quote_dropped(block: Block, rng: random.Random) -> str | None:
+    """A string does not end."""
+    word = _choose([word for word in block.words if word.kind == "string"], rng)
+    return word and _replaced(block, word, word.text[:-1])
 
 
 def name_replaced(block: Block, rng: random.Random) -> str | None:
     """A name is replaced by another name from the same or the preceding lines."""
-    words = [word for word in block.words if word.kind == "name"]
-    if not words:
-        return None
-    word = rng.choice(words)
-    nearby = sorted(_names(block.preceding + block.text) - {word.text})
-    return _replaced(block, word, rng.choice(nearby)) if nearby else None
+    word = _choose([word for word in block.words if word.kind == "name"], rng)
+    nearby = sorted({name for name in _names(block.preceding + block.text) if word and name != word.text})
+    return _replaced(block, word, rng.choice(nearby)) if word and nearby else None
 
 
 def letters_swapped(block: Block, rng: random.Random) -> str | None:
@@ -110,16 +122,20 @@ def lines_swapped(block: Block, rng: random.Random) -> str | None:
     return "".join(lines)
 
 
+Breakage = Callable[[Block, random.Random], str | None]
 BREAKAGES: dict[str, Breakage] = {
-    "operator_swapped": word_changed(lambda _, word: word.text in SWAPPED and word.kind != "string", SWAPPED.get),
-    "bracket_dropped": word_changed(lambda _, word: word.text in tuple("()[]{}"), lambda text: ""),
-    "comma_dropped": word_changed(lambda _, word: word.text == ",", lambda text: ""),
-    "colon_dropped": word_changed(lambda block, word: block.text[word.start : word.stop + 1] == ":\n", lambda text: ""),
-    "quote_dropped": word_changed(lambda _, word: word.kind == "string", lambda text: text[:-1]),
-    "name_replaced": name_replaced,
-    "letters_swapped": letters_swapped,
-    "indentation_lost": indentation_lost,
-    "lines_swapped": lines_swapped,
+    breakage.__name__: breakage
+    for breakage in (
+        operator_swapped,
+        bracket_dropped,
+        comma_dropped,
+        colon_dropped,
+        quote_dropped,
+        name_replaced,
+        letters_swapped,
+        indentation_lost,
+        lines_swapped,
+    )
 }
 
 
@@ -189,6 +205,10 @@ def _words_by_line(source: str) -> Iterator[tuple[int, list[Word]]]:
 def _names(text: str) -> set[str]:
     words = "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
     return {word for word in words if word.isidentifier() and not keyword.iskeyword(word)}
+
+
+def _choose(words: list[Word], rng: random.Random) -> Word | None:
+    return rng.choice(words) if words else None
 
 
 def _replaced(block: Block, word: Word, text: str) -> str:

@@ -183,7 +183,7 @@ def check(name: str, vocab_size: int | None = None) -> int:
     if name not in BUILT:
         raise InputError(f'no tokenizer "{name}": the names are {", ".join(BUILT)}, or the folder of an existing one')
     if name == "rustbpe":
-        missing = [package for package in ("rustbpe", "tiktoken") if not importlib.util.find_spec(package)]
+        missing = [package for package in ("rustbpe", "tiktoken") if not _installed(package)]
         if missing:
             raise InputError(
                 f'the tokenizer "rustbpe" needs the package {" and ".join(missing)}, which is not installed: '
@@ -268,6 +268,13 @@ def existing(path: str | Path) -> ExistingTokenizer:
 
 def _parts(text: str) -> Iterator[str]:
     return (text[start : start + LONGEST] for start in range(0, len(text), LONGEST))
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # sys.modules holds a module without a spec
+        return False
 
 
 def _import_tokenizers():
