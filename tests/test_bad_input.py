@@ -44,11 +44,15 @@ CASES = {
     ),
     "not a number": Case("--steps many", "--steps must be a whole number, not 'many'", 2),
     "no steps": Case("--steps 0", "--steps must be at least 1, not 0", 2),
+    "a negative clip, which would climb": Case("--gradient-clip -1", "--gradient-clip must be at least 0, not -1.0", 2),
+    "a rate that is no number": Case("--learning-rate nan", "--learning-rate must be at least 0, not nan", 2),
     "dropout of more than all": Case("--dropout 1.5", "--dropout must be from 0 to below 1, not 1.5", 2),
     "a validation on nothing": Case("--validation-windows 0", "--validation-windows must be at least 1, not 0", 2),
     "no time at all": Case("--max-seconds 0", "--max-seconds must be above 0, not 0.0", 2),
     "a rate beyond what a float32 holds": Case("--learning-rate 1e39", "--learning-rate must be a number", 2),
+    "an infinite budget": Case("--max-seconds inf", "--max-seconds must be a number of at most 1e+30, not inf", 2),
     "a count beyond 53 bits": Case("--warmup-steps 9007199254740993", "--warmup-steps must be at most 2**53", 2),
+    "a number of 5000 digits": Case("--steps " + "9" * 5000, "--steps must be a whole number, not '9999", 2),
     "a timeout that no socket can hold": Case("--timeout-seconds 1e9", "--timeout-seconds must be from 0.1 to", 2),
     "a model that no machine holds": Case("--width 10000000", "GiB of memory, each of 1 here has"),
     "layers that no machine holds": Case("--layers 1099511627776", "GiB of memory, each of 1 here has"),
@@ -183,13 +187,15 @@ def finished_run(tmp_path_factory):
     return run_dir
 
 
-@pytest.mark.parametrize("damage", ["foreign", "other sizes", "other data"])
+@pytest.mark.parametrize("damage", ["truncated", "foreign", "other sizes", "other data"])
 def test_a_checkpoint_that_cannot_be_used_is_refused(finished_run, tmp_path, damage):
     source = tmp_path / "run"
     shutil.copytree(finished_run, source)
     (checkpoint,) = (source / "checkpoints").iterdir()
-    flags = ()
-    if damage == "foreign":
+    flags, message = (), "truncated or damaged"
+    if damage == "truncated":
+        os.truncate(checkpoint / "state.pt", 1000)
+    elif damage == "foreign":
         shutil.rmtree(checkpoint)
         from ddp_course.checkpoint import checkpoint as checkpoints
 
@@ -241,8 +247,8 @@ run_directory.RunDirectory.log = full
 command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 """)
     store = warm.forked.open_store()
-    environments = [warm.forked.rank_environment(rank, 2, store.port) for rank in range(2)]
-    first, second = warm.processes(script, arguments(tmp_path / "run"), environments, timeout=600)
+    places = [warm.forked.rank_environment(rank, 2, store.port) for rank in range(2)]
+    first, second = warm.processes(script, arguments(tmp_path / "run"), places, timeout=600)
     assert first.returncode == second.returncode == 1
     assert first.stderr == f"error: cannot write {tmp_path}/run: No space left on device\n"
     assert second.stderr.startswith("error: rank 1 ends: it has lost the connection to another rank, which has ended")
@@ -252,11 +258,15 @@ command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_an_output_that_cannot_be_written_stops_the_run_and_costs_nothing(tmp_path):
     """As with `> log` on a full disk, or `| head`: it saves after the step, says why in one line, and can go on."""
-    words = arguments(tmp_path / "run", *"--steps 100000 --checkpoint-every 0 --validate-every 0".split())
+    command = [
+        sys.executable,
+        str(TRAINER),
+        *"--preset tiny --steps 100000 --checkpoint-every 0 --validate-every 0".split(),
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, TRAINER, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=240
-        )
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=240)
     assert done.returncode == 1
     assert done.stderr == "error: cannot write to the standard output: No space left on device\n"
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 1

@@ -3,6 +3,7 @@
 In float64. Gaps are rounding: each comparison has a mistake beside it, which is far outside of the tolerance.
 """
 
+import json
 import os
 from pathlib import Path
 
@@ -52,40 +53,55 @@ def train_one(run_dir, *more):
     return in_this_process(diloco_ddp.train, parse(diloco_ddp.PRESETS, flags(run_dir, *more)))
 
 
+def job(folder, *more, script="diloco", **further):
+    sample = ("--sample-tokens", 0) if script == "minigpt" else ()
+    return {"script": script, "flags": flags(folder, *sample, *more), **further}
+
+
 def jobs_of(folder):
     """All that is run on a number of ranks, in one launch."""
-
-    def job(name, *more, script="diloco", **further):
-        sample = ("--sample-tokens", 0) if script == "minigpt" else ()
-        return {"script": script, "flags": flags(folder / name, *sample, *more), **further}
-
-    def resume(name, step):
-        return "--resume", folder / name / f"checkpoints/step_{step:06d}"
-
     ddp = {"script": "minigpt", "fault": "plain SGD"}
     jobs = {
-        "DDP": job("DDP", *SGD, **ddp),
-        "packed DDP": job("packed DDP", *SGD, *PACKED, **ddp),
-        "every update": job("every update", *LIKE_DDP, "--sync-every", 1),
-        "packed": job("packed", *LIKE_DDP, *PACKED, "--sync-every", 1),
-        "every 4": job("every 4", *LIKE_DDP, "--sync-every", 4),
-        "seldom": job("seldom", *SELDOM),
-        "whole": job("whole", *RESUMED),
-        "stopped": job("stopped", *RESUMED, "--steps", 9, fault="stopped"),
-        "gone on": job("gone on", *RESUMED, *resume("stopped", 2)),
-        "by minigpt_ddp": job("by minigpt_ddp", "--steps", 10, *resume("seldom", 8), script="minigpt"),
-        "after minigpt_ddp": job("after minigpt_ddp", "--steps", 12, *resume("by minigpt_ddp", 10)),
-        "averages of another optimizer": job("other", *LIKE_DDP, *resume("seldom", 4)),
-        "SGD's, by minigpt_ddp": job("AdamW of SGD", "--steps", 10, *resume("every 4", 4), script="minigpt"),
+        "DDP": job(folder / "DDP", *SGD, **ddp),
+        "packed DDP": job(folder / "packed DDP", *SGD, *PACKED, **ddp),
+        "every update": job(folder / "every update", *LIKE_DDP, "--sync-every", 1),
+        "packed": job(folder / "packed", *LIKE_DDP, *PACKED, "--sync-every", 1),
+        "every 4": job(folder / "every 4", *LIKE_DDP, "--sync-every", 4),
+        "seldom": job(folder / "seldom", *SELDOM),
+        "whole": job(folder / "whole", *RESUMED),
+        "stopped": job(folder / "stopped", *RESUMED, "--steps", 9, fault="stopped"),
+        "gone on": job(folder / "gone on", *RESUMED, "--resume", folder / "stopped/checkpoints/step_000002"),
+        "by minigpt_ddp": job(
+            folder / "by minigpt_ddp",
+            "--steps",
+            10,
+            "--resume",
+            folder / "seldom/checkpoints/step_000008",
+            script="minigpt",
+        ),
+        "after minigpt_ddp": job(
+            folder / "after minigpt_ddp", "--steps", 12, "--resume", folder / "by minigpt_ddp/checkpoints/step_000010"
+        ),
+        "averages of another optimizer": job(
+            folder / "other", *LIKE_DDP, "--resume", folder / "seldom/checkpoints/step_000004"
+        ),
+        "SGD's, by minigpt_ddp": job(
+            folder / "AdamW of SGD",
+            "--steps",
+            10,
+            "--resume",
+            folder / "every 4/checkpoints/step_000004",
+            script="minigpt",
+        ),
     }
     for step in (2, 6):
         title = f"resumed after {step}"
         copy = [str(folder / "whole"), step, str(folder / title)]
-        jobs[title] = job(title, *RESUMED, "--resume", "auto", copy=copy)
+        jobs[title] = job(folder / title, *RESUMED, "--resume", "auto", copy=copy)
     for fault in ("no outer momentum saved", "averages of rank 0 alone saved"):
-        jobs[fault] = job(fault, *RESUMED, "--steps", 4, fault=fault)
-        jobs[f"{fault}: resumed"] = job(fault, *RESUMED, "--resume", "auto")
-    return jobs | {fault: job(fault, *more, fault=fault) for fault, more in BROKEN.items()}
+        jobs[fault] = job(folder / fault, *RESUMED, "--steps", 4, fault=fault)
+        jobs[f"{fault}: resumed"] = job(folder / fault, *RESUMED, "--resume", "auto")
+    return jobs | {fault: job(folder / fault, *more, fault=fault) for fault, more in BROKEN.items()}
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
@@ -280,11 +296,27 @@ def of_one_worker(tmp_path_factory):
     "wrong, message",
     [
         ("--sync-every 0", "--sync-every must be at least 1, not 0"),
+        ("--sync-every 1.5", "--sync-every"),
         ("--outer-lr 0", "--outer-lr must be above 0, not 0.0"),
+        ("--outer-lr nan", "--outer-lr must be a number of at most 1e+30, not nan"),
+        ("--outer-lr inf", "--outer-lr must be a number of at most 1e+30, not inf"),
         ("--outer-momentum 1", "--outer-momentum must be from 0 to below 1, not 1.0"),
+        ("--outer-momentum -0.1", "--outer-momentum must be from 0 to below 1, not -0.1"),
         ("--inner lion", "argument --inner: invalid choice: 'lion'"),
         ("--precision float16", "argument --precision: invalid choice: 'float16'"),
         ("--heads 3", "--width 16 does not divide into --heads 3"),
+        ("--dropout 1", "--dropout must be from 0 to below 1, not 1.0"),
+    ],
+)
+def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
+    with pytest.raises(InputError) as refused:
+        parse(diloco_ddp.PRESETS, flags(tmp_path, *wrong.split()))
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
         ("--tokens-per-update 100", "is not a multiple of 1 rank(s) x 2 windows x 16 tokens = 32; nearest that are: "),
         ("--width 1600000 --heads 1", "GiB of memory, each of 1 here has"),
         ("--data nothing.txt", "nothing.txt"),
@@ -317,3 +349,8 @@ def test_a_checkpoint_whose_momentum_has_another_size_is_refused(tmp_path, of_on
     odd = checkpoints.save(tmp_path / "odd", STEPS, state)
     with pytest.raises(InputError, match="its contents are not those of this script"):
         train_one(tmp_path / "run", "--resume", odd, "--steps", STEPS + 1)
+
+
+def test_its_settings_are_as_json(tmp_path, of_one_worker):
+    settings = json.loads((of_one_worker.parent.parent / "config.json").read_text())
+    assert settings["script"] == "diloco_ddp" and settings["sync_every"] == 5

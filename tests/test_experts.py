@@ -133,12 +133,25 @@ def test_one_process_is_the_definition(single_process):
     model = MixtureGPT(MiniGPTConfig(256, config.context, config.layers, config.heads, config.width), 4, 2).double()
     for block in model.blocks:
         block.mixture = Dense(block.mixture)
-    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == wanted] for wanted in (True, False))
-    groups = {"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+    named = dict(model.named_parameters())
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [p for p in named.values() if p.dim() > 1], "weight_decay": 0.1},
+            {"params": [p for p in named.values() if p.dim() == 1], "weight_decay": 0.0},
+        ],
+        betas=(0.9, 0.95),
+    )
     for step in range(STEPS):
-        sizes = {"context": 16, "micro_batch_size": 16, "accumulation_steps": 1, "rank": 0, "world_size": 1}
-        [(inputs, targets)] = micro_batches(tokens.train, seed=config.seed, update=step, **sizes)
+        [(inputs, targets)] = micro_batches(
+            tokens.train,
+            seed=config.seed,
+            update=step,
+            context=16,
+            rank=0,
+            world_size=1,
+            micro_batch_size=16,
+            accumulation_steps=1,
+        )
         loss = model(inputs, targets) / config.tokens_per_update
         mixtures = [block.mixture for block in model.blocks]
         balance = sum(4 * (m.chosen.mean(0) / 2 * m.mean).sum() for m in mixtures)
@@ -209,7 +222,20 @@ def test_parameters_are_counted():
         ("--experts 0", "--experts must be at least 1, not 0"),
         ("--best 5", "--best 5 is more than --experts 4"),
         ("--ep 0", "--ep must be at least 1, not 0"),
+        ("--balance -1", "--balance must be at least 0, not -1.0"),
         ("--precision float16", "argument --precision: invalid choice: 'float16'"),
+        ("--dropout 1", "--dropout must be from 0 to below 1, not 1.0"),
+    ],
+)
+def test_bad_flags_are_one_sentence(tmp_path, wrong, message):
+    with pytest.raises(InputError) as refused:
+        parse(experts_ddp.PRESETS, flags(tmp_path, *wrong.split()))
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
         ("--tokens-per-update 100", "is not a multiple of 1 rank(s) x 4 windows x 16 tokens = 64; nearest that are: "),
         ("--experts 100000000", "GiB of memory, each of 1 here has"),
         ("--data nothing.txt", "nothing.txt"),
