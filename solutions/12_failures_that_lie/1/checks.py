@@ -1,6 +1,7 @@
 """12.1: a function that reads from the record of a run which ranks went wrong first, in which step, and in what."""
 
 import hashlib
+from typing import NamedTuple
 
 from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
 
@@ -61,6 +62,15 @@ def copied(what, step, rank, other, of_step=None, places=BATCH):
     return fault
 
 
+class Fault(NamedTuple):
+    """The right answer, and the report of the run that it is about."""
+
+    step: int
+    what: str
+    ranks: list[int]
+    report: list
+
+
 REORDERED = [["all_reduce", [16]], ["all_reduce", [16, 8]]]
 SOUND = {
     "nothing is wrong": run(5, 4),
@@ -71,90 +81,59 @@ SOUND = {
     ),
     "a random state returns on another rank, steps later": run(4, 3, copied("random", 3, 2, 0, of_step=0)),
 }
-FAULTY = {  # what is right: (step, what, ranks)
-    "a flipped bit in a weight of rank 2": (run(6, 4, odd("parameters", [2], range(3, 6))), 3, "parameters", [2]),
-    "a flipped bit in the momentum of rank 3": (
-        run(6, 4, odd("optimizer", [3], range(2, 6)), odd("parameters", [3], range(3, 6))),
+FAULTY = {
+    "a flipped bit in a weight of rank 2": Fault(3, "parameters", [2], run(6, 4, odd("parameters", [2], range(3, 6)))),
+    "a flipped bit in the momentum of rank 3": Fault(
+        2, "optimizer", [3], run(6, 4, odd("optimizer", [3], range(2, 6)), odd("parameters", [3], range(3, 6)))
+    ),
+    "rank 0 is the one": Fault(1, "parameters", [0], run(5, 4, odd("parameters", [0], range(1, 5)))),
+    "two of five, each in its own way": Fault(
+        2, "optimizer", [1, 4], run(4, 5, odd("optimizer", [1, 4], range(2, 4), apart=True))
+    ),
+    "two of five, alike": Fault(1, "gradient", [0, 3], run(4, 5, odd("gradient", [0, 3], range(1, 4)))),
+    "two of four against two": Fault(2, "parameters", [], run(4, 4, odd("parameters", [1, 2], range(2, 4)))),
+    "two agree, and two more are each alone": Fault(
+        3, "parameters", [], run(4, 4, odd("parameters", [1, 2], [3], apart=True))
+    ),
+    "no all-reduce took place": Fault(
+        1, "gradient", [], run(4, 4, odd("gradient", [0, 1, 2, 3], range(1, 4), apart=True))
+    ),
+    "apart for one step, and then equal again": Fault(2, "parameters", [1], run(6, 3, odd("parameters", [1], [2]))),
+    "rank 2 reads one sample of rank 0": Fault(1, "samples", [2], run(5, 4, copied("samples", 1, 2, 0, places=1))),
+    "all read the same samples": Fault(
+        0, "samples", [1, 2], run(3, 3, *(copied("samples", step, rank, 0) for step in range(3) for rank in (1, 2)))
+    ),
+    "rank 3 reads what rank 1 reads, the other way round": Fault(
+        2, "samples", [3], run(4, 4, copied("samples", 2, 3, 1), lambda report: report[2][3]["samples"].reverse())
+    ),
+    "all ranks have the same dropout masks": Fault(
+        0, "random", [1, 2], run(4, 3, *(copied("random", step, rank, 0) for step in range(4) for rank in (1, 2)))
+    ),
+    "rank 3 takes over the random state of rank 1": Fault(4, "random", [3], run(6, 4, copied("random", 4, 3, 1))),
+    "rank 1 reduces in another order": Fault(
+        2, "collectives", [1], run(5, 4, put("collectives", 2, 1, REORDERED), odd("gradient", [1], range(2, 5)))
+    ),
+    "rank 0 leaves out an all-reduce": Fault(3, "collectives", [0], run(5, 3, put("collectives", 3, 0, REORDERED[:1]))),
+    "rank 2 gathers instead": Fault(
+        1, "collectives", [2], run(4, 3, put("collectives", 1, 2, [["all_gather", [16, 8]], ["all_reduce", [16]]]))
+    ),
+    "one of two ranks reduces 17 numbers where 16 are right": Fault(
+        1, "collectives", [], run(3, 2, put("collectives", 1, 1, [REORDERED[1], ["all_reduce", [17]]]))
+    ),
+    "the cause stands before the symptoms of the same step": Fault(
         2,
-        "optimizer",
-        [3],
-    ),
-    "rank 0 is the one": (run(5, 4, odd("parameters", [0], range(1, 5))), 1, "parameters", [0]),
-    "two of five, each in its own way": (
-        run(4, 5, odd("optimizer", [1, 4], range(2, 4), apart=True)),
-        2,
-        "optimizer",
-        [1, 4],
-    ),
-    "two of five, alike": (run(4, 5, odd("gradient", [0, 3], range(1, 4))), 1, "gradient", [0, 3]),
-    "two of four against two": (run(4, 4, odd("parameters", [1, 2], range(2, 4))), 2, "parameters", []),
-    "two agree, and two more are each alone": (
-        run(4, 4, odd("parameters", [1, 2], [3], apart=True)),
-        3,
-        "parameters",
-        [],
-    ),
-    "no all-reduce took place": (run(4, 4, odd("gradient", [0, 1, 2, 3], range(1, 4), apart=True)), 1, "gradient", []),
-    "apart for one step, and then equal again": (run(6, 3, odd("parameters", [1], [2])), 2, "parameters", [1]),
-    "rank 2 reads one sample of rank 0": (run(5, 4, copied("samples", 1, 2, 0, places=1)), 1, "samples", [2]),
-    "all read the same samples": (
-        run(3, 3, *(copied("samples", step, rank, 0) for step in range(3) for rank in (1, 2))),
-        0,
         "samples",
-        [1, 2],
-    ),
-    "rank 3 reads what rank 1 reads, the other way round": (
-        run(4, 4, copied("samples", 2, 3, 1), lambda report: report[2][3]["samples"].reverse()),
-        2,
-        "samples",
-        [3],
-    ),
-    "all ranks have the same dropout masks": (
-        run(4, 3, *(copied("random", step, rank, 0) for step in range(4) for rank in (1, 2))),
-        0,
-        "random",
-        [1, 2],
-    ),
-    "rank 3 takes over the random state of rank 1": (run(6, 4, copied("random", 4, 3, 1)), 4, "random", [3]),
-    "rank 1 reduces in another order": (
-        run(5, 4, put("collectives", 2, 1, REORDERED), odd("gradient", [1], range(2, 5))),
-        2,
-        "collectives",
         [1],
-    ),
-    "rank 0 leaves out an all-reduce": (run(5, 3, put("collectives", 3, 0, REORDERED[:1])), 3, "collectives", [0]),
-    "rank 2 gathers instead": (
-        run(4, 3, put("collectives", 1, 2, [["all_gather", [16, 8]], ["all_reduce", [16]]])),
-        1,
-        "collectives",
-        [2],
-    ),
-    "one of two ranks reduces 17 numbers where 16 are right": (
-        run(3, 2, put("collectives", 1, 1, [REORDERED[1], ["all_reduce", [17]]])),
-        1,
-        "collectives",
-        [],
-    ),
-    "the cause stands before the symptoms of the same step": (
         run(5, 4, copied("samples", 2, 1, 0), odd("gradient", [1, 3], [2]), odd("parameters", [3], range(2, 5))),
-        2,
-        "samples",
-        [1],
     ),
-    "random states and weights in the same step": (
-        run(4, 3, copied("random", 1, 1, 0), odd("parameters", [2], range(1, 4))),
-        1,
-        "random",
-        [1],
+    "random states and weights in the same step": Fault(
+        1, "random", [1], run(4, 3, copied("random", 1, 1, 0), odd("parameters", [2], range(1, 4)))
     ),
-    "two faults, and the first in time counts": (
-        run(6, 4, copied("samples", 4, 2, 0), odd("parameters", [3], range(2, 6))),
-        2,
-        "parameters",
-        [3],
+    "two faults, and the first in time counts": Fault(
+        2, "parameters", [3], run(6, 4, copied("samples", 4, 2, 0), odd("parameters", [3], range(2, 6)))
     ),
 }
-REPORTS = SOUND | {scenario: report for scenario, (report, *_) in FAULTY.items()}
+REPORTS = SOUND | {scenario: fault.report for scenario, fault in FAULTY.items()}
 JOBS = [Job(1, FUNCTION, tuple(Call([(report,)], scenario) for scenario, report in REPORTS.items()))]
 
 
@@ -169,16 +148,16 @@ def a_sound_run_is_left_alone(case):
 
 @check("the step is the first one in which anything is wrong", scenarios=FAULTY, begin="{scenario}: ")
 def the_first_step_is_named(case):
-    [result], (_, step, what, _) = case.results, FAULTY[case.scenario]
+    [result], (step, what, _, _) = case.results, FAULTY[case.scenario]
     expect(
         isinstance(result, dict) and set(result) == {"step", "what", "ranks"},
         f"{FUNCTION} returned {result!r}",
-        "the return value: a dict with step, what and ranks" if result is not None else missed(case.scenario),
+        "the return value: a dict with step, what and ranks" if result is not None else missed(what),
     )
     if result["step"] != step:
         look_at = "is that step wrong in anything?"
         if result["step"] > step:
-            look_at = missed(case.scenario) if what in (*OWN, "collectives") else "a later step shows what followed"
+            look_at = missed(what) if what in (*OWN, "collectives") else "a later step shows what followed"
         raise Wrong(f"{FUNCTION} named step {result['step']!r}, not {step}", look_at)
 
 
@@ -186,16 +165,16 @@ def the_first_step_is_named(case):
     "what is wrong first within the step is named, and not what follows from it", scenarios=FAULTY, begin="{scenario}: "
 )
 def the_cause_is_named(case):
-    what, named = FAULTY[case.scenario][2], case.results[0]["what"]
+    what, named = FAULTY[case.scenario].what, case.results[0]["what"]
     look_at = "a step reads samples, draws random numbers, communicates, and updates last: KINDS has this order"
     if what == "collectives":
-        look_at = f"{missed(case.scenario)}; and a step communicates before it updates: KINDS has this order"
+        look_at = f"{missed(what)}; and a step communicates before it updates: KINDS has this order"
     expect(named == what, f"{FUNCTION} named {named!r}, not {what!r}", look_at)
 
 
 @check(f"the ranks are right in {len(FAULTY)} runs, also where nobody can say", scenarios=FAULTY, begin="{scenario}: ")
 def the_ranks_are_right(case):
-    (_, _, what, ranks), named = FAULTY[case.scenario], case.results[0]["ranks"]
+    (_, what, ranks, _), named = FAULTY[case.scenario], case.results[0]["ranks"]
     if what in OWN:
         look_at = "the rank that has what a lower rank has; all of these, and not the lower rank"
     elif not ranks:
@@ -205,10 +184,10 @@ def the_ranks_are_right(case):
     expect(named == ranks, f"{FUNCTION} named the ranks {named!r}, not {ranks}", look_at)
 
 
-def missed(scenario):
-    """Where to look if the fault of this run was not seen."""
+def missed(what):
+    """Where to look if what is wrong was not seen."""
     return {
         "samples": "one sample that two ranks read in a step is enough, at whichever places",
         "random": "random states that are equal on two ranks",
         "collectives": "name, sizes and order of the collectives, also their number",
-    }.get(FAULTY[scenario][2], f"{FAULTY[scenario][2]}: equal on all ranks, in every step")
+    }.get(what, f"{what}: equal on all ranks, in every step")
