@@ -24,82 +24,64 @@ def attempt(number, begin, resume, steps, exits, short=()):
     return events
 
 
-def report(*attempts, reverse=False):
-    """All events, and in no order."""
+def report(first, steps, seconds, *attempts, reverse=False):
+    """All events, in no order, and what is right: who was first, the steps, the seconds."""
     events = [event for each in attempts for event in each]
     random.Random(len(events)).shuffle(events)
-    return events[::-1] if reverse else events
+    return events[::-1] if reverse else events, first, steps, seconds
 
 
 WELL = [(90.0, 0), (90.25, 0)]
 KILLED = attempt(0, 1.0, 0, 7, [(8.75, 1), (8.5, -9)])  # 7 steps, the last one done at 8.25
-MADE_UP = {  # what is right: who was first, the steps, the seconds
-    "nothing went wrong": (report(attempt(0, 1.0, 0, 9, WELL)), [], 0, 0.0),
-    "rank 1 was killed": (report(KILLED, attempt(1, 14.0, 4, 5, WELL)), [1], 3, 9.0),
-    "no checkpoint was there": (report(KILLED, attempt(1, 14.0, 0, 9, WELL)), [1], 7, 13.0),
-    "the checkpoint was of the last step": (report(KILLED, attempt(1, 14.0, 7, 2, WELL)), [1], 0, 6.0),
-    "rank 0 was killed, and rank 1 lost contact": (
-        report(attempt(0, 1.0, 0, 6, [(7.5, -9), (7.75, 1)]), attempt(1, 12.0, 4, 5, WELL)),
-        [0],
-        2,
-        7.0,
+MADE_UP = {
+    "nothing went wrong": report([], 0, 0.0, attempt(0, 1.0, 0, 9, WELL)),
+    "rank 1 was killed": report([1], 3, 9.0, KILLED, attempt(1, 14.0, 4, 5, WELL)),
+    "no checkpoint was there": report([1], 7, 13.0, KILLED, attempt(1, 14.0, 0, 9, WELL)),
+    "the checkpoint was of the last step": report([1], 0, 6.0, KILLED, attempt(1, 14.0, 7, 2, WELL)),
+    "rank 0 was killed, and rank 1 lost contact": report(
+        [0], 2, 7.0, attempt(0, 1.0, 0, 6, [(7.5, -9), (7.75, 1)]), attempt(1, 12.0, 4, 5, WELL)
     ),
-    "rank 1 left with exit code 0": (
-        report(attempt(0, 1.0, 0, 6, [(8.0, 1), (7.5, 0)]), attempt(1, 12.0, 4, 5, WELL)),
-        [1],
-        2,
-        7.0,
+    "rank 1 left with exit code 0": report(
+        [1], 2, 7.0, attempt(0, 1.0, 0, 6, [(8.0, 1), (7.5, 0)]), attempt(1, 12.0, 4, 5, WELL)
     ),
-    "rank 1 died within a step that rank 0 had ended": (
-        report(attempt(0, 1.0, 0, 7, [(9.0, 1), (8.0, -9)], short=[1]), attempt(1, 14.0, 4, 5, WELL)),
-        [1],
-        2,
-        9.0,
+    "rank 1 died within a step that rank 0 had ended": report(
+        [1], 2, 9.0, attempt(0, 1.0, 0, 7, [(9.0, 1), (8.0, -9)], short=[1]), attempt(1, 14.0, 4, 5, WELL)
     ),
-    "rank 2 of 4 raised, the others were ended": (
-        report(
-            attempt(0, 1.0, 0, 5, [(9.0, -15), (9.5, -9), (7.0, 1), (8.0, 1)]), attempt(1, 20.0, 4, 4, [(90.0, 0)] * 4)
-        ),
+    "rank 2 of 4 raised, the others were ended": report(
         [2],
         1,
         15.0,
+        attempt(0, 1.0, 0, 5, [(9.0, -15), (9.5, -9), (7.0, 1), (8.0, 1)]),
+        attempt(1, 20.0, 4, 4, [(90.0, 0)] * 4),
     ),
-    "a second failure, beyond the front": (
-        report(KILLED, attempt(1, 14.0, 4, 6, [(20.5, -9), (21.0, 1)]), attempt(2, 30.0, 8, 3, WELL)),
-        [1, 0],
-        5,
-        21.0,
+    "a second failure, beyond the front": report(
+        [1, 0], 5, 21.0, KILLED, attempt(1, 14.0, 4, 6, [(20.5, -9), (21.0, 1)]), attempt(2, 30.0, 8, 3, WELL)
     ),
-    "a second failure, before the front was reached": (
-        report(KILLED, attempt(1, 14.0, 4, 2, [(17.0, 1), (16.5, -9)]), attempt(2, 30.0, 4, 6, WELL), reverse=True),
+    "a second failure, before the front was reached": report(
         [1, 1],
         5,
         25.0,
+        KILLED,
+        attempt(1, 14.0, 4, 2, [(17.0, 1), (16.5, -9)]),
+        attempt(2, 30.0, 4, 6, WELL),
+        reverse=True,
     ),
-    "a second failure, on the front": (
-        report(KILLED, attempt(1, 14.0, 4, 3, [(17.5, -9), (18.0, 1)]), attempt(2, 30.0, 4, 6, WELL)),
-        [1, 0],
-        6,
-        25.0,
+    "a second failure, on the front": report(
+        [1, 0], 6, 25.0, KILLED, attempt(1, 14.0, 4, 3, [(17.5, -9), (18.0, 1)]), attempt(2, 30.0, 4, 6, WELL)
     ),
-    "an attempt that failed before it had begun": (
-        report(KILLED, attempt(1, 14.0, 4, 0, [(15.0, 1), (14.5, 1)], short=[1]), attempt(2, 30.0, 4, 6, WELL)),
-        [1, 1],
-        3,
-        25.0,
+    "an attempt that failed before it had begun": report(
+        [1, 1], 3, 25.0, KILLED, attempt(1, 14.0, 4, 0, [(15.0, 1), (14.5, 1)], short=[1]), attempt(2, 30.0, 4, 6, WELL)
     ),
-    "a first attempt that did not begin, and one rank less after the restart": (
-        report(
-            attempt(0, 1.0, 0, 0, [(2.0, 1), (1.5, -9), (2.0, 1)], short=[1]),
-            attempt(1, 11.0, 0, 6, [(18.5, 1), (18.25, -15), (18.0, -9)]),
-            attempt(2, 22.0, 4, 5, WELL),
-        ),
+    "a first attempt that did not begin, and one rank less after the restart": report(
         [1, 2],
         2,
         6.75,
+        attempt(0, 1.0, 0, 0, [(2.0, 1), (1.5, -9), (2.0, 1)], short=[1]),
+        attempt(1, 11.0, 0, 6, [(18.5, 1), (18.25, -15), (18.0, -9)]),
+        attempt(2, 22.0, 4, 5, WELL),
     ),
-    "one rank more after the restart": (report(KILLED, attempt(1, 14.0, 4, 5, [*WELL, (90.5, 0)])), [1], 3, 9.25),
-    "one rank alone": (report(attempt(0, 1.0, 0, 5, [(6.5, -9)]), attempt(1, 10.0, 4, 5, [(90.0, 0)])), [0], 1, 5.0),
+    "one rank more after the restart": report([1], 3, 9.25, KILLED, attempt(1, 14.0, 4, 5, [*WELL, (90.5, 0)])),
+    "one rank alone": report([0], 1, 5.0, attempt(0, 1.0, 0, 5, [(6.5, -9)]), attempt(1, 10.0, 4, 5, [(90.0, 0)])),
 }
 JOBS = [Job(1, FUNCTION, tuple(Call([(events,)], scenario) for scenario, (events, *_) in MADE_UP.items()))]
 
