@@ -49,7 +49,9 @@ def broken_promises_are_named(case):
         expect(
             promise in names,
             f"{DETECTOR} of the loss {case.scenario!r} returned {names!r}; it breaks {promise!r} as well",
-            blind_spot(promise),
+            "is every factor compared with the one without a cap, in all modes, and for caps below 1 as well?"
+            if promise == "cap"
+            else f"the weights in your test: with which of them would mode {promise!r} and the broken one be equal?",
         )
 
 
@@ -60,12 +62,7 @@ def broken_promises_are_named(case):
     begin="{scenario}: ",
 )
 def the_modes_differ_as_promised(case):
-    factors, right = factors_of(case)
-    expect(
-        close(factors, right),
-        f"the factors are {shown(factors)}, not {shown(right)}",
-        "the line of the docstring for this mode, and what n x weight / sum is another name for",
-    )
+    expect_factors(case, "the line of the docstring for this mode, and what n x weight / sum is another name for")
 
 
 @check(
@@ -75,14 +72,10 @@ def the_modes_differ_as_promised(case):
     begin="{scenario}: ",
 )
 def the_cap_bounds(case):
-    (factors, right), cap = factors_of(case), case.args[0][3]
-    expect(
-        close(factors, right),
-        f"the factors are {shown(factors)}, not {shown(right)}",
-        "which number is cut off, in which modes, and what happens to it after that"
-        if max(factors.tolist()) > cap + CLOSE
-        else "a factor below the cap stays as it is, and the cap holds in every mode",
-    )
+    look_at = "a factor below the cap stays as it is, and the cap holds in every mode"
+    if max(case.results[0][0].tolist()) > case.args[0][3] + CLOSE:
+        look_at = "which number is cut off, in which modes, and what happens to it after that"
+    expect_factors(case, look_at)
 
 
 @check("the weights stay as they are", [REPAIR], begin="{scenario}: ")
@@ -107,28 +100,21 @@ def returned_names(case):
     return names
 
 
-def factors_of(case):
-    """(the factors of the pairs, the right ones); raises Wrong if these are right and the loss is not their mean."""
-    _, weights, mode, cap = case.args[0]
+def expect_factors(case, look_at):
+    """Raise Wrong unless the factors of the pairs are the right ones, and the loss is their mean."""
     [(factors, loss, _)] = case.results
-    right, right_loss = driver.right(weights, mode, cap)
+    right, right_loss = driver.right(*case.args[0][1:])
     expect(
-        not close(factors, right) or math.isclose(loss.item(), right_loss.item(), rel_tol=CLOSE),
+        torch.allclose(factors, right, rtol=CLOSE, atol=CLOSE),
+        f"the factors are {shown(factors)}, not {shown(right)}",
+        look_at,
+    )
+    expect(
+        math.isclose(loss.item(), right_loss.item(), rel_tol=CLOSE),
         f"the loss is {loss.item():.8g}, not {right_loss.item():.8g}, though its factors are right",
         "what is added to the weighted losses",
     )
-    return factors, right
-
-
-def close(factors, right):
-    return bool(torch.allclose(factors, right, rtol=CLOSE, atol=CLOSE))
 
 
 def shown(factors):
     return f"[{', '.join(f'{factor:.6g}' for factor in factors.tolist())}]"
-
-
-def blind_spot(promise):
-    if promise == "cap":
-        return "is every factor compared with the one without a cap, in all modes, and for caps below 1 as well?"
-    return f"the weights in your test: with which of them would mode {promise!r} and the broken one be equal?"

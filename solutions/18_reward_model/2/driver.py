@@ -22,86 +22,73 @@ def loss_of(factors):
 # ---- versions of the factors --------------------------------------------------------------------------------------
 
 
-def exact(weights, mode, cap, none=torch.ones_like, mean=lambda weights: weights / weights.mean(), plain=None):
-    plain = plain or (lambda weights: weights)
-    return bounded({"none": none, "mean": mean, "sum": plain}[mode](weights), cap)
-
-
 def bounded(factors, cap):
     return factors if cap is None else factors.clamp(max=cap)
 
 
+def same(weights):
+    return weights
+
+
+def relative(weights):
+    return weights / weights.mean()
+
+
+def exact(none=torch.ones_like, mean=relative, plain=same, cap=lambda mode, cap: cap):
+    """The factors that are promised. none, mean, plain: what they are in each mode, of the weights; "plain" in the mode
+    "sum". cap: the one that holds in a mode."""
+
+    def factors(weights, mode, limit):
+        return bounded({"none": none, "mean": mean, "sum": plain}[mode](weights), cap(mode, limit))
+
+    return factors
+
+
 def as_given(weights, mode, cap):
     weights = bounded(weights, cap)
-    return weights if mode == "none" else weights / weights.mean()
-
-
-def cap_comes_first(weights, mode, cap):
-    return exact(bounded(weights, cap), mode, None)
+    return weights if mode == "none" else relative(weights)
 
 
 def cap_then_mean_again(weights, mode, cap):
     """The cut off part is handed to all: the factors have mean 1, and the cap holds no more."""
-    factors = exact(weights, mode, cap)
-    return factors / factors.mean() if mode == "mean" else factors
+    factors = exact()(weights, mode, cap)
+    return relative(factors) if mode == "mean" else factors
 
 
 def cap_is_relative(weights, mode, cap):
     """Divides so that the largest is the cap: bounded, but the others change as well."""
-    factors = exact(weights, mode, None)
+    factors = exact()(weights, mode, None)
     return factors if cap is None else factors * min(1.0, cap / factors.max().item())
 
 
-def cap_in_one_mode(weights, mode, cap):
-    return exact(weights, mode, cap if mode == "mean" else None)
-
-
-def cap_ignored_in_a_wrong_mode(weights, mode, cap):
-    return exact(weights, mode, None if mode == "sum" else cap, plain=lambda weights: weights / weights.mean())
-
-
-def cap_ignored(weights, mode, cap):
-    return exact(weights, mode, None)
-
-
-def cap_in_none_too_small(weights, mode, cap):
-    """A cap below 1 has to hold in the mode "none" as well; here it is taken for one of the weights only."""
-    return exact(weights, mode, None if mode == "none" else cap)
-
-
-def cap_of_two_thirds(weights, mode, cap):
-    return exact(weights, mode, None if cap is None else cap * 2 / 3)
-
-
-def with_(**ways):
-    return lambda weights, mode, cap: exact(weights, mode, cap, **ways)
-
-
 VERSIONS = {
-    "keeps them all": (exact, []),
+    "keeps them all": (exact(), []),
     "mean as losses times softmax of the logarithms": (
-        with_(mean=lambda weights: weights.log().softmax(0) * len(weights)),
+        exact(mean=lambda weights: weights.log().softmax(0) * len(weights)),
         [],
     ),
     "the given one": (as_given, ["none", "sum", "cap"]),
-    "none uses the weights": (with_(none=lambda weights: weights), ["none"]),
-    "sum is the weighted mean": (with_(plain=lambda weights: weights / weights.mean()), ["sum"]),
-    "mean is not divided": (with_(mean=lambda weights: weights), ["mean"]),
-    "mean is divided by the largest weight": (with_(mean=lambda weights: weights / weights.max()), ["mean"]),
-    "mean is divided by the median weight": (with_(mean=lambda weights: weights / weights.median()), ["mean"]),
-    "mean and sum exchanged": (
-        with_(mean=lambda weights: weights, plain=lambda weights: weights / weights.mean()),
-        ["mean", "sum"],
+    "none uses the weights": (exact(none=same), ["none"]),
+    "sum is the weighted mean": (exact(plain=relative), ["sum"]),
+    "mean is not divided": (exact(mean=same), ["mean"]),
+    "mean is divided by the largest weight": (exact(mean=lambda weights: weights / weights.max()), ["mean"]),
+    "mean is divided by the median weight": (exact(mean=lambda weights: weights / weights.median()), ["mean"]),
+    "mean and sum exchanged": (exact(mean=same, plain=relative), ["mean", "sum"]),
+    "sum is not divided by the number of pairs": (exact(plain=lambda weights: weights * len(weights)), ["sum"]),
+    "the weights are cut before they are divided": (
+        lambda weights, mode, cap: exact()(bounded(weights, cap), mode, None),
+        ["cap"],
     ),
-    "sum is not divided by the number of pairs": (with_(plain=lambda weights: weights * len(weights)), ["sum"]),
-    "the weights are cut before they are divided": (cap_comes_first, ["cap"]),
     "what the cap cuts off is handed to all": (cap_then_mean_again, ["cap"]),
     "the cap makes all factors smaller": (cap_is_relative, ["cap"]),
-    "the cap holds in mode mean alone": (cap_in_one_mode, ["cap"]),
-    "sum is the weighted mean, and ignores the cap": (cap_ignored_in_a_wrong_mode, ["sum", "cap"]),
-    "the cap is ignored": (cap_ignored, ["cap"]),
-    "the cap does not hold in mode none": (cap_in_none_too_small, ["cap"]),
-    "the cap is lower than asked": (cap_of_two_thirds, ["cap"]),
+    "the cap holds in mode mean alone": (exact(cap=lambda mode, cap: cap if mode == "mean" else None), ["cap"]),
+    "sum is the weighted mean, and ignores the cap": (
+        exact(plain=relative, cap=lambda mode, cap: None if mode == "sum" else cap),
+        ["sum", "cap"],
+    ),
+    "the cap is ignored": (exact(cap=lambda mode, cap: None), ["cap"]),
+    "the cap does not hold in mode none": (exact(cap=lambda mode, cap: None if mode == "none" else cap), ["cap"]),
+    "the cap is lower than asked": (exact(cap=lambda mode, cap: cap and cap * 2 / 3), ["cap"]),
 }
 
 
@@ -127,5 +114,5 @@ def try_out(weighted_loss, scenario, mode, cap):
 def right(scenario, mode, cap):
     """The right result of try_out."""
     weights = torch.tensor(WEIGHTS[scenario], dtype=torch.float64)
-    factors = exact(weights, mode, cap)
+    factors = exact()(weights, mode, cap)
     return factors, (factors * torch.arange(1.0, len(weights) + 1, dtype=torch.float64)).mean()
