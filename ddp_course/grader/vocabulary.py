@@ -11,6 +11,7 @@ answer.
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from ddp_course.grader.verdict import Wrong
 __all__ = ["Call", "Case", "Check", "Detector", "Job", "JobRecord", "LogsOf", "Mistake", "Wrong", "cases", "check"]
 __all__ += ["expect", "expect_few_collectives", "expect_little_is_sent", "expect_one_verdict", "called_once"]
 __all__ += ["bit_equal_on_all_ranks", "expect_loss", "expect_shapes", "like_neighbours", "number", "numbers"]
-__all__ += ["driver_job", "one_process", "recognised", "show", "where"]
+__all__ += ["by_pattern", "driver_job", "one_process", "recognised", "show", "where"]
 
 Text = str | Callable[..., str]
 
@@ -32,14 +33,17 @@ Text = str | Callable[..., str]
 # ---- jobs and checks ----------------------------------------------------------------------------------------------
 
 
-def driver_job(world: int, function: str, calls: dict[str, tuple] | Iterable[str], **options) -> Job:
+def driver_job(world: int, function: str, calls: dict[str, tuple] | Iterable[str | tuple], **options) -> Job:
     """A job of the exercise's driver in which all ranks make the same calls, {scenario: arguments}.
 
-    The scenarios of a list are handed over themselves.
+    A list holds scenarios, which are handed over themselves, or tuples of arguments that begin with the scenario.
     """
-    arguments = calls if isinstance(calls, dict) else {scenario: (scenario,) for scenario in calls}
-    same = tuple(Call([own] * world, scenario) for scenario, own in arguments.items())
-    return Job(world, function, same, driver=True, **options)
+    if isinstance(calls, dict):
+        same = [Call([arguments] * world, scenario) for scenario, arguments in calls.items()]
+    else:
+        tuples = [call if isinstance(call, tuple) else (call,) for call in calls]
+        same = [Call([arguments] * world, arguments[0]) for arguments in tuples]
+    return Job(world, function, tuple(same), driver=True, **options)
 
 
 def expect(condition: Any, observed: Text, look_at: Text) -> None:
@@ -162,6 +166,11 @@ def recognised(
         if _same(result, mistake.gives, rel_tol):
             return f", {mistake.words}", mistake.look
     return "", otherwise
+
+
+def by_pattern(looks: dict[str, str]) -> Callable[[str], str]:
+    """Where to look, by the scenario: the first of `looks` whose regular expression is found in it ("" in any)."""
+    return lambda scenario: next(look for pattern, look in looks.items() if re.search(pattern, scenario))
 
 
 def _same(result, gives, rel_tol):

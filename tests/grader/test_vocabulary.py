@@ -8,7 +8,7 @@ import torch
 
 from ddp_course.grader.answer_record import Call, Job, JobRecord, RankRecord
 from ddp_course.grader.exercises import in_order
-from ddp_course.grader.vocabulary import Detector, Wrong, check, expect, one_process, show
+from ddp_course.grader.vocabulary import Detector, Wrong, by_pattern, check, driver_job, expect, one_process, show
 
 pytestmark = pytest.mark.smoke
 
@@ -97,3 +97,20 @@ def test_values_are_shown_short():
     assert show(1 / 3) == "0.333333" and show(1 / 3, 2) == "0.33"
     assert show(torch.arange(8)) == "[0, 1, 2, 3, 4, 5, ...]"
     assert show("x" * 90) == "'" + "x" * 55 + " ..." and show(None) == "None"
+
+
+def test_a_job_of_the_driver_hands_over_scenarios_and_what_follows_them():
+    named = driver_job(2, "f", {"odd": (1, 2)}, seconds=3.0)
+    assert (named.world, named.function, named.seconds, named.driver) == (2, "f", 3.0, True)
+    assert [(call.scenario, call.args) for call in named.calls] == [("odd", [(1, 2)] * 2)]
+    listed = driver_job(1, "f", ["odd", ("own", 1), ("own", 2)])
+    assert [(call.scenario, call.args) for call in listed.calls] == [
+        ("odd", [("odd",)]),
+        ("own", [("own", 1)]),
+        ("own", [("own", 2)]),
+    ]
+
+
+def test_where_to_look_is_the_first_pattern_in_the_scenario():
+    look = by_pattern({"NaN|-1": "bits", "^the sum$": "the divisor", "": "elsewhere"})
+    assert [look(name) for name in ("a NaN", "the sum", "the sum, twice")] == ["bits", "the divisor", "elsewhere"]
