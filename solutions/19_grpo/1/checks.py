@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Detector, Job, check, expect, number
+from ddp_course.grader.vocabulary import Detector, by_pattern, check, driver_job, expect, number
 
 from . import driver
 
@@ -16,33 +16,20 @@ NEARLY = 1e-5
 LITTLE = "the dtype of what is joint, as torch.tensor makes float32 of a number; or what is added to the spread"
 
 
-def job(world, function, *arguments):
-    calls = tuple(Call([each] * world, str(each[0])) for each in arguments)
-    return Job(world, function, calls, seconds=4.0, driver=True)
-
-
-DETECT = [job(2, DETECTOR, *((what,) for what in RIGHT + BROKEN))]
+DETECT = [driver_job(2, DETECTOR, RIGHT + BROKEN, seconds=4.0)]
+UPDATES = {2: (1, 2, 4), 4: (8,), 1: (3,)}  # in each call, by the number of ranks
 TRAIN = [
-    job(2, REPAIRED, ("own", 1), ("own", 2), ("own", 4)),
-    job(4, REPAIRED, ("own", 8)),
-    job(1, REPAIRED, ("own", 3)),
+    driver_job(world, REPAIRED, [("own", updates) for updates in counts], seconds=4.0)
+    for world, counts in UPDATES.items()
 ]
 JOBS = [*DETECT, *TRAIN]
-
-
-def blind_spot(scenario):
-    if "thousandth" in scenario or "its own KL" in scenario:
-        return "how exact the comparison is, and whether it includes the betas"
-    if "spread" in scenario:
-        return "the rewards in your test: are their means and their spreads different on the ranks?"
-    if "not averaged" in scenario or "no gradient" in scenario:
-        return "what is compared: the policy, on every rank"
-    return (
-        "the number of updates in your test, how exactly it compares, and with what: ranks that are equal to each "
-        "other are not yet one process"
-    )
-
-
+BLIND_SPOTS = {
+    "thousandth|its own KL": "how exact the comparison is, and whether it includes the betas",
+    "spread": "the rewards in your test: are their means and their spreads different on the ranks?",
+    "not averaged|no gradient": "what is compared: the policy, on every rank",
+    "": "the number of updates in your test, how exactly it compares, and with what: ranks that are equal to each "
+    "other are not yet one process",
+}
 detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
     detector.agrees("how a rank hears what the others have found, each with its own beta"),
@@ -53,7 +40,7 @@ DETECTED = [
     ),
     detector.catches(
         ", but one process would have come to another policy and beta",
-        blind_spot,
+        by_pattern(BLIND_SPOTS),
         f"and sees {len(BROKEN)} others, some with one beta on all ranks and all but two with equal replicas",
     ),
 ]

@@ -6,7 +6,8 @@ A number of a loop is joint if it is made of the samples of all ranks.
 import torch
 import torch.distributed as dist
 
-RATE, TARGET = 0.5, 0.05  # those of the script
+from .given import RATE, loss_and_kl, next_beta
+
 ACTIONS, SAMPLES, BETA = 5, 11, 0.4
 
 
@@ -25,9 +26,9 @@ class Loop:
     has and returns what is used. gather: the same for the samples themselves. last: average in the last update.
     """
 
-    def __init__(self, moments, joint_kl, average=None, logged=None, gather=None, last=None):
+    def __init__(self, moments, joint_kl, average=None, logged=lambda beta, kl: float(beta), gather=None, last=None):
         self.moments, self.joint_kl, self.average = moments, joint_kl, average or mean
-        self.logged, self.gather, self.last = logged or as_it_is, gather, last or self.average
+        self.logged, self.gather, self.last = logged, gather, last or self.average
 
     def __call__(self, logits, batches, beta):
         reference, betas = logits.detach(), []
@@ -39,15 +40,9 @@ class Loop:
             loss, kl = loss_and_kl(logits, reference, actions, (rewards - center) / spread, beta)
             [gradient] = torch.autograd.grad(loss, logits)
             logits = logits.detach() - RATE * (self.average if left else self.last)(gradient)
-            beta = beta * (1 + 0.5 * min(self.joint_kl(kl) / TARGET - 1, 1.0))
+            beta = next_beta(beta, self.joint_kl(kl))
             betas.append(self.logged(beta, kl))
         return logits, betas
-
-
-def loss_and_kl(logits, reference, actions, advantages, beta):
-    log_policy, log_reference = logits.log_softmax(0)[actions], reference.log_softmax(0)[actions]
-    kl = (torch.exp(log_reference - log_policy) - 1 + log_policy - log_reference).mean()
-    return beta * kl - (advantages * log_policy).mean(), kl.item()
 
 
 def mean(value):
@@ -84,18 +79,6 @@ def moments_of_rank_0(rewards):
     return of_rank_0(center.item()), of_rank_0(spread.item())
 
 
-def mean_spread(rewards):
-    return mean(rewards.mean()), mean(rewards.std(correction=0))
-
-
-def as_it_is(beta, kl):
-    return float(beta)
-
-
-def averaged(beta, kl):
-    return mean(beta)
-
-
 def with_own_kl(beta, kl):
     """On the last rank alone: the others cannot see it in what they hold."""
     return beta + 1e-3 * kl * (dist.get_rank() == dist.get_world_size() - 1)
@@ -112,9 +95,9 @@ VERSIONS = {
     "own mean and spread, own KL": Loop(own, same),
     "own KL": Loop(of_all, same),
     "own mean and spread of the rewards": Loop(own, mean),
-    "the mean of the ranks' spreads": Loop(mean_spread, mean),
+    "the mean of the ranks' spreads": Loop(lambda rewards: tuple(map(mean, own(rewards))), mean),
     "the KL of rank 0 for all": Loop(of_all, of_rank_0),
-    "own KL, and the mean of the ranks' betas in the log": Loop(of_all, same, logged=averaged),
+    "own KL, and the mean of the ranks' betas in the log": Loop(of_all, same, logged=lambda beta, kl: mean(beta)),
     "all but a thousandth of the KL is joint": Loop(of_all, lambda kl: mean(kl) + 1e-3 * (kl - mean(kl))),
     "joint numbers, but no gradient is averaged": Loop(of_all, mean, average=same),
     "joint numbers, but the gradient of the last update is not averaged": Loop(of_all, mean, last=same),
