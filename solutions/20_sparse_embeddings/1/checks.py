@@ -2,7 +2,7 @@
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Detector, Job, Wrong, called_once, check, expect
+from ddp_course.grader.vocabulary import Detector, Wrong, called_once, check, driver_job, expect
 
 from . import driver
 
@@ -12,13 +12,9 @@ UNSOUND = tuple(driver.VERSIONS)[4:]
 CLOSE = 1e-10  # float64; a move is a multiple of the learning rate
 
 
-def job(world, function, *arguments):
-    calls = tuple(Call([each] * world, each[each[0] == "own"]) for each in arguments)
-    return Job(world, function, calls, seconds=4.0, driver=True)
-
-
-DETECT = [job(3, DETECTOR, *((what, torch.zeros(1)) for what in SOUND + UNSOUND))]
-STEP = [job(world, REPAIRED, *(("own", what) for what in driver.CASES)) for world in (2, 4)]
+DETECT = [driver_job(3, DETECTOR, [(what, torch.zeros(1)) for what in SOUND + UNSOUND], seconds=4.0)]
+TRIED = {what: ("own", what) for what in driver.CASES}
+STEP = [driver_job(world, REPAIRED, TRIED, seconds=4.0) for world in (2, 4)]
 JOBS = [*DETECT, *STEP]
 
 

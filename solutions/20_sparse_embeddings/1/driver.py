@@ -5,21 +5,24 @@ import torch.distributed as dist
 
 from ddp_course.grader.harness.counted import counted
 
+from .given import everyones, sparse_step
+
 LR, ROWS, WIDTH, BATCH = 0.125, 20, 2, 4
 
 
 def drive(function, what, *arguments):
     """`function` is the learner's is_joint_step or, for what="own", sparse_step."""
-    return try_out(function, *arguments) if what == "own" else function(counted(VERSIONS[what], *arguments))
+    if what == "own":
+        return try_out(function, *arguments)
+    # As it is, also for a table that asks for gradients.
+    return function(counted(torch.no_grad()(VERSIONS[what]), *arguments))
 
 
 # ---- versions of sparse_step(table, ids, gradients, lr) -------------------------------------------------------------
 
 
 def gathered(tensor):
-    received = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(received, tensor.contiguous())
-    return torch.cat(received)
+    return torch.cat(everyones(tensor.contiguous()))
 
 
 def summed(ids, gradients):
@@ -28,36 +31,38 @@ def summed(ids, gradients):
     return rows, gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, index, gradients)
 
 
-def once(table, ids, gradients, lr, parts=1):
-    rows, total = summed(gathered(ids), gathered(gradients))
-    table[rows] -= lr * (total / parts).sign()
+def same(tensor):
+    return tensor
 
 
-def mean_over_ranks(table, ids, gradients, lr):
-    once(table, ids, gradients, lr, dist.get_world_size())
+def gathers(first=same, last=torch.sign):
+    """A step that sums the gradients of all ranks: `first` is done to each of them, `last` to each sum."""
+
+    def step(table, ids, gradients, lr):
+        rows, total = summed(gathered(ids), gathered(first(gradients)))
+        table[rows] -= lr * last(total)
+
+    return step
 
 
-def dense(table, ids, gradients, lr):
-    total = torch.zeros_like(table).index_add_(0, ids, gradients)
-    dist.all_reduce(total)
-    table -= lr * total.sign()
+def dense(first=same, last=torch.sign):
+    """The same by an all-reduce of a gradient as large as the table; `first` is done to each rank's sums."""
+
+    def step(table, ids, gradients, lr):
+        total = first(torch.zeros_like(table).index_add_(0, ids, gradients))
+        dist.all_reduce(total)
+        table -= lr * last(total)
+
+    return step
 
 
 def broadcast_by_rank_0(table, ids, gradients, lr):
     ids, gradients = gathered(ids), gathered(gradients)
     if dist.get_rank() == 0:
-        rows, total = summed(ids, gradients)
-        table[rows] -= lr * total.sign()
+        nothing_sent(table, ids, gradients, lr)
     whole = table.detach().contiguous()
     dist.broadcast(whole, 0)
     table.copy_(whole)
-
-
-def own_twice(table, ids, gradients, lr):
-    world, ids_of, gradients_of = dist.get_world_size(), gathered(ids), gathered(gradients)
-    table[ids] -= lr * gradients.sign()
-    for their_ids, their_gradients in zip(ids_of.chunk(world), gradients_of.chunk(world), strict=True):
-        table[their_ids] -= lr * their_gradients.sign()
 
 
 def nothing_sent(table, ids, gradients, lr):
@@ -71,64 +76,35 @@ def reduced_by_place(table, ids, gradients, lr):
     nothing_sent(table, ids, gradients, lr)
 
 
-def sign_of_each(table, ids, gradients, lr):
-    rows, total = summed(gathered(ids), gathered(gradients.sign()))
-    table[rows] -= lr * total
-
-
-def sign_of_each_rank(table, ids, gradients, lr):
-    signs = torch.zeros_like(table).index_add_(0, ids, gradients).sign()
-    dist.all_reduce(signs)
-    table -= lr * signs
-
-
-def majority(table, ids, gradients, lr):
-    rows, total = summed(gathered(ids), gathered(gradients.sign()))
-    table[rows] -= lr * total.sign()
-
-
 def last_wins(table, ids, gradients, lr):
     last = dict(zip(gathered(ids).tolist(), gathered(gradients), strict=True))
     for row, gradient in last.items():
         table[row] -= lr * gradient.sign()
 
 
-def no_sign(table, ids, gradients, lr):
-    rows, total = summed(gathered(ids), gathered(gradients))
-    table[rows] -= lr * total
-
-
 def one_rank_moves_more(table, ids, gradients, lr):
     used = set(gathered(ids).tolist())
-    once(table, ids, gradients, lr)
+    gathers()(table, ids, gradients, lr)
     for row in [row for row in range(len(table)) if row not in used][:1]:
         table[row] += 1e-6 * (dist.get_rank() == dist.get_world_size() - 1)
 
 
-def without_graph(step):
-    """`step` as it is, also for a table that asks for gradients."""
-
-    def call(*arguments):
-        with torch.no_grad():
-            step(*arguments)
-
-    return call
-
-
 VERSIONS = {
-    "gathers ids and gradients, sums, takes the sign once": without_graph(once),
-    "the same, with the mean over the ranks": without_graph(mean_over_ranks),
-    "all-reduces a gradient as large as the table": without_graph(dense),
-    "rank 0 computes the table and broadcasts it": without_graph(broadcast_by_rank_0),
-    "the own update, then everybody's": without_graph(own_twice),
-    "sends nothing": without_graph(nothing_sent),
-    "all-reduces the gradients and keeps its own ids": without_graph(reduced_by_place),
-    "adds the signs of all gradients": without_graph(sign_of_each),
-    "adds the signs of the ranks' sums": without_graph(sign_of_each_rank),
-    "lets the signs vote": without_graph(majority),
-    "the last gradient of a row wins": without_graph(last_wins),
-    "moves by the gradient and not by its sign": without_graph(no_sign),
-    "the last rank moves a row that nobody used, by 1e-6": without_graph(one_rank_moves_more),
+    "gathers ids and gradients, sums, takes the sign once": gathers(),
+    "the same, with the mean over the ranks": gathers(last=lambda total: (total / dist.get_world_size()).sign()),
+    "all-reduces a gradient as large as the table": dense(),
+    "rank 0 computes the table and broadcasts it": broadcast_by_rank_0,
+    "the own update, then everybody's": lambda table, ids, gradients, lr: sparse_step(
+        table, ids.contiguous(), gradients.contiguous(), lr
+    ),
+    "sends nothing": nothing_sent,
+    "all-reduces the gradients and keeps its own ids": reduced_by_place,
+    "adds the signs of all gradients": gathers(torch.sign, same),
+    "adds the signs of the ranks' sums": dense(torch.sign, same),
+    "lets the signs vote": gathers(torch.sign),
+    "the last gradient of a row wins": last_wins,
+    "moves by the gradient and not by its sign": gathers(last=same),
+    "the last rank moves a row that nobody used, by 1e-6": one_rank_moves_more,
 }
 
 
@@ -178,11 +154,11 @@ def start():
     return torch.linspace(-1, 1, ROWS * WIDTH, dtype=torch.float64).view(ROWS, WIDTH)
 
 
-def try_out(sparse_step, what):
+def try_out(own_step, what):
     table, rank = start(), dist.get_rank()
     for step in range(CASES[what]):
         ids, gradients = batch(what, dist.get_world_size(), step)
-        sparse_step(table, ids[rank].clone(), gradients[rank].clone(), LR)
+        own_step(table, ids[rank].clone(), gradients[rank].clone(), LR)
     return table
 
 
@@ -191,6 +167,5 @@ def one_process(what, world):
     table = start()
     for step in range(CASES[what]):
         ids, gradients = batch(what, world, step)
-        rows, total = summed(ids.flatten(), gradients.flatten(0, 1))
-        table[rows] -= LR * total.sign()
+        nothing_sent(table, ids.flatten(), gradients.flatten(0, 1), LR)
     return table
