@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -13,6 +14,7 @@ from torch import nn
 from ddp_course.grader.harness.record import Recorder, in_new_threads
 
 LAYERS, WIDTH = 8, 64  # of the wide model: 16,384 bytes of gradient a layer
+TWO_LAYERS = 2.5 * WIDTH * WIDTH * 4 / 2**20  # MiB: a bucket of the wide model
 UPDATES = (1, 3, 2, 1)  # micro-batches of each update of the small model
 LARGE = 2**22  # elements of the large parameter beside a small one: 16 MiB
 LONGEST_WAIT = 2.0  # seconds that rank 1 waits for a sign of rank 0
@@ -31,16 +33,10 @@ def refuse(self, *args, **kwargs):
 nn.parallel.DistributedDataParallel.__init__ = refuse
 
 
-def drive(build, what):
+def drive(build, what, *arguments):
     """Every rank: `build` is the learner's class, `what` the name of one of the functions below."""
     try:
-        return {
-            "train": train,
-            "train with tiny buckets": train_with_tiny_buckets,
-            "budget": budget,
-            "overlap": overlap,
-            "large and small": large_and_small,
-        }[what](build)
+        return globals()[what](build, *arguments)
     except ReadyMade:
         return {"ready_made": "DistributedDataParallel"}
 
@@ -48,14 +44,13 @@ def drive(build, what):
 class Events(list):
     """The events of a rank, in order: collectives (dicts, see record.py) and marks of our own."""
 
+    def __init__(self):
+        super().__init__()
+        self.answer = sys.modules["answer"].__file__
+        in_new_threads(self.append, self.answer)
+
     def recorded(self):
-        return Recorder(self.append, _answer_file())
-
-
-def _answer_file():
-    import answer
-
-    return answer.__file__
+        return Recorder(self.append, self.answer)
 
 
 # ---- is it one training? ------------------------------------------------------------------------------------------
@@ -90,7 +85,6 @@ def train(build, bucket=350):
     messages of the last. All gradients together are 352 bytes, so that buckets of 350 bytes are two."""
     rank, world = dist.get_rank(), dist.get_world_size()
     one_process, events = Small(seed=0), Events()
-    in_new_threads(events.append, _answer_file())
     wrapped = build(Small(seed=rank), bucket / 2**20)
     result = {"start": _gaps(wrapped.module, one_process), "updates": [], "in_no_sync": 0}
     data = torch.Generator().manual_seed(7)
@@ -117,11 +111,6 @@ def train(build, bucket=350):
         result["updates"].append(update | {"bits": _bits(wrapped.module)})
     largest = max(parameter.nbytes for parameter in one_process.parameters() if parameter.requires_grad)
     return result | {"bucket": max(bucket, largest)}
-
-
-def train_with_tiny_buckets(build):
-    """Every parameter is larger than a bucket, and has one of its own."""
-    return train(build, bucket=16)
 
 
 @torch.no_grad()
@@ -168,20 +157,6 @@ def _bits(model):
 # ---- what does it say, and when? ----------------------------------------------------------------------------------
 
 
-class Mark(torch.autograd.Function):
-    """Passes on what it gets; in backward it says that layer `layer` is next."""
-
-    @staticmethod
-    def forward(ctx, x, layer, reached):
-        ctx.layer, ctx.reached = layer, reached
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.reached(ctx.layer)
-        return gradient, None, None
-
-
 class Wide(nn.Module):
     """Eight layers of one size. `reached(layer)` is called in backward just before the layer's gradient is made."""
 
@@ -195,15 +170,15 @@ class Wide(nn.Module):
 
     def forward(self, x):
         for number, layer in enumerate(self.layers):
-            x = Mark.apply(layer(x), number, lambda reached: self.reached(reached))
+            x = layer(x)
+            x.register_hook(lambda gradient, number=number: self.reached(number))
         return x.square().sum()
 
 
 def budget(build):
     """Three updates of three micro-batches; what was sent in the last."""
     events = Events()
-    in_new_threads(events.append, _answer_file())
-    wrapped = build(Wide(), _two_layers())
+    wrapped = build(Wide(), TWO_LAYERS)
     for _ in range(3):
         events.clear()
         wrapped.module.zero_grad()
@@ -220,10 +195,9 @@ def overlap(build):
     hears that rank 0 has gone on after its first collective. Who waits for the other ranks in backward never gets that
     far, and rank 1 gives up."""
     rank, world, events = dist.get_rank(), dist.get_world_size(), Events()
-    in_new_threads(events.append, _answer_file())
     store = dist.distributed_c10d._get_default_store()
     model = Wide()
-    wrapped = build(model, _two_layers())
+    wrapped = build(model, TWO_LAYERS)
     gave_up, orders = threading.Event(), []
 
     def go_on():
@@ -264,7 +238,8 @@ def overlap(build):
         (one_process(_inputs(other)) / world).backward()
     right = {name: parameter.grad for name, parameter in one_process.named_parameters()}
     gap = max(((gradients[name] - right[name]).norm() / right[name].norm()).item() for name in right)
-    return {"orders": orders[1:], "gave_up": gave_up.is_set(), "gap": gap}
+    off = {f"while rank 1 is late, the gradients on rank {rank} are": gap}
+    return {"orders": orders[1:], "gave_up": gave_up.is_set(), "off": off}
 
 
 class Unequal(nn.Module):
@@ -281,20 +256,17 @@ class Unequal(nn.Module):
 
 def large_and_small(build):
     """Updates with two messages, where the large one is under way when the small one leaves, and when it is there.
-    How far the gradients are from the mean, relative to it."""
+    off: how far the gradients are from the mean, relative to it."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    wrapped, right, off = build(Unequal(), 1.0), (world + 1) / 2, {"small": 0.0, "large": 0.0}
+    wrapped, right, off = build(Unequal(), 1.0), (world + 1) / 2, {}
     for _ in range(3):
         wrapped.module.zero_grad()
         wrapped(torch.tensor(rank + 1.0)).backward()
         wrapped.finish_gradient_synchronization()
         for name, parameter in wrapped.module.named_parameters():
-            off[name] = max(off[name], (parameter.grad / right - 1).abs().max().item())
+            which = f"the gradient of {name} on rank {rank} is"
+            off[which] = max(off.get(which, 0.0), (parameter.grad / right - 1).abs().max().item())
     return {"off": off}
-
-
-def _two_layers():
-    return 2.5 * WIDTH * WIDTH * 4 / 2**20
 
 
 def _inputs(rank):
