@@ -1,6 +1,6 @@
 """03.1: gradients that are summed where they should be averaged; AdamW hides it, a detector must not."""
 
-from ddp_course.grader.vocabulary import Detector, check, driver_job, expect
+from ddp_course.grader.vocabulary import Detector, by_pattern, check, driver_job, expect
 
 from . import driver
 
@@ -13,22 +13,14 @@ TRAINS = {"seconds": 6.0, "loads": ("torch._dynamo",)}  # a detector may train: 
 DETECT = [driver_job(world, DETECTOR, RIGHT[:most] + BROKEN, **TRAINS) for world, most in ((2, None), (3, 2))]
 REPAIR = [driver_job(world, REPAIRED, ["own"], **TRAINS) for world in (3, 1)]
 JOBS = DETECT + REPAIR
-
-
-def where_to_look(scenario):
-    if "-1" in scenario or "0.5" in scenario or "NaN" in scenario:
-        return "what your detector takes for a gap: work it out by hand for these gradients"
-    if "reverse" in scenario:
-        return "two unlike gradients can have one sum, and one norm: compare element by element"
-    if scenario == "the sum":
-        return "what your detector compares: weights behind AdamW, or the ranks among themselves, are equal here"
-    if "left out" in scenario:
-        return "which parameters are compared, and with what"
-    if "rank 0" in scenario:
-        return "on which rank you compare, and with what: all ranks can agree and all be wrong"
-    return "what the gradients are compared with, and how large a gap you allow"
-
-
+BLIND_SPOTS = {
+    "-1|0.5|NaN": "what your detector takes for a gap: work it out by hand for these gradients",
+    "reverse": "two unlike gradients can have one sum, and one norm: compare element by element",
+    "^the sum$": "what your detector compares: weights behind AdamW, or the ranks among themselves, are equal here",
+    "left out": "which parameters are compared, and with what",
+    "rank 0": "on which rank you compare, and with what: all ranks can agree and all be wrong",
+    "": "what the gradients are compared with, and how large a gap you allow",
+}
 detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
     detector.agrees(
@@ -45,7 +37,9 @@ DETECTED = [
         f"it lets {len(RIGHT)} right versions pass",
     ),
     detector.catches(
-        ", but that version is wrong", where_to_look, f"it catches {len(BROKEN)} wrong ones, the sum among them"
+        ", but that version is wrong",
+        by_pattern(BLIND_SPOTS),
+        f"it catches {len(BROKEN)} wrong ones, the sum among them",
     ),
 ]
 

@@ -26,7 +26,7 @@ def mean(model):
 def mean_of_shares(model):
     for parameter in model.parameters():
         parameter.grad /= dist.get_world_size()
-        dist.all_reduce(parameter.grad)
+    add(model)
 
 
 def mean_in_one_message(model):
@@ -52,39 +52,22 @@ def mean_by_way_of_rank_0(model):
         dist.broadcast(parameter.grad, 0)
 
 
-def divided_twice(model):
-    add(model, dist.get_world_size() ** -2)
-
-
-def nothing(model):
-    pass
-
-
 def of_rank_0(model):
     for parameter in model.parameters():
         dist.broadcast(parameter.grad, 0)
 
 
-def without_biases(model):
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
+def mean_but(kept):
+    """The mean, but for what kept(gradients) gives of the gradients: views, which a rank leaves as they are."""
 
+    def synchronize(model):
+        views = kept([parameter.grad for parameter in model.parameters()])
+        own = [view.clone() for view in views]
+        mean(model)
+        for view, values in zip(views, own, strict=True):
+            view.copy_(values)
 
-def without_the_last_weight(model):
-    weight = max(reversed(list(model.parameters())), key=torch.Tensor.dim)
-    own = weight.grad.clone()
-    mean(model)
-    weight.grad.copy_(own)
-
-
-def right_on_rank_0_only(model):
-    own = [parameter.grad.clone() for parameter in model.parameters()]
-    mean(model)
-    if dist.get_rank():
-        for parameter, gradient in zip(model.parameters(), own, strict=True):
-            parameter.grad.copy_(gradient)
+    return synchronize
 
 
 def right_on_the_others_only(model):
@@ -107,26 +90,10 @@ def shifted(model):
         parameter.grad -= 0.5
 
 
-def turned_round(model):
-    add(model, -1 / dist.get_world_size())
-
-
-def without_the_last_element(model):
-    own = [parameter.grad.flatten()[-1].clone() for parameter in model.parameters()]
-    mean(model)
-    for parameter, element in zip(model.parameters(), own, strict=True):
-        if parameter.numel() > 1:  # the last one is not the first
-            parameter.grad.view(-1)[-1] = element
-
-
 def elements_turned_round(model):
     mean(model)
     for parameter in model.parameters():
         parameter.grad.copy_(parameter.grad.flatten().flip(0).view_as(parameter))
-
-
-def not_a_number(model):
-    add(model, float("nan"))
 
 
 VERSIONS = {
@@ -136,19 +103,23 @@ VERSIONS = {
     "reduced to rank 0, divided, broadcast": mean_by_way_of_rank_0,
     "the mean, in new tensors": mean_in_new_tensors,
     "the sum": add,
-    "the sum, divided by the world size twice": divided_twice,
-    "nothing at all": nothing,
+    "the sum, divided by the world size twice": lambda model: add(model, dist.get_world_size() ** -2),
+    "nothing at all": lambda model: None,
     "rank 0's own gradients for all": of_rank_0,
-    "the mean of the weights, biases left out": without_biases,
-    "the mean, but the last weight left out": without_the_last_weight,
-    "the mean on rank 0, the others keep their own": right_on_rank_0_only,
+    "the mean of the weights, biases left out": mean_but(
+        lambda gradients: [gradient for gradient in gradients if gradient.dim() < 2]
+    ),
+    "the mean, but the last weight left out": mean_but(lambda gradients: [max(gradients[::-1], key=torch.Tensor.dim)]),
+    "the mean on rank 0, the others keep their own": mean_but(lambda gradients: gradients if dist.get_rank() else []),
     "the mean, on rank 0 halved": right_on_the_others_only,
     "the mean, one bias 1 % too large": a_percent_too_large,
     "the mean, less 0.5 in every element": shifted,
-    "the mean times -1": turned_round,
-    "the mean, but the last element of each gradient left out": without_the_last_element,
+    "the mean times -1": lambda model: add(model, -1 / dist.get_world_size()),
+    "the mean, but the last element of each gradient left out": mean_but(
+        lambda gradients: [gradient.view(-1)[-1:] for gradient in gradients if gradient.numel() > 1]
+    ),
     "the mean, the elements of each gradient in reverse": elements_turned_round,
-    "NaN in every element": not_a_number,
+    "NaN in every element": lambda model: add(model, float("nan")),
 }
 
 
