@@ -1,6 +1,6 @@
 """03.2: a loop that skips missing gradients pairs the tensors of different parameters; a detector, and the repair."""
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
+from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 from .driver import CASES, gradient, owners
 
@@ -9,12 +9,10 @@ ON_TWO = [case for case in CASES if "three" not in case]
 ON_THREE = [case for case in CASES if "three" in case] + ON_TWO[1:2]
 
 
-def job(world, function, whats):
-    return Job(world, function, tuple(Call([(what,)] * world, what) for what in whats), seconds=3.0, driver=True)
-
-
-DETECTIONS = [job(2, DETECTOR, ON_TWO), job(3, DETECTOR, ON_THREE)]
-REPAIRS = [job(2, REPAIRED, ON_TWO), job(3, REPAIRED, ON_THREE)]
+DETECTIONS, REPAIRS = (
+    [driver_job(world, function, whats, seconds=3.0) for world, whats in ((2, ON_TWO), (3, ON_THREE))]
+    for function in (DETECTOR, REPAIRED)
+)
 JOBS = DETECTIONS + REPAIRS
 
 
