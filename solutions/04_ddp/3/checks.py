@@ -2,41 +2,34 @@
 
 import re
 
-from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
+from ddp_course.grader.vocabulary import Wrong, by_pattern, check, driver_job, expect
 
 DETECTOR, REPAIRED = "assert_replicas_equal", "train"
-# scenario: the first tensor that differs and the first rank that differs from rank 0, if there are as many
-FIRST = {
-    2: {
-        "all equal": None,
-        "the head of each rank trained alone": ("head.weight", 1),
-        "one element of head.bias, by 1e-12, on the last rank": ("head.bias", 1),
-        "head.weight is NaN on the last rank": ("head.weight", 1),
-    },
-    3: {
-        "all equal": None,
-        "all equal, head.weight a NaN on every rank": None,
-        "the head of each rank trained alone": ("head.weight", 1),
-        "one element of head.bias, by 1e-12, on the last rank": ("head.bias", 2),
-        "two elements of head.weight swapped on rank 1": ("head.weight", 1),
-        "head.weight and head.bias on rank 1": ("head.weight", 1),
-        "the frozen backbone.weight on rank 1": ("backbone.weight", 1),
-        "head.weight is NaN on the last rank": ("head.weight", 2),
-        "head.weight: rank 1 above, rank 2 as far below": ("head.weight", 1),
-        "head.weight of rank 0, the others agree": ("head.weight", 1),
-        "head.bias on rank 1, head.weight on rank 2": ("head.weight", 2),
-        "head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1": ("head.bias", 1),
-    },
-    1: {"all equal": None},
-}
+OWN_TRAINING, BY_1E_12, NAN = (
+    "the head of each rank trained alone",
+    "one element of head.bias, by 1e-12, on the last rank",
+    "head.weight is NaN on the last rank",
+)
 EQUAL = ("all equal", "all equal, head.weight a NaN on every rank")
-DIFFERENT = {scenario for cases in FIRST.values() for scenario in cases} - set(EQUAL)
+FIRST = {  # scenario: the first tensor that differs and the first rank that differs from rank 0; -1 is the last one
+    OWN_TRAINING: ("head.weight", 1),
+    BY_1E_12: ("head.bias", -1),
+    "two elements of head.weight swapped on rank 1": ("head.weight", 1),
+    "head.weight and head.bias on rank 1": ("head.weight", 1),
+    "the frozen backbone.weight on rank 1": ("backbone.weight", 1),
+    NAN: ("head.weight", -1),
+    "head.weight: rank 1 above, rank 2 as far below": ("head.weight", 1),
+    "head.weight of rank 0, the others agree": ("head.weight", 1),
+    "head.bias on rank 1, head.weight on rank 2": ("head.weight", 2),
+    "head.bias is 0.0 on ranks 0 and 2, -0.0 on rank 1": ("head.bias", 1),
+}
+SCENARIOS = {2: (EQUAL[0], OWN_TRAINING, BY_1E_12, NAN), 3: (*EQUAL, *FIRST), 1: EQUAL[:1]}  # by the number of ranks
 NAMES = ("backbone.weight", "backbone.bias", "head.weight", "head.bias")
 SAME = 1e-9  # float64 sums in another order
 
 
 UPDATES = {"1 update": (1,), "6 updates": (6,)}
-DETECTIONS = [driver_job(world, DETECTOR, list(FIRST[world])) for world in (2, 3, 1)]
+DETECTIONS = [driver_job(world, DETECTOR, scenarios) for world, scenarios in SCENARIOS.items()]
 TRAININGS = [driver_job(world, REPAIRED, UPDATES, loads=("torch._dynamo",)) for world in (2, 3)]  # for DDP, torch.optim
 JOBS = DETECTIONS + TRAININGS
 
@@ -55,7 +48,7 @@ def equal_replicas_pass(case, rank, result):
 @check(
     lambda cases: f"{len(cases)} kinds of difference raise, on every rank",
     DETECTIONS,
-    scenarios=DIFFERENT,
+    scenarios=FIRST,
     begin="different: {scenario}; ",
 )
 def different_replicas_raise_everywhere(case):
@@ -73,11 +66,12 @@ def different_replicas_raise_everywhere(case):
 @check(
     "the message names the first tensor and the first rank that differ",
     DETECTIONS,
-    scenarios=DIFFERENT,
+    scenarios=FIRST,
     begin="different: {scenario}; ",
 )
 def the_first_difference_is_named(case, rank, result):
-    (name, other), (error, text) = FIRST[case.world][case.scenario], result["raised"]
+    (name, other), (error, text) = FIRST[case.scenario], result["raised"]
+    other %= case.world
     named = [parameter for parameter in NAMES if re.search(rf"\b{parameter}\b", text)]
     expect(
         name in named and re.search(rf"\branks?[ =:\[]*{other}\b", text, re.IGNORECASE),
@@ -147,13 +141,12 @@ def rounded(losses):
     return "[" + ", ".join(map(rounded, losses)) + "]"
 
 
-def missed(scenario):
-    if "NaN" in scenario:
-        return "comparisons with NaN are false, also the one that asks whether a gap is too large"
-    if "swapped" in scenario or "below" in scenario:
-        return "can two unlike tensors have the same sum, or the ranks the same mean?"
-    if "-0.0" in scenario:
-        return "which two unlike floats does `==` call equal? Their bits are not"
-    if "1e-12" in scenario:
-        return "how large a gap is allowed: replicas of one training are equal to the last bit"
-    return "which parameters are compared, of which ranks"
+missed = by_pattern(
+    {
+        "NaN": "comparisons with NaN are false, also the one that asks whether a gap is too large",
+        "swapped|below": "can two unlike tensors have the same sum, or the ranks the same mean?",
+        "-0.0": "which two unlike floats does `==` call equal? Their bits are not",
+        "1e-12": "how large a gap is allowed: replicas of one training are equal to the last bit",
+        "": "which parameters are compared, of which ranks",
+    }
+)
