@@ -2,7 +2,7 @@
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Detector, Job, called_once, check, expect
+from ddp_course.grader.vocabulary import Detector, called_once, check, driver_job, expect
 
 from . import driver
 
@@ -12,16 +12,12 @@ CLOSE = 1e-10  # float64: the order of the sums shifts the weights by about 1e-1
 SMALL = 64  # bytes an update that are not gradients
 
 
-def job(world, function, *arguments):
-    calls = tuple(Call([each] * world, str(each[0])) for each in arguments)
-    return Job(world, function, calls, seconds=6.0, driver=True, loads=("torch._dynamo",))
-
-
-DETECT = [job(3, DETECTOR, *((what, torch.zeros(1)) for what in RIGHT + BROKEN))]
+TRAINS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
+DETECT = [driver_job(3, DETECTOR, [(what, torch.zeros(1)) for what in RIGHT + BROKEN], **TRAINS)]
 TRAIN = [
-    job(2, REPAIRED, *(("own", *sizes, "SGD") for sizes in ((1, 4), (2, 4), (3, 4), (3, 1)))),
+    driver_job(2, REPAIRED, [("own", *sizes, "SGD") for sizes in ((1, 4), (2, 4), (3, 4), (3, 1))], **TRAINS),
     # AdamW is not linear: averaged weights are not those of the averaged gradient.
-    job(4, REPAIRED, ("own", 3, 2, "SGD"), ("own", 3, 2, "AdamW")),
+    driver_job(4, REPAIRED, [("own", 3, 2, "SGD"), ("own", 3, 2, "AdamW")], **TRAINS),
 ]
 JOBS = [*DETECT, *TRAIN]
 
