@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, called_once, check, expect, numbers
+from ddp_course.grader.vocabulary import called_once, check, driver_job, expect, numbers
 
 from . import driver
 
@@ -13,17 +13,14 @@ CLOSE = 1e-10  # float64: the order of the sums shifts the numbers by about 1e-1
 SMALL = 64  # bytes an update that are not gradients
 
 
-def job(world, function, *arguments):
-    calls = tuple(Call([each] * world, str(each[0])) for each in arguments)
-    return Job(world, function, calls, seconds=6.0, driver=True, loads=("torch._dynamo",))
-
-
-WHATS = tuple(driver.VERSIONS)
-DETECT = [job(1, DETECTOR, *((what, *sizes, torch.zeros(1)) for sizes in ((2, 5, 2), (3, 7, 3)) for what in WHATS))]
+TRAINS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
+SIZES = [([5, 5, 5], 2), ([1, 1], 4), ([6, 7], 3), ([3], 1)]  # micro-batches of each epoch, and of an update
+WEIGHED = [(what, *sizes, torch.zeros(1)) for sizes in ((2, 5, 2), (3, 7, 3)) for what in driver.VERSIONS]
+DETECT = [driver_job(1, DETECTOR, WEIGHED, **TRAINS)]
 TRAIN = [
-    job(2, REPAIRED, *(("own", *sizes, "SGD") for sizes in (([5, 5, 5], 2), ([1, 1], 4), ([6, 7], 3), ([3], 1)))),
+    driver_job(2, REPAIRED, [("own", *sizes, "SGD") for sizes in SIZES], **TRAINS),
     # AdamW is not linear: neither averaged weights nor another learning rate are as good as the right gradient.
-    job(3, REPAIRED, ("own", [7, 7], 4, "SGD"), ("own", [7, 7], 4, "AdamW")),
+    driver_job(3, REPAIRED, [("own", [7, 7], 4, "SGD"), ("own", [7, 7], 4, "AdamW")], **TRAINS),
 ]
 JOBS = [*DETECT, *TRAIN]
 
@@ -35,7 +32,7 @@ def shown(sizes):
 
 
 @check(
-    f"the detector weighs the updates of {len(WHATS)} loops right; of the second script: "
+    f"the detector weighs the updates of {len(driver.VERSIONS)} loops right; of the second script: "
     f"{shown(driver.VERSIONS['adds the rest to the next epoch'].sizes(2, 5, 2))}",
     DETECT,
 )
