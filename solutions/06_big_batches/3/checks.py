@@ -8,6 +8,7 @@ from ddp_course.grader.vocabulary import (
     Detector,
     Mistake,
     Wrong,
+    by_pattern,
     called_once,
     check,
     driver_job,
@@ -27,43 +28,30 @@ BY_MICRO_BATCH = "what each micro-batch is divided by: is it the same number for
 BY_DDP = "what DDP does with the gradients on its own, and how often you divide by the number of ranks"
 
 
-def job(world, function, *calls):
-    named = {scenario: arguments for scenario, *arguments in calls}
-    return driver_job(world, function, named, seconds=6.0, loads=("torch._dynamo",))
-
-
-def own(scenario, *lengths):
-    return scenario, "own", list(lengths)
-
-
-DETECT = [job(3, DETECTOR, *((what, what, torch.zeros(1)) for what in RIGHT + BROKEN))]
+TRAINS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
+LENGTHS = {  # of the lines in each micro-batch of each rank, by the number of ranks
+    2: {
+        "equal lengths": [[[4, 4], [4, 4]], [[4, 4], [4, 4]]],
+        "ragged lengths": [[[7, 7], [2, 1]], [[3, 1], [5, 6]]],
+        "rank 1 has an empty micro-batch at its end": [[[7, 2], [1, 5]], [[3, 1], []]],
+        "rank 0 has an empty micro-batch at its start": [[[], [1, 5]], [[3, 1], [6]]],
+        "all targets of rank 0 are ignored": [[[0, 0], [0]], [[7, 3], [1]]],
+    },
+    3: {"ragged lengths": [[[7], [1], [2]], [[6, 5], [0], []], [[1], [1, 1], [7, 7]]]},
+}
+DETECT = [driver_job(3, DETECTOR, [(what, torch.zeros(1)) for what in RIGHT + BROKEN], **TRAINS)]
 TRAIN = [
-    job(
-        2,
-        REPAIRED,
-        own("equal lengths", [[4, 4], [4, 4]], [[4, 4], [4, 4]]),
-        own("ragged lengths", [[7, 7], [2, 1]], [[3, 1], [5, 6]]),
-        own("rank 1 has an empty micro-batch at its end", [[7, 2], [1, 5]], [[3, 1], []]),
-        own("rank 0 has an empty micro-batch at its start", [[], [1, 5]], [[3, 1], [6]]),
-        own("all targets of rank 0 are ignored", [[0, 0], [0]], [[7, 3], [1]]),
-    ),
-    job(3, REPAIRED, own("ragged lengths", [[7], [1], [2]], [[6, 5], [0], []], [[1], [1, 1], [7, 7]])),
+    driver_job(world, REPAIRED, {scenario: ("own", lengths) for scenario, lengths in named.items()}, **TRAINS)
+    for world, named in LENGTHS.items()
 ]
 JOBS = [*DETECT, *TRAIN]
-
-
-def blind_spot(scenario):
-    if "loss of" in scenario or "gradient of" in scenario:
-        return "what is compared: the loss and every gradient"
-    if "NaN" in scenario:
-        return "what your comparison says of NaN: it is neither larger nor smaller than anything"
-    if "thousand" in scenario:
-        return "how exact the comparison is, and which gradients it looks at"
-    if "rank 0" in scenario:
-        return "whose loss and gradients the common answer rests on"
-    return "the numbers of targets in your test: which two means are equal for them?"
-
-
+BLIND_SPOTS = {
+    "(loss|gradient) of": "what is compared: the loss and every gradient",
+    "NaN": "what your comparison says of NaN: it is neither larger nor smaller than anything",
+    "thousand": "how exact the comparison is, and which gradients it looks at",
+    "rank 0": "whose loss and gradients the common answer rests on",
+    "": "the numbers of targets in your test: which two means are equal for them?",
+}
 detector = Detector(DETECTOR, RIGHT, BROKEN, DETECT)
 DETECTED = [
     detector.agrees("how a rank hears what the others have found"),
@@ -74,7 +62,7 @@ DETECTED = [
     ),
     detector.catches(
         lambda scenario: f", but that is {'no number' if 'NaN' in scenario else 'another mean'}",
-        blind_spot,
+        by_pattern(BLIND_SPOTS),
         f"and sees that {len(BROKEN)} others are not, the given one among them",
     ),
 ]

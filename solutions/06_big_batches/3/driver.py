@@ -67,10 +67,6 @@ def mean_of_means(index, own, everyones):
     return 1 / (max(own[index], 1) * len(own) * len(everyones))
 
 
-def tokens_of_the_rank(index, own, everyones):
-    return 1 / (max(sum(own), 1) * len(everyones))
-
-
 def tokens_of_the_micro_step(index, own, everyones):
     """Right over the ranks in each micro-step, and then the mean over the micro-steps. A rank may have fewer."""
     in_this_step = sum(counts[index] for counts in everyones if index < len(counts))
@@ -88,7 +84,7 @@ VERSIONS = {
     "the mean over all tokens": Mean(exact),
     "the same, computed by every rank": exact_in_other_order,
     "the mean of the micro-batches' means": Mean(mean_of_means),
-    "the mean of the ranks' means": Mean(tokens_of_the_rank),
+    "the mean of the ranks' means": Mean(lambda index, own, everyones: 1 / (max(sum(own), 1) * len(everyones))),
     "the mean of the micro-steps' means": Mean(tokens_of_the_micro_step),
     "0 / 0: NaN in the loss and in every gradient": Mean(exact, loss=math.nan, gradient=math.nan),
     "the right loss, the gradient of a mean of means": Mean(mean_of_means, loss_weight=exact),
