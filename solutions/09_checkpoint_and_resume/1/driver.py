@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 SLOW = 0.1  # seconds that a slow write takes
 STEPS = range(1, 11)  # that the answer's save is called for, in one folder
+BY_EVERY_RANK = ("given", "every_rank", "nobody_waits", "of_the_last_rank", "own")  # the other saves by rank 0 alone
 
 
 def drive(check_save, name):
@@ -31,7 +32,7 @@ def drive(check_save, name):
 
 
 class Save:
-    """The save called `name`, one of the methods below.
+    """The save called `name`, one of the methods below: run by every rank, or by rank 0 while the others wait.
 
     elsewhere   the folders that it was handed which are neither `root` nor below it
     """
@@ -43,25 +44,22 @@ class Save:
         self.calls += 1
         if not Path(folder).resolve().is_relative_to(self.root):
             self.elsewhere.append(str(folder))
-        getattr(self, self.name)(Path(folder), step, state)
+        if self.name in BY_EVERY_RANK or dist.get_rank() == 0:
+            getattr(self, self.name)(Path(folder), step, state)
+        if self.name not in BY_EVERY_RANK:
+            dist.barrier()
 
     # ---- right ----
 
     def step_names(self, folder, step, state):
-        if dist.get_rank() == 0:
-            _write(folder, f"step_{step:06d}.pt", state)
-        dist.barrier()
+        _write(folder, f"step_{step:06d}.pt", state)
 
     def slow_disk(self, folder, step, state):
-        if dist.get_rank() == 0:
-            time.sleep(SLOW)
-            _write(folder, f"{step}.pt", state)
-        dist.barrier()
+        time.sleep(SLOW)
+        _write(folder, f"{step}.pt", state)
 
     def random_names(self, folder, step, state):
-        if dist.get_rank() == 0:
-            _write(folder, f"model_{uuid.uuid4()}.pt", state)
-        dist.barrier()
+        _write(folder, f"model_{uuid.uuid4()}.pt", state)
 
     # ---- broken ----
 
@@ -70,10 +68,8 @@ class Save:
         _write(folder, f"model_{self._second()}.pt", state)
 
     def by_the_second(self, folder, step, state):
-        """Rank 0 alone, and all wait, but two saves of one second have one name."""
-        if dist.get_rank() == 0:
-            _write(folder, f"model_{self._second()}.pt", state)
-        dist.barrier()
+        """Two saves of one second have one name."""
+        _write(folder, f"model_{self._second()}.pt", state)
 
     def every_rank(self, folder, step, state):
         """Named by the step, written by all ranks, the last one wins."""
@@ -90,54 +86,42 @@ class Save:
 
     def one_name(self, folder, step, state):
         """Each save replaces the one before."""
-        if dist.get_rank() == 0:
-            _write(folder, "newest.pt", state)
-        dist.barrier()
+        _write(folder, "newest.pt", state)
 
     def torn(self, folder, step, state):
         """One file a save, of which half is missing."""
-        if dist.get_rank() == 0:
-            path = _write(folder, f"step_{step:06d}.pt", state)
-            os.truncate(path, path.stat().st_size // 2)
-        dist.barrier()
+        path = _write(folder, f"step_{step:06d}.pt", state)
+        os.truncate(path, path.stat().st_size // 2)
 
     def copies(self, folder, step, state):
         """From the second save on, two files a save: a copy of the one before, too."""
-        if dist.get_rank() == 0:
-            for path in folder.glob("*.pt"):
-                shutil.copy(path, path.with_suffix(".copy"))
-            _write(folder, f"step_{step:06d}.pt", state)
-        dist.barrier()
+        for path in folder.glob("*.pt"):
+            shutil.copy(path, path.with_suffix(".copy"))
+        _write(folder, f"step_{step:06d}.pt", state)
 
     def keeps_two(self, folder, step, state):
         """Removes all but the two newest files."""
-        if dist.get_rank() == 0:
-            _write(folder, f"step_{step:06d}.pt", state)
-            for path in sorted(folder.glob("*.pt"))[:-2]:
-                path.unlink()
-        dist.barrier()
+        _write(folder, f"step_{step:06d}.pt", state)
+        for path in sorted(folder.glob("*.pt"))[:-2]:
+            path.unlink()
 
     def rewrites(self, folder, step, state):
         """Puts the new state into the files of the steps before as well."""
-        if dist.get_rank() == 0:
-            for path in folder.glob("*.pt"):
-                _write(folder, path.name, state)
-            _write(folder, f"step_{step:06d}.pt", state)
-        dist.barrier()
+        for path in folder.glob("*.pt"):
+            _write(folder, path.name, state)
+        _write(folder, f"step_{step:06d}.pt", state)
 
     def no_tensors(self, folder, step, state):
         """The numbers of the state without its tensors."""
-        if dist.get_rank() == 0:
-            numbers = {name: value for name, value in state.items() if not torch.is_tensor(value)}
-            _write(folder, f"step_{step:06d}.pt", numbers)
-        dist.barrier()
+        numbers = {name: value for name, value in state.items() if not torch.is_tensor(value)}
+        _write(folder, f"step_{step:06d}.pt", numbers)
 
     def of_the_last_rank(self, folder, step, state):
         """Rank 0 writes what the last rank passed."""
         states = [state]
         dist.broadcast_object_list(states, src=dist.get_world_size() - 1)
         if dist.get_rank() == 0:
-            _write(folder, f"step_{step:06d}.pt", states[0])
+            self.step_names(folder, step, states[0])
         dist.barrier()
 
     # ---- the answer's ----
