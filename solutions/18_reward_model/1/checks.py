@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ddp_course.grader.vocabulary import Call, Job, Wrong, called_once, check, expect, numbers, show
+from ddp_course.grader.vocabulary import Wrong, called_once, check, driver_job, expect, numbers, show
 
 from . import driver
 
@@ -14,26 +14,18 @@ SMALL = 64  # bytes that are no gradient
 HEAD = driver.FEATURES * 8  # bytes of a head, and of its gradient
 
 
-def job(world, function, *arguments):
-    calls = tuple(Call([each] * world, str(each[0])) for each in arguments)
-    return Job(world, function, calls, seconds=4.0, driver=True)
-
-
-DETECT = [
-    job(3, DETECTOR, *((what, torch.zeros(1)) for what in driver.VERSIONS)),
-    job(2, DETECTOR, *((what, torch.zeros(1)) for what in list(driver.VERSIONS)[:2])),
-]
+COUNTED = [(what, torch.zeros(1)) for what in driver.VERSIONS]
+DETECT = [driver_job(world, DETECTOR, COUNTED[:most], seconds=4.0) for world, most in ((3, None), (2, 2))]
+STEPS = {2: (1, 3), 4: (0, 2), 1: (2,)}  # in each call, by the number of ranks
 TRAIN = [
-    job(2, REPAIRED, ("own", 1), ("own", 3)),
-    job(4, REPAIRED, ("own", 0), ("own", 2)),
-    job(1, REPAIRED, ("own", 2)),
+    driver_job(world, REPAIRED, [("own", steps) for steps in counts], seconds=4.0) for world, counts in STEPS.items()
 ]
 JOBS = [*DETECT, *TRAIN]
 
 
 @check(f"{DETECTOR} reads the shares in {len(driver.VERSIONS)} loops right; in the given one {show([1, 0, 0])}", DETECT)
 def the_shares_are_read_right(case, rank, result):
-    shares, right = numbers(result), driver.shares(case.scenario, case.world)
+    shares, right = numbers(result), driver.VERSIONS[case.scenario].parts(case.world)
     expect(
         shares is not None and len(shares) == case.world,
         f"{DETECTOR} returned {str(result)[:80]} on rank {rank}; it should be a list of {case.world} numbers",

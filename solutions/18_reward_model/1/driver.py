@@ -2,9 +2,10 @@
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 
 from ddp_course.grader.harness.counted import counted
+
+from .given import loss_and_gradient
 
 FEATURES, PAIRS, RATE = 6, 9, 0.7
 
@@ -23,27 +24,20 @@ class Loop:
     parts(world): the share of each rank; or take(gradient): what a rank makes of its own gradient, by communication.
     """
 
-    def __init__(self, parts, take=None, at_the_end=None):
+    def __init__(self, parts, take=None, at_the_end=lambda head: None):
         self.parts, self.take, self.at_the_end = parts, take, at_the_end
 
     def __call__(self, head, chosen, rejected, steps, rate):
         for _ in range(steps):
             _, gradient = loss_and_gradient(head, chosen, rejected)
             head -= rate * (self.take or self.weighted)(gradient)
-        if self.at_the_end:
-            self.at_the_end(head)
+        self.at_the_end(head)
         return head if dist.get_rank() == 0 else None
 
     def weighted(self, gradient):
         gradient = gradient * self.parts(dist.get_world_size())[dist.get_rank()]
         dist.all_reduce(gradient)
         return gradient
-
-
-def loss_and_gradient(head, chosen, rejected):
-    head = head.detach().requires_grad_()
-    loss = F.softplus(rejected @ head - chosen @ head).mean()
-    return loss.item(), torch.autograd.grad(loss, head)[0]
 
 
 def rank_0_only(world):
@@ -90,11 +84,6 @@ VERSIONS = {
     "the heads averaged at the end": Loop(alike, take=lambda gradient: gradient, at_the_end=average),
     "rank 0 counts twice": Loop(lambda world: [2 / (world + 1)] + [1 / (world + 1)] * (world - 1)),
 }
-
-
-def shares(what, world):
-    """The right return value of the learner's function."""
-    return VERSIONS[what].parts(world)
 
 
 # ---- the learner's own loop ----------------------------------------------------------------------------------------
