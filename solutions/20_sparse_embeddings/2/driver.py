@@ -68,25 +68,9 @@ def fixed(round_up=False, low=True, stop_at_batch=True, full=False):
     return shares
 
 
-def no_empty_steps(total, batch, rank, world):
-    return [(start, end) for start, end in by_batch(first_ranks_more)(total, batch, rank, world) if start < end]
-
-
-def no_short_batch(total, batch, rank, world):
-    return by_batch(even)(total // batch * batch, batch, rank, world)
-
-
 def as_if_full(total, batch, rank, world):
     full = even(batch, rank, world)
     return [(first + full[0], first + full[1]) for first in range(0, total, batch)]
-
-
-def begins_at_one(total, batch, rank, world):
-    return [(max(1, start), max(1, end)) for start, end in by_batch(even)(total, batch, rank, world)]
-
-
-def a_step_for_nothing(total, batch, rank, world):
-    return by_batch(even)(total, batch, rank, world) if total or rank else [(0, 0)]
 
 
 VERSIONS = {
@@ -99,11 +83,19 @@ VERSIONS = {
     "a rounded-up local batch, the end kept inside": fixed(round_up=True, low=False, stop_at_batch=False),
     "the short last batch cut as if it were full": as_if_full,
     "the last share begins earlier, so that it is full": fixed(round_up=True, full=True),
-    "the short last batch is left out": no_short_batch,
-    "a rank without examples makes no step": no_empty_steps,
+    "the short last batch is left out": lambda total, batch, rank, world: by_batch(even)(
+        total // batch * batch, batch, rank, world
+    ),
+    "a rank without examples makes no step": lambda total, batch, rank, world: [
+        (start, end) for start, end in by_batch(first_ranks_more)(total, batch, rank, world) if start < end
+    ],
     "the last rank takes what is left over": by_batch(rest_on_the_last),
-    "the first example is left out": begins_at_one,
-    "rank 0 makes a step where there is no example": a_step_for_nothing,
+    "the first example is left out": lambda total, batch, rank, world: [
+        (max(1, start), max(1, end)) for start, end in by_batch(even)(total, batch, rank, world)
+    ],
+    "rank 0 makes a step where there is no example": lambda total, batch, rank, world: (
+        by_batch(even)(total, batch, rank, world) if total or rank else [(0, 0)]
+    ),
     "a rounded-up local batch, the end kept inside its batch": fixed(round_up=True, low=False),
 }
 
