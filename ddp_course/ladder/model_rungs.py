@@ -110,7 +110,7 @@ def compiled_outside(setting: Setting, world: World) -> Comparison:
 
 
 # Dynamo traces the forward pass and splits the graph at DDP's buckets for every backend; "eager" runs the graphs as
-# they are. Building kernels would take a C++ compiler and half a minute, and has nothing to do with DDP.
+# they are. Building kernels would take a C++ compiler, and has nothing to do with DDP.
 BACKEND = "eager"
 
 

@@ -18,7 +18,7 @@ from ddp_course.speedrun.stages import PRESETS, speedrun
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    from ddp_course.speedrun.report import write_report  # figures take a second to load: after --help
+    from ddp_course.speedrun.report import write_report  # figures load slowly: after --help
 
     parser = Parser(prog="python -m ddp_course.speedrun", description=__doc__.splitlines()[0])
     parser.add_argument("--preset", choices=PRESETS, default="laptop", help="the sizes of all stages")

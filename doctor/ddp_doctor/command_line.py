@@ -22,7 +22,7 @@ from ddp_doctor.launch.cores import default_processes
 from ddp_doctor.page import as_json, page
 from ddp_doctor.watch import run_and_watch
 
-GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # without one there is no need to import torch for a second
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # without one there is no need to import torch
 
 
 def execute(arguments: list[str] | None = None) -> int:

@@ -32,7 +32,7 @@ class Job:
                may hand it what cannot be sent (models, functions) and watch. From the course it imports
                harness/ and its own folder.
     loads      modules to load once, before the ranks are forked: DDP and torch.optim need "torch._dynamo", which
-               would cost each rank more than a second
+               each rank would load anew
     """
 
     world: int

@@ -44,7 +44,7 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls):
-        return False  # True, the default, loads torch._dynamo: more than a second for each grading
+        return False  # True, the default, loads torch._dynamo, in each grading anew
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

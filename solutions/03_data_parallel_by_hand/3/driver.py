@@ -115,7 +115,7 @@ def train(build, bucket=350):
 
 @torch.no_grad()
 def _step(model):
-    """Plain SGD. torch.optim would load torch._dynamo: more than a second on each rank."""
+    """Plain SGD. torch.optim would load torch._dynamo on each rank."""
     for parameter in model.parameters():
         if parameter.grad is not None:
             parameter -= 0.3 * parameter.grad

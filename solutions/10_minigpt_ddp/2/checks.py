@@ -27,7 +27,7 @@ UNFIT = {  # tokens per update, micro-batch size: the nearest that fit depend on
 
 def trained(world):
     plans = {scenario: (*plan, UPDATES) for scenario, plan in {**PLANS, **UNFIT}.items()} | {SHORT: (192, 1, WARM)}
-    return driver_job(world, TRAIN, plans, seconds=6.0)  # DDP takes more than a second to load
+    return driver_job(world, TRAIN, plans, seconds=6.0)  # each rank loads what DDP needs
 
 
 def one_process(tokens_per_update, counted=None):
