@@ -51,13 +51,22 @@ def git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def is_there(part: str) -> bool:
+    module, _, notebook = part.partition(" ")
+    files = [module.replace(".", "/") + ".py"] + [f"{notebook}.ipynb"] * bool(notebook)
+    return all((ROOT / file).exists() for file in files)
+
+
 def add(record: dict, report: Path) -> bool:
-    """Put the report into `record`; return whether all its tests passed."""
+    """Put the report into `record`, without files that are gone; return whether all its tests passed."""
     changed = git("status", "--porcelain", "--", ".", ":!docs", ":!README.md")  # both are written here
     commit = git("rev-parse", "--short=7", "HEAD") + "-dirty" * bool(changed)
     run = {"date": datetime.date.today().isoformat(), "commit": commit}
     system = f"{platform.system()} {platform.machine()}"
     key = f"{importlib.metadata.version('torch')} | {platform.python_version()} | {system}"
+    for runs in record.values():
+        for part in [part for part in runs if not is_there(part)]:
+            del runs[part]
     counts = parts(report)
     for part, outcomes in counts.items():
         record.setdefault(key, {})[part] = dict(sorted(outcomes.items())) | run
