@@ -247,8 +247,8 @@ run_directory.RunDirectory.log = full
 command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 """)
     store = warm.forked.open_store()
-    places = [warm.forked.rank_environment(rank, 2, store.port) for rank in range(2)]
-    first, second = warm.processes(script, arguments(tmp_path / "run"), places, timeout=600)
+    environments = [warm.forked.rank_environment(rank, 2, store.port) for rank in range(2)]
+    first, second = warm.processes(script, arguments(tmp_path / "run"), environments, timeout=600)
     assert first.returncode == second.returncode == 1
     assert first.stderr == f"error: cannot write {tmp_path}/run: No space left on device\n"
     assert second.stderr.startswith("error: rank 1 ends: it has lost the connection to another rank, which has ended")
@@ -258,15 +258,11 @@ command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_an_output_that_cannot_be_written_stops_the_run_and_costs_nothing(tmp_path):
     """As with `> log` on a full disk, or `| head`: it saves after the step, says why in one line, and can go on."""
-    command = [
-        sys.executable,
-        str(TRAINER),
-        *"--preset tiny --steps 100000 --checkpoint-every 0 --validate-every 0".split(),
-        "--run-dir",
-        str(tmp_path / "run"),
-    ]
+    words = arguments(tmp_path / "run", *"--steps 100000 --checkpoint-every 0 --validate-every 0".split())
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=240)
+        done = subprocess.run(
+            [sys.executable, TRAINER, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=240
+        )
     assert done.returncode == 1
     assert done.stderr == "error: cannot write to the standard output: No space left on device\n"
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 1

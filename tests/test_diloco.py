@@ -53,55 +53,40 @@ def train_one(run_dir, *more):
     return in_this_process(diloco_ddp.train, parse(diloco_ddp.PRESETS, flags(run_dir, *more)))
 
 
-def job(folder, *more, script="diloco", **further):
-    sample = ("--sample-tokens", 0) if script == "minigpt" else ()
-    return {"script": script, "flags": flags(folder, *sample, *more), **further}
-
-
 def jobs_of(folder):
     """All that is run on a number of ranks, in one launch."""
+
+    def job(name, *more, script="diloco", **further):
+        sample = ("--sample-tokens", 0) if script == "minigpt" else ()
+        return {"script": script, "flags": flags(folder / name, *sample, *more), **further}
+
+    def resume(name, step):
+        return "--resume", folder / name / f"checkpoints/step_{step:06d}"
+
     ddp = {"script": "minigpt", "fault": "plain SGD"}
     jobs = {
-        "DDP": job(folder / "DDP", *SGD, **ddp),
-        "packed DDP": job(folder / "packed DDP", *SGD, *PACKED, **ddp),
-        "every update": job(folder / "every update", *LIKE_DDP, "--sync-every", 1),
-        "packed": job(folder / "packed", *LIKE_DDP, *PACKED, "--sync-every", 1),
-        "every 4": job(folder / "every 4", *LIKE_DDP, "--sync-every", 4),
-        "seldom": job(folder / "seldom", *SELDOM),
-        "whole": job(folder / "whole", *RESUMED),
-        "stopped": job(folder / "stopped", *RESUMED, "--steps", 9, fault="stopped"),
-        "gone on": job(folder / "gone on", *RESUMED, "--resume", folder / "stopped/checkpoints/step_000002"),
-        "by minigpt_ddp": job(
-            folder / "by minigpt_ddp",
-            "--steps",
-            10,
-            "--resume",
-            folder / "seldom/checkpoints/step_000008",
-            script="minigpt",
-        ),
-        "after minigpt_ddp": job(
-            folder / "after minigpt_ddp", "--steps", 12, "--resume", folder / "by minigpt_ddp/checkpoints/step_000010"
-        ),
-        "averages of another optimizer": job(
-            folder / "other", *LIKE_DDP, "--resume", folder / "seldom/checkpoints/step_000004"
-        ),
-        "SGD's, by minigpt_ddp": job(
-            folder / "AdamW of SGD",
-            "--steps",
-            10,
-            "--resume",
-            folder / "every 4/checkpoints/step_000004",
-            script="minigpt",
-        ),
+        "DDP": job("DDP", *SGD, **ddp),
+        "packed DDP": job("packed DDP", *SGD, *PACKED, **ddp),
+        "every update": job("every update", *LIKE_DDP, "--sync-every", 1),
+        "packed": job("packed", *LIKE_DDP, *PACKED, "--sync-every", 1),
+        "every 4": job("every 4", *LIKE_DDP, "--sync-every", 4),
+        "seldom": job("seldom", *SELDOM),
+        "whole": job("whole", *RESUMED),
+        "stopped": job("stopped", *RESUMED, "--steps", 9, fault="stopped"),
+        "gone on": job("gone on", *RESUMED, *resume("stopped", 2)),
+        "by minigpt_ddp": job("by minigpt_ddp", "--steps", 10, *resume("seldom", 8), script="minigpt"),
+        "after minigpt_ddp": job("after minigpt_ddp", "--steps", 12, *resume("by minigpt_ddp", 10)),
+        "averages of another optimizer": job("other", *LIKE_DDP, *resume("seldom", 4)),
+        "SGD's, by minigpt_ddp": job("AdamW of SGD", "--steps", 10, *resume("every 4", 4), script="minigpt"),
     }
     for step in (2, 6):
         title = f"resumed after {step}"
         copy = [str(folder / "whole"), step, str(folder / title)]
-        jobs[title] = job(folder / title, *RESUMED, "--resume", "auto", copy=copy)
+        jobs[title] = job(title, *RESUMED, "--resume", "auto", copy=copy)
     for fault in ("no outer momentum saved", "averages of rank 0 alone saved"):
-        jobs[fault] = job(folder / fault, *RESUMED, "--steps", 4, fault=fault)
-        jobs[f"{fault}: resumed"] = job(folder / fault, *RESUMED, "--resume", "auto")
-    return jobs | {fault: job(folder / fault, *more, fault=fault) for fault, more in BROKEN.items()}
+        jobs[fault] = job(fault, *RESUMED, "--steps", 4, fault=fault)
+        jobs[f"{fault}: resumed"] = job(fault, *RESUMED, "--resume", "auto")
+    return jobs | {fault: job(fault, *more, fault=fault) for fault, more in BROKEN.items()}
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])

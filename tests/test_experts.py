@@ -133,25 +133,12 @@ def test_one_process_is_the_definition(single_process):
     model = MixtureGPT(MiniGPTConfig(256, config.context, config.layers, config.heads, config.width), 4, 2).double()
     for block in model.blocks:
         block.mixture = Dense(block.mixture)
-    named = dict(model.named_parameters())
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [p for p in named.values() if p.dim() > 1], "weight_decay": 0.1},
-            {"params": [p for p in named.values() if p.dim() == 1], "weight_decay": 0.0},
-        ],
-        betas=(0.9, 0.95),
-    )
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == wanted] for wanted in (True, False))
+    groups = {"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
     for step in range(STEPS):
-        [(inputs, targets)] = micro_batches(
-            tokens.train,
-            seed=config.seed,
-            update=step,
-            context=16,
-            rank=0,
-            world_size=1,
-            micro_batch_size=16,
-            accumulation_steps=1,
-        )
+        sizes = {"context": 16, "micro_batch_size": 16, "accumulation_steps": 1, "rank": 0, "world_size": 1}
+        [(inputs, targets)] = micro_batches(tokens.train, seed=config.seed, update=step, **sizes)
         loss = model(inputs, targets) / config.tokens_per_update
         mixtures = [block.mixture for block in model.blocks]
         balance = sum(4 * (m.chosen.mean(0) / 2 * m.mean).sum() for m in mixtures)
