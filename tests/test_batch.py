@@ -78,10 +78,10 @@ def test_one_students_crash_harms_no_other(tmp_path, capsys):
 
 
 def test_an_answer_sees_no_network_and_no_other_process(tmp_path):
-    if not (sandbox := batch.shut_in()):  # asked here and not where tests are collected: it loads torch
-        pytest.skip("this system creates no network namespace")
     submit(tmp_path / "answers", ben=HOSTILE.replace("os.kill", "raise ValueError(os.listdir('/proc')) #"))
     files = batch.answers_by_student(tmp_path / "answers")["ben"]
+    if not (sandbox := batch.shut_in(files.values())):  # asked here and not where tests are collected: it loads torch
+        pytest.skip("this system creates no network namespace")
     grades = batch.grade_student(files, ["02.1"], {"02.1": 1.0}, 100, sandbox)
     printed = grades["02.1"].verdict.printed[0]
     assert "interfaces ['lo'] processes True" in printed
