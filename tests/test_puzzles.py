@@ -259,9 +259,9 @@ def test_sigterm_saves_on_all_ranks_and_torchrun_does_not_start_them_again(tmp_p
 
     watcher = when(lambda: (run_dir / "metrics.jsonl").exists(), lambda: signal_ranks(pid, signal.SIGTERM))
     settings = merged(*TINY, f"run_dir={run_dir}", *seldom, "steps=100000")
-    run = torchrun(
-        TRAINER, "--device", "cpu", *settings, nproc=2, quiet=True, check=False, torchrun_args=["--max-restarts=2"]
-    )
+    words = ["--device", "cpu", *settings]
+    restarts = ["--max-restarts=2"]
+    run = torchrun(TRAINER, *words, nproc=2, quiet=True, check=False, timeout=600, torchrun_args=restarts)
     watcher.join()
     # torchrun itself, ended by SIGTERM, once aborted (-6) when all ranks had left: in one of some sixty runs.
     assert run.exit_code in (1, -6) and not any("resuming" in line for line in run.lines[0]), run.launcher_lines
