@@ -19,6 +19,9 @@ KEPT_BY_LIBRARIES = ("multiprocessing.resource_tracker", "multiprocessing.forkse
 KEPT = (*KEPT_BY_LIBRARIES, "warm_server.py")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
+# Of the course and of these tests, too, Python keeps what it has compiled: some thousand processes load them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 STARTUP = str(Path(__file__).with_name("startup"))
 if STARTUP not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STARTUP, os.environ.get("PYTHONPATH")]))
