@@ -60,7 +60,7 @@ smoke: lint  ## three minutes: style, units, one training on two processes
 test: lint  ## all but what runs weekly; with ARGS whatever those choose
 	$(PYTEST) $(or $(ARGS),-m "not weekly")
 
-test-weekly: lint  ## every wrong answer to every exercise, with a table of them, every mesh, 200 cases of chaos
+test-weekly: lint  ## every wrong answer, with a table; every mesh; notebooks with cold launches; 200 cases of chaos
 	$(PYTEST) -m weekly
 	$(BIN)/python tests/chaos.py
 

@@ -34,6 +34,19 @@ MOST_CPU_SECONDS = 300  # of a notebook: a busy machine adds to its hours, and h
 def test_notebook_runs(path, tmp_path, monkeypatch, request):
     number = path.stem.partition("_")[0]
     warm_launches = None if number in LOOKED_AT else request.getfixturevalue("warm_launches")
+    start = cpu_seconds_of_children(warm_launches)
+    run_with_test_parameters(path, tmp_path, monkeypatch)
+    seconds = cpu_seconds_of_children(warm_launches) - start
+    assert seconds < MOST_CPU_SECONDS, f"{path.stem} computes for {seconds:.0f} s: give it smaller test parameters"
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs_with_processes_started_as_for_a_reader(path, tmp_path, monkeypatch):
+    run_with_test_parameters(path, tmp_path, monkeypatch)
+
+
+def run_with_test_parameters(path, tmp_path, monkeypatch):
     threads = tmp_path / "threads_at_exit"
     monkeypatch.setenv("THREADS_AT_EXIT", str(threads))  # see startup/sitecustomize.py
     nb = read_notebook(path)
@@ -46,7 +59,6 @@ def test_notebook_runs(path, tmp_path, monkeypatch, request):
     prepare_folder(nb, name, folder)
     try:
         parameters = dict(nb.metadata.get("ddp_course", {}).get("test_parameters", {}))
-        start = cpu_seconds_of_children(warm_launches)
         run_notebook(nb, name, folder, parameters, cell_seconds=HANG)
     except NotebookFailed as failure:
         pytest.fail(str(failure), pytrace=False)
@@ -56,8 +68,6 @@ def test_notebook_runs(path, tmp_path, monkeypatch, request):
             f"4.1):\n{threads.read_text()}",
             pytrace=False,
         )
-    seconds = cpu_seconds_of_children(warm_launches) - start
-    assert seconds < MOST_CPU_SECONDS, f"{name} computes for {seconds:.0f} s with its test parameters: smaller ones"
 
 
 def test_notebook_02b_holds_where_the_system_counts_no_bytes():

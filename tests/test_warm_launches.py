@@ -45,13 +45,23 @@ EXITS = """
     time.sleep(600)
 """
 
+ENDS = """
+    import atexit, sys, threading, time
+    atexit.register(print, "at the end")
+    threading.Thread(target=lambda: (time.sleep(0.2), print("a thread has ended"))).start()
+    print("not flushed", end=" ")
+    sys.exit("why it ends")
+"""
+
 
 def launch(path, text, **options):
     path.write_text(textwrap.dedent(text))
     return torchrun(path, "--a", "b c", nproc=2, check=False, quiet=True, env={"MINE": "x"}, **options)
 
 
-@pytest.mark.parametrize("text", [LOOKS, RAISES, KILLED, EXITS], ids=["looks", "raises", "killed", "exits"])
+@pytest.mark.parametrize(
+    "text", [LOOKS, RAISES, KILLED, EXITS, ENDS], ids=["looks", "raises", "killed", "exits", "ends"]
+)
 def test_it_says_and_ends_as_a_cold_one(tmp_path, text, monkeypatch, warm_launches):
     start = sum(warm_launches.cpu_times()[2:4])
     warm = launch(tmp_path / "script.py", text)

@@ -3,6 +3,7 @@
 For each order of warm_client.py: a process that waits, and, forked from it, the one that runs the script.
 """
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -16,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import types
 
 LOADED = (
@@ -31,6 +33,10 @@ LOADED = (
     "torch.utils.data.distributed",
     "ddp_course.minigpt_ddp",
     "ddp_course.grader.harness.rank",
+    "ipykernel.kernelapp",
+    "matplotlib.pyplot",
+    "ddp_course.launcher",
+    "ddp_course.lab.figures",
 )
 
 
@@ -126,29 +132,53 @@ def carry_out(order: dict):
         return runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     if not order["safe_path"]:
         sys.path.insert(0, os.path.dirname(os.path.realpath(words[0])))
-    run_file(words[0])
-
-
-def run_file(path: str):
     main = types.ModuleType("__main__")
-    main.__file__ = path
+    main.__file__ = words[0]
     main.__builtins__ = __builtins__
     sys.modules["__main__"] = main
+    with open(words[0], "rb") as file:
+        code = compile(file.read(), words[0], "exec")
+    exec(code, main.__dict__)
+
+
+def status_of(order: dict) -> int:
+    """Carry the order out; the exit code that Python would give, after the traceback that it would print."""
     try:
-        with open(path, "rb") as file:
-            code = compile(file.read(), path, "exec")
-        exec(code, main.__dict__)
-    except SystemExit:
-        raise
+        carry_out(order)
+        return 0
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
     except BaseException as error:
-        error.with_traceback(error.__traceback__.tb_next)  # as if there were no frame of ours
-        sys.excepthook(type(error), error, error.__traceback__)
-        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+        trace = error.__traceback__
+        while trace and trace.tb_frame.f_code.co_filename == __file__:  # as if there were no frame of ours
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
+def end(status: int):
+    """End as Python does, with what the script made, but leave alone what the server had loaded.
+
+    To take that apart, each process would copy the memory it shares: it computed for longer than most scripts do.
+    """
+    threading._shutdown()  # waits for threads, as multiprocessing does where it has forked
+    atexit._run_exitfuncs()
+    names = vars(sys.modules["__main__"])
+    if names is not globals():
+        names.clear()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status & 0xFF)
+
+
+os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as ipykernel sets it before it is loaded
 for name in LOADED:
     importlib.import_module(name)
 
 gc.collect()
 gc.freeze()
-carry_out(serve(sys.argv[1]))
+end(status_of(serve(sys.argv[1])))
