@@ -46,7 +46,9 @@ EXITS = """
 """
 
 ENDS = """
-    import atexit, sys, threading, time
+    import atexit, os, sys, threading, time
+    if os.environ["RANK"] == "0":  # else torchrun may end rank 1 before it has ended by itself
+        time.sleep(600)
     atexit.register(print, "at the end")
     threading.Thread(target=lambda: (time.sleep(0.2), print("a thread has ended"))).start()
     print("not flushed", end=" ")
