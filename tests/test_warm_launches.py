@@ -1,5 +1,6 @@
 """A launch whose processes are forked (startup/) cannot be told from one whose processes load torch anew."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -94,5 +95,5 @@ def test_a_forked_rank_ends_with_the_process_that_stands_for_it(tmp_path, warm_l
     finally:
         face.send_signal(signal.SIGKILL)
         face.wait()
-    twin = [psutil.Process(pid)] if psutil.pid_exists(pid) else []
-    assert psutil.wait_procs(twin, timeout=60)[1] == []
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
+        psutil.Process(pid).wait(timeout=60)
