@@ -9,6 +9,7 @@ from .kept import Kept
 from .log import kind_of, where
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e[+-]?\d+)?(?![\w.])")
+PYCACHE = "__pycache__"  # what any rank compiles first goes there, under another name, and is renamed
 WRITES = ("torch", "numpy", "safetensors", "pandas")  # packages that write a file where the script says so
 
 
@@ -41,7 +42,7 @@ def _opened(log, path, mode, flags):
     path = os.path.abspath(os.fsdecode(path))
     if not changes or os.path.isdir(path):  # a folder is opened for a file without a name, as by TemporaryFile
         return
-    if path.startswith(("/dev/", "/proc/", "/sys/")) or path.endswith((".pyc", ".lock")) or "__pycache__" in path:
+    if path.startswith(("/dev/", "/proc/", "/sys/")) or path.endswith((".pyc", ".lock")) or PYCACHE in path:
         return
     asked = _asked_for_by_the_script()
     log.kept.writes(os.path.realpath(path), asked)
@@ -67,6 +68,8 @@ def _renamed(log, *paths_and_folders):
     paths, frames = paths_and_folders[:2], where()
     if all(isinstance(path, str | bytes | os.PathLike) for path in paths):
         source, target = (os.path.realpath(os.fsdecode(path)) for path in paths)
+        if PYCACHE in target:
+            return
         log.kept.renames(source, target)
         if frames:
             log.event("rename", source=source, target=target, frames=frames)
