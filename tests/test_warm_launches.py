@@ -95,5 +95,7 @@ def test_a_forked_rank_ends_with_the_process_that_stands_for_it(tmp_path, warm_l
     finally:
         face.send_signal(signal.SIGKILL)
         face.wait()
+    twin = []
     with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
-        psutil.Process(pid).wait(timeout=60)
+        twin.append(psutil.Process(pid))
+    assert psutil.wait_procs(twin, timeout=60)[1] == []

@@ -1,4 +1,4 @@
-"""Forks the processes of a test's launches from one in which torch is loaded: python warm_server.py ADDRESS
+"""Forks the kernels and launches of tests from a process in which torch is loaded: python warm_server.py ADDRESS
 
 For each order of warm_client.py: a process that waits, and, forked from it, the one that runs the script.
 """
@@ -146,10 +146,10 @@ def status_of(order: dict) -> int:
     try:
         carry_out(order)
         return 0
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        print(end.code, file=sys.stderr)
+    except SystemExit as request:
+        if request.code is None or isinstance(request.code, int):
+            return request.code or 0
+        print(request.code, file=sys.stderr)
         return 1
     except BaseException as error:
         trace = error.__traceback__

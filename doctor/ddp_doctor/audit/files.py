@@ -39,8 +39,10 @@ def _opened(log, path, mode, flags):
         changes, anew = bool(flags & (os.O_WRONLY | os.O_RDWR)), not flags & os.O_APPEND
     else:
         changes, anew = bool(set(mode) & {*"wxa+"}), bool(set(mode) & {*"wx"})
+    if not changes:
+        return
     path = os.path.abspath(os.fsdecode(path))
-    if not changes or os.path.isdir(path):  # a folder is opened for a file without a name, as by TemporaryFile
+    if os.path.isdir(path):  # opened for a file without a name, as by tempfile.TemporaryFile
         return
     if path.startswith(("/dev/", "/proc/", "/sys/")) or path.endswith((".pyc", ".lock")) or PYCACHE in path:
         return
