@@ -5,9 +5,11 @@ Each launch costs about six CPU-seconds, so a few kinds stand here; `make doctor
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import ddp_doctor
@@ -116,9 +118,10 @@ def test_it_reports_and_watches_on_and_a_working_folder_may_go(tmp_path, monkeyp
     status = main(["run", "--nproc", "2", "--idle", "1", "--json", str(findings), str(script)])
     monkeypatch.chdir(tmp_path)
     printed = capsys.readouterr().out
-    assert "rank 1 never joined barrier 2" in printed and "the doctor watches on" in printed
-    assert printed.count("\nrank 0: ") == 1, "nothing had changed, so there was nothing to report again"
-    assert "VERDICT: the job ended well" in printed and status == 0
+    verdicts = re.findall(r"^VERDICT: (.*)", printed, re.MULTILINE)  # on a busy machine also of ranks that still start
+    assert "rank 1 never joined barrier 2" in verdicts[-2] and "the doctor watches on" in printed
+    assert all(first != second for first, second in pairwise(verdicts)), "nothing had changed, and it reported again"
+    assert "the job ended well" in verdicts[-1] and status == 0
     assert "\x1b" not in printed, "colours in what is no terminal"
     assert json.loads(findings.read_text())["ended"] == "well"
 
