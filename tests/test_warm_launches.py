@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -21,6 +21,7 @@ LOOKS = """
     dist.all_reduce(total)
     print("sum", total.item(), "of", dist.get_world_size(), sys.argv[1:], __name__, os.path.basename(__file__))
     print(os.environ["MINE"], os.getcwd(), torch.get_num_threads(), sys.path[0], len(os.sched_getaffinity(0)))
+    print(dist.get_debug_level())
     print("no newline", end="", file=sys.stderr)
     dist.destroy_process_group()
 """
@@ -59,7 +60,8 @@ ENDS = """
 
 def launch(path, text, **options):
     path.write_text(textwrap.dedent(text))
-    return torchrun(path, "--a", "b c", nproc=2, check=False, quiet=True, env={"MINE": "x"}, **options)
+    variables = {"MINE": "x", "TORCH_DISTRIBUTED_DEBUG": "INFO"}
+    return torchrun(path, "--a", "b c", nproc=2, check=False, quiet=True, env=variables, **options)
 
 
 @pytest.mark.parametrize(
@@ -81,20 +83,16 @@ def test_it_says_and_ends_as_a_cold_one(tmp_path, text, monkeypatch, warm_launch
 
 
 def test_a_forked_rank_ends_with_the_process_that_stands_for_it(tmp_path, warm_launches):
-    (tmp_path / "script.py").write_text(
-        f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
-    )
+    script = tmp_path / "script.py"
+    script.write_text("import os, time\nprint(os.getpid(), os.getppid(), flush=True)\ntime.sleep(600)")
     variables = os.environ | {"TORCHELASTIC_RUN_ID": "test", "LOCAL_RANK": "0"}
-    face = psutil.Popen([sys.executable, tmp_path / "script.py"], env=variables)
+    face = psutil.Popen([sys.executable, script], env=variables, stdout=subprocess.PIPE, text=True)
     try:
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-            assert face.poll() is None
-            time.sleep(0.05)
-        pid = int((tmp_path / "pid").read_text())
-        assert pid != face.pid
+        pid, parent = map(int, face.stdout.readline().split())
+        assert pid != face.pid and parent == os.getpid()
     finally:
-        face.send_signal(signal.SIGKILL)
-        face.wait()
+        face.kill()
+        face.communicate()
     twin = []
     with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
         twin.append(psutil.Process(pid))

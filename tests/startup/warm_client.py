@@ -15,7 +15,7 @@ from pathlib import Path
 MODULES = "torch.distributed.run", "ddp_course.grader.harness.start", "ipykernel_launcher"
 FORWARDED = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2
 # Strings are hashed in another way by each process that Python starts; memory is shared by those that are forked.
-COLD = "hash(", "getrusage", "memory", "psutil", "/proc/self", "import_time"
+COLD = "hash(", "getrusage", "memory", "psutil", "/proc/self", "import_time", "start_debug_server"
 if sys.version_info >= (3, 14):  # a loader's workers come from a fork server, which a forked rank cannot start
     COLD += ("num_workers",)
 
@@ -30,7 +30,7 @@ def command() -> list[str] | None:
     while words and words[0] in ("-P", "-u"):
         words = words[1:]
     if words[:1] == ["-m"]:
-        return words if words[1:2] and words[1] in MODULES else None
+        return words if words[1:2] and words[1] in MODULES and words[1] != os.environ.get("COLD_MODULE") else None
     is_rank = {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"} <= set(os.environ)
     if not (is_rank and words and words[0].endswith(".py")):
         return None
@@ -57,6 +57,7 @@ def hand_over(address: str):
         "environment": dict(os.environ),
         "folder": os.getcwd(),
         "path": sys.path,
+        "parent": os.getppid(),
         "safe_path": sys.flags.safe_path,
         "cores": sorted(os.sched_getaffinity(0)),
         "ignored": [number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN],

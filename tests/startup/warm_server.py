@@ -110,10 +110,12 @@ def prepare(order: dict):
     sys.stdin = sys.__stdin__ = open(0, closefd=False)
     sys.stdout = sys.__stdout__ = output(1, unbuffered, "strict")
     sys.stderr = sys.__stderr__ = output(2, True, "backslashreplace")
+    os.getppid = lambda: order["parent"]
     random.seed()
     sys.modules["numpy"].random.seed()
     threads = int(os.environ.get("OMP_NUM_THREADS", len(order["cores"])))
     sys.modules["torch"].set_num_threads(threads)
+    sys.modules["torch"].distributed.set_debug_level_from_env()
 
 
 def output(descriptor: int, unbuffered: bool, errors: str) -> io.TextIOWrapper:
