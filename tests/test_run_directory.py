@@ -12,7 +12,7 @@ from disturbance import contents
 
 from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError
-from ddp_course.checkpoint import checkpoint, run_folder
+from ddp_course.checkpoint import checkpoint, run_files
 from ddp_course.checkpoint.distributed_state import _drop_tensors_without_checkpoint
 from ddp_course.checkpoint.run_directory import METRICS, open_run
 from ddp_course.distributed import process_group, torchrun
@@ -290,7 +290,7 @@ def test_what_a_kill_left_of_the_first_file_does_not_make_a_folder_foreign(tmp_p
         (half_written,) = (path.name for path in tmp_path.iterdir())
         raise KeyboardInterrupt
     (tmp_path / half_written).touch()
-    assert run_folder.look_at(tmp_path) == run_folder.RunFolder()
+    assert run_files.contents_of(tmp_path) == run_files.RunContents()
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(InputError, match=r"holds thesis\.tex"):
-        run_folder.look_at(tmp_path)
+        run_files.contents_of(tmp_path)

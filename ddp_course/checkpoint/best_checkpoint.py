@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ddp_course.base.json_file import parse
 from ddp_course.checkpoint import checkpoint, checksums
-from ddp_course.checkpoint.run_folder import CHECKPOINTS, METRICS
+from ddp_course.checkpoint.run_files import CHECKPOINTS, METRICS
 
 
 def settle(run_dir: Path, key: str) -> float:

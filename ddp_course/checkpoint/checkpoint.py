@@ -24,7 +24,7 @@ import torch.distributed as dist
 from ddp_course.base.atomic_file import flush_folder_to_disk, flush_to_disk, replacing
 from ddp_course.base.errors import InputError
 from ddp_course.checkpoint import checksums
-from ddp_course.checkpoint.run_folder import CHECKPOINTS, CHECKSUM, STATE
+from ddp_course.checkpoint.run_files import CHECKPOINTS, CHECKSUM, STATE
 from ddp_course.distributed.process_group import World
 
 LATEST = "latest"

@@ -18,8 +18,8 @@ import psutil
 from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError
 from ddp_course.base.json_file import parse
-from ddp_course.checkpoint import checkpoint, run_folder
-from ddp_course.checkpoint.run_folder import CONFIG, METRICS
+from ddp_course.checkpoint import checkpoint, run_files
+from ddp_course.checkpoint.run_files import CONFIG, METRICS
 from ddp_course.distributed.process_group import World
 from ddp_course.distributed.sync import from_rank_0
 
@@ -40,7 +40,7 @@ class RunDirectory:
     resumed_settings: Mapping[str, object] = field(default_factory=dict)
 
     def begin(self, step: int, config: dict) -> dict:
-        """Write the settings; drop the metrics of updates after `step`, which a resumed run logs again (collective).
+        """Write the settings; drop the metrics of steps after `step`, which a resumed run logs again (collective).
 
         Checkpoints of later steps are set aside: they belong to a run that has been given up. So are
         metrics that cannot be read. Returns the settings as written: with the script, and the job if it can restart.
@@ -52,7 +52,7 @@ class RunDirectory:
 
     def _begin(self, step: int, settings: dict) -> dict:
         with _reporting_write_errors(self.path):
-            run_folder.look_at(self.path)  # again: others may have written there while the data was prepared
+            run_files.contents_of(self.path)  # again: others may have written there while the data was prepared
             checkpoint.set_aside_later_than(self.path, step)
             with replacing(self.path / CONFIG) as file:
                 file.write(json.dumps(settings, indent=2) + "\n")
@@ -77,7 +77,7 @@ class RunDirectory:
         return {}
 
     def add_sample(self, step: int, text: str) -> None:
-        """Append a text that the model wrote after `step` updates."""
+        """Append a text that the model wrote after `step` steps."""
         self._append(SAMPLES, f"=== after {step} updates ===\n{text}\n")
 
     def _append(self, name: str, text: str) -> None:
@@ -113,16 +113,16 @@ def _decide(requested: str, resume: str, kind: str, locks: list[int]) -> tuple[s
         if damage := checkpoint.problem(source):
             raise InputError(f"cannot resume from {resume!r}: {damage}")
     home = source.absolute().parent.parent if source else None  # the run that the checkpoint belongs to
-    if source and not requested and not run_folder.is_run(home):
+    if source and not requested and not run_files.is_run(home):
         raise InputError(f"{source} does not lie in a run's folder checkpoints/; give --run-dir, a folder to write to")
     path = Path(requested) if requested else home or _begun_by(job, kind) or _fresh_folder(kind)
     with _reporting_write_errors(f"into the run directory {path}"):
         path.mkdir(parents=True, exist_ok=True)  # before it is judged: nowhere/.. depends on nowhere
-    folder = run_folder.look_at(path)
-    if folder.script not in ("", f"{kind}_ddp"):
-        raise InputError(f"{path} holds a run of {folder.script}, not one of {kind}_ddp; give another folder")
-    restarted = job is not None and folder.settings.get("job") == job
-    if folder.holds_steps and not restarted and resume != "auto" and (home is None or home != path.absolute()):
+    contents = run_files.contents_of(path)
+    if contents.script not in ("", f"{kind}_ddp"):
+        raise InputError(f"{path} holds a run of {contents.script}, not one of {kind}_ddp; give another folder")
+    restarted = job is not None and contents.settings.get("job") == job
+    if contents.holds_steps and not restarted and resume != "auto" and (home is None or home != path.absolute()):
         raise InputError(f"{path} already holds a run; give another one, or set resume to auto to go on with it")
     _check_writable(path)
     locks.append(_hold(path))
@@ -137,7 +137,7 @@ def _decide(requested: str, resume: str, kind: str, locks: list[int]) -> tuple[s
             checkpoint.name_as(path, checkpoint.LATEST, resume_from)
     elif resume_from:
         print(f"resuming from {resume_from}", flush=True)
-    resumed_settings = run_folder.settings_of(resume_from.absolute().parent.parent) if resume_from else {}
+    resumed_settings = run_files.settings_of(resume_from.absolute().parent.parent) if resume_from else {}
     return str(path), str(resume_from) if resume_from else None, resumed_settings
 
 
@@ -156,7 +156,7 @@ def _job() -> str | None:
 def _begun_by(job: str | None, kind: str) -> Path | None:
     """The folder that an earlier attempt of this job has named by the clock."""
     folders = Path("runs").glob(f"{kind}-*") if job else ()
-    return next((path for path in folders if run_folder.settings_of(path).get("job") == job), None)
+    return next((path for path in folders if run_files.settings_of(path).get("job") == job), None)
 
 
 def _fresh_folder(kind: str) -> Path:
@@ -199,7 +199,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _drop_after(path: Path, step: int) -> None:
-    """Keep the records of the updates up to `step`; a line that is no record goes to a file beside it."""
+    """Keep the records of the steps up to `step`; a line that is no record goes to a file beside it."""
     kept, odd = [], {}
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ddp_course.base.atomic_file import replacing
 from ddp_course.base.errors import InputError
-from ddp_course.checkpoint.run_folder import is_run
+from ddp_course.checkpoint.run_files import is_run
 from ddp_course.data.text_files import (
     BLOCK,
     TextFile,

@@ -1,4 +1,4 @@
-"""Classify a folder by its content: empty, a run of this course, or something else."""
+"""The files of a run directory, by which a folder that holds a run is told from any other."""
 
 import os
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ OF_A_TRAINER, OF_A_SPEEDRUN = {"run_dir", "resume", "world_size"}, {"preset", "s
 
 
 @dataclass(frozen=True)
-class RunFolder:
-    """A folder in which a run may be written. `settings`: those of the run that was begun in it, {} if none was."""
+class RunContents:
+    """The contents of a folder in which a run may be written. `settings`: of the run begun in it, {} if none was."""
 
     settings: dict = field(default_factory=dict)
     holds_steps: bool = False
@@ -27,8 +27,8 @@ class RunFolder:
         return str(self.settings.get("script", ""))
 
 
-def look_at(path: Path) -> RunFolder:
-    """Classify a folder.
+def contents_of(path: Path) -> RunContents:
+    """Classify a folder by its contents: empty, or a run of this course.
 
     Raises InputError for a folder that is neither empty nor a run of ours, and for settings that cannot be read.
     """
@@ -50,7 +50,7 @@ def look_at(path: Path) -> RunFolder:
         raise InputError(
             f"{path} is neither empty nor a run of this course (it holds {names[0]}); give another folder to write to"
         )
-    return RunFolder(settings, holds_steps=saved or METRICS in names)
+    return RunContents(settings, holds_steps=saved or METRICS in names)
 
 
 def is_run(path: Path) -> bool:
