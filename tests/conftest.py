@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
@@ -107,9 +108,12 @@ def cache_of_this_session(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def warm_server(tmp_path_factory):
-    """A process from which those of launches can be forked (startup/warm_server.py); None where that is not safe."""
+    """A process from which those of launches can be forked (startup/warm_server.py), and the variables that say so.
+
+    Where that is not safe: None and no variables.
+    """
     if sys.platform != "linux":
-        yield None
+        yield None, {}
         return
     address = tmp_path_factory.mktemp("warm") / "server"
     server = psutil.Popen([sys.executable, os.path.join(STARTUP, "warm_server.py"), address])
@@ -117,21 +121,26 @@ def warm_server(tmp_path_factory):
         while not address.exists():
             assert server.poll() is None, "the server of warm launches has ended"
             time.sleep(0.05)
-        yield server, address
+        yield server, {"WARM_SERVER": str(address), "WARM_NETWORK": os.readlink("/proc/self/ns/net")}
     finally:
         server.kill()
         server.wait()
 
 
+@pytest.fixture(scope="module")
+def module_launches_warm(warm_server):
+    """Ranks that the tests of this file start are forked, where that makes no difference; the server, or None."""
+    server, variables = warm_server
+    with mock.patch.dict(os.environ, variables):
+        yield server
+
+
 @pytest.fixture
-def warm_launches(warm_server, monkeypatch):
-    """Ranks that this test starts are forked, where that makes no difference; the server from which, or None."""
-    if warm_server is None:
-        return None
-    server, address = warm_server
-    monkeypatch.setenv("WARM_SERVER", str(address))
-    monkeypatch.setenv("WARM_NETWORK", os.readlink("/proc/self/ns/net"))
-    return server
+def warm_launches(warm_server):
+    """The same for one test."""
+    server, variables = warm_server
+    with mock.patch.dict(os.environ, variables):
+        yield server
 
 
 @pytest.fixture(autouse=True)

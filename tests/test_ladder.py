@@ -157,7 +157,7 @@ def test_sync_batch_norm_is_no_cure_on_a_cpu(climb):
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory):
+def faulty(tmp_path_factory, module_launches_warm):
     """Another model, seed and size on 2 ranks; without a fault, then with each: (fault, rung) -> record."""
     out = tmp_path_factory.mktemp("ladder") / "records.jsonl"
     flags = ("--model", "recurrent", "--seed", 29, "--width", 24, "--layers", 1, "--steps", 4)

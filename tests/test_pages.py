@@ -23,6 +23,7 @@ def test_links_lead_somewhere(page):
     assert there and [target for target in there if not (ROOT / "notebooks" / target).exists()] == []
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_the_script_has_the_same_losses_on_one_two_and_three_processes(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     losses = []

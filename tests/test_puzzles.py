@@ -407,6 +407,7 @@ def test_memory_that_is_not_there_is_refused_before_it_is_asked_for(tmp_path, si
         train(tmp_path / "run", size, nproc=1)
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_a_failure_on_rank_0_stops_every_rank_with_one_message(tmp_path):
     with pytest.raises(RunFailed) as failed:
         torchrun(TRAINER, "--device", "cpu", f"@{tmp_path}/missing.txt", nproc=2, quiet=True, timeout=600)

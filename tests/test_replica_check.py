@@ -125,6 +125,7 @@ command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 """
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_one_bit_of_one_rank_ends_the_trainer_at_the_next_check(tmp_path):
     (tmp_path / "flipped.py").write_text(FLIPPED)
     flags = ["--preset", "tiny", "--sample-tokens", 0, "--run-dir", tmp_path / "run"]

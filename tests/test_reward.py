@@ -343,6 +343,7 @@ def test_the_memory_of_a_micro_batch_is_asked_for(material, tmp_path, monkeypatc
         train(flags_of(material, tmp_path / "run", "--pairs-per-update", 5 * 10**5, "--micro-batch-size", 10**6))
 
 
+@pytest.mark.usefixtures("warm_launches")
 def test_one_of_two_ranks_speaks_in_one_line(material, tmp_path):
     flags = flags_of(material, tmp_path / "run", "--backbone", "minigpt:nowhere")
     with pytest.raises(RunFailed) as failed:

@@ -19,9 +19,11 @@ from ddp_course.speedrun.curves import draw_reward, values
 from ddp_course.speedrun.report import of_the_judge, of_the_policy, product_of_settings, write_report
 from ddp_course.speedrun.stages import PRESETS, open_record, stages
 
+pytestmark = pytest.mark.usefixtures("module_launches_warm")
+
 
 @pytest.fixture(scope="module")
-def finished_run(tmp_path_factory):
+def finished_run(tmp_path_factory, module_launches_warm):
     """A run that was left after pre-training on 1 process, and went on with 2."""
     run_dir = tmp_path_factory.mktemp("speedrun") / "run"
     first = speedrun.speedrun(run_dir, "tiny", nproc=1, stop_after="pretrain")
