@@ -8,7 +8,6 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from unittest import mock
 
 import psutil
 import pytest
@@ -127,20 +126,22 @@ def warm_server(tmp_path_factory):
         server.wait()
 
 
+@pytest.fixture
+def warm_launches(warm_server, monkeypatch):
+    """Ranks that this test starts are forked, where that makes no difference; the server from which, or None."""
+    server, variables = warm_server
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
 @pytest.fixture(scope="module")
 def module_launches_warm(warm_server):
-    """Ranks that the tests of this file start are forked, where that makes no difference; the server, or None."""
-    server, variables = warm_server
-    with mock.patch.dict(os.environ, variables):
-        yield server
-
-
-@pytest.fixture
-def warm_launches(warm_server):
-    """The same for one test."""
-    server, variables = warm_server
-    with mock.patch.dict(os.environ, variables):
-        yield server
+    """The same for all tests of a file, and what they share."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in warm_server[1].items():
+            environment.setenv(name, value)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -161,10 +161,9 @@ minigpt_ddp.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 """
 
 
+@pytest.mark.usefixtures("warm_launches")
 @pytest.mark.parametrize("named", [True, False])
-def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(
-    uninterrupted, tmp_path, warm_launches, named, monkeypatch
-):
+def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_path, monkeypatch, named):
     """kill -9 of a rank in mid-run: restarted by torchrun it goes on by itself, also in a folder named by the clock."""
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "killed.py"
