@@ -12,7 +12,7 @@ import torch
 import warm
 from torch.nn.utils import clip_grad_norm_
 from trainer_runs import run_jobs, same
-from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics, train_here
+from training_runs import RECORDED_LOGS, ROOT, checkpoint, in_this_process, largest_gap, merged, metrics, train_here
 
 from ddp_course import diloco_ddp
 from ddp_course.base.errors import InputError
@@ -26,7 +26,7 @@ SCRIPT = ROOT / "ddp_course" / "diloco_ddp.py"
 STEPS, EQUAL = 8, 1e-10
 FLAGS = (
     "--data",
-    ROOT / "ddp_course/data",
+    RECORDED_LOGS,
     *"--precision float64 --layers 1 --heads 2 --width 16 --context 16 --tokens-per-update 256".split(),
     *"--micro-batch-size 2 --validation-windows 11 --validate-every 4 --checkpoint-every 4".split(),
     *"--keep-checkpoints 0".split(),

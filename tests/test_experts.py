@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils import clip_grad_norm_
 from trainer_runs import run_jobs, same
-from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics
+from training_runs import RECORDED_LOGS, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import experts_ddp
 from ddp_course.base.errors import InputError
@@ -24,7 +24,7 @@ from ddp_course.training.command_line import parse
 STEPS, EQUAL = 4, 1e-10
 FLAGS = (
     "--data",
-    ROOT / "ddp_course/data",
+    RECORDED_LOGS,
     *"--precision float64 --layers 2 --heads 2 --width 16 --context 16 --tokens-per-update 256".split(),
     *"--micro-batch-size 4 --validation-windows 11 --validate-every 2 --checkpoint-every 2".split(),
     *"--keep-checkpoints 0 --gradient-clip 0.5 --experts 4 --balance 0.1".split(),

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 from trainer_runs import FAULTS, run_jobs
-from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics, train_here
+from training_runs import RECORDED_LOGS, checkpoint, in_this_process, largest_gap, merged, metrics, train_here
 
 from ddp_course import parallel_ddp
 from ddp_course.base.errors import InputError
@@ -24,7 +24,7 @@ AXES = "pp", "dp", "shard", "cp", "tp"
 STEPS, EQUAL = 4, 1e-10  # a larger gap between losses in float64 is no rounding: a test of each axis shows it
 FLAGS = (
     "--data",
-    ROOT / "ddp_course/data",
+    RECORDED_LOGS,
     *"--precision float64 --layers 4 --heads 4 --width 32 --context 16 --tokens-per-update 128".split(),
     *"--micro-batch-size 2 --validation-windows 11 --validate-every 2 --checkpoint-every 2".split(),
     *"--keep-checkpoints 0".split(),

@@ -3,6 +3,8 @@
 In float64. Gaps are rounding: each comparison has a mistake beside it, which is far outside of the tolerance.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from test_parallel import EQUAL, GROUPED, MIXED, STEPS, UNLIKE, flags, gap, name, of, outcomes_of, weekly_but
@@ -10,7 +12,8 @@ from training_runs import checkpoint, in_this_process, largest_gap, merged, metr
 
 from ddp_course import experts_ddp, parallel_ddp
 from ddp_course.base.errors import InputError
-from ddp_course.distributed.expert_parallel import Mixture
+from ddp_course.distributed import process_group
+from ddp_course.distributed.expert_parallel import Mixture, step_router_biases
 from ddp_course.training.command_line import parse
 
 EXPERTS = ("--experts", 4, "--bias-rate", 0.01, "--gradient-clip", 0.5)
@@ -179,13 +182,25 @@ def test_one_process_without_bias_is_experts_ddp_without_balance_loss(one_proces
     assert gap(one_process / "plain", one_process / "no bias") > 1e-4
 
 
-def test_biases_move_by_the_rate_and_against_the_load(one_process):
-    """After one step: down for experts above the mean load, up for those below; `busiest` is the largest load."""
-    biases = [checkpoint(one_process / "plain", step)["router_biases"] for step in (2, 4)]
-    for of_step in biases:
-        steps = torch.stack(list(of_step.values())) / 0.01
-        assert torch.allclose(steps, steps.round()) and steps.abs().max() <= 4 and (steps.amax(1) > steps.amin(1)).all()
-    assert len(biases[0]) == 4 and largest_gap(*biases) > 0
+def test_biases_move_by_the_rate_and_against_the_load():
+    """Down for experts above the mean load, up for those below; the largest load of any layer is returned."""
+    layers = [SimpleNamespace(load=torch.tensor(load), bias=torch.zeros(4)) for load in ([7, 1, 4, 4], [4, 4, 4, 4])]
+    process_group.start(device="cpu")
+    try:
+        assert step_router_biases(layers, (), rate=0.5) == 7 / 4
+    finally:
+        process_group.stop()
+    assert torch.stack([layer.bias for layer in layers]).tolist() == [[-0.5, 0.5, 0, 0], [0, 0, 0, 0]]
+    assert [layer.load for layer in layers] == [0, 0], "the next step counts anew"
+
+
+def test_the_trainer_moves_biases_by_the_rate_at_each_step_and_saves_them(one_process):
+    biases = {step: checkpoint(one_process / "plain", step)["router_biases"] for step in (2, 4)}
+    for step, of_layers in biases.items():
+        steps = torch.stack(list(of_layers.values())) / 0.01
+        assert torch.allclose(steps, steps.round()) and steps.abs().max() <= step
+        assert (steps.amax(1) > steps.amin(1)).any()  # a layer can be balanced, or be back where it was
+    assert len(biases[2]) == 4 and largest_gap(*biases.values()) > 0
     assert all(1 < ratio <= 4 for ratio in metrics(one_process / "plain", "busiest").values())
 
 
