@@ -177,7 +177,7 @@ def no_process_left_behind():
 
 
 def _left_behind(tag, initial):
-    """The processes of this test among those that are new since `before`, a set of pids."""
+    """The processes of this test, without those whose pids are in `initial`."""
     left = []
     for pid in set(psutil.pids()) - initial:
         try:

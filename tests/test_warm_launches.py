@@ -22,6 +22,8 @@ LOOKS = """
     print("sum", total.item(), "of", dist.get_world_size(), sys.argv[1:], __name__, os.path.basename(__file__))
     print(os.environ["MINE"], os.getcwd(), torch.get_num_threads(), sys.path[0], len(os.sched_getaffinity(0)))
     print(dist.get_debug_level())
+    dist.all_gather_object(hashes := [None, None], hash("text"))
+    print(len(set(hashes)), "hashes of a text;", hash(7), hash((1, 2)))
     print("no newline", end="", file=sys.stderr)
     dist.destroy_process_group()
 """

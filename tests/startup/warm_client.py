@@ -14,8 +14,8 @@ from pathlib import Path
 
 MODULES = "torch.distributed.run", "ddp_course.grader.harness.start", "ipykernel_launcher"
 FORWARDED = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2
-# Strings are hashed in another way by each process that Python starts; memory is shared by those that are forked.
-COLD = "hash(", "getrusage", "measure_memory", "psutil", "/proc/self", "import_time", "start_debug_server", "debugpy"
+# These look at what a forked process shares with the server, memory and imports, or at the way in which Python started.
+COLD = "getrusage", "measure_memory", "psutil", "/proc/self", "import_time", "start_debug_server", "debugpy"
 if sys.version_info >= (3, 14):  # a loader's workers come from a fork server, which a forked rank cannot start
     COLD += ("num_workers",)
 

@@ -137,6 +137,7 @@ def carry_out(order: dict):
     main = types.ModuleType("__main__")
     main.__file__ = words[0]
     main.__builtins__ = __builtins__
+    main.hash = sys.modules["ddp_course.grader.harness.rank"].hash_of_rank(os.getpid())
     sys.modules["__main__"] = main
     with open(words[0], "rb") as file:
         code = compile(file.read(), words[0], "exec")
