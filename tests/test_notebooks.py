@@ -26,12 +26,12 @@ from ddp_course.lab import figures
 from ddp_course.lab.table import table
 
 
-def seconds_to_read(path: Path) -> float:
+def stored_seconds(path: Path) -> float:
     return json.loads(path.read_text(encoding="utf-8"))["metadata"].get("ddp_course", {}).get("seconds", 0)
 
 
 # Without solutions: see test_exercises.py. The longest begin first, so that the end does not wait for one of them.
-NOTEBOOKS = sorted(authoring.select(authoring.ROOT, ("notebooks",), []), key=seconds_to_read, reverse=True)
+NOTEBOOKS = sorted(authoring.select(authoring.ROOT, ("notebooks",), []), key=stored_seconds, reverse=True)
 HANG = 1200  # seconds of a cell: nothing that will end takes longer, on however busy a machine
 LOOKED_AT = "10", "11", "21"  # these look for the ranks that torchrun started: it has to be their parent
 MOST_CPU_SECONDS = 300  # of a notebook: a busy machine adds to its hours, and hardly to these

@@ -124,7 +124,7 @@ def output(descriptor: int, unbuffered: bool, errors: str) -> io.TextIOWrapper:
 
 
 def carry_out(order: dict):
-    """Run the module or script, as __main__."""
+    """Run the module or script, as __main__, whose `hash` of a text is another one in each process."""
     prepare(order)
     words = order["words"]
     sys.argv = words[1:] if words[0] == "-m" else words
