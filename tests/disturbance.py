@@ -24,8 +24,8 @@ def wait_until(condition: Callable[[], object], seconds: float = 150) -> bool:
 
 
 def when(condition: Callable[[], object], act: Callable[[], object]) -> threading.Thread:
-    """A thread that waits for `condition`, then acts once."""
-    thread = threading.Thread(target=lambda: wait_until(condition) and act())
+    """A thread that waits for `condition`, for as long as the jobs here may take, then acts once."""
+    thread = threading.Thread(target=lambda: wait_until(condition, seconds=600) and act())
     thread.start()
     return thread
 
