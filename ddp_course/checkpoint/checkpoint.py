@@ -28,7 +28,7 @@ from ddp_course.checkpoint.run_files import CHECKPOINTS, CHECKSUM, STATE
 from ddp_course.distributed.process_group import World
 
 LATEST = "latest"
-BEST = "best"  # for a run that judges its checkpoints, see `training.best_checkpoint`
+BEST = "best"  # for a run that judges its checkpoints, see `best_checkpoint`
 TENSORS = "tensors"  # a folder beside checkpoints/, see distributed_state
 
 
@@ -37,7 +37,8 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0, companion: Path |
 
     With `keep` > 0 only that many newest checkpoints stay, and the one that `best` names. A valid checkpoint of the
     same step is left alone.
-    `beside`: a list of checksums (see `checksums`) of files that belong to it; it is whole only as long as they are.
+    companion: a list of checksums (see `checksums`) of files elsewhere that belong to the checkpoint, which is whole
+    only as long as they are.
     Raises InputError when the disk is full or the folder cannot be written; nothing half-written remains.
     """
     folder = run_dir / CHECKPOINTS
@@ -79,7 +80,7 @@ def save(run_dir: Path, step: int, state: dict, keep: int = 0, companion: Path |
 def load(checkpoint: Path, action: str = "resume from") -> dict:
     """Read a checkpoint onto the CPU. Raises InputError if it is missing, damaged or not one of ours.
 
-    `wish`: what the message says cannot be done with it.
+    action: what the error message says cannot be done with the checkpoint.
     """
     damage = problem(checkpoint, companion=False)
     if damage:
@@ -123,7 +124,7 @@ def script_of(state: dict) -> str:
 def problem(checkpoint: Path, companion: bool = True) -> str | None:
     """Why `checkpoint` cannot be used, in a few words; None if it is whole.
 
-    beside: with the files elsewhere that belong to it, which every rank would read in full.
+    companion: verify the files elsewhere that belong to it as well, which every rank would read in full.
     """
     if not os.path.isdir(checkpoint):
         return "there is no such checkpoint folder"

@@ -36,7 +36,7 @@ def save(folder: Path, step: int, model: nn.Module, optimizer: Optimizer, group:
     A kill leaves the earlier checkpoints and a hidden folder, which the next save of the same step removes.
     """
     temporary, final = _begin(folder, step, group)
-    with _raised_by_all(f"cannot write checkpoint {final}"):
+    with _as_input_error(f"cannot write checkpoint {final}"):
         dcp.save(_state(step, model, optimizer), checkpoint_id=temporary, process_group=group)
     return _finish(temporary, final, group)
 
@@ -44,17 +44,17 @@ def save(folder: Path, step: int, model: nn.Module, optimizer: Optimizer, group:
 def save_in_background(
     folder: Path, step: int, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup
 ) -> tuple[Future, Callable[[], Path]]:
-    """Copy the state, let a thread write the copy, return at once: (the write, what makes it final).
+    """Copy the state, let a thread write the copy, and return at once: a future of the write, and `finish`.
 
     The thread's messages travel through `group`, which must be gloo and used for nothing else meanwhile: they would
-    meet those of the training. Call the second value on every rank of the group, at the same step, before the next
-    save: it waits for the write, gives the folder its name and returns its path.
+    mix with those of the training. Call `finish()` on every rank of the group, at the same step, before the next save:
+    it waits for the write, gives the folder its final name and returns its path.
     """
     temporary, final = _begin(folder, step, group)
     written = dcp.async_save(_state(step, model, optimizer), checkpoint_id=temporary, process_group=group)
 
     def finish() -> Path:
-        with _raised_by_all(f"cannot write checkpoint {final}"):
+        with _as_input_error(f"cannot write checkpoint {final}"):
             written.result()
         return _finish(temporary, final, group)
 
@@ -62,10 +62,10 @@ def save_in_background(
 
 
 def load(path: Path, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup | None = None) -> int:
-    """Read a checkpoint into `model` and `optimizer`, as many ranks as there are now; returns its step.
+    """Read a checkpoint into `model` and `optimizer`, on any number of ranks; returns its step.
 
-    Without a process group it reads alone. Raises InputError, on every rank, if `path` is not a whole checkpoint of
-    this kind, or is one of another model.
+    Without a process group, one process reads all of it. Raises InputError, on every rank, if `path` is not a whole
+    checkpoint of this kind, or is one of another model.
     """
     single_process = not dist.is_initialized()
     damage = [problem(path) if single_process or dist.get_rank(group) == 0 else None]
@@ -74,8 +74,8 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer, group: dist.Process
     if damage[0]:
         raise InputError(f"{path} is no distributed checkpoint that can be loaded: {damage[0]}")
     state = _state(0, model, optimizer)
-    with warnings.catch_warnings(), _raised_by_all(f"cannot load {path}"):
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # alone is what was asked for
+    with warnings.catch_warnings(), _as_input_error(f"cannot load {path}"):
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process is intended
         dcp.load(state, checkpoint_id=path, process_group=group, no_dist=single_process)
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     return state["step"]
@@ -97,26 +97,30 @@ def problem(path: Path) -> str | None:
 
 
 @contextmanager
-def _raised_by_all(what: str) -> Iterator[None]:
-    """Turn torch's exception, which is raised on all ranks with the reasons of each, into an InputError."""
+def _as_input_error(message: str) -> Iterator[None]:
+    """Turn what torch's checkpoint functions raise into an InputError that begins with `message`.
+
+    A CheckpointException is raised on every rank, with the errors of those that failed; the first is reported.
+    """
     try:
         yield
     except CheckpointException as error:
         rank, (reason, _) = next(iter(error.failures.items()))
         reason = " ".join(f"{type(reason).__name__}: {reason}".split())[:200]
-        raise InputError(f"{what}: rank {rank} says {reason}") from None
+        raise InputError(f"{message}: rank {rank} says {reason}") from None
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputError(f"{what}: {reason}") from error
+        raise InputError(f"{message}: {reason}") from error
 
 
 def _state(step: int, model: nn.Module, optimizer: Optimizer) -> dict:
-    """Under the names of the bare model, whatever wraps it."""
+    """The state of model and optimizer under the parameters' names in the bare model, whatever wraps it."""
     model_state, optimizer_state = get_state_dict(model, optimizer)
     return {"step": step, "model": model_state, "optimizer": optimizer_state}
 
 
 def _begin(folder: Path, step: int, group: dist.ProcessGroup | None) -> tuple[Path, Path]:
+    """Make the hidden folder to write into; returns it and the checkpoint's final path (collective)."""
     temporary, final = folder / f".step_{step:06d}.tmp", folder / f"step_{step:06d}"
     if dist.get_rank(group) == 0:
         shutil.rmtree(temporary, ignore_errors=True)  # of a save that was killed
@@ -126,7 +130,10 @@ def _begin(folder: Path, step: int, group: dist.ProcessGroup | None) -> tuple[Pa
 
 
 def _finish(temporary: Path, final: Path, group: dist.ProcessGroup | None) -> Path:
-    """Each rank reads what it has written, which is still in memory; rank 0 lists all checksums and gives the name."""
+    """Add the list of checksums and rename the folder; returns its final path (collective).
+
+    Each rank computes the checksums of its own files, which are still in the page cache. Rank 0 does the rest.
+    """
     rank = dist.get_rank(group)
     own = {path.name: checksums.of_file(path) for path in temporary.glob(f"__{rank}_*")}
     checksums_by_rank: list[dict] = [{} for _ in range(dist.get_world_size(group))]
@@ -140,5 +147,5 @@ def _finish(temporary: Path, final: Path, group: dist.ProcessGroup | None) -> Pa
         shutil.rmtree(final, ignore_errors=True)
         os.rename(temporary, final)
         flush_folder_to_disk(final.parent)
-    dist.barrier(group)  # whoever returns finds it there
+    dist.barrier(group)  # no rank returns before the rename
     return final

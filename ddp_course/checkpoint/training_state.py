@@ -15,7 +15,7 @@ from ddp_course.distributed.sync import from_rank_0, sum_over_ranks
 
 
 class Part(Protocol):
-    """Whatever can say what it holds and take it back: a module, an optimizer, a gradient scaler."""
+    """An object that gives its state and loads it again: a module, an optimizer, a gradient scaler."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -27,7 +27,7 @@ class TrainingState:
     """The changing parts of a run, by name: the bare model (not its DDP wrapper), the optimizer, the scaler...
 
     `identity` holds the settings that make it this run and no other (sizes, seed, tokenizer): a checkpoint
-    with other values belongs to somebody else and is refused.
+    with other values belongs to another run and is refused.
     """
 
     parts: Mapping[str, Part]
@@ -42,11 +42,11 @@ class TrainingState:
         keep: int,
         companion: Path | None = None,
     ) -> None:
-        """Save after `step` updates (collective). Rank 0 writes; if that fails, or if a weight
-        is not finite, every rank raises InputError.
+        """Save after `step` optimizer steps (collective). Rank 0 writes. Every rank raises InputError if that fails or
+        if a weight is not finite.
 
-        `beside`: the checksums of what else belongs to it, as in `checkpoint.save`.
-        The step is the data cursor as well: the windows of an update are a function of the seed and the step.
+        companion: the checksums of other files that belong to the checkpoint, as in `checkpoint.save`.
+        The step is the data cursor as well: the windows of a step are a function of the seed and the step.
         """
         assert_finite_weights(world, self.parts, step)
         state = {
@@ -116,10 +116,10 @@ def assert_finite_weights(world: World, modules: Mapping[str, object], step: int
 def keep_settings(part: object) -> Iterator[None]:
     """Keep an optimizer's learning rate, decay and the like as they are while its state is loaded.
 
-    `load_state_dict` would bring back those of the checkpoint: a flag that changed since would be written down and
-    have no effect. Other parts of a run than optimizers have no settings.
+    `load_state_dict` would bring back the settings of the checkpoint: a flag that was changed for the resumed run
+    would be recorded and have no effect. Parts that are no optimizer have no settings, and nothing happens.
     """
     settings = [{k: v for k, v in group.items() if k != "params"} for group in getattr(part, "param_groups", [])]
     yield
-    for group, of_today in zip(getattr(part, "param_groups", []), settings, strict=True):
-        group.update(of_today)
+    for group, current in zip(getattr(part, "param_groups", []), settings, strict=True):
+        group.update(current)

@@ -27,7 +27,10 @@ class WholeModel:
         self._names = {name for group in names for name in group} | aliases.keys()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All weights on rank 0, none on the others (collective). Raises InputError if a weight is not finite."""
+        """All weights on rank 0, an empty dict on the others (collective).
+
+        Raises InputError if a weight is not finite.
+        """
         weights = collect(self._mesh, {shard.name: shard.gather(shard.parameter) for shard in self._shards})
         broken = [name for name, weight in weights.items() if not weight.isfinite().all()]
         first_broken = [broken[:1]]
@@ -48,7 +51,7 @@ class WholeModel:
 
 
 class WholeOptimizer:
-    """AdamW's state as that of an optimizer of the whole model, whose groups have the parameters `names`."""
+    """AdamW's state in the format of an optimizer of the whole model. names: of each group's parameters, in order."""
 
     def __init__(
         self, mesh: Mesh, shards: list[ParameterShard], names: list[list[str]], optimizer: torch.optim.AdamW
@@ -64,7 +67,7 @@ class WholeOptimizer:
         collected = collect(self._mesh, gathered)
         if not collected:
             return {}
-        numbers, groups = {}, []
+        numbers, groups = {}, []  # torch numbers the parameters, counting on from group to group
         for names, group in zip(self._groups, self._optimizer.param_groups, strict=True):
             in_group = {name: len(numbers) + index for index, name in enumerate(names)}
             groups.append({k: v for k, v in group.items() if k != "params"} | {"params": list(in_group.values())})
@@ -81,13 +84,13 @@ class WholeOptimizer:
 
 
 class WholeBuffers:
-    """Buffers of which every rank of a stage has the whole."""
+    """Buffers that are not sharded within a pipeline stage: every rank of the stage has all of its buffers."""
 
     def __init__(self, mesh: Mesh, buffers: dict[str, Tensor]) -> None:
         self._mesh, self._buffers = mesh, buffers
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Those of all stages on rank 0, none on the others (collective)."""
+        """The buffers of all stages on rank 0, an empty dict on the others (collective)."""
         return collect(self._mesh, self._buffers)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -95,14 +98,15 @@ class WholeBuffers:
             buffer.copy_(state[name])
 
 
-def names_by_group(whole: nn.Module) -> list[list[str]]:
-    """The parameters of a model as `optimization.make_adamw` groups and orders them."""
-    of_dimension = [(name, parameter.dim() >= 2) for name, parameter in whole.named_parameters()]
-    return [[name for name, is_matrix in of_dimension if is_matrix == wanted] for wanted in (True, False)]
+def names_by_group(model: nn.Module) -> list[list[str]]:
+    """The names of a model's parameters, as `optimization.make_adamw` groups and orders them."""
+    matrices = [name for name, parameter in model.named_parameters() if parameter.dim() >= 2]
+    vectors = [name for name, parameter in model.named_parameters() if parameter.dim() < 2]
+    return [matrices, vectors]
 
 
 def collect(mesh: Mesh, entries: dict) -> dict:
-    """Merge the stages' entries on rank 0; an empty dict on the others (collective)."""
+    """The entries of all pipeline stages in one dict on rank 0, an empty dict on the others (collective)."""
     is_first_of_stage = mesh.world.rank % (mesh.world.size // mesh.pp.size) == 0  # at 0 on all axes but pp
     entries_by_stage: list[dict] | None = [{} for _ in range(mesh.pp.size)] if mesh.world.is_main else None
     if is_first_of_stage:
