@@ -157,7 +157,7 @@ def test_the_address_in_the_id(monkeypatch):
     v6 += socket.inet_pton(socket.AF_INET6, "fd00::2")
     for address, expected in ((v4, ("10.77.0.2", 29500)), (v6, ("fd00::2", 29501))):
         monkeypatch.setattr(nccl_bootstrap.ctypes, "CDLL", lambda path, address=address: Library(address))
-        assert nccl_bootstrap.ask("libnccl.so.2") == expected
+        assert nccl_bootstrap.bootstrap_address("libnccl.so.2") == expected
 
 
 @pytest.mark.parametrize("more", [[], ["--record"]])

@@ -2,10 +2,10 @@
 
 solutions/05_sharding_data/3/wrong.py holds ANSWERS, the answers to exercise 05.3. The `edit` of each reads as a diff:
 
-     def save(folder, step, state):          a line that stays, where it takes one to say which place is meant
-    -    if dist.get_rank() == 0:            a line that goes
-    +    if dist.get_rank() == 1:            a line that comes
-    @@                                       between two places
+     def save(folder, step, state):          context: a line that stays, where it takes one to make the place unique
+    -    if dist.get_rank() == 0:            a removed line
+    +    if dist.get_rank() == 1:            an added line
+    @@                                       between two hunks
 
 It is applied to the solution (the cell of solutions/), or to what `on` names: "given", the script that the question
 hands out, or another answer to the same question. A different design gives its whole `text` instead.
@@ -53,7 +53,7 @@ class WrongAnswer(Answer):
 
 @dataclass(frozen=True)
 class RightAnswer(Answer):
-    """A right answer, unlike the solution; what it does is what is unlike in it."""
+    """A right answer by another route than the solution's; `does` names the difference."""
 
 
 @functools.cache
@@ -125,8 +125,11 @@ def answer_cells(folder: str, question: str) -> list[str]:
 
 
 def graded(texts: dict[str, dict[str, str]]) -> dict[str, dict[str, Verdict]]:
-    """Grade answers to several questions, {question: {name: text}}, with one start of the harness for all: it takes
-    seconds to load torch. In two lanes: while the one waits for an answer that hangs, the other computes."""
+    """Grade answers to several questions, {question: {name: text}}; returns {question: {name: verdict}}.
+
+    The harness starts once for all answers, because it takes seconds to load torch. Two answers run at a time: while
+    one hangs, the other computes.
+    """
     with TemporaryDirectory() as folder:
         files = []
         for question, named in texts.items():

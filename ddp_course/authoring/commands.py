@@ -7,7 +7,8 @@
 `notebooks` runs notebooks/*.ipynb and solutions/*.ipynb with the parameters a reader would use and writes the
 outputs back, with a hash of the code that produced them. `exercises` derives exercises/*.ipynb from
 solutions/*.ipynb. `setup` writes the first code cell of all three (setup_cell.py). A name such as `04` or
-`solutions/02` picks the notebooks that start so. `--check` writes nothing and names the files that are out of date.
+`solutions/02` picks the notebooks whose names start with it. `--check` writes nothing and names the files that are out
+of date.
 """
 
 import argparse

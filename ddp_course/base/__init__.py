@@ -1,1 +1,1 @@
-"""The ground floor, which every other room may import: the error for bad input, atomic files, JSON, quantities."""
+"""Basics that every other room may import: the error for bad input, atomic and JSON files, command lines, numbers."""

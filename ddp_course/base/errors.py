@@ -12,7 +12,7 @@ class InputError(Exception):
 
 
 def in_one_line(error: Exception | str) -> str:
-    """The text of an error, with control characters escaped, because a file's name may have a line break, and words
-    longer than any path cut."""
+    """The text of an error on one line: words of more than 300 characters are cut, and control characters escaped,
+    because a file's name may contain a line break."""
     text = re.sub(r"(\S{300})\S+", r"\1...", str(error))
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

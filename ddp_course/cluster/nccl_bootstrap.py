@@ -44,21 +44,22 @@ def library() -> str:
 
 
 def load(path: str) -> ctypes.CDLL:
+    """Load NCCL. Raises InputError if there is none at `path`."""
     try:
         return ctypes.CDLL(path)
     except OSError as error:
         raise InputError(f"no NCCL here ({error}); pip install nvidia-nccl-cu13, or --library FILE") from None
 
 
-def ask(path: str) -> tuple[str, int]:
+def bootstrap_address(path: str) -> tuple[str, int]:
     """The host and port at which rank 0 would wait for the others, from NCCL's unique ID, which every rank gets."""
     nccl = load(path)
-    key = ctypes.create_string_buffer(128)
-    if code := nccl.ncclGetUniqueId(key):
+    unique_id = ctypes.create_string_buffer(128)
+    if code := nccl.ncclGetUniqueId(unique_id):
         raise InputError(f"ncclGetUniqueId gave error {code}; NCCL_DEBUG=INFO says more")
-    family = int.from_bytes(key.raw[8:10], sys.byteorder)  # 8 bytes of a secret, then a sockaddr
+    family = int.from_bytes(unique_id.raw[8:10], sys.byteorder)  # 8 bytes of a secret, then a sockaddr
     address = slice(16, 32) if family == socket.AF_INET6 else slice(12, 16)
-    return socket.inet_ntop(family, key.raw[address]), int.from_bytes(key.raw[10:12])
+    return socket.inet_ntop(family, unique_id.raw[address]), int.from_bytes(unique_id.raw[10:12])
 
 
 def version(path: str) -> str:
@@ -77,10 +78,10 @@ def record(path: str) -> None:
             command = f"{sys.executable} -m ddp_course.cluster.nccl_bootstrap --library {path} --hold 10"
             cluster.run(
                 "node2",
-                f"{command} > /srv/log 2> /srv/said & sleep 3",
+                f"{command} > /srv/stdout 2> /srv/stderr & sleep 3",
                 env={"NCCL_DEBUG": "INFO"} | ({"NCCL_SOCKET_IFNAME": name} if name else {}),
             )
-            log, stderr = (cluster.run("node1", f"cat /srv/{file}").stdout for file in ("log", "said"))
+            log, stderr = (cluster.run("node1", f"cat /srv/{file}").stdout for file in ("stdout", "stderr"))
             address = stderr.split()[-1].rpartition(":")[::2] if "waits at" in stderr else None
             dialled = address and cluster.run("node1", [sys.executable, "-c", CONNECT, *address], check=False)
             answer = "no address" if not address else dialled.stderr.strip().rpartition("\n")[2] or "reached"
@@ -94,7 +95,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--library", help="libnccl.so.2 (torch's)")
-    parser.add_argument("--hold", type=float, default=0.5, help="seconds that rank 0 waits then (%(default)s)")
+    parser.add_argument("--hold", type=float, default=0.5, help="seconds to listen at that address (%(default)s)")
     parser.add_argument("--record", action="store_true", help="ask on a machine of namespaces, in six cases")
     options = parser.parse_args()
     path = options.library or library()
@@ -104,7 +105,7 @@ def main() -> int:
         if options.record:
             record(path)
             return 0
-        host, port = ask(path)
+        host, port = bootstrap_address(path)
     except InputError as error:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
         return 2

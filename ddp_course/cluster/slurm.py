@@ -70,9 +70,12 @@ def slurm_unavailable() -> str | None:
 
 
 class Slurm:
-    """Slurm on `cluster`; use `cluster.slurm()`. Partitions: lab, and urgent, whose jobs preempt those of lab.
+    """Slurm on `cluster`; create it with `cluster.slurm()`.
 
-    cpus   CPUs that each machine offers to jobs
+    Partitions: lab, and urgent, whose jobs preempt those of lab.
+
+    cpus      CPUs that each machine offers to jobs
+    timeout   seconds until every machine has to be idle, else InputError
     """
 
     def __init__(self, cluster, cpus: int = 1, timeout: float = 120):
@@ -94,12 +97,12 @@ class Slurm:
             time.sleep(0.05)
 
     def _set_up(self, configuration):
-        on, inside = self.cluster.run, self._as_user
+        run, as_user = self.cluster.run, self._as_user
         make_files = f"""
             umask 022; mkdir -p {HOME}/state {HOME}/spool {HOME}/log {HOME}/run; cd {HOME}
             (umask 077; head -c 1024 /dev/urandom >munge.key); cat >slurm.conf <<'END'\n{configuration}END
         """
-        on(HEAD, [*inside, "sh", "-c", make_files])
+        run(HEAD, [*as_user, "sh", "-c", make_files])
         files = {
             "key-file": "munge.key",
             "socket": "run/munge.socket",
@@ -108,10 +111,10 @@ class Slurm:
             "seed-file": "run/munged.seed",
         }
         munged = ["munged", "--force", *(f"--{option}={HOME}/{file}" for option, file in files.items())]
-        on(HEAD, [*inside, *munged])
-        on(HEAD, [*inside, "slurmctld", "-f", f"{HOME}/slurm.conf"])
+        run(HEAD, [*as_user, *munged])
+        run(HEAD, [*as_user, "slurmctld", "-f", f"{HOME}/slurm.conf"])
         for node in self.cluster.nodes:
-            on(node, [*inside, "sh", "-c", f"mkdir -p {HOME}/spool/{node}; exec slurmd -f {HOME}/slurm.conf"])
+            run(node, [*as_user, "sh", "-c", f"mkdir -p {HOME}/spool/{node}; exec slurmd -f {HOME}/slurm.conf"])
 
     def run(self, *words: object, check: bool = True, env: Mapping[str, object] | None = None) -> str:
         """Run one of Slurm's commands on `head`, such as run("sinfo"), and return its output.
@@ -169,8 +172,8 @@ class Slurm:
                     f"job {job} was still {job_state['JobState']} after {timeout:g} s; the end of what it "
                     f"printed:\n{self.output(job)[-2000:]}"
                 )
-            ask_again = time.monotonic() + QUERY_INTERVAL
-            while time.monotonic() < ask_again:
+            next_query = time.monotonic() + QUERY_INTERVAL
+            while time.monotonic() < next_query:
                 if until and until():
                     return self.job(job)
                 time.sleep(POLL_INTERVAL)

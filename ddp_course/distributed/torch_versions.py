@@ -1,4 +1,4 @@
-"""Every name that differs between the supported versions of torch, 2.11 to 2.15, under its newest name."""
+"""Differences between the supported versions of torch, 2.11 to 2.15: names, under the newest one, and behaviour."""
 
 import inspect
 
@@ -6,7 +6,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-# 2.11, 2.12: only the names on the right. 2.13, 2.14: those warn of their deprecation. 2.15: both, without a warning.
+# 2.11, 2.12: only the names on the right. 2.13, 2.14: both; the names on the right warn that they are deprecated.
+# 2.15: both, without a warning.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -41,7 +42,9 @@ def has_shutdown_timeout() -> bool:
 
 
 def without_first_messages(stage):
-    """The PipelineStage without the messages that the first step begins with; for a rank with neighbouring stages.
+    """Keep a PipelineStage from sending messages before its first step; returns `stage`, which it changes.
+
+    Needed on a rank that has two neighbouring stages.
 
     2.11: neighbours exchange a message, and a rank with two stages next to each other, as in a V, sends one to
     itself, which gloo refuses. 2.13 and later: no such message. torch does not document this method.

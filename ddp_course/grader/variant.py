@@ -1,7 +1,7 @@
-"""Grade the repair of a script that was handed out: it passes the checks, and is that script but for its fault.
+"""Grade the repair of a script that was handed out: it has to pass the checks and change few lines of the script.
 
 `make variant SEED=17` (ddp_course/authoring/variant.py) writes such scripts. The checks are those of the public
-exercise, so that its public solution would pass them: it is refused for not being the script that was handed out.
+exercise, so its public solution would pass them. It is refused because too many of its lines differ from the script.
 """
 
 import ast
@@ -18,7 +18,7 @@ DESCRIPTION, HANDOUT = "variant.json", "handout"  # a file and a folder that `ma
 
 
 def changed_lines(handout: str, answer: str) -> int:
-    """How many lines of code go and come between two scripts; comments and the way a line is broken do not count."""
+    """The number of removed and added lines of code between two scripts; comments and formatting do not count."""
     old, new = (ast.unparse(ast.parse(text)).splitlines() for text in (handout, answer))
     return sum(line[0] in "-+" for line in difflib.ndiff(old, new))
 
@@ -31,7 +31,7 @@ class Handouts:
     lines: dict[str, int]
 
     def judge(self, verdict: Verdict, answer: Path) -> Verdict:
-        """`verdict` on `answer`, or another if it passed and is not the script handed out but for its fault."""
+        """`verdict`, or "wrong" if it passed and `answer` changes more lines of the handout than a repair may."""
         if not verdict.passed:
             return verdict
         handout = self.folder / HANDOUT / load(verdict.question).answer_name
@@ -44,7 +44,7 @@ class Handouts:
 
 
 def read_handouts(folder: Path) -> Handouts:
-    """Raises InputError if `make variant` did not write `folder`."""
+    """Read the description of a folder that `make variant` wrote. Raises InputError if it holds none."""
     try:
         return Handouts(folder, json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))["lines"])
     except (OSError, ValueError, KeyError, TypeError):

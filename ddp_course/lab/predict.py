@@ -96,7 +96,7 @@ class Scoreboard:
 def scoreboard() -> Scoreboard:
     """All predictions so far, in the order they were made; put it last in a cell to see the table.
 
-    It is the last cell of a lesson: the start page then calls the notebook finished.
+    A lesson calls this in its last cell. The start page then shows the notebook as finished.
     """
     note_progress("finished")
     return Scoreboard(list(_predictions.values()))

@@ -41,7 +41,7 @@ class Replica(nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients without communication. Every rank has to do the same.
 
-        They are sent with the next backward outside, or by `finish_gradient_synchronization()`.
+        The gradients are sent in the next backward pass outside, or by `finish_gradient_synchronization()`.
         """
         previous, self._synchronizes = self._synchronizes, False
         try:
@@ -51,4 +51,7 @@ class Replica(nn.Module):
 
     @abstractmethod
     def finish_gradient_synchronization(self) -> None:
-        """Call after backward and before `optimizer.step()`. Inside `no_sync()` it does nothing."""
+        """Return when every `.grad` is the mean over the ranks; send first what has not been sent.
+
+        Call it after backward and before `optimizer.step()`. Inside `no_sync()` it does nothing.
+        """

@@ -11,14 +11,14 @@ from ddp_course.distributed.by_hand.broadcast import broadcast_tensors
 
 
 class ShardedOptimizer(Optimizer):
-    """Any torch optimizer, with its state sharded over the ranks. The steps equal those of the whole optimizer.
+    """Any torch optimizer, with its state sharded over the ranks. The steps equal those of the unsharded optimizer.
 
         optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
 
-    Each parameter has an owner rank, which updates it and broadcasts the result; so any optimizer that handles one
-    parameter at a time works unchanged: also one like Muon, which needs whole matrices, as a tensor is never divided.
-    cost: what a parameter adds to its owner's load, which is to be about the same on all ranks; by default the elements
-    whose state it keeps. `load` has it for each rank. Gradients must already be equal on all ranks.
+    Each parameter has an owner rank, which updates it and broadcasts the result. A tensor is never divided, so any
+    optimizer that handles one parameter at a time works unchanged, also Muon, which needs whole matrices.
+    cost: the load that a parameter adds to its owner, by default its number of elements. Owners are chosen so that all
+    ranks have about the same load; `load` holds that of each rank. Gradients must already be equal on all ranks.
     `state` and `state_dict()` hold this rank's share; `load_state_dict()` takes such a share or a whole state and
     keeps this rank's part. Learning-rate schedulers, parameter groups and `add_param_group` work as always.
     Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020).
