@@ -7,7 +7,7 @@ import torch
 from ddp_course.grader.answer_record import Call, Job, cases
 from ddp_course.grader.answer_run import run_answers
 from ddp_course.grader.harness import pending
-from ddp_course.grader.judge import nobody_waits, trouble
+from ddp_course.grader.judge import missing_wait, trouble
 
 EVERY_COLLECTIVE = """
 import torch
@@ -80,7 +80,7 @@ def test_a_result_is_there_when_it_has_been_waited_for_and_not_before(tmp_path):
                     assert waited.tolist() == right[rank], (case.scenario, name, rank, results[name])
                 if name == "irecv":
                     assert unwaited.isnan().all(), "fresh memory might hold the right values by chance"
-    assert "only starts all_reduce" in nobody_waits([record])
+    assert "only starts all_reduce" in missing_wait([record])
 
 
 class EndsAnother(list):
@@ -116,4 +116,4 @@ def test_what_the_grader_copies_is_no_reading_of_the_answer(tmp_path):
     path = tmp_path / "answer.py"
     path.write_text(TWICE)
     [[record]] = run_answers([(path, [Job(2, "calls", (Call([()] * 2, ""),))], "")])
-    assert trouble(record, Path("answer.py")) is None and not nobody_waits([record])
+    assert trouble(record, Path("answer.py")) is None and not missing_wait([record])

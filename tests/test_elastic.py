@@ -8,7 +8,7 @@ import pytest
 from ddp_doctor.launch.supervise import tagged
 
 from ddp_course.launcher import Nodes, RunFailed, nodes
-from ddp_course.launcher.nodes import GIVEN_TO_NOBODY, JOB_VARIABLE, free_port
+from ddp_course.launcher.nodes import JOB_VARIABLE, NON_EPHEMERAL_PORTS, free_port
 
 
 def test_a_node_that_dies_takes_nothing_else_with_it(tmp_path):
@@ -49,12 +49,12 @@ def test_a_port_is_free_and_none_that_the_system_gives_away():
         socket.create_server(("localhost", port))
     path = Path("/proc/sys/net/ipv4/ip_local_port_range")
     first = int(path.read_text().split()[0]) if path.exists() else 49152
-    assert port in GIVEN_TO_NOBODY and GIVEN_TO_NOBODY.stop <= first
+    assert port in NON_EPHEMERAL_PORTS and NON_EPHEMERAL_PORTS.stop <= first
 
 
 def test_a_port_that_is_taken_is_passed_over(monkeypatch):
     with socket.create_server(("localhost", free_port())) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(nodes, "GIVEN_TO_NOBODY", range(port, port + 1))
+        monkeypatch.setattr(nodes, "NON_EPHEMERAL_PORTS", range(port, port + 1))
         with pytest.raises(OSError, match=f"no port from {port} to {port} is free"):
             free_port()

@@ -82,13 +82,16 @@ def _verdict(exercise: Exercise, path: Path, records: list[JobRecord]) -> Verdic
         try:
             facts.append(check(records))
         except Wrong as wrong:
-            look = nobody_waits(records) or wrong.look
+            look = missing_wait(records) or wrong.look
             return Verdict(exercise.name, WRONG, wrong.observed, look, check.name)
     return Verdict(exercise.name, PASSED, facts=facts)
 
 
 def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None:
-    """(state, check, observed, look) if a rank of the job did not do what was asked to its end, else None."""
+    """(state, check, observed, look) of the verdict if the run itself went wrong, else None.
+
+    It went wrong if a rank raised, died, hung or left early, or changed a tensor while that was being sent.
+    """
     if not record.started:
         return WRONG, "does not end", "the time was used up before all of it had run", "what takes long in your answer"
     ranks = record.ranks
@@ -96,11 +99,12 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
     causes = [number for number in raised if not is_symptom(ranks[number])]
     stubs = [number for number in causes if ranks[number].raised["not_implemented"]]
     died = [number for number, rank in enumerate(ranks) if _died(rank)]
-    missing = next((rank.missing for rank in ranks if rank.missing), None)  # a rank may have left before another came
-    begin = call_prefix(record, (causes or died or raised or [0])[0])
+    # A rank without the function leaves, and another may fail to meet it before it has looked for the function.
+    missing = next((rank.missing for rank in ranks if rank.missing), None)
+    prefix = call_prefix(record, (causes or died or raised or [0])[0])
     if missing:
-        there = ", ".join(missing["there"]) or "no function"
-        observed = f"{answer.name} defines no function {missing['missing']}; it defines {there}"
+        defined = ", ".join(missing["there"]) or "no function"
+        observed = f"{answer.name} defines no function {missing['missing']}; it defines {defined}"
         return WRONG, "function missing", observed, "the name in the question"
     if stubs:
         return NOT_ATTEMPTED, "stub", _still_raises(answer, ranks[stubs[0]].raised["line"]), ""
@@ -109,7 +113,7 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
         text = _first_line(error["text"])
         if "File too large" in text:
             text += " (a rank may print or write 64 MB)"
-        observed = f"{begin}rank {causes[0]} raised {error['type']}: {text}"
+        observed = f"{prefix}rank {causes[0]} raised {error['type']}: {text}"
         look = f"{answer.name}, line {error['line']}: {error['code']}" if error["line"] else "the call itself"
         return CRASHED, "raises", observed, look
     if died:
@@ -117,34 +121,36 @@ def trouble(record: JobRecord, answer: Path) -> tuple[str, str, str, str] | None
         if code < 0:
             message = f": {_first_line(last_words[0])}" if last_words else ""
             killed = f"killed by {signal.Signals(-code).name}{last_operation(ranks[died[0]])}"
-            observed = f"{begin}rank {died[0]} was {killed}{message}"
+            observed = f"{prefix}rank {died[0]} was {killed}{message}"
             look = "do all ranks start the same operations in one order, each with one size and dtype?"
             return CRASHED, "dies", observed, look
-        observed = f"{begin}rank {died[0]} left with exit code {code} before it was done"
+        observed = f"{prefix}rank {died[0]} left with exit code {code} before it was done"
         return CRASHED, "leaves early", observed, "what ends the process there (exit, os._exit)"
     if not record.finished:
-        return CRASHED, "dies", f"{begin}the process that runs the ranks was killed", "what ends processes there"
+        return CRASHED, "dies", f"{prefix}the process that runs the ranks was killed", "what ends processes there"
     if any(rank.stuck or rank.ended_by_grader for rank in ranks):
         how = "no end, and nothing moves" if record.stood_still else f"no end after {record.job.seconds:g} s"
-        return WRONG, "does not end", f"{begin}{how}: {waits(record)}", _look(record, answer)
+        return WRONG, "does not end", f"{prefix}{how}: {rank_positions(record)}", _look(record, answer)
     if raised and not _returned(record, raised[0]) and not any(rank.ended for rank in ranks):
-        observed = f"{begin}no end, until rank {raised[0]} would wait no longer: {waits(record)}"
+        observed = f"{prefix}no end, until rank {raised[0]} would wait no longer: {rank_positions(record)}"
         return WRONG, "does not end", observed, _look(record, answer)
     if raised:
-        observed = f"{begin}rank {raised[0]} lost contact: {waits(record)}"
+        observed = f"{prefix}rank {raised[0]} lost contact: {rank_positions(record)}"
         return WRONG, "loses contact", observed, _look(record, answer)
     for number, rank in enumerate(ranks):
         if rank.changed:
-            where = f"line {rank.changed[0]} of {answer.name}"
-            observed = f"{begin}rank {number} changed a tensor before it had waited for the send of it in {where}"
+            send = f"line {rank.changed[0]} of {answer.name}"
+            observed = f"{prefix}rank {number} changed a tensor before it had waited for the send of it in {send}"
             return WRONG, "changes what it sends", observed, "what isend returns: its wait() comes before the change"
     return None
 
 
-def nobody_waits(records: list[JobRecord]) -> str:
+def missing_wait(records: list[JobRecord]) -> str:
     """Where to look if a result was used without a wait(), which explains any wrong value; else ""."""
     for record in records:
-        for number, rank in enumerate(record.ranks) if not record.job.may_fail else ():
+        if record.job.may_fail:
+            continue
+        for number, rank in enumerate(record.ranks):
             for op, line in rank.not_waited_for:
                 return f"line {line}: it only starts {op}, and rank {number} never calls wait() on what it returns"
             for op, line, reading in rank.read_early:
@@ -165,8 +171,8 @@ def call_prefix(record: JobRecord, number: int) -> str:
     return where(record.job.world, calls[done].scenario if done < len(calls) else "")
 
 
-def waits(record: JobRecord) -> str:
-    """Where each rank was when nothing moved any more."""
+def rank_positions(record: JobRecord) -> str:
+    """The line or the operation in which each rank was last, or that it had finished, as part of a sentence."""
     texts = []
     for number, rank in enumerate(record.ranks):
         line = rank.raised["line"] if rank.raised else rank.line
@@ -200,7 +206,7 @@ def _died(rank):
 
 
 def _returned(record, number):
-    """Whether all calls of the answer's function have come back; what raises then is not the answer's waiting."""
+    """Whether all calls of the answer's function have returned; an error after that is not raised in the answer."""
     return bool(record.job.function) and len(record.ranks[number].results) == len(record.job.calls)
 
 

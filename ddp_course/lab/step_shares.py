@@ -59,14 +59,15 @@ def steps_of(trace: Trace) -> list[Span]:
 
 
 def fastest(traces: Mapping[int, Trace]) -> dict[int, Trace]:
-    """The traces of the step that was shortest on its slowest rank.
+    """Cut the traces to one step: that with the shortest time on its slowest rank.
 
-    An event belongs to the step in which it begins: on a busy machine gloo's thread may note a message's end late.
+    An event belongs to the step in which it begins: on a busy machine gloo's thread may record a message's end late.
     """
     steps = list(zip(*(steps_of(trace) for trace in traces.values()), strict=True))
     best = min(steps, key=lambda ranks: max(step.end - step.start for step in ranks))
     fastest_step = {}
     for (rank, trace), step in zip(traces.items(), best, strict=True):
+        # In the trace's own microseconds, with room for rounding.
         low, high = 1e6 * step.start - trace.shift - 0.01, 1e6 * step.end - trace.shift + 0.01
         inside = [e for e in trace.events if e.get("ph") == "X" and low <= float(e["ts"]) <= high]
         fastest_step[rank] = replace(trace, events=inside)
@@ -95,7 +96,7 @@ def shares(trace: Trace) -> dict[str, float]:
 
 
 def hidden(trace: Trace) -> float:
-    """The share of its messages' time in which this rank computes."""
+    """The share of this rank's communication time that overlaps with computation."""
     times = shares(trace)
     if not times["messages"]:
         raise InputError(f"Rank {trace.rank}'s steps have no messages, so there is nothing to hide.")

@@ -19,30 +19,30 @@ from ddp_doctor.launch.supervise import sweep, tagged
 from ddp_course.launcher.launch import Run, RunFailed, torchrun
 
 JOB_VARIABLE, NODE_VARIABLE = "DDP_COURSE_JOB", "NODE"
-GIVEN_TO_NOBODY = range(20_000, 32_768)  # below the ports that Linux, macOS and Windows give to whoever connects
+NON_EPHEMERAL_PORTS = range(20_000, 32_768)  # all lower than the ephemeral ports of Linux, macOS and Windows
 
 
 def free_port() -> int:
-    """A port for several processes that have to know it before one of them listens there.
+    """A free port for several processes that have to know it before one of them listens there.
 
-    Not one that the system had free, which it may give to another process before ours listens.
+    No ephemeral port: the system could give that to another process before ours listens.
     """
-    for port in random.SystemRandom().sample(GIVEN_TO_NOBODY, len(GIVEN_TO_NOBODY)):
+    for port in random.SystemRandom().sample(NON_EPHEMERAL_PORTS, len(NON_EPHEMERAL_PORTS)):
         with socket.socket() as free:
-            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one whose connections have just ended will do
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # allows a port in TIME_WAIT
             try:
                 free.bind(("localhost", port))
             except OSError:
                 continue
         return port
-    raise OSError(f"no port from {GIVEN_TO_NOBODY.start} to {GIVEN_TO_NOBODY.stop - 1} is free")
+    raise OSError(f"no port from {NON_EPHEMERAL_PORTS.start} to {NON_EPHEMERAL_PORTS.stop - 1} is free")
 
 
 class Nodes:
-    """A job of one rank per node, that starts with one node and goes on with up to `most`.
+    """A job of one rank per node, which starts with one node and can grow to `most`.
 
-    `script`, `args` and `env` are those of `launcher.torchrun`; a rank finds the name of its node in NODE. `conf` are
-    more settings of the rendezvous. Leaving the `with` block ends what still runs.
+    `script`, `args` and `env` are those of `launcher.torchrun`; a rank reads the name of its node from the variable
+    NODE. `conf` adds to torchrun's --rdzv-conf. Leaving the `with` block ends all processes that still run.
     """
 
     def __init__(self, script, *args, env=None, most=2, conf="", timeout=900):
@@ -69,7 +69,7 @@ class Nodes:
         self._pool.shutdown()
 
     def start(self, name: str, when=lambda: True) -> None:
-        """Start the torchrun of the node `name`, as soon as `when()` is true. The first one also serves the store.
+        """Start the torchrun of the node `name` as soon as `when()` is true. The first node also hosts the rendezvous.
 
         Raises RunFailed, as `until` does, if a node has ended before.
         """

@@ -73,7 +73,7 @@ class Level(nn.Module):
 class PuzzleModel(nn.Module):
     """`model(clues, vectors)` gives logits; `model(clues, vectors, targets)` the *summed* loss over the targets.
 
-    A sum, for the reason that MiniGPT has: sums of ranks add up to the sum of the global batch. With several segments
+    A sum, as in MiniGPT, because the sums of the ranks add up to the sum of the global batch. With several segments
     it is the mean of their sums. `vectors` (batch, puzzle_width) come from an embedding outside of this module, which
     DDP must not see; they are one more place for attention to look at, beside the cells.
     """
@@ -121,6 +121,7 @@ class PuzzleModel(nn.Module):
     def think(self, slow: Tensor, fast: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
         """One segment: the fast level takes `fast_steps` for each step of the slow one."""
         steps = self.config.slow_steps * self.config.fast_steps
+        # All steps but the last of each level, which is below and always has gradients.
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.gradient == "full"):
             for step in range(1, steps):
                 fast = self.fast(fast, slow + context)
@@ -131,9 +132,9 @@ class PuzzleModel(nn.Module):
 
 
 def halting_steps(answers: list[Tensor], asked: Tensor) -> Tensor:
-    """After how many segments the answer to each board is final: none of its later ones is another, (batch,) of int64.
+    """The number of segments after which the answer to each board stays the same, (batch,) of int64.
 
-    answers: the logits of each segment. asked: (batch, cells) of bool, the cells that are to be found.
+    answers: the logits of each segment. asked: (batch, cells) of bool, the cells to fill in.
     """
     digits = torch.stack([logits.argmax(-1) for logits in answers])  # (segments, batch, cells)
     final = ((digits == digits[-1]) | ~asked).all(dim=2)

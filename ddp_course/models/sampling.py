@@ -1,4 +1,5 @@
-"""Sampling with a key-value cache: a new token costs one token's work, not the whole text's. And without, for others.
+"""Sampling with a key-value cache, where a new token costs one token's work, not the whole text's; and without a cache,
+for models of other libraries.
 
 In a causal model the keys and values of a token depend on nothing that comes later. Kept, they need not be computed
 again: each step sends only the newest token of every text through the model.
@@ -36,7 +37,7 @@ class KeyValueCache:
 
 
 class LayerCache:
-    """One layer's part: tensors of (texts, capacity, heads, size), made when the first keys say what they are like."""
+    """The keys and values of one layer, each (texts, capacity, heads, size), allocated when the first keys arrive."""
 
     positions: Tensor
     visible: Tensor
@@ -46,7 +47,7 @@ class LayerCache:
         self._kept: tuple[Tensor, ...] = ()
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Put new keys and values (texts, heads, new, size) into their places; return all, and what may be seen."""
+        """Store new keys and values (texts, heads, new, size); returns all keys, all values and the attention mask."""
         texts, heads, _, size = key.shape
         if not self._kept:
             self._kept = tuple(key.new_zeros(texts, self._capacity, heads, size) for _ in ("keys", "values"))
@@ -70,14 +71,15 @@ def sample(
 ) -> list[list[int]]:
     """Continue every prompt by up to `new_tokens` tokens; returns the completions alone, in order of the prompts.
 
-    A completion ends early with the token `end_of_text`, which it then holds. `top_k` limits the choice to that many
+    A completion ends early with the token `end_of_text`, which it includes. `top_k` limits the choice to that many
     likeliest tokens. Randomness comes from `generator`, or from torch's default one; each step draws for all prompts.
 
     Past the context's end the window slides, as in `minigpt.generate`. Positions are learned and absolute, so a
-    window that slides moves every token to another position, and nothing that was kept is valid: from there on
+    window that slides moves every token to another position, and no cached key or value stays valid: from there on
     every token costs a full pass over the window, without the cache.
 
-    Raises ValueError for an empty prompt, one longer than the context, or a temperature that is not positive.
+    Raises ValueError for an empty prompt, one longer than the context, or a temperature that is not positive, and
+    InputError if the model's logits are not finite.
     """
     context, device = model.config.context, model.token_embedding.weight.device
     lengths = [len(prompt) for prompt in prompts]
@@ -92,7 +94,7 @@ def sample(
     texts = [list(prompt) for prompt in prompts]
     cache = KeyValueCache(model, capacity=min(context, max(lengths) + new_tokens))
     ends = torch.tensor(lengths, device=device)
-    drawn = ends  # of the last step
+    drawn = ends  # a placeholder: from the first step on, the tokens of the step before
     finished = [False] * len(texts)
     for step in range(new_tokens):
         if max(lengths) + step > context:
@@ -125,31 +127,31 @@ def sample_without_cache(
     end_of_text: int | None = None,
     generator: torch.Generator | None = None,
 ) -> list[list[int]]:
-    """As `sample`, for any causal model, of which nothing is known but tokens (n, length) -> logits (n, length, vocab).
+    """As `sample`, for any causal model: `logits_of` maps tokens (n, length) to logits (n, length, vocabulary).
 
     Every new token costs a pass over the whole text, `rows` texts at a time: about as many times the work of `sample`
-    as a text has tokens. Texts that have ended are not read any more. Prompts are not empty, and with their new tokens
-    not longer than the model can read.
+    as a text has tokens. Texts that have ended are left out of later passes. No prompt may be empty, and none, with its
+    new tokens, longer than the model's context.
     """
     texts, ends = [list(prompt) for prompt in prompts], [len(prompt) for prompt in prompts]
-    going_on = list(range(len(texts)))
+    unfinished = list(range(len(texts)))
     for _ in range(new_tokens):
-        if not going_on:
+        if not unfinished:
             break
-        last = []
-        for first in range(0, len(going_on), rows):
-            part = [texts[row] for row in going_on[first : first + rows]]
+        last_logits = []
+        for first in range(0, len(unfinished), rows):
+            part = [texts[row] for row in unfinished[first : first + rows]]
             tokens, _ = _padded(part, device)
-            last.append(logits_of(tokens)[torch.arange(len(part)), [len(text) - 1 for text in part]])
-        drawn = _draw(torch.cat(last).float() / temperature, None, generator).tolist()
-        for row, token in zip(going_on, drawn, strict=True):
+            last_logits.append(logits_of(tokens)[torch.arange(len(part)), [len(text) - 1 for text in part]])
+        drawn = _draw(torch.cat(last_logits).float() / temperature, None, generator).tolist()
+        for row, token in zip(unfinished, drawn, strict=True):
             texts[row].append(token)
-        going_on = [row for row, token in zip(going_on, drawn, strict=True) if token != end_of_text]
+        unfinished = [row for row, token in zip(unfinished, drawn, strict=True) if token != end_of_text]
     return [text[end:] for text, end in zip(texts, ends, strict=True)]
 
 
 def _draw(logits: Tensor, top_k: int | None, generator: torch.Generator | None) -> Tensor:
-    """One token a row, by its probability. logits: (rows, vocabulary); returns (rows,) of int64.
+    """Draw one token per row, by its probability. logits: (rows, vocabulary); returns (rows,) of int64.
 
     Raises InputError if they are not finite: nothing can be drawn then.
     """
@@ -163,7 +165,7 @@ def _draw(logits: Tensor, top_k: int | None, generator: torch.Generator | None) 
 
 
 def _last_of_windows(model: MiniGPT, texts: list[list[int]], device: torch.device) -> Tensor:
-    """(texts, width): what the model makes of the last token of each text, by a full pass over its last window."""
+    """The hidden state of each text's last token, (texts, width), by a full pass over its last window."""
     windows = [text[-model.config.context :] for text in texts]
     padded, positions = _padded(windows, device)
     x = model.token_embedding(padded) + model.position_embedding(positions)
@@ -173,10 +175,10 @@ def _last_of_windows(model: MiniGPT, texts: list[list[int]], device: torch.devic
 
 
 def _padded(texts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Texts as one rectangle, filled up on the right, where a causal model cannot see it; and the positions."""
+    """Texts as one tensor (texts, longest), padded on the right, which a causal model ignores, and its positions."""
     longest = max(map(len, texts))
-    rectangle = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
-    return rectangle, torch.arange(longest, device=device).expand(len(texts), -1)
+    padded = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
+    return padded, torch.arange(longest, device=device).expand(len(texts), -1)
 
 
 def _until(tokens: list[int], end: int | None) -> list[int]:
