@@ -20,7 +20,7 @@ AXES = ("pp", "dp", "shard", "cp", "tp", "ep")
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks per axis, and how an update runs on them. ep: experts over the data ranks. `trainers`: who can run it."""
+    """Ranks per axis, and how an optimizer step runs on them. ep: the data ranks over which experts are divided."""
 
     pp: int = 1
     dp: int = 1

@@ -1,4 +1,4 @@
-"""Transformers tensor by tensor: those that are known by a name, and others of about as many parameters."""
+"""Transformers tensor by tensor: known models by name, and models like GPT-2 of about a given number of parameters."""
 
 import math
 from collections.abc import Iterator
@@ -10,20 +10,23 @@ from ddp_course.plan.schedule import Gradient
 
 
 def transformer(layers, width, heads, vocabulary, context, *, mlp=4.0, key_values=1.0, gated=False, tied=True) -> Model:
-    """Without biases and learned positions, and with three matrices per MLP (gated, Llama), or with both and two
-    (GPT-2). tied: the output layer is the token embedding."""
+    """A model with its number of parameters, counted tensor by tensor.
+
+    gated: as Llama, with three matrices per MLP, no biases and no learned positions; else as GPT-2, with two matrices,
+    biases and learned positions. tied: the output layer is the token embedding.
+    """
     keeps, positions = ("gated", 0) if gated else ("plain", context)
-    unknown = Model(
+    uncounted = Model(
         math.inf, layers, width, heads, context, vocabulary, 2 - tied, key_values, mlp, keeps, positions=positions
     )
     looked_up = width * (positions + (0 if tied else vocabulary))
-    return replace(unknown, parameters=sum(tensors(unknown)), looked_up=looked_up)
+    return replace(uncounted, parameters=sum(tensors(uncounted)), looked_up=looked_up)
 
 
 def tensors(model: Model) -> list[int]:
-    """Elements of each parameter in the order in which backward makes the gradients, the output's first.
+    """The number of elements of each parameter, in the order in which backward completes the gradients.
 
-    A tied embedding is used at both ends, so its gradient is complete at the end of backward.
+    An output layer of its own comes first. A tied embedding is used at both ends, so its gradient is complete last.
     """
     forward = [*_embeddings(model), *(size for _ in range(model.layers) for size in _layer(model)), model.width]
     if model.keeps == "plain":
@@ -34,10 +37,10 @@ def tensors(model: Model) -> list[int]:
 
 
 def gradients(model: Model, bytes_per_element: float = 4) -> list[Gradient]:
-    """The same as backward makes them: rows that are looked up cost nothing, the output layer comes first."""
-    sizes, looked_up = tensors(model), len(_embeddings(model))
-    costs = sizes[:-looked_up] + [0] * looked_up
-    if model.tables == 1:  # the output's product is computed first, and its gradient complete last
+    """The bytes and the cost of each gradient, in the order of `tensors`. A lookup in an embedding costs nothing."""
+    sizes, embedding_count = tensors(model), len(_embeddings(model))
+    costs = sizes[:-embedding_count] + [0] * embedding_count
+    if model.tables == 1:  # tied: the output layer's product is computed first, and its gradient complete last
         costs[0] += model.vocabulary * model.width
     return [Gradient(size * bytes_per_element, cost) for size, cost in zip(sizes, costs, strict=True)]
 
@@ -47,12 +50,14 @@ def _embeddings(model: Model) -> list[int]:
 
 
 def _layer(model: Model) -> Iterator[int]:
+    """The number of elements of each parameter of a layer, in forward's order."""
     width, mlp, key_value = model.width, round(model.mlp * model.width), round(2 * model.width * model.key_values)
     if model.keeps == "plain":
         attention = (width * (width + key_value), width + key_value, width * width, width)
         yield from (width, width, *attention, width, width, width * mlp, mlp, mlp * width, width)
     else:
-        yield from (width, width * width, width * key_value, width * width, width, *3 * (width * mlp,))
+        attention = (width * width, width * key_value, width * width)
+        yield from (width, *attention, width, width * mlp, width * mlp, mlp * width)
 
 
 LLAMA_3 = {"vocabulary": 128256, "context": 8192, "gated": True, "tied": False}
@@ -83,7 +88,7 @@ def named_model(name: str) -> Model:
             f"no model {name!r}; there are {', '.join(MODELS)}, or give a number of parameters from 0.1M up, such as "
             "350M or 1.3B"
         )
-    # GPT-2's layers are about 64 times as wide as there are layers
+    # The width of a GPT-2 is about 64 times its number of layers.
     vocabulary = 50304 if wanted > 5e7 else 4096 if wanted > 2e6 else 256
     candidates = (transformer(layers, 64 * layers, layers, vocabulary, 1024) for layers in range(1, 400))
     return min(candidates, key=lambda model: abs(model.parameters - wanted))

@@ -25,9 +25,12 @@ PLAYBOOK = "https://huggingface.co/spaces/nanotron/ultrascale-playbook"
 
 @dataclass(frozen=True)
 class Published:
-    """mfu: as reported, if it was, and reported: further numbers. chunks: where the report leaves them open.
-    in_flight: its schedule keeps as many micro-batches as 1F1B, interleaved or not. state: bytes of weights, gradients
-    and optimizer per parameter, where they are not the plan's."""
+    """A training run as its source describes it.
+
+    mfu: as reported, None if it was not. reported: its other reported numbers. chunks: the range of their number, if
+    the source leaves it open. in_flight: the schedule keeps as many micro-batches as 1F1B, interleaved or not. state:
+    bytes of weights, gradients and optimizer per parameter, if they are not the plan's.
+    """
 
     name: str
     source: str
@@ -43,14 +46,17 @@ class Published:
     note: str = ""
 
     def plan(self) -> Plan:
-        """As the plan's formulas see it; also where the plan itself would refuse such a mesh."""
+        """The run's mesh by the plan's formulas, with its step even if the plan would refuse the mesh."""
         job, plain = self.job, replace(self.layout, chunks=1)  # of another schedule, chunks are no whole number
         count = micro_batches(job.model, plain, job.tokens)
         size = memory(job.model, plain if self.in_flight else self.layout, count, job.precision, self.state)
         return Plan(self.layout, cannot(job, plain), count, size, self.step())
 
     def step(self, kernels=None, link_share=None, chunks=None, exposed=None) -> Step:
-        """With other assumptions. exposed: the share of all messages that is waited for."""
+        """The run's step by the formulas, with these assumptions instead of the run's own where they are given.
+
+        exposed: the share of all messages that is waited for.
+        """
         cluster, layout = self.job.cluster, replace(self.layout, chunks=chunks or self.layout.chunks)
         assumed = {"kernels": kernels or cluster.kernels, "link_share": link_share or cluster.link_share}
         if self.sent_once:
@@ -174,12 +180,16 @@ RUNS = [
 
 
 def run(name: str) -> Published:
-    """By the beginning of its name."""
+    """The published run whose name begins with `name`."""
     return next(run for run in RUNS if run.name.startswith(name))
 
 
 def compared(run: Published) -> dict[str, object]:
-    """The published mesh and the plan's best: memory, MFU by the formulas, MFU as reported."""
+    """A run's own mesh beside the quickest that the plan finds for its job, as three entries.
+
+    "plan": the run's mesh; "best": the quickest that fits, or None; "slower": by which share of the best mesh's step
+    the run's step is longer, or None.
+    """
     plan, fits = run.plan(), search(run.job).fits
     slower = plan.step.total / fits[0].step.total - 1 if fits else None
     return {"plan": plan, "best": fits[0] if fits else None, "slower": slower}

@@ -35,6 +35,7 @@ def _axes(plan: Plan) -> dict[str, int]:
 
 
 def way(plan: Plan) -> str:
+    """How a step runs on the mesh: ZeRO's stage, micro-batches, checkpointing and chunks."""
     layout, words = plan.layout, []
     if layout.shards > 1:
         words.append(f"ZeRO-{layout.zero}")
@@ -73,7 +74,7 @@ def report(job: Job, derived: list[str], result: SearchResult) -> str:
     lines += [f"  {times:>5}  {reason}" for reason, times in result.refused.most_common()] or ["  none"]
     if gpus > 1:
         lines += ["", "The simple ones:"]
-        lines += [f"  {title:34} {_verdict(job, layout, result)}" for title, layout in simple(job).items()]
+        lines += [f"  {title:34} {_against_quickest(job, layout, result)}" for title, layout in simple(job).items()]
     return "\n".join([*lines, "", _unknown(job)])
 
 
@@ -99,7 +100,7 @@ def overview(sizes: Iterable[str], gpus: Iterable[int], memory: str = "80GB", li
 
 
 def _nothing(job: Job, result: SearchResult) -> list[str]:
-    """Why, and what would help."""
+    """Why no mesh fits, and what would help."""
     if not result.nearest:
         return [
             f"None of {result.tried:,} meshes can run, for the reasons below. Try another number of GPUs or "
@@ -116,9 +117,12 @@ def _nothing(job: Job, result: SearchResult) -> list[str]:
 
 
 def enough(job: Job) -> str:
-    """How many GPUs would be enough, of twice as many, four times, up to 64 times and 16,384."""
-    for doubled in range(1, 7):
-        gpus = job.cluster.gpus * 2**doubled
+    """The smallest number of GPUs that is enough, as the end of a sentence, or "" if none is.
+
+    It tries twice, four times, up to 64 times the job's GPUs, at most 16,384.
+    """
+    for doublings in range(1, 7):
+        gpus = job.cluster.gpus * 2**doublings
         if gpus > 2**14 or (gpus > job.cluster.per_node and gpus % job.cluster.per_node):
             continue
         if search(replace(job, cluster=replace(job.cluster, gpus=gpus))).fits:
@@ -139,11 +143,12 @@ def _table(plans: list[Plan], job: Job) -> list[str]:
 
 
 def memory_range(plan: Plan) -> str:
-    """In GB, as counted and as a trainer may hold."""
+    """The memory in GB: as the formulas count it, and the most that a trainer may hold."""
     return f"{plan.memory.total / 1e9:.3g} - {plan.memory.highest / 1e9:.3g}"
 
 
 def verdict(plan: Plan, job: Job) -> str:
+    """Whether the plan fits into the memory: "yes", "no" or "may not"."""
     if plan.memory.total > job.limit:
         return "no"
     return "may not" if plan.memory.highest > job.limit else "yes"
@@ -154,12 +159,12 @@ def _details(plan: Plan) -> list[str]:
     lines = ["  held on a GPU:"]
     lines += [f"    {part:12} {with_prefix(size, 'B'):>9}  [{NOTEBOOKS[part]}]" for part, size in parts.items()]
     lines += ["  sent by a GPU per update:"] if plan.step.sent else []
-    hidden = {"waited": "waited for", "all": "behind the computation", "last": "behind the last backward pass"}
+    overlap = {"waited": "waited for", "all": "behind the computation", "last": "behind the last backward pass"}
     for message in plan.step.sent:
         link = "the links inside a node" if message.link == "inside" else "the network"
         lines.append(
             f"    {message.axis:12} {with_prefix(message.bytes, 'B'):>9}  [{NOTEBOOKS[message.axis]}] over {link}, "
-            f"{format_seconds(message.seconds)}, {hidden[message.how]}"
+            f"{format_seconds(message.seconds)}, {overlap[message.how]}"
         )
     if plan.layout.pp > 1:
         lines.append(f"  bubble: {plan.step.idle_share:.1%} of the computing [23]")
@@ -167,7 +172,8 @@ def _details(plan: Plan) -> list[str]:
     return lines
 
 
-def _verdict(job: Job, layout: Layout, result: SearchResult) -> str:
+def _against_quickest(job: Job, layout: Layout, result: SearchResult) -> str:
+    """The step on these axes and by how much it is longer than the quickest mesh's, or why the axes are refused."""
     plan = best_way(job, layout)
     if plan.refused:
         return f"refused: {plan.refused}"
@@ -179,8 +185,8 @@ def _verdict(job: Job, layout: Layout, result: SearchResult) -> str:
 
 def _largest(plan: Plan) -> str:
     parts = vars(plan.memory)
-    most = max(parts, key=parts.get)
-    return f"most of it {most}" if parts[most] > plan.memory.total / 2 else f"{most} the largest part"
+    largest = max(parts, key=parts.get)
+    return f"most of it {largest}" if parts[largest] > plan.memory.total / 2 else f"{largest} the largest part"
 
 
 def format_seconds(value: float) -> str:

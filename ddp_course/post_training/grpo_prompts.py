@@ -7,7 +7,7 @@ from ddp_course.base.errors import InputError
 from ddp_course.data import corpora
 from ddp_course.data.pairs import Pair, read_pairs
 from ddp_course.post_training.grpo_config import GRPOConfig
-from ddp_course.post_training.prompts import Prompts, collect, keep, prompts_of, read_kept
+from ddp_course.post_training.prompts import Prompts, collect, prompts_of, read_saved, save_in_cache
 from ddp_course.post_training.rollout import Players
 
 
@@ -29,7 +29,7 @@ def collect_or_read_prompts(
         file := resumed_settings.get("prompts_file")
     ):
         try:
-            return *read_kept(Path(str(file))), str(file)
+            return *read_saved(Path(str(file))), str(file)
         except InputError as error:
             print(f"the prompts that this run began with are gone ({error}): reading {config.data} anew", flush=True)
     prompts = collect(corpora.load(config.data), players.tokenizer, players.room, config.validation_prompts)
@@ -41,7 +41,7 @@ def collect_or_read_prompts(
             f"--reward {config.reward} gives the same reward to both answers of each of the {len(pairs):,} pairs in "
             f"{config.pairs}, so nothing would be learned; give pairs whose chosen answer earns more"
         )
-    return prompts, pairs, str(keep(prompts, pairs))
+    return prompts, pairs, str(save_in_cache(prompts, pairs))
 
 
 def has_equal_rewards(pair: Pair, players: Players) -> bool:

@@ -17,15 +17,15 @@ from ddp_course.data.pairs import Pair
 from ddp_course.data.python_code import syntax_tree
 from ddp_course.data.tokenizer import Tokenizer
 
-MOST_AFTER = 4096  # characters that are kept of what follows a header
+CODE_LIMIT = 4096  # characters of the code after a header that are used
 HEADER = re.compile(r"^[ \t]*((?:async )?def \w+\(.*\)(?: *-> *[^:\n]+)?:)[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts to train on, and prompts that are held out: from other files, and none of them among the first.
+    """Prompts to train on, and held-out prompts: from other files, and none of them among the training prompts.
 
-    real: what stands in the corpus after each held-out prompt, to be judged as what a model writes is.
+    real: the code after each held-out prompt in the corpus, to be rewarded as a model's completions are.
     """
 
     train: list[str]
@@ -41,52 +41,52 @@ def collect(corpus: Corpus, tokenizer: Tokenizer, longest: int, held_out: int) -
     Raises InputError if a split has none.
     """
     train = list(_headers(corpus.documents("train"), tokenizer, longest))
-    known = set(train)
-    after = _headers(corpus.documents("val"), tokenizer, longest)
-    others = [header for header in after if header not in known]
-    for kind, headers in (("training", train), ("validation", others)):
+    train_set = set(train)
+    code_after = _headers(corpus.documents("val"), tokenizer, longest)
+    candidates = [header for header in code_after if header not in train_set]
+    for kind, headers in (("training", train), ("validation", candidates)):
         if not headers:
             raise InputError(
                 f"the corpus {corpus.name} has no function of its own among its {kind} text whose header is one line "
                 f"of at most {longest} tokens: choose a folder with more Python files"
             )
-    step = max(1, len(others) // held_out)
-    chosen = others[::step][:held_out]
-    return Prompts(train, chosen, [after[header] for header in chosen])
+    spacing = max(1, len(candidates) // held_out)
+    chosen = candidates[::spacing][:held_out]
+    return Prompts(train, chosen, [code_after[header] for header in chosen])
 
 
 def _headers(documents: Iterable[str], tokenizer: Tokenizer, longest: int) -> dict[str, str]:
-    """Map each header to the lines after its first occurrence."""
+    """Map each valid header of at most `longest` tokens to the code after its first occurrence."""
     code_after: dict[str, str] = {}
     for text in documents:
         for match in HEADER.finditer(text):
             if match[1] not in code_after:
-                code_after[match[1]] = _after(text, match)
+                code_after[match[1]] = _code_after(text, match)
     return {
-        header: after
-        for header, after in code_after.items()
+        header: code
+        for header, code in code_after.items()
         if len(tokenizer.encode(header)) <= longest and syntax_tree(f"{header}\n    pass\n") is not None
     }
 
 
-def _after(text: str, header: re.Match) -> str:
-    """The lines after a header, as far to the left as the header is in a prompt: at most MOST_AFTER characters.
+def _code_after(text: str, header: re.Match) -> str:
+    """The code after a header, to the end of the block that the header is in, or CODE_LIMIT characters.
 
-    They end where the block ends that the header stands in.
+    It is dedented by the header's own indentation, which a prompt does not have.
     """
     indentation = header[0][: len(header[0]) - len(header[0].lstrip())]
     lines = []
-    for line in text[header.end() : header.end() + MOST_AFTER].splitlines(keepends=True):
+    for line in text[header.end() : header.end() + CODE_LIMIT].splitlines(keepends=True):
         if line.strip() and not line.startswith(indentation):
             break
         lines.append(line.removeprefix(indentation))
     return "".join(lines)
 
 
-def keep(prompts: Prompts, pairs: Sequence[Pair]) -> Path:
-    """Write what a run learns from into the cache, for the same run when it goes on; returns the file.
+def save_in_cache(prompts: Prompts, pairs: Sequence[Pair]) -> Path:
+    """Write a run's prompts and pairs into the cache, from which the run reads them when it resumes; returns the file.
 
-    Raises InputError if that is not possible.
+    Raises InputError if the file cannot be written.
     """
     text = json.dumps(asdict(prompts) | {"pairs": [asdict(pair) for pair in pairs]})
     path = make_folder(cache_folder() / "prompts") / f"{_digest(text)}.json"
@@ -98,8 +98,8 @@ def keep(prompts: Prompts, pairs: Sequence[Pair]) -> Path:
     return path
 
 
-def read_kept(path: Path) -> tuple[Prompts, list[Pair]]:
-    """Read a file that `keep` has written. Raises InputError if it is missing or damaged."""
+def read_saved(path: Path) -> tuple[Prompts, list[Pair]]:
+    """Read a file that `save_in_cache` has written. Raises InputError if it is missing or damaged."""
     content = read_object(path)
     if _digest(json.dumps(content)) != path.stem:
         raise InputError(f"{path} is damaged: its content does not match its name")
@@ -112,10 +112,11 @@ def _digest(text: str) -> str:
 
 
 def prompts_of(prompts: list[str], *, seed: int, update: int, count: int) -> list[str]:
-    """The prompts of one update, for all ranks together, none of them twice: a pure function of (seed, update).
+    """The `count` prompts of one update, over all ranks and without repetition: a pure function of (seed, update).
 
-    They are those with the smallest words of a Philox stream whose key is (seed, update), as in `data.windows`.
-    Raises InputError if there are not enough, or if the seed is not in [0, 2**64 - 1].
+    Each prompt gets a number from a Philox stream whose key is (seed, update), as in `data.windows`. The prompts with
+    the smallest numbers are chosen.
+    Raises InputError if there are not enough prompts, or if the seed is not in [0, 2**64 - 1].
     """
     if not 0 <= seed < 2**64:
         raise InputError(f"the seed is {seed}, expected a whole number from 0 to 2**64 - 1")

@@ -21,7 +21,7 @@ from ddp_course.training.precision import autocast
 
 
 class Reward(Protocol):
-    """Whatever can tell good completions from bad ones, and does not learn."""
+    """A reward function, fixed during training."""
 
     def score(self, prompts: Sequence[str], completions: Sequence[str]) -> Tensor:
         """Rewards, shape (n,): higher is better."""
@@ -29,9 +29,10 @@ class Reward(Protocol):
 
 @dataclass(frozen=True)
 class Players:
-    """The policy that learns, the frozen reference it started from, who rewards them, and how they sample.
+    """The models of a rollout and its settings: the policy in training, the frozen reference and the reward.
 
-    begin: tokens that stand before every prompt; the policies of other libraries have learnt to expect one.
+    new_tokens: the most that a completion has. micro_batch_size: sequences per forward pass. begin: tokens before every
+    prompt; a policy of another library may have been trained with one.
     """
 
     policy: MiniGPT | ForeignModel
@@ -50,7 +51,7 @@ class Players:
 
     @property
     def room(self) -> int:
-        """Tokens that a prompt can have, so that its completion fits into the model's context."""
+        """The most tokens that a prompt can have, so that its completion fits into the model's context."""
         return self.policy.config.context - self.new_tokens - len(self.begin)
 
     def encode(self, prompt: str) -> list[int]:
@@ -62,22 +63,22 @@ class Players:
     ) -> list[list[int]]:
         """A completion for each prompt, in tokens, drawn by the rank's own generator or by one made from `seed`.
 
-        A MiniGPT keeps keys and values; another library's model is asked for its logits of the whole text each time,
-        which is slower and knows nothing of how that library keeps them.
+        A MiniGPT samples with a key-value cache. A model of another library computes the logits of the whole text for
+        each token, which is slower but does not depend on that library's cache.
         """
         generator = None if seed is None else torch.Generator(self.device).manual_seed(seed)
-        how = {"temperature": self.temperature, "end_of_text": self.tokenizer.end_of_text, "generator": generator}
+        options = {"temperature": self.temperature, "end_of_text": self.tokenizer.end_of_text, "generator": generator}
         with autocast(self.precision, self.device):
             if isinstance(model, MiniGPT):
-                return sampling.sample(model, prompts, self.new_tokens, **how)
+                return sampling.sample(model, prompts, self.new_tokens, **options)
             return sampling.sample_without_cache(
-                model, prompts, self.new_tokens, device=self.device, rows=self.micro_batch_size, **how
+                model, prompts, self.new_tokens, device=self.device, rows=self.micro_batch_size, **options
             )
 
     def decode(self, prompt: str, completion: Sequence[int]) -> tuple[str, str]:
-        """Prompt and completion as text, split after a line break, as in the pairs that a reward model learns from.
+        """Prompt and completion as text. A line break between them belongs to the prompt, as in a reward model's pairs.
 
-        A completion that has come to the end of the text has finished its last line.
+        A completion that ends with the end-of-text token gets a line break in its place: its last line is complete.
         """
         ended = completion[-1:] == [self.tokenizer.end_of_text]
         text = self.tokenizer.decode(completion[:-1]) + "\n" if ended else self.tokenizer.decode(completion)
@@ -109,27 +110,33 @@ def sample_groups(players: Players, prompts: Sequence[str], group_size: int) -> 
 
 
 def take_pairs(players: Players, pairs: Sequence[Pair], beta: float) -> tuple[Batch, int]:
-    """The answers of each pair, chosen first, with the weights of the pairwise objective. Nothing is sampled."""
+    """The two answers of each pair, the chosen one first, with the pairwise objective's weights as advantages.
+
+    Nothing is sampled. Also returns the number of answers.
+    """
     prompts = [players.encode(pair.prompt) for pair in pairs for _ in range(2)]
     answers = [(pair.prompt, answer) for pair in pairs for answer in (pair.chosen, pair.rejected)]
     completions = [players.tokenizer.encode(answer)[: players.new_tokens] for _, answer in answers]
     rewards = players.reward.score(*zip(*answers, strict=True)).to(players.device)
-    sides = torch.ones_like(rewards)
-    sides[1::2] = -1
-    batch = _batch(players, prompts, completions, rewards, sides)
-    log_probs, reference = (mean_over_tokens(each, batch.counted).view(-1, 2) for each in (batch.old, batch.reference))
+    # 1 for chosen, -1 for rejected: the batch's `better`. Its advantages need the log-probabilities and follow below.
+    signs = torch.ones_like(rewards)
+    signs[1::2] = -1
+    batch = _batch(players, prompts, completions, rewards, signs)
+    log_probs, reference = (
+        mean_over_tokens(values, batch.counted).view(-1, 2) for values in (batch.old, batch.reference)
+    )
     batch.advantages.copy_(pairwise_advantages(rewards.view(-1, 2), log_probs, reference, beta).flatten())
     return batch, len(answers)
 
 
 def write(players: Players, model: MiniGPT | ForeignModel, prompts: Sequence[str], seed: int) -> list[tuple[str, str]]:
-    """Each prompt with one completion, as text. The same `seed` draws the same random numbers."""
+    """Sample one completion for each prompt; returns both as text. The same `seed` draws the same random numbers."""
     completions = players.sample(model, [players.encode(prompt) for prompt in prompts], seed) if prompts else []
     return [players.decode(*both) for both in zip(prompts, completions, strict=True)]
 
 
 def cut_off(players: Players, prompts: Sequence[str], real: Sequence[str]) -> list[tuple[str, str]]:
-    """Each prompt with its real completion, cut off after as many tokens as a model may write."""
+    """Each prompt with the code that follows it in the corpus, truncated to `new_tokens` tokens; both as text."""
     return [
         players.decode(prompt, players.tokenizer.encode(text)[: players.new_tokens])
         for prompt, text in zip(prompts, real, strict=True)

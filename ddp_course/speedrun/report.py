@@ -21,6 +21,8 @@ from ddp_course.speedrun.curves import (
 )
 from ddp_course.speedrun.stages import PRESETS, RECORD, REPORT
 
+DRAW = {"pretrain": draw_pretrain, "reward": draw_reward, "grpo": draw_grpo}
+
 
 def write_report(run_dir: str | Path) -> Path:
     """Write report.md and its figures into the folder of a finished speedrun; returns the page's path.
@@ -30,9 +32,9 @@ def write_report(run_dir: str | Path) -> Path:
     run_dir = Path(run_dir)
     record = read_object(run_dir / RECORD)
     backbone = record.get("backbone", "")
-    draw = {"reward": draw_reward, "grpo": draw_grpo} if backbone else DRAW
-    metrics = {name: figures.read_metrics(run_dir / name) for name in draw}
-    drawn = {name: draw[name](metrics[name]) for name in draw}
+    stages = ["reward", "grpo"] if backbone else list(DRAW)
+    metrics = {name: figures.read_metrics(run_dir / name) for name in stages}
+    drawn = {name: DRAW[name](metrics[name]) for name in stages}
     pictures = [f"![{figure.title}]({name}.png)" for name, figure in drawn.items()]
     machine = describe()
     seconds = sum(stage["seconds"] for stage in record["stages"].values())
@@ -132,7 +134,7 @@ def of_the_policy(records: Records) -> str:
 
 
 def rows_before_the_reward(run_dir: Path, record: dict, metrics: Records) -> list[tuple[str, str, str]]:
-    """The rows on the tokenizer and the pre-training, which a run from a backbone does not have."""
+    """The table's rows for the tokenizer and the pre-training, which a run from a backbone does not have."""
     chosen = PRESETS[record["preset"]]["tokenizer"]
     tokens = open_tokens(prepare(record["data"], chosen["tokenizer"], chosen["vocab_size"]))
     read = product_of_settings(run_dir / "pretrain", "steps", "tokens_per_update")
@@ -147,7 +149,10 @@ def rows_before_the_reward(run_dir: Path, record: dict, metrics: Records) -> lis
 
 
 def product_of_settings(run_dir: Path, *names: str) -> int:
-    """Read whole numbers from a run's settings. Raises InputError if one is missing."""
+    """The product of whole numbers in a run's settings, such as its steps and its tokens per update.
+
+    Raises InputError if one of them is missing.
+    """
     path = run_dir / "config.json"
     settings = read_object(path)
     for name in names:
@@ -156,11 +161,8 @@ def product_of_settings(run_dir: Path, *names: str) -> int:
     return math.prod(settings[name] for name in names)
 
 
-DRAW = {"pretrain": draw_pretrain, "reward": draw_reward, "grpo": draw_grpo}
-
-
 def as_code(run_dir: Path) -> str:
-    """The samples of a stage as a block of code; a fence longer than any in the text keeps it one."""
+    """The samples of a stage as a Markdown code block. Its fence is long: one in the samples does not end it."""
     samples = run_dir / "samples.txt"
     text = "(no samples were asked for)"
     if samples.is_file():

@@ -144,7 +144,7 @@ def micro_batches(
 
     The global batch is a function of the seed and the step: it is the same at any world size.
     """
-    accumulation_steps = config.tokens_per_update // (config.micro_batch_size * config.context * world_size)
+    accumulation_steps = gradient_accumulation_steps(config, world_size)
     batches = (
         batch
         for step in steps
@@ -160,7 +160,7 @@ def micro_batches(
 
 
 def make_model_config(config: PretrainingConfig, tokens: Tokens) -> MiniGPTConfig:
-    """The sizes of the model to train."""
+    """The config of the MiniGPT to train."""
     return MiniGPTConfig(
         vocab_size=tokens.tokenizer.vocab_size,
         context=config.context,
@@ -174,20 +174,20 @@ def make_model_config(config: PretrainingConfig, tokens: Tokens) -> MiniGPTConfi
 
 
 def batch_bytes(config: PretrainingConfig, model_config: MiniGPTConfig) -> int:
-    """A lower bound of the memory that a rank needs besides the model: activations, and where windows start."""
+    """A lower bound of the bytes that a rank needs besides the model: activations, and where a step's windows start."""
     activations = minigpt.activation_bytes(model_config, config.micro_batch_size)
     return activations + 8 * config.tokens_per_update // config.context
 
 
 def make_identity(config: PretrainingConfig, tokens: Tokens, precision: str) -> dict[str, object]:
-    """The settings that make it this run and no other."""
+    """The settings that a resumed run may not change, as `TrainingState` compares them."""
     identity = {name: getattr(config, name) for name in IDENTITY} | {"kv_heads": config.kv_heads or config.heads}
     data = tokens.fingerprint + " packed" * config.pack
     return identity | {"precision": precision, "data and tokenizer": data}
 
 
 def results(progress: Progress) -> str:
-    """The last numbers of a run that came to its end."""
+    """The line that a finished run prints: its losses and its speed."""
     return (
         f"\nfirst loss {progress.first['loss']:.4f}, last loss {progress.last['loss']:.4f}, validation loss "
         f"{progress.validated['loss']:.4f}, {progress.per_second:,.0f} tokens/s"
@@ -197,7 +197,7 @@ def results(progress: Progress) -> str:
 def validate(
     model: nn.Module, tokens: Tokens, config: PretrainingConfig, precision: str, world: World, even: bool = False
 ) -> float:
-    """Mean loss of a held-out token, the same at any world size: each rank has a share, sum and count are reduced.
+    """Mean loss per held-out token, the same at any world size: each rank has a share, sum and count are reduced.
 
     model: the bare model, not the DDP wrapper, since ranks may have different numbers of batches.
     even: for a model that communicates in its forward pass, so that ranks need the same number.
