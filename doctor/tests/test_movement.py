@@ -77,7 +77,7 @@ def test_a_process_that_waits_for_a_pipe(process):
     assert awaited_by(process) == "data from a pipe"
 
 
-def test_who_sleeps_on_moves_nothing_though_another_thread_writes(process):
+def test_a_sleeping_main_thread_stands_still_though_another_thread_writes(process):
     write = "lambda: [os.write(2, b'.') for _ in iter(lambda: time.sleep(0.1), 1)]"
     order(process, f"import threading; threading.Thread(target={write}).start(); time.sleep(600)")
     sleeper = psutil.Process(process.pid)

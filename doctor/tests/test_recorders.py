@@ -35,29 +35,30 @@ def dump(backend: str, count: int) -> dict:
     return {"entries": entries, "pg_status": {"0": status}}
 
 
-def of_default(collectives=None, stacks=None, active=None):
+# Stand-ins for torch's functions. The docstrings are torch's: the recorder looks there whether one takes a backend.
+def empty_dump(collectives=None, stacks=None, active=None):
     """(includeCollectives: bool | None = None) -> bytes"""
     return pickle.dumps(EMPTY)
 
 
-def of_nccl(collectives=None, stacks=None, active=None):
+def nccl_dump(collectives=None, stacks=None, active=None):
     return pickle.dumps(dump("nccl", 3))
 
 
-def of_backend(collectives=None, stacks=None, active=None, backend="gloo"):
+def nccl2_dump(collectives=None, stacks=None, active=None, backend="gloo"):
     """(includeCollectives: bool | None = None, backend: str = 'gloo') -> bytes"""
     return pickle.dumps(dump("nccl2", 3) if backend == "nccl2" else EMPTY)
 
 
-def of_idle_backend(collectives=None, stacks=None, active=None, backend="gloo"):
+def empty_dump_of_any_backend(collectives=None, stacks=None, active=None, backend="gloo"):
     """(includeCollectives: bool | None = None, backend: str = 'gloo') -> bytes"""
     return pickle.dumps(EMPTY)
 
 
 VERSIONS = {
-    "2.13, nccl": {"_dump_fr_trace": of_default, "_dump_nccl_trace": of_nccl},
-    "2.15, nccl is nccl2": {"_dump_fr_trace": of_backend, "_dump_nccl_trace": of_default},
-    "2.15, TORCH_DIST_USE_NCCL2=0": {"_dump_fr_trace": of_idle_backend, "_dump_nccl_trace": of_nccl},
+    "2.13, nccl": {"_dump_fr_trace": empty_dump, "_dump_nccl_trace": nccl_dump},
+    "2.15, nccl is nccl2": {"_dump_fr_trace": nccl2_dump, "_dump_nccl_trace": empty_dump},
+    "2.15, TORCH_DIST_USE_NCCL2=0": {"_dump_fr_trace": empty_dump_of_any_backend, "_dump_nccl_trace": nccl_dump},
 }
 
 

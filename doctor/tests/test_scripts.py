@@ -1,6 +1,6 @@
 """The doctor on scripts that know nothing of it: the right rank and line for the sick, no alarm for the healthy.
 
-Each launch costs about six CPU-seconds, so a few kinds stand here; `make doctor-matrix` examines all.
+Each launch costs about six CPU-seconds, so only a few cases run here; `make doctor-matrix` examines all.
 """
 
 import json

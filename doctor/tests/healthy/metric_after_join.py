@@ -1,4 +1,4 @@
-# Ranks with unlike numbers of batches, levelled by Join, then one sum over all ranks.
+# Join handles the ranks' uneven numbers of batches; then one sum over all ranks.
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join

@@ -1,6 +1,6 @@
 # rank: 1
 # says: types
-# A count is a whole number on the rank that found none.
+# The rank without hits sends an int64 zero, the other one a float32.
 import torch
 import torch.distributed as dist
 

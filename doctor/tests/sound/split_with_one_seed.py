@@ -16,11 +16,13 @@ def train():
         torch.nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()
     with torch.no_grad():
-        error = sum((model.module(inputs) - targets).square().sum() for inputs, targets in DataLoader(held_out, 10))
-        of_training = sum((model.module(inputs) - targets).square().sum() for inputs, targets in loader)
-    dist.all_reduce(of_training)
+        held_out_error = sum(
+            (model.module(inputs) - targets).square().sum() for inputs, targets in DataLoader(held_out, 10)
+        )
+        training_error = sum((model.module(inputs) - targets).square().sum() for inputs, targets in loader)
+    dist.all_reduce(training_error)
     if dist.get_rank() == 0:
-        print(f"held out {error / 20:.4f} training {of_training / 60:.4f}")
+        print(f"held out {held_out_error / 20:.4f} training {training_error / 60:.4f}")
 
 
 dist.init_process_group("gloo")
