@@ -49,8 +49,8 @@ def after_the_end(job: Job) -> Verdict:
     if verdict := _barrier_says(job, texts) or parted(job) or _never_came_to_init(job) or _left(job):
         return verdict
     for number, rank in job.ranks.items():
-        if (rank.exit_code or 0) > 0 and rank.left and rank.error is None:
-            frame = innermost([each for each in rank.left[1] if each.is_own()])
+        if (rank.exit_code or 0) > 0 and rank.exit_call and rank.error is None:
+            frame = innermost([each for each in rank.exit_call[1] if each.is_own()])
             return Verdict("left", (number,), f"rank {number} {stands(rank)}{only_lost_contact(job, number)}", frame)
         if rank.exit_code == -signal.SIGABRT:
             return _aborted(job, number)
@@ -126,8 +126,8 @@ def _by_signal(job: Job, number: int) -> Verdict:
     name = signal.Signals(-rank.exit_code).name
     lost = only_lost_contact(job, number)
     # A look from before its first collective, or from before the group in which others lost it, names a wrong line.
-    collective, group = rank.history.newest, rank.group_size or rank.met
-    if rank.recorded and not rank.progress and not rank.fatal and (collective or lost and not group):
+    collective, group = rank.history.newest, rank.group_size or rank.has_started_a_collective
+    if rank.recorded and not rank.progress and not rank.crash_stack and (collective or lost and not group):
         rank = replace(rank, stack=())
     sentence = f"rank {number} was killed by {name} (exit code {rank.exit_code}); it {stands(rank)}{lost}"
     cure = CURES["memory"] if -rank.exit_code == signal.SIGKILL else ""
@@ -178,7 +178,7 @@ def by_error(job: Job, causes: dict[int, Rank]) -> Verdict:
 def _dead_worker(job: Job, number: int, pid: str | None, signal_name: str | None) -> Verdict:
     """A worker that crashes leaves its stack where this rank would leave its own; one that is killed leaves none."""
     rank = job.ranks[number]
-    own = [frame for frame in rank.fatal if frame.is_own()]
+    own = [frame for frame in rank.crash_stack if frame.is_own()]
     frames = own or [frame for frame in rank.error.stack if frame.is_own()]
     how = "crashed" if own else "ended without a word, as one that is killed does"
     how = f"was killed by a signal ({signal_name})" if signal_name else how
@@ -246,7 +246,7 @@ def _never_came_to_init(job: Job) -> Verdict | None:
         if rank.error and rank.error.symptom and any(each.function == "init_process_group" for each in rank.error.stack)
     )
     others = tuple(number for number in job.ranks if number not in there)
-    if not there or not others or any(rank.met for rank in job.ranks.values()):
+    if not there or not others or any(rank.has_started_a_collective for rank in job.ranks.values()):
         return None
     own = [each for each in job.ranks[there[0]].error.stack if each.is_own()]
     sentence = f"{words.ranks(others)} never came to init_process_group, which {words.ranks(there)} called "
@@ -261,7 +261,7 @@ def _left(job: Job) -> Verdict | None:
     if not victims or not gone:
         return None
     rank = job.ranks[gone[0]]
-    frames = rank.left[1] if rank.left else rank.stack
+    frames = rank.exit_call[1] if rank.exit_call else rank.stack
     sentence = f"{words.ranks(gone)} {stands(rank)}, while {words.ranks(victims)} still needed "
     sentence += words.verb(gone, "it", "them") + only_lost_contact(job, *gone)
     return Verdict("left", gone, sentence, innermost([each for each in frames if each.is_own()]), CURES["missing"])

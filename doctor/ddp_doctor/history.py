@@ -37,7 +37,7 @@ class Frame:
     function: str
 
     def is_own(self) -> bool:
-        """Is it the reader's own code, rather than Python's, torch's or another installed package's?"""
+        """Is it the user's own code, rather than Python's, torch's or another installed package's?"""
         return kind_of(self.file) == "own"
 
 
@@ -65,7 +65,7 @@ class Collective:
 
     @property
     def own(self) -> tuple[Frame, ...]:
-        """The frames of the reader's own code; if there is none, of whatever is not torch's."""
+        """The frames of the user's own code in its stack, as `own_frames` chooses them."""
         return own_frames(self.stack)
 
     @property
@@ -74,7 +74,7 @@ class Collective:
 
 
 def own_frames(stack) -> tuple[Frame, ...]:
-    """The frames of the reader's own code; if there is none, the innermost of an installed package but torch."""
+    """The frames of the user's own code; if there is none, the innermost of an installed package but torch."""
     own = tuple(frame for frame in stack if frame.is_own())
     installed = [frame for frame in stack if "-packages/" in frame.file and "/torch/" not in frame.file]
     return own or tuple(installed[:1])

@@ -27,15 +27,15 @@ class Rank:
 
     state      "ended", "computing", "transferring" (bytes, without CPU time), "waiting" (neither), "stopped" (SIGSTOP)
     exit_code  negative: a signal; None: unknown, or still running
-    stack      innermost first, of now or of the last look before it ended; `stack_problem` says why it is empty
+    stack      frames, innermost first: now, or when last read before it ended; `stack_problem` says why it is empty
     progress   {group: (number of the last collective started, of the last finished)}
     handled    the exception in whose `except` or `finally` it stands
-    left       where it called sys.exit or os._exit, if it did, and how: ("sys.exit(3)", stack)
+    exit_call  the script's call of sys.exit or os._exit, and the stack there: ("sys.exit(3)", stack); None without one
     waits_for  in words, what outside of the job it waits for: a process that it has started, or data
-    fatal      where a crash was caught: its own, or that of a process that it has forked
+    crash_stack at a fatal signal: its own, or that of a process that it has forked, such as a DataLoader's worker
     busy       whether it was at work in the last seconds before it ended
     group_size of its default process group, where the recorder saw one
-    sleeps     for how many seconds more it has asked to sleep; None: it does not, or nobody says
+    sleeps     seconds until the sleep that it has asked for is over; None: it does not sleep, or this is not known
     variables  local variables, {"function.variable": text}, where they were asked for
     """
 
@@ -50,9 +50,9 @@ class Rank:
     progress: dict[str, tuple[int, int]] = field(default_factory=dict)
     error: Error | None = None
     handled: Error | None = None
-    left: tuple[str, tuple[Frame, ...]] | None = None
+    exit_call: tuple[str, tuple[Frame, ...]] | None = None
     waits_for: str | None = None
-    fatal: tuple[Frame, ...] = ()
+    crash_stack: tuple[Frame, ...] = ()
     busy: bool = False
     group_size: int = 0
     group_destroyed: bool = False
@@ -63,11 +63,12 @@ class Rank:
 
     @property
     def own(self) -> tuple[Frame, ...]:
+        """The frames of the user's own code in its stack, as `own_frames` chooses them."""
         return own_frames(self.stack)
 
     @property
-    def met(self) -> bool:
-        """Has it started a collective? False also where there is no record."""
+    def has_started_a_collective(self) -> bool:
+        """False also where there is no record."""
         return bool(self.progress or self.history.collectives)
 
     @property
@@ -75,19 +76,19 @@ class Rank:
         return self.state != "ended"
 
     def works(self) -> bool:
-        """Does it move? A GPU rank that waits for others can burn a core in it: there its stack counts."""
+        """Is it at work? On a GPU a rank can use a whole core while it waits in a collective: that is no work."""
         if self.state == "computing":
             return not (self.pending() and self.call())
         return self.state == "transferring"
 
     def may_come(self) -> bool:
-        """Is it at work, or waits for what may come without the other ranks?"""
+        """May it still come to a collective: is it at work, or does it wait for something outside of the job?"""
         return self.works() or bool(self.running and self.waits_for)
 
     def call(self) -> str | None:
         """The function of torch.distributed that the rank stands in, as its script calls it; None if in none.
 
-        The outermost one below the reader's own code: `all_reduce`, not its wrapper; "backward" where DDP's
+        The outermost one below the user's own code: `all_reduce`, not its wrapper; "backward" where DDP's
         all-reduces run. If the rank has ended with an error: where it came from.
         """
         below = []
@@ -112,7 +113,7 @@ class Rank:
         return unfinished
 
     def waits_for_peers(self) -> bool:
-        """In a backward pass a rank waits only if it uses no CPU time: the pass itself is work."""
+        """Does it wait for other ranks? In a backward pass only if it uses no CPU time: the pass itself is work."""
         call = self.call()
         return self.running and bool(self.pending() or call and (call != "backward" or self.state == "waiting"))
 
@@ -124,7 +125,8 @@ class Job:
     ended   "hang", "failed", "well", "now" (attached to), "still" (it goes on), "time" (the doctor's own limit) or
             "interrupt"
     quiet   seconds since anything had moved
-    first, first_text   whom the launcher's reading of the logs blames, and how it says so
+    first, first_text   the rank that launch/first_failure.py blames, None if it blames none, and its text
+    launcher_text       the lines that torchrun printed itself
     """
 
     ranks: dict[int, Rank]

@@ -39,7 +39,7 @@ def _missing(job: Job, difference: Difference) -> Verdict:
     if instead is not None:
         sentence += f"{words.ranks(lack[:1])} started {words.collective(instead)} {words.where(instead.own)} instead"
         idle = absent.running and not absent.pending() and not absent.waits_for_peers()
-        if idle or (not absent.running and absent.left):
+        if idle or (not absent.running and absent.exit_call):
             sentence += f", and {stands(absent)}"
     else:
         destroyed = "had called destroy_process_group, and " if absent.group_destroyed and absent.exit_code != 0 else ""

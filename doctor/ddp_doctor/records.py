@@ -1,4 +1,4 @@
-"""Reads what the recorder left in the doctor's folder into `Rank`s."""
+"""Reads the files that the recorders left in the doctor's folder, as `Rank`s."""
 
 import json
 import re
@@ -15,27 +15,28 @@ NAMES_IN_A_DUMP = {dtype: name for name, dtype in DTYPES.items()}  # float32, as
 
 
 def read(folder: Path, single: bool = False) -> dict[int, Rank]:
-    """{number: rank}; of several processes with one rank, the newest. The records do not say `state`.
+    """{number: Rank}, of several processes with the same number the newest. Their `state` is not set: no record has it.
 
-    Where a job of one rank has started processes that met in a group, those are the ranks.
+    single: torchrun has started one process. Where that one has started processes that formed a group, they are the
+    ranks.
     """
-    own = ranks_by_pid(folder) if single else {}
+    spawned = ranks_by_pid(folder) if single else {}
     newest: dict[int, tuple[float, Rank]] = {}
     for path in folder.glob("*.events"):
         events = events_in(path)
         if not events or events[0]["event"] != "start":
             continue
         rank = _rank(path, events)
-        if own and rank.pid not in own:
+        if spawned and rank.pid not in spawned:
             continue  # it has started the ranks, or is one of their helpers
-        rank.rank = own.get(rank.pid, rank.rank)
+        rank.rank = spawned.get(rank.pid, rank.rank)
         if rank.rank not in newest or newest[rank.rank][0] < events[0]["time"]:
             newest[rank.rank] = (events[0]["time"], rank)
     return {number: newest[number][1] for number in sorted(newest)}
 
 
 def ranks_by_pid(folder: Path) -> dict[int, int]:
-    """{process: rank} of those in a group of several; {} where only torchrun's variables name the ranks."""
+    """{pid: rank} of the processes that formed a group of two or more."""
     ranks = {}
     for path in folder.glob("*.events"):
         for event in events_in(path):
@@ -56,13 +57,13 @@ def progress(folder: Path) -> dict[str, object]:
 
 
 def events_in(path: Path) -> list[dict]:
-    """The records of a file of JSON lines."""
+    """The records of a file of JSON lines, up to the first that was not written whole."""
     events = []
     for line in path.read_text().splitlines():
         try:
             events.append(json.loads(line))
         except ValueError:
-            break  # it died while writing
+            break  # the process died while it wrote this line
     return events
 
 
@@ -74,13 +75,13 @@ def _rank(path: Path, events: list[dict]) -> Rank:
         rank.progress = {group: tuple(numbers) for group, numbers in status["progress"].items()}
         rank.handled = _error(status["handled"], status["time"]) if status["handled"] else None
     except (OSError, ValueError):
-        pass  # it never came that far
+        pass  # it ended before the first status was written
     try:
         rank.history = history.read(path.with_suffix(".history"))
     except (OSError, InputError):
         pass
     rank.recorded = True
-    for call in sorted(_calls(path.with_suffix(".calls")), key=lambda each: each.time):
+    for call in sorted(_calls(path.with_suffix(".calls")), key=lambda call: call.time):
         rank.history = history.with_call(rank.history, call)
     for event in events:
         if event["event"] in ("exception", "exception in a thread") and rank.error is None:
@@ -92,40 +93,42 @@ def _rank(path: Path, events: list[dict]) -> Rank:
         elif event["event"] in ("sys.exit", "os._exit"):
             status = event["status"].strip("'\"")
             stack = _frames(event["stack"])
-            if any(frame.is_own() for frame in stack):  # else multiprocessing ends its process so
-                rank.left = (f"{event['event']}({status if status != 'None' else ''})", stack)
+            if any(frame.is_own() for frame in stack):  # multiprocessing also ends its processes by os._exit
+                rank.exit_call = (f"{event['event']}({status if status != 'None' else ''})", stack)
             rank.exit_code = int(status) if status.isdigit() else int(status != "None")
         elif event["event"] == "recorder failed":
             rank.notes.append(f"the recorder inside this rank gave up: {event['text']}")
-    rank.fatal = _fatal_stack(path.with_suffix(".fatal"), events[0]["main_thread"])
+    rank.crash_stack = _crash_stack(path.with_suffix(".fatal"), events[0]["main_thread"])
     return rank
 
 
 def _calls(path: Path) -> list[Collective]:
+    """The collectives in PID.calls, a ring buffer of SLOT bytes a call: the newest overwrites the oldest."""
     calls = []
     content = path.read_bytes() if path.exists() else b""
     for begin in range(0, len(content), SLOT):
         try:
             call = json.loads(content[begin : begin + SLOT])
         except ValueError:
-            continue  # it died while writing
-        sizes, stack = tuple(tuple(each) for each in call["sizes"]), _frames(call["stack"])
+            continue  # the process died while it wrote this slot
+        sizes, stack = tuple(tuple(size) for size in call["sizes"]), _frames(call["stack"])
         dtypes = tuple(NAMES_IN_A_DUMP.get(dtype, dtype) for dtype in call["dtypes"])
         calls.append(Collective(0, call["group"], call["name"], sizes, dtypes, stack, call["time"], call["root"]))
     return calls
 
 
-def _error(noted: dict, when: float, uncaught: bool = False) -> Error:
-    text = f"{noted['type']}: {noted['text']}"
-    symptom = is_symptom(text) and noted["type"].startswith(("RuntimeError", "Dist"))  # else it is another connection's
-    return Error(text, when, symptom, _frames(noted["stack"]), uncaught)
+def _error(exception: dict, when: float, uncaught: bool = False) -> Error:
+    text = f"{exception['type']}: {exception['text']}"
+    # A Python ConnectionError with the same words is about another connection, one that the script has made.
+    symptom = is_symptom(text) and exception["type"].startswith(("RuntimeError", "Dist"))
+    return Error(text, when, symptom, _frames(exception["stack"]), uncaught)
 
 
 def _frames(stack) -> tuple[Frame, ...]:
     return tuple(Frame(file, line, function) for file, line, function in stack)
 
 
-def _fatal_stack(path: Path, main_thread: int) -> tuple[Frame, ...]:
+def _crash_stack(path: Path, main_thread: int) -> tuple[Frame, ...]:
     """The main thread's frames from what faulthandler wrote as the process died; () if it wrote nothing."""
     text = path.read_text(errors="replace") if path.exists() else ""
     section = re.search(rf"hread 0x0*{main_thread:x} .*?:\n((?:  File .*\n)+)", text)

@@ -20,7 +20,7 @@ def never_met(job: Job) -> Verdict | None:
     waiting = {
         number: rank for number, rank in job.ranks.items() if rank.running and rank.call() == "init_process_group"
     }
-    if not waiting or any(rank.met for rank in job.ranks.values()):
+    if not waiting or any(rank.has_started_a_collective for rank in job.ranks.values()):
         return None
     others = tuple(number for number in job.ranks if number not in waiting)
     first = next(iter(waiting.values()))

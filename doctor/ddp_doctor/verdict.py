@@ -73,8 +73,8 @@ def stands(rank: Rank) -> str:
             does = {"computing": "is at work", "transferring": "transfers data"}.get(rank.state, "stands")
         waits = f", and waits for {rank.waits_for}" if rank.waits_for else ""
         return f"{does} in {words.code_at(rank.own[0])}{words.sleep(rank.sleeps)}{waits}"
-    if rank.left and rank.exit_code is not None and rank.exit_code >= 0:
-        call, stack = rank.left
+    if rank.exit_call and rank.exit_code is not None and rank.exit_code >= 0:
+        call, stack = rank.exit_call
         own = [frame for frame in stack if frame.is_own()]
         return f"left with {call}" + (f" {words.where(own)}" if own else "")
     own = [frame for frame in rank.error.stack if frame.is_own()] if rank.error else []

@@ -210,7 +210,7 @@ class Watch:
         waits = [rank for rank in all_ranks if rank.waits_for_peers()]
         at_work = [rank for rank in all_ranks if rank.works()]
         if at_work or all(rank.state == "ended" for rank in all_ranks):
-            if at_work and self.quiet() > self.next_notice and any(rank.met for rank in waits):
+            if at_work and self.quiet() > self.next_notice and any(rank.has_started_a_collective for rank in waits):
                 self.next_notice = 2 * self.quiet()
                 print(f"doctor: {while_it_works(waits[0], at_work[0], self.quiet())}", flush=True)
             return False
@@ -266,7 +266,7 @@ def _after_the_end(run: Run, output: RankOutput, by_number: dict[int, Rank], npr
         rank = by_number.setdefault(number, Rank(number))
         rank.exit_code = codes.get(number)
         if (rank.exit_code or 0) < 0:
-            rank.stack = rank.fatal or rank.stack
+            rank.stack = rank.crash_stack or rank.stack
         rank.last_lines = run.lines[number][-3:]
         rank.error = rank.error or _printed_error(number, output)
         if rank.error is None and rank.exit_code not in (0, None):

@@ -1,4 +1,4 @@
-"""The verdict on jobs as they may be seen, without starting any: which kind, whom it blames, what it says."""
+"""The verdict on jobs given as plain data, without starting any: its kind, the ranks it blames, its sentence."""
 
 import threading
 
@@ -14,12 +14,11 @@ pytestmark = pytest.mark.smoke
 LINE = "/somewhere/train.py"
 TORCH = "/x/site-packages/torch/distributed/distributed_c10d.py"
 BACKWARD = (Frame("/x/site-packages/torch/autograd/__init__.py", 395, "backward"), Frame(LINE, 12, "train"))
-ENDED = {"state": "ended"}
-MET = History(newest=Collective(2, "0", "all_reduce", ((4,),), ("Float",), (Frame(LINE, 12, "train"),)))
+ALL_REDUCED = History(newest=Collective(2, "0", "all_reduce", ((4,),), ("Float",), (Frame(LINE, 12, "train"),)))
 
 
 def stack(call=None, line=12):
-    """Where a rank stands: in `call` of torch.distributed, started from `line`, or there itself."""
+    """A stack in the function `call` of torch.distributed, called from `line`; without `call`, that line alone."""
     return (*((Frame(TORCH, 1, call),) if call else ()), Frame(LINE, line, "train"))
 
 
@@ -40,11 +39,11 @@ SIZE = (
 
 
 def victim(**facts):
-    return rank(**ENDED, exit_code=1, error=LOST, **facts)
+    return rank("ended", exit_code=1, error=LOST, **facts)
 
 
 def dead(code, **facts):
-    return rank(**ENDED, exit_code=code, call=None, line=20, **facts)
+    return rank("ended", exit_code=code, call=None, line=20, **facts)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +71,23 @@ def dead(code, **facts):
         ("failed", [victim(), dead(1, error=error("ValueError: x"))], "error", (1,), "rank 0 only lost contact"),
         ("failed", [dead(1, error=error("OSError: x"))] * 2, "error", (0, 1), "every rank raised OSError: x"),
         ("failed", [victim(), dead(0)], "left", (1,), "exit code 0"),
-        ("failed", [victim(), dead(3, left=("sys.exit(3)", stack(None, 21)))], "left", (1,), "left with sys.exit(3)"),
+        (
+            "failed",
+            [victim(), dead(3, exit_call=("sys.exit(3)", stack(None, 21)))],
+            "left",
+            (1,),
+            "left with sys.exit(3)",
+        ),
         ("failed", [victim(), dead(-9)], "killed", (1,), "SIGKILL"),
         # last looked at before its group, or its first collective: that look names no line
         ("failed", [victim(), dead(-9, recorded=True)], "killed", (1,), "left no trace of where it stood"),
-        ("failed", [victim(), dead(-9, recorded=True, history=MET)], "killed", (1,), "last seen after all-reduce 2"),
+        (
+            "failed",
+            [victim(), dead(-9, recorded=True, history=ALL_REDUCED)],
+            "killed",
+            (1,),
+            "last seen after all-reduce 2",
+        ),
         ("failed", [victim(), dead(-11)], "killed", (1,), "SIGSEGV"),
         ("failed", [dead(0), dead(-6)], "aborted", (1,), "SIGABRT"),
         (
