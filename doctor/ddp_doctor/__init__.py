@@ -1,1 +1,1 @@
-"""Explains a job that hangs or dies: which rank, which collective, which line; `python -m ddp_doctor`."""
+"""Explains a job that hangs, dies or trains wrongly: which rank, collective and line. Run `python -m ddp_doctor`."""

@@ -1,4 +1,4 @@
-"""Reads a line of the reader's script, and the conditions around it, from the source; the script is not run."""
+"""Reads a line of the user's script, and the conditions around it, from the source; the script is not run."""
 
 import ast
 import contextlib

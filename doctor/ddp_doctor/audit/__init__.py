@@ -1,7 +1,8 @@
-"""Runs inside each rank of `doctor check`: writes down what the script does with torch, and changes nothing of it.
+"""Runs inside each rank of `doctor check`: records what the script does with torch, and changes nothing in it.
 
-Standard library, and torch once the script has imported it. One file of JSON lines for each rank, PID.audit in the
-doctor's folder. It reads a checksum and a few values of a tensor, and draws no random number.
+Each rank writes JSON lines to a file of its own, PID.audit in the doctor's folder. The audit imports the standard
+library, and torch only after the script has. It reads checksums and a few values of tensors, and draws no random
+number.
 """
 
 import atexit
@@ -12,13 +13,13 @@ from .log import Log
 
 
 def start(folder):
-    """Begins to write down into `folder`; torch is watched from the moment at which it has been imported."""
+    """Starts to record into `folder` and returns the Log. Torch is watched as soon as the script has imported it."""
     log = Log(folder)
     files.watch_files(log)
     if "torch" in sys.modules:
         _watch_torch(log)
     else:
-        sys.meta_path.insert(0, _AfterTorch(lambda: _watch_torch(log)))
+        sys.meta_path.insert(0, _TorchImportHook(lambda: _watch_torch(log)))
     atexit.register(log.end)
     return log
 
@@ -26,16 +27,16 @@ def start(folder):
 def _watch_torch(log):
     from . import data, draws, process, saves, training  # they import torch, which the script must be first to do
 
-    looks = process.watch_process, training.watch_training, data.watch_loaders, draws.watch_draws, saves.watch_saves
-    for watch in looks:
+    watchers = process.watch_process, training.watch_training, data.watch_loaders, draws.watch_draws, saves.watch_saves
+    for watch in watchers:
         log.quietly(watch, log)
 
 
-class _AfterTorch:
-    """Finds torch as ever, and calls `then` when it has been imported."""
+class _TorchImportHook:
+    """A finder in sys.meta_path that lets the others find torch, and calls `after_import` when it has been imported."""
 
-    def __init__(self, then):
-        self.then = then
+    def __init__(self, after_import):
+        self.after_import = after_import
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
@@ -49,7 +50,7 @@ class _AfterTorch:
 
         def execute_and_watch(module):
             execute(module)
-            self.then()
+            self.after_import()
 
         spec.loader.exec_module = execute_and_watch
         return spec

@@ -13,7 +13,7 @@ PYTHON = (
     "random uniform randint randrange choice choices gauss normalvariate betavariate triangular getrandbits".split()
 )
 NUMPY = "rand randn random random_sample uniform normal standard_normal randint choice beta binomial poisson".split()
-MOST = 400
+MOST = 400  # draws that are recorded; of the fetches of a loader a tenth of that
 
 
 def watch_draws(log):
@@ -55,12 +55,13 @@ def _fetches(log, function):
             return function(fetcher, indices)
         finally:
             log.fetching = False
-            _note(log, states, _states(fetcher.dataset))
+            _record_fetch(log, states, _states(fetcher.dataset))
 
     return fetches
 
 
-def _note(log, old_states, new_states):
+def _record_fetch(log, old_states, new_states):
+    """Records which generators a fetch of samples has drawn from: those whose state it has changed."""
     worker = torch.utils.data.get_worker_info()
     log.event(
         "fetch",
@@ -73,7 +74,7 @@ def _note(log, old_states, new_states):
 
 
 def _states(dataset):
-    """{whose generator: checksum of its state}: the global ones, and those that the dataset holds."""
+    """{name of a generator: checksum of its state}, of the global generators and of those that the dataset holds."""
     states = {"Python's random": random.getstate(), "torch": (torch.get_rng_state().numpy(),)}
     numpy = sys.modules.get("numpy")
     if numpy:
@@ -91,4 +92,5 @@ def _states(dataset):
 
 
 def _checksum(state):
+    """A checksum of a generator's state. Arrays count with all their bytes: their repr leaves out the middle."""
     return zlib.crc32(repr([part.tobytes() if hasattr(part, "tobytes") else part for part in state]).encode())

@@ -53,7 +53,7 @@ def _opened(log, path, mode, flags):
 
 
 def _asked_for_by_the_script():
-    """Did the reader's own code open it, by itself or through Python's library or a package that writes arrays?"""
+    """Did the user's own code open it, by itself or through Python's library or a package that writes arrays?"""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

@@ -70,7 +70,7 @@ class Log:
 
 @functools.cache
 def kind_of(file):
-    """Whose code a file holds: "own" (the reader's), "torch", "library" (Python's, an installed one) or "audit"."""
+    """Whose code a file holds: "own" (the user's), "torch", "package" (installed), "library" (Python's) or "audit"."""
     if file.startswith("<") or not file.endswith((".py", ".ipynb")):  # torch's C++ part names sources that are not here
         return "library"
     path = os.path.realpath(file)
@@ -82,7 +82,7 @@ def kind_of(file):
 
 
 def where(most=4):
-    """[[file, line, function], ...] of the reader's own code, from the innermost frame out."""
+    """[[file, line, function], ...] of the user's own code, from the innermost frame out."""
     frame, frames = sys._getframe(1), []
     while frame is not None and len(frames) < most:
         name = frame.f_code.co_filename
@@ -92,11 +92,14 @@ def where(most=4):
     return frames
 
 
-def caller(through="torch/"):
-    """Whose code called what is watched: "own", "torch", "package" or "library"; files `through` are left out."""
+def caller(skipped="torch/"):
+    """Whose code called the watched function: "own", "torch", "package" or "library".
+
+    It is the innermost frame outside of the audit, and of the installed files whose path begins with `skipped`.
+    """
     frame = sys._getframe(1)
     while frame is not None and (
-        kind_of(frame.f_code.co_filename) == "audit" or f"-packages/{through}" in frame.f_code.co_filename
+        kind_of(frame.f_code.co_filename) == "audit" or f"-packages/{skipped}" in frame.f_code.co_filename
     ):
         frame = frame.f_back
     return "own" if frame is None else kind_of(frame.f_code.co_filename)

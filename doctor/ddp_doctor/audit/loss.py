@@ -1,13 +1,17 @@
-"""How a loss is made of its own batch, from autograd's graph: its mean, its sum, of how many values, times what."""
+"""Reads from autograd's graph how a loss was reduced: mean or sum, over how many values, times which factor."""
 
 import math
 
-PASSES = ("ToCopy", "View", "Squeeze", "Unsqueeze", "Clone", "Reshape", "Alias", "UnsafeView", "Neg")
+# Beginnings of the names of autograd nodes that change neither the reduction nor the size of the factor.
+PASS_THROUGH = ("ToCopy", "View", "Squeeze", "Unsqueeze", "Clone", "Reshape", "Alias", "UnsafeView", "Neg")
 OTHER = "other", 1.0, None
 
 
 def loss_kind(node, depth=0):
-    """("mean", "sum" or "other", factor, number of values or None), as far as the graph tells."""
+    """(reduction, factor, count): "mean", "sum" or "other", what it is multiplied by, and over how many values it runs.
+
+    The count is None where the graph does not tell.
+    """
     if node is None or depth > 20:
         return OTHER
     name = node.name().split("::")[-1]
@@ -17,7 +21,7 @@ def loss_kind(node, depth=0):
         return "mean", 1.0, _count(node)
     if name.startswith("Sum") or reduction == 2:
         return "sum", 1.0, _count(node)
-    if name.startswith(PASSES) and len(below) == 1:
+    if name.startswith(PASS_THROUGH) and len(below) == 1:
         return loss_kind(below[0], depth + 1)
     if name.startswith(("DivBackward", "MulBackward")) and len(below) == 1:
         other = node._saved_other
@@ -32,11 +36,15 @@ def loss_kind(node, depth=0):
 
 
 def _count(node):
+    """The number of values that a mean or sum runs over, without ignored targets; None where the node does not tell."""
     target = getattr(node, "_saved_target", None)
     if target is not None and hasattr(node, "_saved_ignore_index"):
         return int((target != node._saved_ignore_index).sum())
-    for name in ("_saved_self_sym_numel", "_saved_self_sym_sizes", "_saved_self"):
-        value = getattr(node, name, None)
-        if value is not None:
-            return int(value.numel() if hasattr(value, "numel") else math.prod(value) if name[-1] == "s" else value)
-    return None
+    numel = getattr(node, "_saved_self_sym_numel", None)
+    if numel is not None:
+        return int(numel)
+    sizes = getattr(node, "_saved_self_sym_sizes", None)
+    if sizes is not None:
+        return int(math.prod(sizes))
+    tensor = getattr(node, "_saved_self", None)
+    return None if tensor is None else tensor.numel()

@@ -49,16 +49,17 @@ def watch_process(log):
     log.works = []  # what async_op=True returned, kept so that no other gets its id
     for name in ("wait", "get_future", "is_completed", "block_current_stream"):
         if function := getattr(core.Work, name, None):
-            setattr(core.Work, name, log.watched(function, lambda args, kwargs: _waits(log, args, kwargs)))
+            setattr(core.Work, name, log.watched(function, lambda args, kwargs: _record_wait(log, args[0])))
     join = torch.distributed.algorithms.join.Join
     join.__init__ = log.watched(join.__init__, lambda args, kwargs: log.event("join"))
 
 
 def _collective(log, name, args, kwargs):
-    payload = [*args[:2], *kwargs.values()]  # of all_gather the list of results comes first
+    payload = [*args[:2], *kwargs.values()]  # all_gather takes its list of results before the tensor that is sent
     payload = payload[1:2] if name.startswith("all_gather") and len(payload) > 1 else payload[:1]
     tensors = [tensor for _, tensor in tensors_in(payload)]
-    number, waits = log.counts.get("collective", 0), caller("-") == "own"
+    number = log.counts.get("collective", 0)
+    must_be_awaited = caller("-") == "own" and kwargs.get("async_op")  # "-" skips no installed file
     log.event(
         "collective",
         name=name,
@@ -66,13 +67,13 @@ def _collective(log, name, args, kwargs):
         frames=where(),
         on_gradients=any(log.is_gradient(tensor) for tensor in tensors),
         values=_numbers(payload, tensors),
-        awaited=not (waits and kwargs.get("async_op")),
+        awaited=not must_be_awaited,
     )
-    return lambda work: log.works.append((work, number)) if waits and kwargs.get("async_op") else None
+    return lambda work: log.works.append((work, number)) if must_be_awaited else None
 
 
 def _numbers(payload, tensors):
-    """The few numbers that are sent."""
+    """Up to eight of the numbers that are sent; those of tensors only where a tensor has four values at most."""
     if tensors:
         small = [tensor for tensor in tensors if 0 < tensor.numel() <= 4 and not tensor.is_complex()]
         return [float(value) for tensor in small for value in tensor.detach().reshape(-1).tolist()][:8]
@@ -81,7 +82,7 @@ def _numbers(payload, tensors):
     return [float(value) for value in values if isinstance(value, int | float)][:8]
 
 
-def _waits(log, args, kwargs):
+def _record_wait(log, awaited):
     for work, number in log.works:
-        if work is args[0]:
+        if work is awaited:
             log.event("waited", number=number)

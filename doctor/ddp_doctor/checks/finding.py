@@ -60,7 +60,7 @@ CATALOGUE = {  # kinds of failure: how each is called, and where people met it
 class Finding:
     """status: "ok", "wrong", "note" (true, but not wrong in every script) or "unknown" (cannot be decided).
 
-    frames are the reader's own, innermost first; entry is a key of CATALOGUE.
+    frames are the user's own, innermost first; entry is a key of CATALOGUE.
     """
 
     check: str

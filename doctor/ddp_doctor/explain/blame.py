@@ -1,4 +1,4 @@
-"""From what logs say to who is to blame, as far as a log can tell.
+"""Names the ranks that are to blame for the first failure in the logs, as far as a log can tell.
 
 A rank with an error of its own comes before the ranks that only waited or lost contact; then a rank that was killed;
 then a rank that is missing among those that waited, or whose collectives are behind.
@@ -24,7 +24,7 @@ NAMED_RANKS = re.compile(
 
 def explain(facts: Facts) -> Explanation:
     """The explanation of the first failure in the logs; its message is None if they hold none."""
-    looks = (
+    rules = (
         _first_cause,
         _killed,
         _named_by_a_message,
@@ -35,8 +35,8 @@ def explain(facts: Facts) -> Explanation:
         _reported,
         _warned,
     )
-    for look in looks:
-        if explanation := look(facts):
+    for rule in rules:
+        if explanation := rule(facts):
             _add_victims(explanation, facts)
             if facts.later_attempts:
                 explanation.cannot_know.append("what came of the later attempts: the first one alone was read")
@@ -79,7 +79,7 @@ def _first_cause(facts: Facts) -> Explanation | None:
 
 
 def _stopped(facts: Facts) -> Explanation | None:
-    """By a signal, unless ranks had waited in vain, or lost contact, before it came."""
+    """Explains the end by a signal from outside, unless a rank had timed out or lost contact before it came."""
     signals = [event for event in facts.events if event.message.name == "stopped from outside"]
     if not signals or earliest([*signals, *facts.by_role("symptom")])[0] not in signals:
         return None
@@ -147,7 +147,7 @@ def _network(facts: Facts) -> Explanation | None:
 
 
 def _reported(facts: Facts) -> Explanation | None:
-    """Nothing but the report of torchrun, or of srun."""
+    """Explains logs that hold the report of torchrun or srun, but no error of a rank."""
     if facts.summary is None and not facts.exit_codes:
         return None
     line = facts.summary or next(iter(facts.exit_codes.values()))[1]
@@ -176,16 +176,21 @@ def _warned(facts: Facts) -> Explanation | None:
 
 
 def _in_short(event: Event) -> str:
-    """The exception in one line, with the line that says what it is where the first one does not."""
+    """The error in one line: its first line and, where that one does not say what happened, the line that does."""
     first, *rest = event.text.split("\n")
-    after = rest[rest.index("Last error:") + 1 :] if "Last error:" in rest else rest
-    details = [line for line in after if "Last error:" in rest or any(text in line for text in event.message.texts)]
-    if not details or (any(text in first for text in event.message.texts) and "Last error:" not in rest):
-        details = rest if first.endswith(":") else []
+    if "Last error:" in rest:  # NCCL's
+        details = rest[rest.index("Last error:") + 1 :]
+    elif any(text in first for text in event.message.texts):
+        details = []
+    else:
+        details = [line for line in rest if any(text in line for text in event.message.texts)]
+    if not details and first.endswith(":"):
+        details = rest
     return f"{shortened(first, 100)} {shortened(details[0], 100)}" if details else shortened(first)
 
 
 def _add_victims(explanation: Explanation, facts: Facts) -> None:
+    """Adds to `roles` the ranks that only waited, lost contact, or were ended by torchrun."""
     for event in facts.by_role("symptom"):
         if event.rank is not None and event.rank not in explanation.ranks:
             name = event.message.name
