@@ -130,7 +130,7 @@ ANSWERS = (
     """),
     WrongAnswer(
         "hook_on_the_incoming_gradient",
-        "averages what a backward adds: what no_sync has left in .grad stays different on every rank",
+        "averages only what the last backward adds: what no_sync has left in .grad stays different on every rank",
         check="equals_one_process", says="update 2 (3 micro-batches): the gradient of", text="""
         from contextlib import contextmanager
 
@@ -182,7 +182,7 @@ ANSWERS = (
                 self.under_way, self.new = [], {}
     """),
     WrongAnswer(
-        "hooks_frozen_ones", "registers its hook on frozen parameters too",
+        "hooks_frozen_parameters", "registers its hook on frozen parameters too",
         state="crashed", check="raises",
         says="cannot register a hook on a tensor that doesn't require gradient", edit="""
         -        self.module = module
@@ -250,7 +250,7 @@ ANSWERS = (
             def finish_gradient_synchronization(self):
                 pass
     """),
-    WrongAnswer(  # notebook 03 speaks of it, and leads here
+    WrongAnswer(  # notebook 03 says that this answer is tried
         "does_not_wait", "copies the buckets out without waiting for them",
         check="equals_one_process", says="the gradient", edit="""
         -        self.module = module
@@ -287,7 +287,7 @@ ANSWERS = (
         +            if size > bucket_megabytes * 1.1e6:
     """),
     RightAnswer(
-        "a_thread_that_talks", "a thread of its own does the talking, with blocking calls; no nn.Module",
+        "a_communication_thread", "a thread of its own makes blocking all-reduces; the class is no nn.Module",
         text='''
         import queue
         import threading

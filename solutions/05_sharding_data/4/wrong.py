@@ -66,7 +66,7 @@ ANSWERS = (
         +        order = order[20 * self.epoch % len(order) :] + order[: 20 * self.epoch % len(order)]
     """),
     WrongAnswer(
-        "meets_the_others", "waits for the other ranks when a stream is made; a part may be read by some of them only",
+        "meets_the_others", "waits for all ranks when a stream is made, also where only some of them read",
         check="does not end", says="barrier", edit="""
         +        dist.barrier()
                  self.sizes, self.batch_size, self.seed, self.rank, self.world_size = sizes, batch_size, seed, rank, world_size

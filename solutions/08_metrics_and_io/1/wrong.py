@@ -30,7 +30,7 @@ ANSWERS = (
         +        print(f"epoch {epoch + 1}: held-out loss {losses[-1]:.4f}", flush=True)
     """),
     WrongAnswer(
-        "forward_is_silent", "does not see that the forward talks",
+        "forward_is_silent", "overlooks that DDP's forward broadcasts the buffers",
         check="the_symptoms_are_foretold", says="the run on 2 ranks ended with ('hang', 'broadcast')",
         on="appends_on_rank_0", edit="""
         -    if epochs > 1:  # rank 1 goes on to train: gradients of 5 numbers meet the 2 of the evaluation
@@ -158,8 +158,8 @@ ANSWERS = (
         +        if rank == world - 1:  # one of them speaks
     """),
     RightAnswer(
-        "rank_0_evaluates_and_tells",
-        "rank 0 evaluates all points with the bare model and broadcasts; sets in the detector",
+        "rank_0_evaluates_and_broadcasts",
+        "rank 0 evaluates all points with the bare model and broadcasts the loss; the detector uses sets",
         on="given", edit="""
          EPOCHS, BUFFERS = 2, True
         +

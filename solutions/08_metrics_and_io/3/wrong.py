@@ -68,7 +68,7 @@ ANSWERS = (
         +    total = torch.tensor([*(float(sums.pop(name)) for name in names), count], dtype=torch.float64)
     """),
     WrongAnswer(
-        "order_of_a_set", "takes the values in the order of a set of the names, on each rank its own",
+        "order_of_a_set", "takes the values in the order of a set of names, which differs from rank to rank",
         check="the_means_are_exact", says="rank 1 lists 63 metrics in another order", look="set has none to rely on", edit="""
         -    names = sorted(sums)  # a dict keeps the order in which it was filled, and that may differ from rank to rank
         +    names = list(set(sums))
@@ -112,7 +112,7 @@ ANSWERS = (
             return {name: sum(value[name] for _, value in gathered) / everything for name in sums}
     """),
     RightAnswer(
-        "rank_0_tells", "rank 0 reduces, divides and broadcasts; returns tensors",
+        "reduce_and_broadcast", "reduces to rank 0, which broadcasts the sums; every rank divides and returns tensors",
         edit="""
         -    dist.all_reduce(total)
         -    *totals, everything = total.tolist()

@@ -108,7 +108,7 @@ ANSWERS = (
         +    factors = {"none": torch.ones_like(weights), "mean": weights / (weights.mean() + 1e-12), "sum": weights}[mode]
     """),
     RightAnswer(
-        "a_set_of_promises", "returns a set; the loss is a scalar product, cut off by a minimum",
+        "a_set_of_promises", "returns a set; the loss is a dot product, its factors capped by torch.minimum",
         edit="""
         -    return broken
         +    return set(broken)
