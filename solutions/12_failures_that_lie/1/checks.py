@@ -7,12 +7,12 @@ from ddp_course.grader.vocabulary import Call, Job, Wrong, check, expect
 
 FUNCTION = "diagnose"
 KINDS = ("samples", "random", "collectives", "gradient", "optimizer", "parameters")
-OWN = ("samples", "random")  # what each rank has for itself alone
+OWN = ("samples", "random")  # differ between the ranks of a sound run; the other kinds are equal
 BATCH = 3
 
 
 def run(steps, ranks, *faults):
-    """The report of a sound run, report[step][rank], into which the faults are then made."""
+    """The report of a run, report[step][rank]: sound, then changed in place by each of `faults`."""
     report = [[_entry(step, rank, ranks) for rank in range(ranks)] for step in range(steps)]
     for fault in faults:
         fault(report)
@@ -21,49 +21,54 @@ def run(steps, ranks, *faults):
 
 def _entry(step, rank, ranks):
     first = (step * ranks + rank) * BATCH
-    equal = {what: _print(what, step) for what in KINDS[3:]}
+    equal = {what: _fingerprint(what, step) for what in KINDS[3:]}
     return {
         "samples": [7 * number % 997 for number in range(first, first + BATCH)],
-        "random": _print(step, rank),
+        "random": _fingerprint(step, rank),
         "collectives": [["all_reduce", [16, 8]], ["all_reduce", [16]]],
         **equal,
     }
 
 
-def _print(*what):
+def _fingerprint(*what):
     return hashlib.sha256(repr(what).encode()).hexdigest()[:8]
 
 
 def odd(what, ranks, steps, apart=False):
-    """These ranks hold another fingerprint in these steps; apart: each one of its own."""
+    """A fault: `ranks` have another fingerprint of `what` in `steps`; apart: each rank a different one."""
 
     def fault(report):
         for step in steps:
             for rank in ranks:
-                report[step][rank][what] = _print(what, step, "odd", rank if apart else 0)
+                report[step][rank][what] = _fingerprint(what, step, "odd", rank if apart else 0)
 
     return fault
 
 
 def put(what, step, rank, entry):
+    """A fault: `rank` has `entry` as its `what` in `step`."""
+
     def fault(report):
         report[step][rank][what] = entry
 
     return fault
 
 
-def copied(what, step, rank, other, of_step=None, places=BATCH):
-    """`rank` has what `other` has, the first `places` samples of it; of_step: what that had in another step."""
+def copied(what, step, rank, other, of_step=None, count=BATCH):
+    """A fault: in `step`, `rank` has the `what` of rank `other` in the same step, or in `of_step`.
+
+    Of samples only the first `count` are copied.
+    """
 
     def fault(report):
         theirs = report[step if of_step is None else of_step][other][what]
-        report[step][rank][what] = theirs[:places] + report[step][rank][what][places:] if what == "samples" else theirs
+        report[step][rank][what] = theirs[:count] + report[step][rank][what][count:] if what == "samples" else theirs
 
     return fault
 
 
-class Fault(NamedTuple):
-    """The right answer, and the report of the run that it is about."""
+class FaultyRun(NamedTuple):
+    """The report of a run that goes wrong, and the diagnosis that is right for it: step, what and ranks."""
 
     step: int
     what: str
@@ -82,54 +87,58 @@ SOUND = {
     "a random state returns on another rank, steps later": run(4, 3, copied("random", 3, 2, 0, of_step=0)),
 }
 FAULTY = {
-    "a flipped bit in a weight of rank 2": Fault(3, "parameters", [2], run(6, 4, odd("parameters", [2], range(3, 6)))),
-    "a flipped bit in the momentum of rank 3": Fault(
+    "a flipped bit in a weight of rank 2": FaultyRun(
+        3, "parameters", [2], run(6, 4, odd("parameters", [2], range(3, 6)))
+    ),
+    "a flipped bit in the momentum of rank 3": FaultyRun(
         2, "optimizer", [3], run(6, 4, odd("optimizer", [3], range(2, 6)), odd("parameters", [3], range(3, 6)))
     ),
-    "rank 0 is the one": Fault(1, "parameters", [0], run(5, 4, odd("parameters", [0], range(1, 5)))),
-    "two of five, each in its own way": Fault(
+    "rank 0 is the one": FaultyRun(1, "parameters", [0], run(5, 4, odd("parameters", [0], range(1, 5)))),
+    "two of five, each in its own way": FaultyRun(
         2, "optimizer", [1, 4], run(4, 5, odd("optimizer", [1, 4], range(2, 4), apart=True))
     ),
-    "two of five, alike": Fault(1, "gradient", [0, 3], run(4, 5, odd("gradient", [0, 3], range(1, 4)))),
-    "two of four against two": Fault(2, "parameters", [], run(4, 4, odd("parameters", [1, 2], range(2, 4)))),
-    "two agree, and two more are each alone": Fault(
+    "two of five, alike": FaultyRun(1, "gradient", [0, 3], run(4, 5, odd("gradient", [0, 3], range(1, 4)))),
+    "two of four against two": FaultyRun(2, "parameters", [], run(4, 4, odd("parameters", [1, 2], range(2, 4)))),
+    "two agree, and two more are each alone": FaultyRun(
         3, "parameters", [], run(4, 4, odd("parameters", [1, 2], [3], apart=True))
     ),
-    "no all-reduce took place": Fault(
+    "no all-reduce took place": FaultyRun(
         1, "gradient", [], run(4, 4, odd("gradient", [0, 1, 2, 3], range(1, 4), apart=True))
     ),
-    "apart for one step, and then equal again": Fault(2, "parameters", [1], run(6, 3, odd("parameters", [1], [2]))),
-    "rank 2 reads one sample of rank 0": Fault(1, "samples", [2], run(5, 4, copied("samples", 1, 2, 0, places=1))),
-    "all read the same samples": Fault(
+    "apart for one step, and then equal again": FaultyRun(2, "parameters", [1], run(6, 3, odd("parameters", [1], [2]))),
+    "rank 2 reads one sample of rank 0": FaultyRun(1, "samples", [2], run(5, 4, copied("samples", 1, 2, 0, count=1))),
+    "all read the same samples": FaultyRun(
         0, "samples", [1, 2], run(3, 3, *(copied("samples", step, rank, 0) for step in range(3) for rank in (1, 2)))
     ),
-    "rank 3 reads what rank 1 reads, the other way round": Fault(
+    "rank 3 reads what rank 1 reads, the other way round": FaultyRun(
         2, "samples", [3], run(4, 4, copied("samples", 2, 3, 1), lambda report: report[2][3]["samples"].reverse())
     ),
-    "all ranks have the same dropout masks": Fault(
+    "all ranks have the same dropout masks": FaultyRun(
         0, "random", [1, 2], run(4, 3, *(copied("random", step, rank, 0) for step in range(4) for rank in (1, 2)))
     ),
-    "rank 3 takes over the random state of rank 1": Fault(4, "random", [3], run(6, 4, copied("random", 4, 3, 1))),
-    "rank 1 reduces in another order": Fault(
+    "rank 3 takes over the random state of rank 1": FaultyRun(4, "random", [3], run(6, 4, copied("random", 4, 3, 1))),
+    "rank 1 reduces in another order": FaultyRun(
         2, "collectives", [1], run(5, 4, put("collectives", 2, 1, REORDERED), odd("gradient", [1], range(2, 5)))
     ),
-    "rank 0 leaves out an all-reduce": Fault(3, "collectives", [0], run(5, 3, put("collectives", 3, 0, REORDERED[:1]))),
-    "rank 2 gathers instead": Fault(
+    "rank 0 leaves out an all-reduce": FaultyRun(
+        3, "collectives", [0], run(5, 3, put("collectives", 3, 0, REORDERED[:1]))
+    ),
+    "rank 2 gathers instead": FaultyRun(
         1, "collectives", [2], run(4, 3, put("collectives", 1, 2, [["all_gather", [16, 8]], ["all_reduce", [16]]]))
     ),
-    "one of two ranks reduces 17 numbers where 16 are right": Fault(
+    "one of two ranks reduces 17 numbers where 16 are right": FaultyRun(
         1, "collectives", [], run(3, 2, put("collectives", 1, 1, [REORDERED[1], ["all_reduce", [17]]]))
     ),
-    "the cause stands before the symptoms of the same step": Fault(
+    "the cause stands before the symptoms of the same step": FaultyRun(
         2,
         "samples",
         [1],
         run(5, 4, copied("samples", 2, 1, 0), odd("gradient", [1, 3], [2]), odd("parameters", [3], range(2, 5))),
     ),
-    "random states and weights in the same step": Fault(
+    "random states and weights in the same step": FaultyRun(
         1, "random", [1], run(4, 3, copied("random", 1, 1, 0), odd("parameters", [2], range(1, 4)))
     ),
-    "two faults, and the first in time counts": Fault(
+    "two faults, and the first in time counts": FaultyRun(
         2, "parameters", [3], run(6, 4, copied("samples", 4, 2, 0), odd("parameters", [3], range(2, 6)))
     ),
 }
@@ -176,7 +185,7 @@ def the_cause_is_named(case):
 def the_ranks_are_right(case):
     (_, what, ranks, _), named = FAULTY[case.scenario], case.results[0]["ranks"]
     if what in OWN:
-        look_at = "the rank that has what a lower rank has; all of these, and not the lower rank"
+        look_at = "each rank that has what a lower rank has is wrong, and the lower rank is not"
     elif not ranks:
         look_at = "more than half of the ranks have to agree before another one can be called wrong"
     else:
@@ -185,7 +194,7 @@ def the_ranks_are_right(case):
 
 
 def missed(what):
-    """Where to look if what is wrong was not seen."""
+    """Where to look if the answer has overlooked a difference in `what`."""
     return {
         "samples": "one sample that two ranks read in a step is enough, at whichever places",
         "random": "random states that are equal on two ranks",

@@ -1,4 +1,4 @@
-"""12.2: a detector for replicas that have parted, in whatever part of the state, by however little."""
+"""12.2: a detector of replicas that have diverged, in any part of the state, by as little as one bit."""
 
 from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect, expect_few_collectives
 
@@ -7,7 +7,7 @@ from .driver import CHANGES, NORM, WEIGHT_OR_MOMENTUM
 FUNCTION = "odd_ranks"
 MOST_BYTES, MOST_COLLECTIVES = 256, 2
 SOUND = ("all ranks hold the same", "before the first update", "SGD without momentum", NORM)
-PARTS = {  # of the state, by a word in the name of the change
+LOOK = {  # by a word in the name of the change
     "no tensor": "the optimizer's state, also what is no tensor in it",
     "is a tensor": "the optimizer's settings: print() and repr() show four digits of a tensor",
     "running_mean": "buffers: whose they are, and not what they are called",
@@ -26,29 +26,33 @@ CHANGED = [what for what in CHANGES if what != WEIGHT_OR_MOMENTUM]
 
 
 def scenario(what, ranks):
+    """How messages name a call in which `ranks` make the change `what`."""
     return f"{what}, on rank{'s' * (len(ranks) > 1)} {' and '.join(map(str, ranks))}" if ranks else what
 
 
-FOUR = [(what, [(3 * number + 1) % 4], [(3 * number + 1) % 4]) for number, what in enumerate(CHANGED)]
-FOUR += [("the last bit of one weight", [0, 3], [0, 1, 2, 3])]
-THREE = [
+# For a number of ranks: (what is changed, the ranks that change it, the ranks to name).
+ON_4 = [(what, [(3 * number + 1) % 4], [(3 * number + 1) % 4]) for number, what in enumerate(CHANGED)]
+ON_4 += [("the last bit of one weight", [0, 3], [0, 1, 2, 3])]
+ON_3 = [
     ("the last bit of one weight", [0], [0]),
     ("the last bit of the momentum", [2], [2]),
     ("a buffer that is called running_mean", [0, 1], [2]),
     (WEIGHT_OR_MOMENTUM, [1, 2], [0, 1, 2]),
 ]
-TWO = [("the last bit of one weight", [1], [0, 1])]
+ON_2 = [("the last bit of one weight", [1], [0, 1])]
 EQUAL = [(what, [], []) for what in SOUND]
-DONE = {4: EQUAL + FOUR, 3: EQUAL + THREE, 2: EQUAL + TWO, 1: EQUAL}  # (what, the ranks it is done on, those to name)
-CALLS = {world: {scenario(what, on): (what, on) for what, on, _ in done} for world, done in DONE.items()}
-JOBS = [driver_job(world, FUNCTION, CALLS[world], seconds=8.0, loads=("torch._dynamo",)) for world in DONE]
-TO_NAME = {(world, scenario(what, on)): (what, named) for world, done in DONE.items() for what, on, named in done}
+CHANGES_ON = {4: EQUAL + ON_4, 3: EQUAL + ON_3, 2: EQUAL + ON_2, 1: EQUAL}
+CALLS = {world: {scenario(what, on): (what, on) for what, on, _ in rows} for world, rows in CHANGES_ON.items()}
+JOBS = [driver_job(world, FUNCTION, CALLS[world], seconds=8.0, loads=("torch._dynamo",)) for world in CALLS]
+TO_NAME = {(world, scenario(what, on)): (what, named) for world, rows in CHANGES_ON.items() for what, on, named in rows}
 
 
 @check("no alarm where all ranks hold the same, also with a NaN, or a BatchNorm", scenarios=SOUND)
 def equal_replicas_pass(case, rank, result):
-    look_at = "what you compare besides the state, or a number that is not equal to itself (NaN), or a hash that "
-    look_at += "differs from process to process"
+    look_at = (
+        "what you compare besides the state, or a number that is not equal to itself (NaN), or a hash that differs "
+        "from process to process"
+    )
     if case.scenario == NORM:
         look_at = "the buffers of BatchNorm: between two steps each rank has its own"
     expect(result["returned"] == [], f"{FUNCTION} returned {result['returned']!r} on rank {rank}, not []", look_at)
@@ -57,7 +61,7 @@ def equal_replicas_pass(case, rank, result):
 @check(f"{len(CHANGED)} kinds of difference are seen, each on one rank")
 def every_difference_is_seen(case):
     what, ranks = TO_NAME[case.world, case.scenario]
-    look_at = next((look for word, look in PARTS.items() if word in what), "every bit of every parameter")
+    look_at = next((look for word, look in LOOK.items() if word in what), "every bit of every parameter")
     expect(not ranks or case.results[0]["returned"] != [], f"{FUNCTION} returned [] on rank 0", look_at)
 
 
@@ -72,8 +76,9 @@ def the_odd_ranks_are_named(case, rank, result):
     )
 
 
-def most_sent(pairs):
-    collectives, sent = map(max, zip(*pairs, strict=True))
+def most_sent(sent_by_case):
+    """The sentence of little_is_sent, from the (collectives, bytes) of each case."""
+    collectives, sent = map(max, zip(*sent_by_case, strict=True))
     return f"{collectives} collective{'s' * (collectives > 1)}, at most {sent} bytes"
 
 

@@ -1,4 +1,4 @@
-"""Inside a rank, for 12.2: replicas that are equal on all ranks, or not, and what a look at them leaves behind."""
+"""Inside a rank, for 12.2: replicas equal on all ranks, or changed on some, and what odd_ranks changes in them."""
 
 import hashlib
 
@@ -11,8 +11,7 @@ WEIGHT_OR_MOMENTUM = "a weight on one rank and the momentum on another"
 
 
 def drive(odd_ranks, what, ranks):
-    """Make `what` of the replica on `ranks`, and ask. Returns odd_ranks' result, and what it changed."""
-    here = dist.get_rank() in ranks
+    """Make the change `what` on `ranks` and call odd_ranks. Returns its result, and the parts that it touched."""
     steps = 0 if what == "before the first update" else 2
     model, optimizer = trained(steps, momentum=what != "SGD without momentum")
     torch.manual_seed(1000 + dist.get_rank())
@@ -20,12 +19,12 @@ def drive(odd_ranks, what, ranks):
         parameter.grad = torch.randn(parameter.shape).to(parameter.dtype)  # of this rank's own batch
     if what == NORM:
         model.norm.running_mean += dist.get_rank()
-    if what in CHANGES and here:
+    if what in CHANGES and dist.get_rank() in ranks:
         with torch.no_grad():
             CHANGES[what](model, optimizer)
-    old = touchable(model, optimizer)
+    old = fingerprints(model, optimizer)
     returned = odd_ranks(model, optimizer)
-    new = touchable(model, optimizer)
+    new = fingerprints(model, optimizer)
     return {"returned": returned, "touched": [name for name in old if old[name] != new[name]]}
 
 
@@ -35,7 +34,7 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.Linear(24, 24), nn.Linear(24, 24)
-        self.turned = nn.Parameter(torch.randn(6, 24).t())  # its rows do not lie one after the other
+        self.turned = nn.Parameter(torch.randn(6, 24).t())  # not contiguous
         self.coarse = nn.Parameter(torch.randn(24).bfloat16())
         self.scalar = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
         self.frozen = nn.Parameter(torch.randn(24), requires_grad=False)
@@ -67,28 +66,28 @@ def trained(steps, momentum):
     model.first.eval()  # while the rest trains
     optimizer.param_groups[0]["lr"] = torch.tensor(0.001)
     if steps and momentum:
-        optimizer.state[model.second.bias]["step"] = steps  # a plain number, as many an optimizer keeps it
+        optimizer.state[model.second.bias]["step"] = steps  # a plain number, as some optimizers keep it
     return model, optimizer
 
 
-def touchable(model, optimizer):
-    """A fingerprint of everything that a look must leave as it is."""
+def fingerprints(model, optimizer):
+    """The fingerprints of everything that odd_ranks must not change, by name of the part."""
     state = [value for entry in optimizer.state.values() for value in entry.values()]
     settings = [setting for group in optimizer.param_groups for setting in group.items() if setting[0] != "params"]
     parts = {
         "a parameter": list(model.parameters()),
         "a gradient": [parameter.grad for parameter in model.parameters() if parameter.grad is not None],
         "a buffer": list(model.buffers()),
-        "the optimizer's state": [len(optimizer.state), *state],  # to look up a parameter that has none adds an entry
+        "the optimizer's state": [len(optimizer.state), *state],  # a defaultdict: a look-up may add an entry
         "the optimizer's settings": [part for setting in settings for part in setting],
         "the random state": [torch.get_rng_state()],
         "the mode of a module": [torch.tensor([module.training for module in model.modules()])],
         "what is trained": [torch.tensor([parameter.requires_grad for parameter in model.parameters()])],
     }
-    return {name: [_bits(tensor) for tensor in tensors] for name, tensors in parts.items()}
+    return {name: [_fingerprint(tensor) for tensor in tensors] for name, tensors in parts.items()}
 
 
-def _bits(value):
+def _fingerprint(value):
     if not torch.is_tensor(value):
         return repr(value)
     contiguous = value.detach().contiguous().view(-1)
@@ -98,15 +97,16 @@ def _bits(value):
 # ---- what is changed on one rank ------------------------------------------------------------------------------------
 
 
-def lowest_bit(tensor, index):
-    """Turn over the last bit of one element."""
-    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    number = tensor[index].reshape(1).view(kind) ^ 1
+def flip_last_bit(tensor, index):
+    """Flip the last bit of one element, in place."""
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    number = tensor[index].reshape(1).view(integers) ^ 1
     tensor[index] = number.view(tensor.dtype)[0]
 
 
-def of_state(name):
-    return lambda model, optimizer: optimizer.state[model.second.weight][name]
+def flip_in_state(name, index):
+    """The change of one bit in the tensor `name` of the optimizer's state."""
+    return lambda model, optimizer: flip_last_bit(optimizer.state[model.second.weight][name], index)
 
 
 def swapped(model, _):
@@ -143,9 +143,9 @@ def plain_count_of_updates(model, optimizer):
 
 def weight_or_momentum(model, optimizer):
     if dist.get_rank() == 1:
-        lowest_bit(model.first.weight, (0, 0))
+        flip_last_bit(model.first.weight, (0, 0))
     else:
-        lowest_bit(optimizer.state[model.second.weight]["exp_avg"], (0, 0))
+        flip_in_state("exp_avg", (0, 0))(model, optimizer)
 
 
 def sign_of_zero(model, _):
@@ -157,25 +157,25 @@ def nan_elsewhere(model, _):
 
 
 CHANGES = {
-    "the last bit of one weight": lambda model, _: lowest_bit(model.first.weight, (7, 3)),
-    "the last bit of a weight in bfloat16": lambda model, _: lowest_bit(model.coarse, 23),
-    "the last bit of a weight that is a transposed view": lambda model, _: lowest_bit(model.turned, (23, 5)),
-    "the last bit of a weight without dimensions": lambda model, _: lowest_bit(model.scalar, ()),
-    "the last bit of a frozen weight": lambda model, _: lowest_bit(model.frozen, 0),
+    "the last bit of one weight": lambda model, _: flip_last_bit(model.first.weight, (7, 3)),
+    "the last bit of a weight in bfloat16": lambda model, _: flip_last_bit(model.coarse, 23),
+    "the last bit of a weight that is a transposed view": lambda model, _: flip_last_bit(model.turned, (23, 5)),
+    "the last bit of a weight without dimensions": lambda model, _: flip_last_bit(model.scalar, ()),
+    "the last bit of a frozen weight": lambda model, _: flip_last_bit(model.frozen, 0),
     "two weights that changed places": swapped,
     "two weights changed, their sum as before": sum_stays,
     "two layers that changed places": layers_swapped,
-    "the last bit of a weight of the norm": lambda model, _: lowest_bit(model.norm.weight, 1),
-    "a buffer that is called running_mean": lambda model, _: lowest_bit(model.running_mean, 2),
-    "a buffer that is not in the state_dict": lambda model, _: lowest_bit(model.positions, 12),
+    "the last bit of a weight of the norm": lambda model, _: flip_last_bit(model.norm.weight, 1),
+    "a buffer that is called running_mean": lambda model, _: flip_last_bit(model.running_mean, 2),
+    "a buffer that is not in the state_dict": lambda model, _: flip_last_bit(model.positions, 12),
     "the sign of a zero": sign_of_zero,
     "a NaN in another place": nan_elsewhere,
-    "the last bit of the momentum": lambda *both: lowest_bit(of_state("exp_avg")(*both), (0, 1)),
-    "the last bit of the second moment": lambda *both: lowest_bit(of_state("exp_avg_sq")(*both), (23, 23)),
+    "the last bit of the momentum": flip_in_state("exp_avg", (0, 1)),
+    "the last bit of the second moment": flip_in_state("exp_avg_sq", (23, 23)),
     "the count of updates": count_of_updates,
     "the learning rate of the second group": learning_rate,
     "the count of updates that is no tensor": plain_count_of_updates,
-    "the last bit of a learning rate that is a tensor": lambda _, optimizer: lowest_bit(
+    "the last bit of a learning rate that is a tensor": lambda _, optimizer: flip_last_bit(
         optimizer.param_groups[0]["lr"], ()
     ),
     WEIGHT_OR_MOMENTUM: weight_or_momentum,

@@ -14,7 +14,8 @@ FUNCTION, WITHIN = "step_seconds", 0.15
 CASES, ALONE = given_script.CASES, "one machine"
 MEASURE = Job(2, script=GIVEN, seconds=50.0, patience=50.0, loads=("torch._dynamo",))
 PREDICT = driver_job(1, FUNCTION, {name: (case,) for name, case in CASES.items()})
-JOBS = [Job(1, FUNCTION), MEASURE, PREDICT]  # the first: is there an answer at all? Measuring takes seconds
+# The first job finds out whether there is an answer at all: measuring takes seconds.
+JOBS = [Job(1, FUNCTION), MEASURE, PREDICT]
 
 
 @check("the schedule is written by hand", [PREDICT], begin="")
@@ -26,13 +27,13 @@ def written_by_hand(case, rank, result):
 @check("each prediction is a number of seconds", [PREDICT], begin="{scenario}: ")
 def returns_seconds(case, rank, result):
     seconds = number(result["seconds"])
-    whole = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < math.inf
-    expect(whole, f"{FUNCTION} returned {seconds!r}", "the return value: seconds, as one number")
+    valid = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < math.inf
+    expect(valid, f"{FUNCTION} returned {seconds!r}", "the return value: seconds, as one number")
 
 
 @check(lambda errors: f"one machine is predicted with an error of {errors[0]:.0%}")
 def computation_is_predicted(records):
-    return max(judged(*prediction) for prediction in predictions(records) if prediction[0].scenario == ALONE)
+    return max(checked_error(*prediction) for prediction in predictions(records) if prediction[0].scenario == ALONE)
 
 
 @check(
@@ -41,7 +42,7 @@ def computation_is_predicted(records):
     )
 )
 def steps_are_predicted(records):
-    return [judged(*prediction) for prediction in predictions(records) if prediction[0].scenario != ALONE]
+    return [checked_error(*prediction) for prediction in predictions(records) if prediction[0].scenario != ALONE]
 
 
 def predictions(records):
@@ -53,9 +54,11 @@ def predictions(records):
         yield case, number(case.results[0]["seconds"]), measured[case.scenario]
 
 
-def judged(case, predicted, measured):
-    """The error of a prediction; raises Wrong if it is too large. What the step lost to other programs is not counted
-    against a prediction: on a busy machine the measurement is a range."""
+def checked_error(case, predicted, measured):
+    """The relative error of a prediction; raises Wrong if it is too large.
+
+    On a busy machine the measurement is a range: the seconds that the step lost to other programs may be left out.
+    """
     took, lost = measured["seconds"], measured["lost"]
     if not (1 - WITHIN) * (took - lost) <= predicted <= (1 + WITHIN) * took:
         words, look = recognised(predicted, mistakes(**case.args[0][0]), otherwise(case.scenario), rel_tol=0.002)
@@ -69,22 +72,20 @@ def judged(case, predicted, measured):
 def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, latency, bits_per_second):
     """The predictions of known mistakes."""
     compute = Compute(forward, sum(seconds for _, seconds in gradients), optimizer)
-    made, speed, many = [Gradient(*entry) for entry in gradients], bits_per_second / 8, 2 * (ranks - 1)
+    in_order = [Gradient(*entry) for entry in gradients]  # that of backward
+    speed = bits_per_second / 8
+    messages = 2 * (ranks - 1)  # that a rank sends for one bucket, in a ring
     backward = accumulation * compute.backward
 
-    def step(
-        message=lambda size: many * (latency + size / ranks / speed),
-        limit=bucket_cap_mb,
-        batches=accumulation,
-        made=made,
-        compute=compute,
-        **how,
-    ):
-        return simulate(compute, made, message, bucket_mib=limit, accumulation=batches, **how).seconds
+    def all_reduce(size):
+        return messages * (latency + size / ranks / speed)
 
-    right, sent = step(), [bucket.bytes for bucket in buckets(made, bucket_cap_mb)]
-    on_the_cable = sum(many * (latency + size / ranks / speed) for size in sent)
-    around = accumulation * forward + optimizer
+    def step(all_reduce=all_reduce, limit=bucket_cap_mb, batches=accumulation, order=in_order, **options):
+        return simulate(compute, order, all_reduce, bucket_mib=limit, accumulation=batches, **options).seconds
+
+    right = step()
+    on_the_cable = sum(all_reduce(bucket.bytes) for bucket in buckets(in_order, bucket_cap_mb))
+    outside_backward = accumulation * forward + optimizer
     limits = [
         Mistake("a step with 25 MiB for every bucket", step(limit=25), "the limit of the first bucket, by default"),
         Mistake("a step with 1 MiB for every bucket", step(limit=1), "the limit of all buckets but the first"),
@@ -100,33 +101,33 @@ def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, 
         ),
         Mistake(
             "the longer one of computation and messages",
-            around + max(backward, on_the_cable),
+            outside_backward + max(backward, on_the_cable),
             "the last bucket, which is complete when backward ends, and the first: what hides them?",
         ),
         Mistake("a step in which every micro-batch sends", step(no_sync=False), "the micro-batches under no_sync"),
         Mistake(
             "a cable eight times as fast",
-            step(lambda size: many * (latency + size / ranks / bits_per_second)),
+            step(lambda size: messages * (latency + size / ranks / bits_per_second)),
             "the unit of the cable's speed: 8 bits are a byte",
         ),
         Mistake(
             "a cable eight times as slow",
-            step(lambda size: many * (latency + size / ranks / speed * 8)),
+            step(lambda size: messages * (latency + size / ranks / speed * 8)),
             "the unit of the cable's speed: 8 bits are a byte",
         ),
         Mistake(
             "a step that pays the latency once per bucket",
-            step(lambda size: latency + many * size / ranks / speed),
+            step(lambda size: latency + messages * size / ranks / speed),
             "how many messages a ring sends per bucket",
         ),
         Mistake(
             "a step that pays no latency",
-            step(lambda size: many * size / ranks / speed),
+            step(lambda size: messages * size / ranks / speed),
             "what each message costs before its first byte",
         ),
         Mistake(
             "a step whose buckets cross the cable once, whole",
-            step(lambda size: many * latency + size / speed),
+            step(lambda size: messages * latency + size / speed),
             "how many messages a ring sends per bucket, and how large each of them is",
         ),
         Mistake("a step with one bucket for everything", step(limit=1e9), "what is in a bucket, and when it is full"),
@@ -142,13 +143,14 @@ def mistakes(forward, gradients, optimizer, bucket_cap_mb, accumulation, ranks, 
         ),
         Mistake(
             "a step whose backward begins at the other end",
-            step(made=made[::-1]),
+            step(order=in_order[::-1]),
             "the order of gradients: the list begins with the first that backward makes",
         ),
     ]
 
 
 def otherwise(name):
+    """Where to look in the case `name` if no known mistake gives the prediction."""
     return {
         ALONE: "what is computed, how often, and what a ring of one machine sends",
         "cable and computation equally busy": "which messages travel while backward goes on",

@@ -118,8 +118,8 @@ def length(gradients):
 
 def likeness(loss, right, case):
     """A likely cause of a wrong loss, in words that can be put behind it."""
-    for what, ways in driver.OTHERS.items():
-        if math.isclose(loss, driver.one_process(*case.args[0], **ways)[0], rel_tol=1e-9):
+    for what, mistake in driver.MISTAKES.items():
+        if math.isclose(loss, driver.one_process(*case.args[0], **mistake)[0], rel_tol=1e-9):
             return f"; it is that with {what}"
     return "; it is that with the other sign" if math.isclose(loss, -right, rel_tol=1e-9) else ""
 

@@ -4,20 +4,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-TOKENS, LENGTH = 8, 10  # of the vocabulary; of the longest completion
+VOCABULARY, LENGTH = 8, 10  # LENGTH: tokens of the longest completion
 CLIP, SMALLEST = 0.2, 1e-4
 
 
 class Policy(nn.Module):
     """The log-probability of each token, given the one before: (n, LENGTH) -> (n, LENGTH). The same on every rank."""
 
-    def __init__(self, values=0.0):
+    def __init__(self, shift=0.0):
         super().__init__()
-        self.table, self.out = nn.Embedding(TOKENS, 6).double(), nn.Linear(6, TOKENS).double()
+        self.table, self.out = nn.Embedding(VOCABULARY, 6).double(), nn.Linear(6, VOCABULARY).double()
         self.rows = 0  # completions that were scored
         with torch.no_grad():
             for parameter in self.parameters():
-                shifted = torch.linspace(-1.9, 1.8, parameter.numel()) + values
+                shifted = torch.linspace(-1.9, 1.8, parameter.numel()) + shift
                 parameter.copy_(shifted.sin().view_as(parameter))
 
     def forward(self, tokens):
@@ -32,8 +32,8 @@ def data(rank, prompts, rewards, lengths, beyond="zeros"):
 
     Behind the end of a completion the old log-probabilities are 0; if beyond="minus infinity", -inf, on odd ranks nan.
     """
-    numbers = torch.Generator().manual_seed(800 + rank)
-    tokens = torch.randint(TOKENS, (len(prompts), LENGTH), generator=numbers)
+    generator = torch.Generator().manual_seed(800 + rank)
+    tokens = torch.randint(VOCABULARY, (len(prompts), LENGTH), generator=generator)
     mask = torch.arange(LENGTH) < torch.tensor(lengths, dtype=torch.int64)[:, None]
     with torch.no_grad():
         old = Policy(0.35)(tokens)
@@ -42,27 +42,13 @@ def data(rank, prompts, rewards, lengths, beyond="zeros"):
 
 
 def drive(function, shares, beyond):
-    """(loss, gradients, completions scored) of the learner's function; `shares`: (prompts, rewards, lengths) a rank."""
+    """(loss, gradients, completions scored) of the learner's function; shares: (prompts, rewards, lengths) by rank."""
     policy = Policy()
     loss, gradients = function(policy, *data(dist.get_rank(), *shares[dist.get_rank()], beyond))
     return [loss, list(gradients), policy.rows]
 
 
-# ---- what it has to give, and what a wrong answer may have taken for it -------------------------------------------
-
-
-def one_process(shares, beyond="zeros", advantages=None, tokens_of=None, surrogate=None):
-    """(loss, gradients) of one process with the completions of all ranks; each way out of the ordinary by name."""
-    parts = [data(rank, *share, beyond) for rank, share in enumerate(shares)]
-    tokens, mask, old, rewards, prompts = (torch.cat(part) for part in zip(*parts, strict=True))
-    ranks = torch.cat([torch.full((len(part[0]),), rank) for rank, part in enumerate(parts)])
-    policy = Policy()
-    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
-    advantage = (advantages or by_group)(rewards, prompts)[:, None]
-    terms = torch.where(mask, (surrogate or clipped)(ratio, advantage), 0.0)
-    loss = -(terms * (tokens_of or joint_tokens)(mask, ranks, len(shares))[:, None]).sum()
-    gradients = torch.autograd.grad(loss, list(policy.parameters()))
-    return loss.item(), list(gradients)
+# ---- the right result, and wrong ones by which a wrong answer is recognised -----------------------------------------
 
 
 def by_group(rewards, prompts, correction=1):
@@ -91,7 +77,7 @@ def clipped(ratio, advantage):
     return torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
 
 
-def joint_tokens(mask, ranks, world):
+def equal_tokens(mask, ranks, world):
     """The weight of a completion's tokens: here 1 / the number of tokens on all ranks."""
     return torch.ones(len(mask), dtype=torch.float64) / mask.sum()
 
@@ -109,10 +95,24 @@ def padding_counted(mask, ranks, world):
     return torch.ones(len(mask), dtype=torch.float64) / mask.numel()
 
 
-OTHERS = {
-    "each rank dividing by its own tokens": {"tokens_of": tokens_of_the_rank},
-    "each completion counting the same, however long it is": {"tokens_of": each_completion_alike},
-    "the padding counted as tokens": {"tokens_of": padding_counted},
+def one_process(shares, beyond="zeros", advantages=by_group, token_weights=equal_tokens, surrogate=clipped):
+    """(loss, gradients) of one process with the completions of all ranks; a mistake replaces one of the functions."""
+    parts = [data(rank, *share, beyond) for rank, share in enumerate(shares)]
+    tokens, mask, old, rewards, prompts = (torch.cat(part) for part in zip(*parts, strict=True))
+    ranks = torch.cat([torch.full((len(part[0]),), rank) for rank, part in enumerate(parts)])
+    policy = Policy()
+    ratio = torch.exp(torch.where(mask, policy(tokens) - old, 0.0))
+    advantage = advantages(rewards, prompts)[:, None]
+    terms = torch.where(mask, surrogate(ratio, advantage), 0.0)
+    loss = -(terms * token_weights(mask, ranks, len(shares))[:, None]).sum()
+    gradients = torch.autograd.grad(loss, list(policy.parameters()))
+    return loss.item(), list(gradients)
+
+
+MISTAKES = {  # arguments of one_process
+    "each rank dividing by its own tokens": {"token_weights": tokens_of_the_rank},
+    "each completion counting the same, however long it is": {"token_weights": each_completion_alike},
+    "the padding counted as tokens": {"token_weights": padding_counted},
     "the rewards of the whole batch standardised, not of a group": {"advantages": over_the_batch},
     "advantages that are not divided by the spread": {"advantages": not_divided},
     "a spread whose variance is divided by n, not by n - 1": {"advantages": divided_by_n},

@@ -10,20 +10,21 @@ from .driver import features
 
 FUNCTION = "supervised_contrastive_loss"
 TEMPERATURE, CLOSE = 0.1, 1e-9  # float64
-CODE = 2**60  # labels that are the hashes of names: as floating-point numbers, neighbours are equal
+CODE = 2**60  # labels may be hashes of names: as floating-point numbers of this size, neighbours are equal
 
 
 def calls(world):
     """Labels of all ranks, by what is special in them."""
-    numbers = torch.Generator().manual_seed(world)
-    random = torch.randint(3, (world, 6), generator=numbers)
-    apart, lonely = torch.arange(6 * world).view(world, 6), random.clone()
-    lonely[-1] = 10 + torch.arange(6)  # the last rank has no positive, here or elsewhere
+    generator = torch.Generator().manual_seed(world)
+    random = torch.randint(3, (world, 6), generator=generator)
+    all_different = torch.arange(6 * world).view(world, 6)
+    last_rank_different = random.clone()
+    last_rank_different[-1] = 10 + torch.arange(6)  # no row of the last rank has a positive on any rank
     batches = {
         "three classes": random,
         "the classes differ between the ranks": random + 2 * torch.arange(world)[:, None],
-        f"rank {world - 1} has no positive": lonely,
-        "no row has a positive": apart,
+        f"rank {world - 1} has no positive": last_rank_different,
+        "no row has a positive": all_different,
         "labels of 60 bits": CODE + random,
     }
     return tuple(Call([(row.clone(),) for row in labels], scenario) for scenario, labels in batches.items())
@@ -42,27 +43,32 @@ def per_row(rows, labels):
     return -log_p.masked_fill(~positive, 0).sum(1) / positive.sum(1).clamp(min=1), positive.any(1)
 
 
+def mean_loss(losses, counted):
+    """The mean over the rows that have a positive; 0 if none has."""
+    return losses.sum() / counted.sum().clamp(min=1)
+
+
 def one_process(case):
     """The loss over the global batch, and its gradient."""
     labels = torch.cat([labels for (labels,) in case.args])
     rows = features(len(case.args[0][0]), case.world).requires_grad_()
-    losses, counted = per_row(rows, labels)
-    loss = losses.sum() / counted.sum().clamp(min=1)
+    loss = mean_loss(*per_row(rows, labels))
     return loss.item(), torch.autograd.grad(loss, rows)[0]
 
 
 def expect_the_loss(case, look_at):
+    """Raise Wrong unless the mean of the ranks' losses is that of one process."""
     loss, right = sum(result["loss"] for result in case.results) / case.world, one_process(case)[0]
     rows, labels = features(len(case.args[0][0]), case.world), [labels for (labels,) in case.args]
-    own = [per_row(part, each) for part, each in zip(rows.chunk(case.world), labels, strict=True)]
-    losses, counted = per_row(rows, torch.cat(labels))
-    means = [
-        (part.sum() / count.sum().clamp(min=1)).item()
-        for part, count in zip(losses.chunk(case.world), counted.chunk(case.world), strict=True)
-    ]
-    of_own = sum((part.sum() / count.sum().clamp(min=1)).item() for part, count in own)
+    own_columns = [mean_loss(*per_row(*own)).item() for own in zip(rows.chunk(case.world), labels, strict=True)]
+    losses, counted = (part.chunk(case.world) for part in per_row(rows, torch.cat(labels)))
+    means = [mean_loss(*own).item() for own in zip(losses, counted, strict=True)]
     mistakes = (
-        Mistake("that of rows compared with their own rank's only", of_own / case.world, "the columns"),
+        Mistake(
+            "that of rows compared with their own rank's only",
+            sum(own_columns) / case.world,
+            "the columns: a row is compared with the rows of all ranks",
+        ),
         Mistake("the mean of the ranks' means", sum(means) / case.world, "what the sum of a rank is divided by"),
     )
     words, look_at = recognised(loss, mistakes, look_at)

@@ -5,14 +5,14 @@ import torch.distributed as dist
 
 
 def features(rows, world):
-    """Those of the global batch, each of length 1."""
-    numbers = torch.Generator().manual_seed(rows)
-    values = torch.randn(rows * world, 4, dtype=torch.float64, generator=numbers)
+    """The features of the global batch, `rows` for each rank, each of length 1."""
+    generator = torch.Generator().manual_seed(rows)
+    values = torch.randn(rows * world, 4, dtype=torch.float64, generator=generator)
     return values / values.norm(dim=1, keepdim=True)
 
 
 def drive(function, labels):
-    """labels: of this rank's rows."""
+    """The loss of the learner's function for this rank's rows, and its gradient for them; labels: those of the rows."""
     rank, world, rows = dist.get_rank(), dist.get_world_size(), len(labels)
     own = features(rows, world)[rank * rows : (rank + 1) * rows].clone().requires_grad_()
     loss = function(own, labels)
