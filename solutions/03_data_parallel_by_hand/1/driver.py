@@ -124,8 +124,11 @@ VERSIONS = {
 
 
 def try_out(synchronize):
-    """By name of a parameter: how many times the mean of the ranks' gradients is what the function leaves there, at
-    least and at most over the elements. Two models, and no two elements of one have the same gradient."""
+    """The smallest and the largest factor, over a gradient's elements, between what `synchronize` leaves and the mean.
+
+    By name and dtype of the parameter; None where it leaves no gradient. The mean is that over the ranks. No two
+    elements of a model have the same gradient.
+    """
     rank, world = dist.get_rank(), dist.get_world_size()
     mean_of_ranks = sum(2.0 + peer for peer in range(world)) / world
     result = {}
@@ -137,6 +140,9 @@ def try_out(synchronize):
             parameter.grad = piece.view_as(parameter) * (2.0 + rank)
         synchronize(model)
         for (name, parameter), piece in zip(model.named_parameters(), pieces, strict=True):
-            times = None if parameter.grad is None else (parameter.grad.flatten() / (mean_of_ranks * piece)).double()
-            result[f"{name} ({str(dtype)[6:]})"] = None if times is None else [times.min().item(), times.max().item()]
+            extremes = None
+            if parameter.grad is not None:
+                factors = (parameter.grad.flatten() / (mean_of_ranks * piece)).double()
+                extremes = [factors.min().item(), factors.max().item()]
+            result[f"{name} ({str(dtype)[6:]})"] = extremes
     return result

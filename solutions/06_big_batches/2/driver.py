@@ -10,11 +10,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_course.grader.harness.counted import counted
 
-RATE = 0.1
+LEARNING_RATE = 0.1
 
 
 def drive(function, what, *arguments):
-    """`function` is the learner's update_sizes or, for what="own", train."""
+    """The result of the learner's update_sizes for the loop `what`; for "own" the weights after the learner's train."""
     try:
         if what == "own":
             return try_out(function, *arguments)
@@ -30,24 +30,26 @@ def drive(function, what, *arguments):
 class Loop:
     """A loop over epochs.
 
-    rest: the micro-batches that fill no update are "lost", "kept" for the first update of the next epoch, a "short"
-    update of their own, or part of a "long" last one. divisor: "full": accumulate; "there": the number that the
-    update really has; "none". early: gradients become zero before an update's first backward, not after its step.
+    rest           the micro-batches that fill no update are "lost", "kept" for the first update of the next epoch, a
+                   "short" update of their own, or part of a "long" last one
+    divisor        of a micro-batch's loss: "full", `accumulate`; "actual", the number of micro-batches of the update;
+                   or "none"
+    zero_at_start  zero_grad comes before an update's first backward, not after its step
     """
 
-    def __init__(self, rest, divisor="full", early=False):
-        self.rest, self.divisor, self.early = rest, divisor, early
+    def __init__(self, rest, divisor="full", zero_at_start=False):
+        self.rest, self.divisor, self.zero_at_start = rest, divisor, zero_at_start
 
     def __call__(self, module, optimizer, epochs, accumulate):
         model = DistributedDataParallel(module)
         for batches in self.updates(epochs, accumulate):
-            if self.early:
+            if self.zero_at_start:
                 optimizer.zero_grad()
             for number, inputs in enumerate(batches, start=1):
                 with model.no_sync() if number < len(batches) else contextlib.nullcontext():
-                    (model(inputs) / self.parts(batches, accumulate)).backward()
+                    (model(inputs) / self.divisor_of(batches, accumulate)).backward()
             optimizer.step()
-            if not self.early:
+            if not self.zero_at_start:
                 optimizer.zero_grad()
 
     def updates(self, epochs, accumulate):
@@ -66,20 +68,20 @@ class Loop:
                 groups.append(left)
             yield from groups
 
-    def parts(self, batches, accumulate):
-        return {"full": accumulate, "there": len(batches), "none": 1}[self.divisor]
+    def divisor_of(self, batches, accumulate):
+        return {"full": accumulate, "actual": len(batches), "none": 1}[self.divisor]
 
     def sizes(self, epochs, micro_batches, accumulate):
         """The right sizes of updates for this loop."""
         updates = self.updates([[0] * micro_batches] * epochs, accumulate)
-        return [len(batches) / self.parts(batches, accumulate) for batches in updates]
+        return [len(batches) / self.divisor_of(batches, accumulate) for batches in updates]
 
 
 VERSIONS = {
     "throws the rest of an epoch away": Loop("lost"),
     "adds the rest to the next epoch": Loop("kept"),
-    "a short last update, divided by what is there": Loop("short", "there"),
-    "the same, with zero_grad before the first backward": Loop("short", "there", early=True),
+    "a short last update, divided by what is there": Loop("short", "actual"),
+    "the same, with zero_grad before the first backward": Loop("short", "actual", zero_at_start=True),
     "a short last update, divided as if it were full": Loop("short"),
     "a long last update, divided as if it were not": Loop("long"),
     "no division at all": Loop("short", "none"),
@@ -104,8 +106,9 @@ class Model(nn.Module):
 
 
 def data(rank, counts):
-    numbers = torch.Generator().manual_seed(70 + rank)
-    return [list(torch.randn(count, 5, 4, dtype=torch.float64, generator=numbers)) for count in counts]
+    """The epochs of a rank: for each of `counts` a list of so many micro-batches."""
+    generator = torch.Generator().manual_seed(70 + rank)
+    return [list(torch.randn(count, 5, 4, dtype=torch.float64, generator=generator)) for count in counts]
 
 
 def weights(module):
@@ -115,21 +118,21 @@ def weights(module):
 def try_out(train, counts, accumulate, optimizer):
     """The weights after epochs of `counts` micro-batches, as one flat tensor. `optimizer`: "SGD" or "AdamW"."""
     module = Model()
-    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
+    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=LEARNING_RATE)
     train(module, optimizer, data(dist.get_rank(), counts), accumulate)
     return weights(module)
 
 
 def one_process(world, counts, accumulate, optimizer, loop=None):
     """The right result of try_out: one process that takes the micro-batches of all ranks, in the updates of `loop`."""
-    loop, module = loop or Loop("short", "there"), Model()
-    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=RATE)
-    joint = [
+    loop, module = loop or Loop("short", "actual"), Model()
+    optimizer = getattr(torch.optim, optimizer)(module.parameters(), lr=LEARNING_RATE)
+    epochs = [
         [torch.cat(batches) for batches in zip(*epoch, strict=True)]
         for epoch in zip(*(data(rank, counts) for rank in range(world)), strict=True)
     ]
-    for batches in loop.updates(joint, accumulate):
+    for batches in loop.updates(epochs, accumulate):
         optimizer.zero_grad()
-        (sum(module(batch) for batch in batches) / loop.parts(batches, accumulate)).backward()
+        (sum(module(batch) for batch in batches) / loop.divisor_of(batches, accumulate)).backward()
         optimizer.step()
     return weights(module)

@@ -18,11 +18,11 @@ import torch.distributed as dist
 
 SLOW = 0.1  # seconds that a slow write takes
 STEPS = range(1, 11)  # that the answer's save is called for, in one folder
-BY_EVERY_RANK = ("given", "every_rank", "nobody_waits", "of_the_last_rank", "own")  # the other saves by rank 0 alone
+BY_EVERY_RANK = ("given", "every_rank", "nobody_waits", "of_the_last_rank", "own")  # the others: by rank 0 alone
 
 
 def drive(check_save, name):
-    """The verdict of the answer's check on the save called `name`, and whether it tried it; "own" is the answer's."""
+    """The verdict of the answer's check on the save `name`, how it called that, and for "own" what `examine` saw."""
     own = sys.modules["answer"].save
     report = examine(own) if name == "own" else None
     folder = f"checks/{name}"
@@ -89,12 +89,12 @@ class Save:
         _write(folder, "newest.pt", state)
 
     def torn(self, folder, step, state):
-        """One file a save, of which half is missing."""
+        """One file per save, of which half is missing."""
         path = _write(folder, f"step_{step:06d}.pt", state)
         os.truncate(path, path.stat().st_size // 2)
 
     def copies(self, folder, step, state):
-        """From the second save on, two files a save: a copy of the one before, too."""
+        """Each save also copies the files that are there already."""
         for path in folder.glob("*.pt"):
             shutil.copy(path, path.with_suffix(".copy"))
         _write(folder, f"step_{step:06d}.pt", state)
@@ -130,13 +130,13 @@ class Save:
         self.answers(str(folder), step, state)
 
     def _second(self):
-        """As int(time.time()), in seconds that begin with the first save: which second it is is no accident."""
+        """Like int(time.time()), but a second begins with the first save: quick saves always fall into one second."""
         self.begin = getattr(self, "begin", time.monotonic())
         return int(1_700_000_000 + time.monotonic() - self.begin)
 
 
 class SlowToWrite:
-    """Part of a state; whoever writes it needs a moment."""
+    """Part of a state: pickling it takes SLOW seconds, so that the write of the file is slow."""
 
     def __reduce__(self):
         time.sleep(SLOW)
@@ -144,9 +144,9 @@ class SlowToWrite:
 
 
 def examine(save):
-    """The effects of the answer's save, as this rank sees it (collective)."""
+    """The effects of the answer's save, as this rank sees them. A collective: every rank calls it."""
     rank, report = dist.get_rank(), {"after": [], "content": []}
-    own = Path(f"examined/rank_{rank}")  # one folder a rank: who writes shows
+    own = Path(f"examined/rank_{rank}")  # a folder for each rank: it stays empty if the rank writes nothing
     save(str(own), 1, _state(1, rank))
     dist.barrier()
     report["wrote"] = bool(_contents(own))
@@ -158,7 +158,7 @@ def examine(save):
                     path.unlink()
         dist.barrier()
         save(str(shared), step, _state(step, rank))
-        at_once = _contents(shared)  # before anybody is waited for
+        at_once = _contents(shared)  # before this rank has waited for the others
         dist.barrier()
         report["after"].append(sorted(map(_step_of, at_once)))
         contents = _contents(shared)

@@ -26,7 +26,7 @@ _slow = {"now": False, "last": 0.0}
 
 
 def drive(train, name, *start):
-    """One start of the answer's `train`; `name` and `start` are what Training takes. Returns this rank's record.
+    """This rank's report of one start of the answer's `train`; `name` and `start` are what Training takes.
 
     In the runs "nothing_whole" and "large_numbers", the answer's `save` and `load` are called one by one instead.
     """
@@ -42,7 +42,7 @@ def drive(train, name, *start):
 class Training:
     """One start of a run named `name`: `model`, `optimizer`, `folder`, `until`, and `step(number)`.
 
-    seed        decides the initial weights and random states: a start that should go on has another one
+    seed        of the initial weights and random states; each start of a run has another: what is not loaded differs
     damage      "truncated", "flipped", "foreign": what happened to the folder since the last start
     kill        ("byte", step): rank 0 dies in the middle of the file while saving `step`
                 ("rename", step): rank 0 dies before the second rename from there on
@@ -105,19 +105,21 @@ class Training:
             "code_was_run": (self.path.parent / "code_was_run").exists(),
         }
 
-    # ---- how it is done ----------------------------------------------------------------------------------------
+    # ---- watching the saves --------------------------------------------------------------------------------------
 
     def _prepare_save(self, number):
+        """Between a step and the save of `number`: note the files that are there, and arm the kill or the slow disk."""
         self.saving, self.files = number, _listing(self.path)
         self._note({"saving": number})
         _slow["now"] = number == self.slow
         if self.kill and self.rank == 0 and number == self.kill[1]:
             if self.kill[0] == "byte":
-                _kill_beyond(self._history()[-2]["bytes"] // 2)  # before the last entry, "saving": the last "saved"
+                _kill_beyond(self._history()[-2]["bytes"] // 2)  # [-1] is "saving", [-2] the last "saved"
             else:
                 _kill_before_second_rename(self.path)
 
     def _saved(self):
+        """After a save: note the files that it made, and when it returned if it met the slow disk."""
         if self.saving is None:
             return
         if _slow["now"]:
@@ -138,6 +140,7 @@ class Training:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def _digests(self):
+        """Hashes of the weights, the optimizer's state and the random state, by name."""
         moments = [
             value for p in self.model.parameters() for _, value in sorted(self.optimizer.state.get(p, {}).items())
         ]
@@ -167,7 +170,7 @@ class Training:
         (self.path / "step_000099.pt").write_bytes(b"not a checkpoint")
         runs_code = RunsCode(self.path.parent / "code_was_run")
         torch.save({"step": 97, "model": runs_code}, self.path / "step_000097.pt")
-        for number in ("000096", "999999999", "999999998", "copy"):  # more than somebody may keep of his own
+        for number in ("000096", "999999999", "999999998", "copy"):  # more than an answer may keep of its own
             like_its_own = re.sub(r"\d+(?=\D*$)", number, str(self._newest_file().relative_to(self.path)))
             if not (self.path / like_its_own).exists():
                 (self.path / like_its_own).parent.mkdir(parents=True, exist_ok=True)
@@ -175,8 +178,10 @@ class Training:
 
 
 def load_where_nothing_is_whole(training):
-    """The outcome of `load` with an empty folder, and with a damaged checkpoint that is the only one: for each:
-    (what is special, the step it returned, what had changed)."""
+    """[scenario, step that `load` returned, names of what it changed] for each folder without a whole checkpoint.
+
+    First the folder is empty, then its only checkpoint is damaged, each time at another place.
+    """
     answer, loads = sys.modules["answer"], []
     model, optimizer = training.model, training.optimizer
 
@@ -207,7 +212,7 @@ def load_where_nothing_is_whole(training):
 
 
 def load_after_each_save(training):
-    """(The step that was saved, the step that `load` returned then), where numbers get one more digit."""
+    """[step that was saved, step that `load` then returned] at steps where the number gets one more digit."""
     answer, loads = sys.modules["answer"], []
     for step in (99, 100, 999, 1000):
         _update(training.model, training.optimizer)
@@ -232,7 +237,7 @@ for _method in vars(torch.optim.Optimizer).values():
 
 
 class Momentum(torch.optim.Optimizer):
-    """Gradient descent with momentum, as torch has it, but for what torch._dynamo adds to it."""
+    """SGD with momentum, as torch.optim.SGD computes it, but without loading torch._dynamo."""
 
     @torch.no_grad()
     def step(self):
@@ -244,7 +249,7 @@ class Momentum(torch.optim.Optimizer):
 
 
 class RunsCode:
-    """Unpickled without care, it makes a file."""
+    """Unpickling it with weights_only=False makes the folder `path`."""
 
     def __init__(self, path):
         self.path = path
@@ -318,9 +323,10 @@ def _slow_renames(event, arguments):
 def _listen():
     """From now on flushes are noted and may be slow, also where the answer says `from os import fsync`."""
     for name in ("fsync", "fdatasync"):
-        true, noted = getattr(os, name), _noted(getattr(os, name))
+        original, noted = getattr(os, name), _noted(getattr(os, name))
         setattr(os, name, noted)
-        vars(sys.modules["answer"]).update({n: noted for n, v in vars(sys.modules["answer"]).items() if v is true})
+        names = vars(sys.modules["answer"])
+        names.update({n: noted for n, value in names.items() if value is original})
     sys.addaudithook(_slow_renames)
 
 

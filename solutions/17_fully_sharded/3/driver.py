@@ -39,12 +39,12 @@ def optimizer_of(model, kind, rate):
 
 
 def drive(load, kind):
-    """Go on after `load`. How far weights, optimizer and its settings are from the run that never stopped."""
+    """The distances of weights, optimizer state and settings, after `load` and AFTER updates later, to one process."""
     rank, world = dist.get_rank(), dist.get_world_size()
     one_process = new_model(1, kind)
     its_optimizer = optimizer_of(one_process, kind, 0.02)
     for step in range(BEFORE):
-        one_process.leave.requires_grad_(kind != "frozen" or step > 1)  # who joins later has made fewer updates
+        one_process.leave.requires_grad_(kind != "frozen" or step > 1)  # joins later: a smaller step count
         update(one_process, its_optimizer, batch(step))
         for group in its_optimizer.param_groups:
             group["lr"] *= 0.9  # as a schedule does, which may change others, too

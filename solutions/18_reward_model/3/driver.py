@@ -9,7 +9,7 @@ FEATURES = 12
 
 
 class Head(nn.Module):
-    """Rewards from features: (pairs, FEATURES) -> (pairs,). The same on every rank; counts what it is asked."""
+    """Rewards from features: (pairs, FEATURES) -> (pairs,). The same on every rank; counts the rows that it scores."""
 
     def __init__(self):
         super().__init__()
@@ -26,47 +26,51 @@ class Head(nn.Module):
 
 def data(rank, prompts):
     """Features of a chosen and a rejected completion for each entry of `prompts`; int64 numbers of the prompts."""
-    numbers = torch.Generator().manual_seed(700 + rank)
-    chosen, rejected = torch.randn(2, len(prompts), FEATURES, dtype=torch.float64, generator=numbers)
+    generator = torch.Generator().manual_seed(700 + rank)
+    chosen, rejected = torch.randn(2, len(prompts), FEATURES, dtype=torch.float64, generator=generator)
     return chosen, rejected, torch.tensor(prompts, dtype=torch.int64)
 
 
 def drive(function, prompts):
-    """(loss, gradients, rows scored) of the learner's function; `prompts`: the list of every rank."""
+    """(loss, gradients, rows scored) of the learner's function; `prompts`: by rank, the prompt of each pair."""
     rank, head = dist.get_rank(), Head()
     loss, gradients = function(head, *data(rank, prompts[rank]))
     return [loss, list(gradients), head.rows]
 
 
-def joint(prompts):
-    """The data of all ranks."""
+def global_batch(prompts):
+    """The data of all ranks, concatenated."""
     return [torch.cat(part) for part in zip(*map(data, range(len(prompts)), prompts), strict=True)]
 
 
 def one_process(prompts):
-    """(loss, gradients) that it has to give, from the pairs of all ranks in one process."""
-    chosen, rejected, numbers = joint(prompts)
+    """The right (loss, gradients): those of one process on the pairs of all ranks."""
+    chosen, rejected, numbers = global_batch(prompts)
     return weighted(chosen, rejected, 1 / (numbers[:, None] == numbers).sum(1).double())
 
 
 def weighted(chosen, rejected, weights):
+    """(loss, gradients) of the mean with these weights."""
     head = Head()
     losses = F.softplus(head(rejected) - head(chosen))
     loss = (weights * losses).sum() / weights.sum()
     return loss.item(), list(torch.autograd.grad(loss, list(head.parameters())))
 
 
-# ---- what a wrong answer may have taken for the joint mean --------------------------------------------------------
+# ---- wrong means, by which a wrong answer is recognised -------------------------------------------------------------
 
 
 def over_pairs(prompts):
     """Every pair counts once."""
-    chosen, rejected, _ = joint(prompts)
+    chosen, rejected, _ = global_batch(prompts)
     return weighted(chosen, rejected, torch.ones(len(chosen), dtype=torch.float64))
 
 
 def by_rank(prompts, counted):
-    """The mean over the ranks of each rank's weighted mean; `counted`: whose pairs decide about a weight."""
+    """The mean over the ranks of each rank's weighted mean.
+
+    counted: a pair's weight is 1 / the pairs of its prompt among "all" ranks' pairs, or among its rank's "own".
+    """
     results = []
     for rank, own in enumerate(prompts):
         chosen, rejected, numbers = data(rank, own)
@@ -78,7 +82,7 @@ def by_rank(prompts, counted):
 
 def counted_by_rank(prompts):
     """One divisor, but each rank counts its own pairs of a prompt."""
-    chosen, rejected, _ = joint(prompts)
+    chosen, rejected, _ = global_batch(prompts)
     shares = [data(rank, own) for rank, own in enumerate(prompts)]
     weights = [1 / (numbers[:, None] == numbers).sum(1).double() for _, _, numbers in shares]
     return weighted(chosen, rejected, torch.cat(weights))

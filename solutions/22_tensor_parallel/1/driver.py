@@ -9,7 +9,10 @@ WIDTH, HIDDEN, TOKENS = 6, 24, 5
 
 
 def drive(build, steps):
-    """`steps` updates of both by SGD. Before each the gap of the bias of `second`, then those of output and input."""
+    """Train the answer's layer and the whole one with SGD. Returns the gaps of each step, and the sizes of both.
+
+    A step's gaps: of the bias of `second` before it, of the output, and of the gradient of the input.
+    """
     torch.manual_seed(1)
     whole = Whole().double()
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
@@ -29,7 +32,8 @@ def drive(build, steps):
             optimizer.zero_grad()
             y.square().sum().backward()
             optimizer.step()
-            outputs.append(y.detach()), inputs.append(own.grad)
+            outputs.append(y.detach())
+            inputs.append(own.grad)
         gaps.append({"bias": bias_gap, "output": gap(*outputs), "input": gap(*inputs)})
     return {"steps": gaps, "elements": own_count, "whole": whole_count}
 
@@ -47,7 +51,7 @@ class Whole(nn.Module):
 
 
 def gap(right, own):
-    """Largest over all ranks; infinite if something is missing or has another shape."""
+    """The largest difference over all ranks; infinite if `own` is missing or has another shape. A collective."""
     distance = float("inf") if own is None or own.shape != right.shape else (own - right).abs().max().item()
     largest = torch.tensor(distance, dtype=torch.float64)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)

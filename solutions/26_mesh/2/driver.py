@@ -13,7 +13,7 @@ VOCABULARY, WIDTH, HIDDEN, CONTEXT, PER_UPDATE, UPDATES = 7, 6, 8, 3, 4, 3  # up
 
 
 def drive(build, *meshes):
-    """For each update: the windows that this rank read, the loss that it returned, the largest gap of its weights."""
+    """A report for each update: the windows that this rank read, its loss, and the largest gap of its weights."""
     whole, reports, state = Model(None), [], None
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.2)
     for number, (dp, tp) in enumerate(meshes):
@@ -62,7 +62,7 @@ def one_process_update(whole, optimizer, update):
 
 
 def windows(numbers):
-    """Inputs and targets; window n has n % 4 targets that do not count: all of them in every fourth one."""
+    """Inputs and targets; the last n % 4 of the 3 targets of window n are ignored: all in every fourth window."""
     tokens = [torch.randint(VOCABULARY, (CONTEXT + 1,), generator=torch.Generator().manual_seed(n)) for n in numbers]
     tokens = torch.stack(tokens) if tokens else torch.zeros(0, CONTEXT + 1, dtype=torch.int64)
     targets = tokens[:, 1:].clone()
@@ -109,7 +109,7 @@ class Model(nn.Module):
         return self.out(x + Leave.apply(self.second(F.gelu(self.first(Enter.apply(x, group)))), group))
 
     def gap(self, whole):
-        """The largest distance of this rank's weights to its part of the whole ones, and of which."""
+        """[name, distance] of the parameter that is furthest from its part of the whole model's."""
         gaps = {
             name: (parameter - self.part(name, whole.get_parameter(name))).abs().max().item()
             for name, parameter in self.named_parameters()
