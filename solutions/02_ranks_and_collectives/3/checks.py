@@ -11,7 +11,10 @@ LARGE = 60_000  # elements; divisible by 2, 3 and 4
 
 
 def call(world, shape, dtype=torch.float32):
-    """Values that depend on rank and place, and whose sums `dtype` holds without rounding; float32 holds no others."""
+    """A call with a tensor of `shape` for each rank: values depend on rank and index, and their sums are exact.
+
+    In a dtype of 8 bytes the values are so large that float32 would round them.
+    """
     count = torch.Size(shape).numel()
     base = torch.arange(count, dtype=torch.float64) * 3 + 1
     if dtype.itemsize > 4:
@@ -78,18 +81,19 @@ def only_send_and_recv(case, rank, returned):
 def only_neighbours(case, rank, returned):
     left, right = (rank - 1) % case.world, (rank + 1) % case.world
     for operation in case.operations[rank]:
-        way = "sent to" if operation.op == "send" else "received from"
+        verb = "sent to" if operation.op == "send" else "received from"
         expect(
             operation.peer in (left, right),
-            f"rank {rank} {way} rank {operation.peer}; its neighbours are {left} and {right}",
-            "the ranks you name in send and recv: one link that all use is what a ring avoids",
+            f"rank {rank} {verb} rank {operation.peer}; its neighbours are {left} and {right}",
+            "the ranks you name in send and recv: a ring has no link that all ranks share",
         )
 
 
 @check(lambda sent: f"a rank sends 2(N-1)/N of the tensor: {', '.join(sent[0])}")
 def the_bytes_of_a_ring(records):
     large = []
-    for case in sorted(cases(records), key=lambda case: -case.args[0][0].numel()):  # the largest tells most
+    # The largest tensor first: an excess is clearest there.
+    for case in sorted(cases(records), key=lambda case: -case.args[0][0].numel()):
         [tensor] = case.args[0]
         size = with_prefix(tensor.nbytes, "B")
         limit = 2 * (case.world - 1) * math.ceil(tensor.numel() / case.world) * tensor.itemsize
@@ -107,9 +111,12 @@ def the_bytes_of_a_ring(records):
 
 
 def mistakes(inputs, total):
-    """Known wrong tensors."""
-    digits = "the last digits are gone: in which dtype do the numbers travel, and are they added?"
-    yield Mistake("all but its last digits", total, digits)
+    """The wrong tensors that known mistakes leave, and for each where to look."""
+    yield Mistake(
+        "all but its last digits",
+        total,
+        "the last digits are gone: in which dtype do the numbers travel, and are they added?",
+    )
     yield Mistake(
         f"what is there is the sum divided by {len(inputs)}",
         total / len(inputs),
@@ -122,7 +129,7 @@ def mistakes(inputs, total):
 
 
 def otherwise(tensor, total, world):
-    """Where to look, from the elements; all inputs are positive, so a part is less than the sum."""
+    """Where to look if no known mistake gives `tensor`. All inputs are positive: a partial sum is less than the sum."""
     tensor, total = tensor.double().flatten(), total.flatten()
     wrong = (tensor != total).nonzero().flatten()
     if len(wrong) < world and int(wrong[0]) == len(total) - len(wrong):

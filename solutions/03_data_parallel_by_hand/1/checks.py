@@ -1,4 +1,4 @@
-"""03.1: gradients that are summed where they should be averaged; AdamW hides it, a detector must not."""
+"""03.1: gradients that are summed where they should be averaged; AdamW hides it, a detector has to see it."""
 
 from ddp_course.grader.vocabulary import Detector, by_pattern, check, driver_job, expect
 
@@ -9,9 +9,12 @@ DETECTOR, REPAIRED = "gradients_are_right", "synchronize_gradients"
 TOLERANCE = 1e-5  # float32
 
 
-TRAINS = {"seconds": 6.0, "loads": ("torch._dynamo",)}  # a detector may train: torch.optim loads torch._dynamo
-DETECT = [driver_job(world, DETECTOR, RIGHT[:most] + BROKEN, **TRAINS) for world, most in ((2, None), (3, 2))]
-REPAIR = [driver_job(world, REPAIRED, ["own"], **TRAINS) for world in (3, 1)]
+JOB_OPTIONS = {"seconds": 6.0, "loads": ("torch._dynamo",)}  # a detector may train: torch.optim loads torch._dynamo
+DETECT = [
+    driver_job(2, DETECTOR, RIGHT + BROKEN, **JOB_OPTIONS),
+    driver_job(3, DETECTOR, RIGHT[:2] + BROKEN, **JOB_OPTIONS),
+]
+REPAIR = [driver_job(world, REPAIRED, ["own"], **JOB_OPTIONS) for world in (3, 1)]
 JOBS = DETECT + REPAIR
 BLIND_SPOTS = {
     "-1|0.5|NaN": "what your detector takes for a gap: work it out by hand for these gradients",
@@ -46,19 +49,19 @@ DETECTED = [
 
 @check(f"your {REPAIRED} leaves the mean, on 1 and 3 ranks, in float32 and float64", REPAIR, begin="{ranks}: ")
 def gradients_become_the_mean(case, rank, result):
-    for name, times in result.items():
+    for name, factors in result.items():
         shown, look_at = "None", "what a sum has to be divided by, and how often"
-        if times is not None:
-            mixed = not times[1] - times[0] < TOLERANCE
-            shown = f"{times[0]:.3g} to {times[1]:.3g} times the mean, by element"
-            if not mixed:
-                shown = f"{times[0]:.3g} times the mean over the ranks"
-            elif all(abs(factor - 1) < 0.02 for factor in times):
+        if factors is not None:
+            smallest, largest = factors
+            shown = f"{smallest:.3g} to {largest:.3g} times the mean, by element"
+            if largest - smallest < TOLERANCE:
+                shown = f"{smallest:.3g} times the mean over the ranks"
+            elif all(abs(factor - 1) < 0.02 for factor in factors):
                 look_at = "what rounds the gradients: in which dtype do they travel?"
             else:
                 look_at = "whether each element comes back to its own place"
         expect(
-            times is not None and all(abs(factor - 1) < TOLERANCE for factor in times),
+            factors is not None and all(abs(factor - 1) < TOLERANCE for factor in factors),
             f"after your {REPAIRED} the gradient of {name} on rank {rank} is {shown}",
             look_at,
         )

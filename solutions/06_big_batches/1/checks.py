@@ -12,12 +12,12 @@ CLOSE = 1e-10  # float64: the order of the sums shifts the weights by about 1e-1
 SMALL = 64  # bytes an update that are not gradients
 
 
-TRAINS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
-DETECT = [driver_job(3, DETECTOR, [(what, torch.zeros(1)) for what in RIGHT + BROKEN], **TRAINS)]
+JOB_OPTIONS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
+DETECT = [driver_job(3, DETECTOR, [(what, torch.zeros(1)) for what in RIGHT + BROKEN], **JOB_OPTIONS)]
 TRAIN = [
-    driver_job(2, REPAIRED, [("own", *sizes, "SGD") for sizes in ((1, 4), (2, 4), (3, 4), (3, 1))], **TRAINS),
+    driver_job(2, REPAIRED, [("own", *sizes, "SGD") for sizes in ((1, 4), (2, 4), (3, 4), (3, 1))], **JOB_OPTIONS),
     # AdamW is not linear: averaged weights are not those of the averaged gradient.
-    driver_job(4, REPAIRED, [("own", 3, 2, "SGD"), ("own", 3, 2, "AdamW")], **TRAINS),
+    driver_job(4, REPAIRED, [("own", 3, 2, "SGD"), ("own", 3, 2, "AdamW")], **JOB_OPTIONS),
 ]
 JOBS = [*DETECT, *TRAIN]
 

@@ -13,14 +13,14 @@ CLOSE = 1e-10  # float64: the order of the sums shifts the numbers by about 1e-1
 SMALL = 64  # bytes an update that are not gradients
 
 
-TRAINS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
+JOB_OPTIONS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
 SIZES = [([5, 5, 5], 2), ([1, 1], 4), ([6, 7], 3), ([3], 1)]  # micro-batches of each epoch, and of an update
 WEIGHED = [(what, *sizes, torch.zeros(1)) for sizes in ((2, 5, 2), (3, 7, 3)) for what in driver.VERSIONS]
-DETECT = [driver_job(1, DETECTOR, WEIGHED, **TRAINS)]
+DETECT = [driver_job(1, DETECTOR, WEIGHED, **JOB_OPTIONS)]
 TRAIN = [
-    driver_job(2, REPAIRED, [("own", *sizes, "SGD") for sizes in SIZES], **TRAINS),
+    driver_job(2, REPAIRED, [("own", *sizes, "SGD") for sizes in SIZES], **JOB_OPTIONS),
     # AdamW is not linear: neither averaged weights nor another learning rate are as good as the right gradient.
-    driver_job(3, REPAIRED, [("own", [7, 7], 4, "SGD"), ("own", [7, 7], 4, "AdamW")], **TRAINS),
+    driver_job(3, REPAIRED, [("own", [7, 7], 4, "SGD"), ("own", [7, 7], 4, "AdamW")], **JOB_OPTIONS),
 ]
 JOBS = [*DETECT, *TRAIN]
 
@@ -65,7 +65,7 @@ def every_micro_batch_counts_once(case):
         gaps[rank] < CLOSE,
         lambda: f"{begin(case)}rank {rank} is {gaps[rank]:.1e} from one process on the global batches{likeness(case)}",
         "the micro-batches of the last update of an epoch: how many are there, what is their sum divided by, and which "
-        "of them talks?"
+        "of them communicates?"
         if optimizer == "SGD"
         else "with SGD it was right. What does each rank's optimizer make of the gradient that it is given?",
     )

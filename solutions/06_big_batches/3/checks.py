@@ -28,7 +28,7 @@ BY_MICRO_BATCH = "what each micro-batch is divided by: is it the same number for
 BY_DDP = "what DDP does with the gradients on its own, and how often you divide by the number of ranks"
 
 
-TRAINS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
+JOB_OPTIONS = {"seconds": 6.0, "loads": ("torch._dynamo",)}
 LENGTHS = {  # of the lines in each micro-batch of each rank, by the number of ranks
     2: {
         "equal lengths": [[[4, 4], [4, 4]], [[4, 4], [4, 4]]],
@@ -39,9 +39,9 @@ LENGTHS = {  # of the lines in each micro-batch of each rank, by the number of r
     },
     3: {"ragged lengths": [[[7], [1], [2]], [[6, 5], [0], []], [[1], [1, 1], [7, 7]]]},
 }
-DETECT = [driver_job(3, DETECTOR, [(what, torch.zeros(1)) for what in RIGHT + BROKEN], **TRAINS)]
+DETECT = [driver_job(3, DETECTOR, [(what, torch.zeros(1)) for what in RIGHT + BROKEN], **JOB_OPTIONS)]
 TRAIN = [
-    driver_job(world, REPAIRED, {scenario: ("own", lengths) for scenario, lengths in named.items()}, **TRAINS)
+    driver_job(world, REPAIRED, {scenario: ("own", lengths) for scenario, lengths in named.items()}, **JOB_OPTIONS)
     for world, named in LENGTHS.items()
 ]
 JOBS = [*DETECT, *TRAIN]

@@ -3,7 +3,7 @@
 from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 
 OWN = "your own save"
-RIGHT = {  # by name, as the driver has it
+RIGHT = {  # name of the method of driver.Save: what the learner reads
     "step_names": "rank 0 writes, named by the step, all wait",
     "slow_disk": "rank 0 writes on a slow disk, all wait",
     "random_names": "rank 0 writes, with a random name, all wait",
@@ -32,13 +32,13 @@ LOOK = {
     "keeps_two": "what becomes of the first file when the third is saved",
     "rewrites": "whether the files of the steps before are still as they were",
     "no_tensors": "what of the saved state your check looks for in the file",
-    "of_the_last_rank": "in what the states differ that your check passes on different ranks",
+    "of_the_last_rank": "in what the states that your check saves differ from rank to rank",
 }
 
 
 def job(world, *names):
     calls = {(RIGHT | BROKEN).get(name, OWN): (name,) for name in names}
-    # A check may call `save` as often as it likes, slowly, and is tried on fifteen of them.
+    # One job tries the answer's check on 15 ways to save, some of them slow, and it may call each as often as it likes.
     return driver_job(world, "check_save", calls, seconds=24.0)
 
 
@@ -71,7 +71,7 @@ def every_save_leaves_a_file(case):
         "what a file's name is made of, and what else may lie in the folder when `save` is done",
     )
     if content[2] != [1, 2, 3]:
-        return  # the next check speaks of what is in them
+        return  # the next check reports what is in the files
     expect(
         after_removal == 3,
         f"of the files of steps 1, 2 and 3 somebody removed that of step 1; after the save of step 4 there were "
@@ -80,8 +80,8 @@ def every_save_leaves_a_file(case):
     )
     expect(
         content[-1] == list(range(2, 11)),
-        f"after the save of step 10 there were the files of steps {steps_text(content[-1])}; none but that of step 1 "
-        "was removed by somebody else",
+        f"after the save of step 10 there were the files of steps {steps_text(content[-1])}; somebody else had "
+        "removed only that of step 1",
         "what `save` removes",
     )
 
@@ -104,11 +104,11 @@ def they_hold_what_was_saved(case):
 @check("no rank returns before the file is there", scenarios=[OWN], begin="{ranks}: ")
 def every_rank_finds_it(case, rank, result):
     for step, steps in enumerate(result["own"]["after"], start=1):
-        whole = sum(step > 0 for step in steps)
+        loadable = sum(step > 0 for step in steps)
         expect(
             step in steps,
-            f"when `save` of step {step} returned on rank {rank}, there were {whole} files that can be loaded, and "
-            f"{len(steps) - whole} others; rank 0 was still writing",
+            f"when `save` of step {step} returned on rank {rank}, there were {loadable} files that can be loaded, and "
+            f"{len(steps) - loadable} others; rank 0 was still writing",
             "what the other ranks do while rank 0 writes",
         )
 
@@ -153,10 +153,12 @@ def the_check_fails_what_is_broken(case):
 
 
 def steps_text(steps):
+    """The steps of files; "none" for a file that does not hold what rank 0 saved."""
     return " and ".join(str(step) if step > 0 else "none" for step in steps)
 
 
 def returned(case):
+    """The verdict of check_save; that of each rank where they differ."""
     verdicts = [result["verdict"] for result in case.results]
     if all(verdict == verdicts[0] for verdict in verdicts):
         return repr(verdicts[0])

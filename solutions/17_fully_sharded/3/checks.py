@@ -1,4 +1,4 @@
-"""17.3: a checkpoint of DDP into FSDP2, with the optimizer's state, which is lost without a word."""
+"""17.3: load a checkpoint of DDP into FSDP2, with the optimizer's state, which is easily lost without an error."""
 
 from ddp_course.grader.vocabulary import Wrong, check, driver_job, expect
 

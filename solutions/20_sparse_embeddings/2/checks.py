@@ -1,4 +1,4 @@
-"""20.2: an evaluation that loses puzzles, counts below zero and throws its sums away; a detector for how it shares."""
+"""20.2: an evaluation that leaves puzzles out and throws its sums away; a detector of wrong shares of a test set."""
 
 import math
 from collections import Counter
@@ -70,8 +70,8 @@ def the_ranks_keep_step(case, rank, result):
     expect(
         steps == steps_of_rank_0,
         f"rank {rank} called score {steps} times and rank 0 {steps_of_rank_0} times",
-        "a rank without examples: a model that talks in its forward pass waits for all ranks, so the rank makes its "
-        "step with none",
+        "a rank without examples: a model that communicates in its forward pass waits for all ranks, so the rank "
+        "makes its step with none",
     )
     for start, end in result["asked"]:
         expect(
@@ -101,23 +101,23 @@ def metrics_are_exact_on_every_rank(case, rank, result):
 
 
 def fault(what):
-    """The smallest sizes with which this version goes wrong, in a sentence."""
+    """The part of a sentence that names the smallest sizes with which this version goes wrong."""
     shares = driver.VERSIONS[what]
     for size in range(1, 30):
-        for total, batch, world in sizes_up_to(size):
-            pairs = [shares(total, batch, rank, world) for rank in range(world)]
-            steps = [step for own in pairs for step in own]
-            shared = sorted(example for start, end in steps for example in range(start, end))
+        for total, batch, world in sizes_that_add_up_to(size):
+            by_rank = [shares(total, batch, rank, world) for rank in range(world)]
+            steps = [step for own in by_rank for step in own]
+            evaluated = sorted(example for start, end in steps for example in range(start, end))
             valid = all(0 <= start <= end <= total for start, end in steps)
-            short = all(end - start <= math.ceil(batch / world) for start, end in steps)
-            even = len({len(own) for own in pairs}) == 1
-            if not (valid and short and even and shared == list(range(total))):
-                return f"but {examples(total)} in batches of {batch} on {world} ranks give {pairs}"
+            small = all(end - start <= math.ceil(batch / world) for start, end in steps)
+            equal_counts = len({len(own) for own in by_rank}) == 1
+            if not (valid and small and equal_counts and evaluated == list(range(total))):
+                return f"but {examples(total)} in batches of {batch} on {world} ranks give {by_rank}"
     raise AssertionError(f"{what} is sound")
 
 
-def sizes_up_to(size):
-    """(total, batch, world) whose sum is `size`, on at least two ranks."""
+def sizes_that_add_up_to(size):
+    """Every (total, batch, world) whose sum is `size`, on at least two ranks."""
     return [
         (size - batch - world, batch, world)
         for world in range(2, size)

@@ -1,4 +1,4 @@
-"""26.2: training on a mesh of dp and tp: who reads which windows, what a replica's loss weighs, where a run goes on."""
+"""26.2: training on a mesh of dp and tp: which rank reads what, how a replica's loss is weighted, how a run resumes."""
 
 import math
 
@@ -8,6 +8,7 @@ from .driver import CONTEXT, PER_UPDATE, UPDATES, WIDTH
 
 FUNCTION = "Training"
 CLOSE = 1e-10
+# By number of ranks: (dp, tp) of the first mesh, and of the mesh on which the run goes on.
 RUNS = {1: [((1, 1), (1, 1))], 2: [((1, 2), (2, 1)), ((2, 1), (1, 2))], 4: [((2, 2), (4, 1)), ((4, 1), (2, 2))]}
 
 
@@ -88,7 +89,7 @@ def it_goes_on_where_it_stopped(case):
         expect(
             gap < CLOSE,
             f"{moment(update, ranks)}{name} on rank {worst} is {gap:.1e} away from its part of one process",
-            "what load_state_dict changes beside the next windows",
+            "what load_state_dict changes besides the next windows",
         )
 
 
@@ -97,7 +98,7 @@ def each_gradient_is_sent_once(case, rank, result):
     limit = 0
     for report in result:
         dp, tp = report["mesh"]
-        layers = 2 * 8 * (PER_UPDATE // dp) * CONTEXT * WIDTH if tp > 1 else 0  # what the layers say to each other
+        layers = 2 * 8 * (PER_UPDATE // dp) * CONTEXT * WIDTH if tp > 1 else 0  # bytes sent over tp
         limit += layers + 8 * report["numbers"] + 64
     sent = sum(operation.bytes for operation in case.operations[rank] if operation.line is not None)
     expect(
@@ -114,7 +115,7 @@ def windows_of(update):
 
 
 def windows_read(ranks, tp):
-    """By all replicas: the first rank of each tp group."""
+    """The windows that all replicas read, in order: those of the first rank of each tp group."""
     return sorted(window for report in ranks[::tp] for window in report["windows"])
 
 
@@ -127,7 +128,7 @@ def moment(update, ranks):
 
 
 def updates(case, stops=(0, 1)):
-    """Each update, the sizes of dp and tp, and what each rank reported; stops: how many there were until then."""
+    """(number, (dp, tp), reports by rank) of each update. stops: 0 for those on the first mesh, 1 on the second."""
     for update in range(2 * UPDATES):
         if update // UPDATES in stops:
             ranks = [result[update] for result in case.results]
