@@ -13,7 +13,7 @@ from ddp_course.models.minigpt import MiniGPT
 def main() -> None:
     accelerator = Accelerator(cpu=True, mixed_precision="bf16", gradient_accumulation_steps=WORKLOAD.accumulation_steps)
     process_group.seed_shared(WORKLOAD.seed)
-    model = MiniGPT(WORKLOAD.shape())
+    model = MiniGPT(WORKLOAD.model_config())
     replica, adamw = accelerator.prepare(model, optimizer(model, fused=True))
     tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
 

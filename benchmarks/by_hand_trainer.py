@@ -26,7 +26,7 @@ def main() -> None:
     trainers = {}
     for name, wrap in WRAPPERS.items():
         process_group.seed_shared(WORKLOAD.seed)
-        replica = wrap(MiniGPT(WORKLOAD.shape()))
+        replica = wrap(MiniGPT(WORKLOAD.model_config()))
         trainers[name] = (replica, optimizer(replica, fused=True))
     tokens_of_a_rank = args.accumulation_steps * WORKLOAD.micro_batch_size * WORKLOAD.context
 

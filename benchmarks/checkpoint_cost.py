@@ -1,17 +1,21 @@
-"""Measure checkpoints: seconds per GB of ours and of plain torch.save, and the time that a save blocks training.
+"""Measure checkpoints: seconds per GB of our save and of plain torch.save, and the time that a save blocks training.
 
     torchrun --standalone --nproc-per-node=2 benchmarks/checkpoint_cost.py [--rounds 5]
 
-Prints one JSON object. Lists have one entry for each round, in which the sides take turns:
-    over_plain                  seconds of our atomic, checksummed, flushed save over those of plain torch.save
-    over_plain_and_flushed      the same over torch.save with an fsync behind it: what arrives at the disk alike
-    seconds_per_gb, plain_seconds_per_gb
-    background_over_synchronous  training time lost to a distributed save in the background over one that is waited for
-    synchronous_stall, background_stall, background_call    seconds of the loop's time: lost to a save that is waited
-                                for; lost in all to one in the background; until that one's call returned
+Prints one JSON object of lists. The first four have SAVES numbers per round, the others one:
+    over_plain                   seconds of our save (atomic, checksummed, flushed) over those of plain torch.save
+    over_plain_and_flushed       the same over torch.save followed by fsync, so that both have reached the disk
+    seconds_per_gb               of our save
+    plain_seconds_per_gb         of plain torch.save
+    background_over_synchronous  training time lost to a distributed save in the background over one that blocks
+    synchronous_stall            seconds of training lost to a save that blocks
+    background_stall             seconds of training lost to a save in the background, until it has finished
+    background_call              seconds until the call that starts the save in the background has returned
 """
 
 import argparse
+import functools
+import itertools
 import json
 import os
 import shutil
@@ -32,8 +36,8 @@ from ddp_course.distributed import process_group
 from ddp_course.distributed.sync import from_rank_0
 from ddp_course.models.minigpt import MiniGPT
 
-SAVES = 3  # of each kind in a round: the disk makes some of them wait, whoever it is
-STEPS, SAVE_AT = 24, 8  # of training around a save; the write in the background is over long before the last
+SAVES = 3  # of each kind in a round: the disk delays some saves of every kind
+STEPS, SAVE_AT = 24, 8  # steps of training, and the step of the save: its write has ended long before the last step
 
 
 def seconds(action) -> float:
@@ -50,57 +54,57 @@ def save_and_flush(state: dict, path: Path) -> None:
 
 
 def seconds_per_gb(state: dict, folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Ours, plain, and plain with an fsync, in turns and in a changing order; the first round is a warm-up."""
-    step = iter(range(10**6))
+    """{kind of save: seconds per GB in each round}. The kinds take turns; a first round more is the warm-up."""
+    steps = itertools.count()
     sides = {
-        "ours": lambda: checkpoint.save(folder / "ours", next(step), state, keep=1),
+        "ours": lambda: checkpoint.save(folder / "ours", next(steps), state, keep=1),
         "plain": lambda: torch.save(state, folder / "plain.pt"),
         "plain and flushed": lambda: save_and_flush(state, folder / "flushed.pt"),
     }
     seconds_by_side: dict[str, list[float]] = {name: [] for name in sides}
     for name in in_turns(sides, rounds + 1):
-        os.sync()  # nobody pays for what another has left to be written
+        os.sync()  # so that no save waits for the writes of the one before it
         seconds_by_side[name].append(seconds(sides[name]))
     gigabytes = (folder / "plain.pt").stat().st_size / 1e9
     return {name: [duration / gigabytes for duration in times[1:]] for name, times in seconds_by_side.items()}
 
 
 def stalls(world, folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Training time that a distributed save takes from a loop of steps, waited for and in the background."""
+    """Seconds that a distributed save costs a loop of steps, per round: synchronous, background, until it returns."""
     torch.manual_seed(1)
-    shape = WORKLOAD.shape()
-    model = DistributedDataParallel(MiniGPT(shape))
+    model_config = WORKLOAD.model_config()
+    model = DistributedDataParallel(MiniGPT(model_config))
     adamw = optimizer(model, fused=True)
-    of_the_thread = dist.new_group(backend="gloo")
-    tokens = torch.randint(shape.vocab_size, (1, shape.context))
+    background_group = dist.new_group(backend="gloo")
+    tokens = torch.randint(model_config.vocab_size, (1, model_config.context))
 
-    def train(save=None) -> tuple[float, float]:
-        """Seconds that STEPS steps took beyond STEPS times their median, and until the call of `save` was over."""
-        steps, call, finish = [], 0.0, None
+    def train(save) -> tuple[float, float]:
+        """The seconds that STEPS steps took beyond STEPS times their median, and those until `save` returned."""
+        step_seconds, call_seconds, finish = [], 0.0, None
         for step in range(STEPS):
             start = time.perf_counter()
             adamw.zero_grad()
             model(tokens, tokens).backward()
             adamw.step()
-            if step == SAVE_AT and save:
+            if step == SAVE_AT:
                 save_start = time.perf_counter()
                 finish = save()
-                call = time.perf_counter() - save_start
+                call_seconds = time.perf_counter() - save_start
             if step == STEPS - 1 and finish:
                 finish()
-            steps.append(time.perf_counter() - start)
-        return sum(steps) - STEPS * statistics.median(steps), call
+            step_seconds.append(time.perf_counter() - start)
+        return sum(step_seconds) - STEPS * statistics.median(step_seconds), call_seconds
 
     def synchronous(number: int) -> None:
         distributed_checkpoint.save(folder, number, model, adamw)
 
     def background(number: int):
-        return distributed_checkpoint.save_in_background(folder, number, model, adamw, of_the_thread)[1]
+        return distributed_checkpoint.save_in_background(folder, number, model, adamw, background_group)[1]
 
     seconds_by_side: dict[str, list[float]] = {"synchronous": [], "background": [], "call": []}
     for number in range(rounds + 1):
         for save in (synchronous, background)[:: 1 if number % 2 else -1]:
-            stall, call = train(lambda save=save, number=number: save(number))
+            stall, call = train(functools.partial(save, number))
             seconds_by_side[save.__name__].append(stall)
             if save is background:
                 seconds_by_side["call"].append(call)

@@ -14,7 +14,7 @@ from ddp_course.models.minigpt import MiniGPT
 def main() -> None:
     world = process_group.start()
     process_group.seed_shared(WORKLOAD.seed)
-    replica = DistributedDataParallel(MiniGPT(WORKLOAD.shape()).to(world.device))
+    replica = DistributedDataParallel(MiniGPT(WORKLOAD.model_config()).to(world.device))
     adamw = optimizer(replica, fused=True)
     tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
 

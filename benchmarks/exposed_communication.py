@@ -17,7 +17,7 @@ PAIRS = 4
 def main() -> None:
     world = process_group.start()
     process_group.seed_shared(WORKLOAD.seed)
-    model = MiniGPT(WORKLOAD.shape())
+    model = MiniGPT(WORKLOAD.model_config())
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True)
     adamw = optimizer(model, fused=True)
 

@@ -18,7 +18,7 @@ def main() -> None:
     )
     fabric.launch()
     process_group.seed_shared(WORKLOAD.seed)
-    model = MiniGPT(WORKLOAD.shape())
+    model = MiniGPT(WORKLOAD.model_config())
     replica, adamw = fabric.setup(model, optimizer(model, fused=True))
     tokens_of_a_rank = WORKLOAD.tokens_per_update(1)
 

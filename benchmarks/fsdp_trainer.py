@@ -12,7 +12,7 @@ from ddp_course.models.minigpt import MiniGPT
 def main() -> None:
     world = process_group.start()
     process_group.seed_shared(WORKLOAD.seed)
-    model = MiniGPT(WORKLOAD.shape()).to(world.device)
+    model = MiniGPT(WORKLOAD.model_config()).to(world.device)
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)

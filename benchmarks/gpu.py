@@ -4,7 +4,8 @@
     make gpu ARGS="--only hang doctor"       # these parts, in any case
 
 Each part writes records/gpu/PART.json: the machine, the commit, the command, and rows of numbers. A part that fails
-writes none, and the next one starts. With two GPUs or more, two are used beside one.
+writes none, and the next one starts. With two GPUs or more, launchables and peers run on one and on two; trace, hang
+and doctor on two.
 """
 
 import argparse
@@ -33,6 +34,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "doctor" / "tests"), str(HERE.paren
 
 import cases  # noqa: E402
 from finetune_files import make_examples, make_opt  # noqa: E402
+from gpu_rank import PROFILED  # noqa: E402
 from measure import ROOT, TRAINER, one_thread  # noqa: E402
 from run import write_results  # noqa: E402
 from trainers import PEERS, WARM_UP, our_run  # noqa: E402
@@ -118,12 +120,12 @@ def gloo_beside(_: Path) -> dict:
         with tempfile.TemporaryDirectory() as folder:
             flags = ("--preset", "tiny", "--device", device, "--run-dir", folder)
             run = torchrun(TRAINER, *flags, nproc=nproc, timeout=120, quiet=True)
-            rows.append({"device": device, "processes": nproc, "loss of step 20": of_steps(folder, "loss")[-1]})
+            rows.append({"device": device, "processes": nproc, "loss of step 20": logged(folder, "loss")[-1]})
     return {"command": run.command, "rows": rows}
 
 
-def of_steps(run_dir: str | Path, key: str) -> list[float]:
-    """A number of each logged step of a run."""
+def logged(run_dir: str | Path, key: str) -> list[float]:
+    """The values of `key` that a run has logged, in the order of its steps."""
     records = map(json.loads, (Path(run_dir) / "metrics.jsonl").read_text().splitlines())
     return [record[key] for record in records if key in record]
 
@@ -132,8 +134,8 @@ def gpt2(name: str, *flags: object) -> dict:
     """A row about a short run of the preset gpt2 on one GPU."""
     with tempfile.TemporaryDirectory() as folder:
         torchrun(TRAINER, *GPT2, *flags, "--run-dir", folder, nproc=1, timeout=400, quiet=True)
-        seconds, speeds = of_steps(folder, "seconds"), of_steps(folder, "tokens_per_s")
-        shares, losses = of_steps(folder, "mfu"), of_steps(folder, "loss")
+        seconds, speeds = logged(folder, "seconds"), logged(folder, "tokens_per_s")
+        shares, losses = logged(folder, "mfu"), logged(folder, "loss")
     row = {"": name, "tokens/s": round(statistics.median(speeds[WARM_UP:]))}
     row["MFU"] = f"{statistics.median(shares[WARM_UP:]):.1%}" if shares else "peak not known"
     return row | {"first step, s": round(seconds[0], 1), f"loss of step {STEPS}": round(losses[-1], 4)}
@@ -172,7 +174,7 @@ def peers(_: Path) -> dict:
                 with tempfile.TemporaryDirectory() as folder:
                     speeds, losses = our_run(Path(folder) / "run", nproc, STEPS, *flags, work=WORKLOAD)
                 speed, loss, memory = statistics.median(speeds[WARM_UP:]), losses[0], ""
-            share = speed * flops_per_token(WORKLOAD.shape()) / (peak * nproc) if peak else None
+            share = speed * flops_per_token(WORKLOAD.model_config()) / (peak * nproc) if peak else None
             row = {"trainer": name, "GPUs": nproc, "tokens/s": round(speed)}
             row["MFU"] = f"{share:.1%}" if share else "peak not known"
             rows.append(row | {"peak memory, GB": memory, "loss of step 1": round(loss, 4)})
@@ -188,12 +190,12 @@ def trace(folder: Path) -> dict:
         file = f"trace_{number}_rank0.json.gz"
         [timeline] = read_traces([folder / file]).values()
         kernels = [span for span in timeline.spans if span.category == "kernel"]
-        of_nccl = [span for span in kernels if "nccl" in span.name.lower()]
+        nccl_kernels = [span for span in kernels if "nccl" in span.name.lower()]
         row = {"": way, "ms per step": f"{1e3 * seconds:.2f}", "GPUs": nproc}
-        for name, spans in (("kernels", kernels), ("NCCL kernels", of_nccl)):
-            row |= {f"{name}, ms": f"{1e3 * sum(span.end - span.start for span in spans) / 3:.2f}"}
+        for name, spans in (("kernels", kernels), ("NCCL kernels", nccl_kernels)):
+            row |= {f"{name}, ms": f"{1e3 * sum(span.end - span.start for span in spans) / PROFILED:.2f}"}
         rows.append(row)
-    note = "" if of_nccl else "NCCL started no kernel. "
+    note = "" if nccl_kernels else "NCCL started no kernel. "
     text = f"{note}The trace files open in https://ui.perfetto.dev."
     files = ["trace_0_rank0.json.gz", "trace_1_rank0.json.gz"]
     return {"command": run.command, "rows": rows, "text": text, "files": files}
@@ -229,7 +231,7 @@ def hang(folder: Path) -> dict:
 
 
 def doctor(folder: Path) -> dict:
-    """Sick scripts with NCCL on two GPUs; on one GPU with gloo and tensors there, and the hang of NCCL."""
+    """Broken scripts: with NCCL on two GPUs, or with gloo and tensors on a single GPU. Then a hang in NCCL."""
     sentences, backend = [], "nccl" if torch.cuda.device_count() > 1 else "gloo"
     (folder / "sick").mkdir()
     for name in SICK:

@@ -1,4 +1,4 @@
-"""The parts of `make gpu` that ranks run, one function a part: python gpu_rank.py FUNCTION FOLDER."""
+"""The parts of `make gpu` that ranks run, one function per part: python gpu_rank.py FUNCTION FOLDER."""
 
 import gzip
 import json
@@ -28,19 +28,18 @@ WAYS = {  # (pinned memory, .item() after each backward pass)
 
 
 def trace(folder: Path) -> None:
-    """Time DDP steps, each WAY, and write a trace of some of them."""
+    """Time DDP steps in each of WAYS, and write a trace of PROFILED further steps."""
     world = process_group.start()
     model = DistributedDataParallel(MiniGPT(MODEL).to(world.device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    wait = torch.cuda.synchronize if world.device.type == "cuda" else lambda: None
     tokens, images = torch.randint(4096, (WINDOWS, MODEL.context + 1)), torch.zeros(IMAGES, dtype=torch.uint8)
     for number, (way, (pinned, item)) in enumerate(WAYS.items()):
-        batch = [part.pin_memory() if pinned and torch.cuda.is_available() else part for part in (tokens, images)]
+        batch = [part.pin_memory() if pinned else part for part in (tokens, images)]
 
         def step(batch=batch, item=item) -> None:
             with record_function("input"):
                 windows, _ = (part.to(world.device, non_blocking=True) for part in batch)
-            with torch.autocast(world.device.type, torch.bfloat16):
+            with torch.autocast("cuda", torch.bfloat16):
                 loss = model(windows[:, :-1], windows[:, 1:]) / tokens.numel()
             loss.backward()
             if item:
@@ -48,17 +47,17 @@ def trace(folder: Path) -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-        def steps(count: int, step=step) -> float:
+        def seconds_per_step(count: int, step=step) -> float:
             start = time.perf_counter()
             for _ in range(count):
                 step()
-            wait()
+            torch.cuda.synchronize()
             return (time.perf_counter() - start) / count
 
-        steps(5)
-        seconds = steps(STEPS)
+        seconds_per_step(5)  # a warm-up
+        seconds = seconds_per_step(STEPS)
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-            steps(PROFILED)
+            seconds_per_step(PROFILED)
         profiler.export_chrome_trace(str(folder / f"trace_{number}_rank{world.rank}.json.gz"))
         print(json.dumps({way: seconds}), flush=True)
 

@@ -36,7 +36,7 @@ class Losses(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = MiniGPT(WORKLOAD.shape())
+        self.model = MiniGPT(WORKLOAD.model_config())
 
     def forward(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         return {"loss": self.model(inputs, targets) / targets.numel()}

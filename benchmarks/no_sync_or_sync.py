@@ -23,7 +23,7 @@ PAIRS = 5
 def main() -> None:
     world = process_group.start()
     process_group.seed_shared(WORKLOAD.seed)
-    model = MiniGPT(WORKLOAD.shape())
+    model = MiniGPT(WORKLOAD.model_config())
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True)
     adamw = optimizer(model, fused=True)
     scale = world.size / WORKLOAD.tokens_per_update(world.size)

@@ -49,7 +49,7 @@ def main() -> None:
     world = process_group.start()
     minigpt.Attention = MaskedAttention
     process_group.seed_shared(WORKLOAD.seed)
-    model = PlainMiniGPT(WORKLOAD.shape())
+    model = PlainMiniGPT(WORKLOAD.model_config())
     replica = DistributedDataParallel(model) if world.size > 1 else model
     adamw = optimizer(model, fused=False)
     tokens = WORKLOAD.tokens_per_update(world.size)

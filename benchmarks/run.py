@@ -45,14 +45,14 @@ SECTIONS = {
 
 def introduction() -> str:
     work = Workload()
-    shape = work.shape()
+    config = work.model_config()
     return f"""# Benchmark results
 
 Written by `make bench`, never by hand. Every figure is a ratio within one run: the two sides take turns, and the
 tables show the median and the range of the rounds' ratios. Another machine gives other ratios.
 
-Where nothing else is said, the model has {shape.layers} layers of {shape.width} units, context {shape.context} and
-{shape.vocab_size} tokens: {parameter_count(shape):,} parameters. A process takes {work.accumulation_steps} \
+Where nothing else is said, the model has {config.layers} layers of {config.width} units, context {config.context} and
+{config.vocab_size} tokens: {parameter_count(config):,} parameters. A process takes {work.accumulation_steps} \
 micro-batches of {work.micro_batch_size} windows an
 update, on one thread; the first {WARM_UP} updates of a run are not counted.
 

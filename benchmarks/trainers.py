@@ -86,7 +86,7 @@ def compare_world_sizes(table: Table, rounds: int, steps: int) -> None:
     )
     share = torchrun(HERE / "exposed_communication.py", nproc=2, timeout=900, quiet=True, env=one_thread()).results[0]
     table.ratio("share of a step in exposed communication, 2 processes", share["shares"])
-    flops = flops_per_token(WORKLOAD.shape())
+    flops = flops_per_token(WORKLOAD.model_config())
     table.ratio(
         "achieved FLOP/s of training over the measured bfloat16 matrix-product peak, 1 thread",
         [speed * flops / top for speed, top in zip(speeds[1], peak, strict=True)],

@@ -32,7 +32,7 @@ class Workload:
     learning_rate: float = 1e-3
     seed: int = 1
 
-    def shape(self) -> MiniGPTConfig:
+    def model_config(self) -> MiniGPTConfig:
         return MiniGPTConfig(self.vocab_size, self.context, self.layers, self.heads, self.width)
 
     def tokens_per_update(self, world_size: int) -> int:

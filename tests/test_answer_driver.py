@@ -1,4 +1,4 @@
-"""A job's driver stands between grader and function; what a job loads is there before the ranks are."""
+"""A job's driver calls the answer's function on each rank; the modules that a job loads are there before its ranks."""
 
 import os
 import sys
@@ -45,10 +45,10 @@ def test_a_driver_is_handed_the_function_and_the_arguments(job, tmp_path):
         assert all(result["loaded"] for result in results)
 
 
-def test_a_missing_function_and_an_error_in_it_are_still_the_answers(job, tmp_path):
+def test_a_missing_function_and_an_error_in_a_function_are_blamed_on_the_answer(job, tmp_path):
     [record] = records(job, "def triple(tensor):\n    return 3 * tensor\n", tmp_path)
     assert trouble(record, Path("answer.py"))[1] == "function missing"
-    # A rank that has seen it may have left before the other one was connected.
+    # A rank that misses the function may have left before the other one was connected.
     record.ranks[0] = RankRecord(raised={"type": "RuntimeError", "text": "Connection closed by peer", "line": None})
     assert trouble(record, Path("answer.py"))[1] == "function missing"
     [record] = records(job, "def double(tensor):\n    return tensor.twice()\n", tmp_path)
@@ -56,8 +56,8 @@ def test_a_missing_function_and_an_error_in_it_are_still_the_answers(job, tmp_pa
     assert (check, look) == ("raises", "answer.py, line 2: return tensor.twice()"), observed
 
 
-def test_the_hash_of_a_text_is_another_on_each_rank(tmp_path):
-    """As under torchrun, where no two processes share the secret that goes into it; that of a number is the same."""
+def test_the_hash_of_a_text_differs_between_ranks(tmp_path):
+    """As under torchrun, where each process has a hash seed of its own. The hash of a number is the same on all."""
     text = "def hashes(_):\n    return [hash('a'), hash((1, b'a')), hash(7), hash((1, 2))]\n"
     job = Job(2, function="hashes", calls=(Call([(0,), (0,)], ""),))
     [[first, second]] = [case.results for case in cases(records(job, text, tmp_path))]

@@ -1,4 +1,4 @@
-"""Bad input, a table: one clear line, from one rank, the right exit code, and nothing overwritten."""
+"""Bad input ends in one clear line from one rank, with the right exit code, and nothing is overwritten."""
 
 import io
 import os
@@ -14,6 +14,7 @@ from training_runs import TRAINER, arguments, train_alone
 
 from ddp_course.base.errors import InputError
 from ddp_course.base.standard_output import StandardOutput
+from ddp_course.checkpoint import checkpoint as checkpoints
 from ddp_course.launcher import RunFailed, torchrun
 from ddp_course.minigpt_ddp import PRESETS
 from ddp_course.training.command_line import parse
@@ -21,7 +22,7 @@ from ddp_course.training.command_line import parse
 
 @dataclass
 class Case:
-    """Flags (`{tmp}` is a folder with the files that `files` makes), and what must be said."""
+    """Flags, and the message and exit code that they must end in. `{tmp}` is the folder with the files of `files`."""
 
     flags: str
     message: str
@@ -29,7 +30,6 @@ class Case:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-BEGUN = {"run/config.json": b'{"run_dir": "run", "resume": "no", "world_size": 1}'}
 CASES = {
     "unknown flag": Case("--learning-rat 1", "unrecognized arguments: --learning-rat 1", 2),
     "a flag twice": Case("--seed 3 --learning-rate 1 seed=5", "--seed was given twice: 3 and 5; give it once", 2),
@@ -85,7 +85,10 @@ CASES = {
     "a run directory that holds a run": Case(
         "--run-dir {tmp}/run",
         "already holds a run",
-        files={"run/metrics.jsonl": b'{"step": 1, "loss": 2.0}\n', **BEGUN},
+        files={
+            "run/metrics.jsonl": b'{"step": 1, "loss": 2.0}\n',
+            "run/config.json": b'{"run_dir": "run", "resume": "no", "world_size": 1}',
+        },
     ),
     "a run directory full of other files": Case(
         "--run-dir {tmp}/run",
@@ -127,7 +130,7 @@ def test_one_clear_line(tmp_path, name):
 
 
 def test_letters_that_the_output_cannot_encode_are_escaped():
-    """A model writes any; an output may take ASCII alone."""
+    """A model generates any letter; an output may take ASCII only."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     print("\u00e9 \udcff", file=StandardOutput(stream), flush=True)
     assert stream.buffer.getvalue() == b"\\xe9 \\udcff\n"
@@ -150,10 +153,10 @@ def test_a_tracker_that_is_not_installed_is_named_at_once(monkeypatch, name):
     "name", ["unknown flag", "a flag twice", "tokens per update that do not divide", "missing data"]
 )
 def test_one_of_several_ranks_speaks(tmp_path, name):
-    patient = 3600  # seconds a rank may wait for the other: one that does so is still there when torchrun's time is up
-    flags = CASES[name].flags.format(tmp=tmp_path).replace("1000", "1001").split()
+    rank_timeout = 3600  # longer than the run may take: a rank that waits for the other one does not give up
+    flags = CASES[name].flags.format(tmp=tmp_path).split()
     with pytest.raises(RunFailed) as failed:
-        words = ["--preset", "tiny", "--run-dir", tmp_path / "run", "--timeout-seconds", patient, *flags]
+        words = ["--preset", "tiny", "--run-dir", tmp_path / "run", "--timeout-seconds", rank_timeout, *flags]
         torchrun(TRAINER, *words, nproc=2, quiet=True, timeout=600)
     run = failed.value.run
     spoken = [line for lines in run.lines.values() for line in lines if line.startswith("error: ")]
@@ -162,22 +165,22 @@ def test_one_of_several_ranks_speaks(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("flags", "message"),
     [
         (["--no-such"], "unrecognized arguments: --no-such"),
         (["--width", "33"], "--width 33 does not divide into"),
         (["--steps", "many"], "--steps must be a whole number, not 'many'"),
     ],
 )
-def test_every_rank_knows_what_is_wrong_with_a_flag(monkeypatch, flags, says):
-    """Rank 1 speaks for itself if rank 0 is slow: it once said no more than "error:", and once more than rank 0."""
-    words = []
+def test_every_rank_knows_what_is_wrong_with_a_flag(monkeypatch, flags, message):
+    """Every rank raises the whole message: rank 1 prints it if rank 0 is slow."""
+    messages = []
     for rank in "0", "1":
         monkeypatch.setenv("RANK", rank)
-        with pytest.raises(InputError, match=says) as error:
+        with pytest.raises(InputError, match=message) as error:
             parse(PRESETS, flags)
-        words.append(str(error.value))
-    assert words[0] == words[1]
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
 
 
 @pytest.fixture(scope="module")
@@ -197,8 +200,6 @@ def test_a_checkpoint_that_cannot_be_used_is_refused(finished_run, tmp_path, dam
         os.truncate(checkpoint / "state.pt", 1000)
     elif damage == "foreign":
         shutil.rmtree(checkpoint)
-        from ddp_course.checkpoint import checkpoint as checkpoints
-
         checkpoint = checkpoints.save(source, 2, {"weights": [1.0]})
         message = "expected a checkpoint with model, optimizer, scaler, found one with weights"
     elif damage == "other sizes":
@@ -230,7 +231,7 @@ echo "exit code $?" && ls -A {tmp_path}/run/checkpoints
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_disk_that_fills_up_in_mid_run_ends_both_ranks_without_a_traceback(tmp_path):
-    """Rank 0 alone writes metrics, so it ends while the other is in a collective, and nobody ends that one here."""
+    """Rank 0 alone writes metrics, so it ends while rank 1 is in a collective; without torchrun nobody ends rank 1."""
     script = tmp_path / "full.py"
     script.write_text(f"""
 import sys
@@ -257,7 +258,7 @@ command_line.run(minigpt_ddp.train, minigpt_ddp.PRESETS)
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_an_output_that_cannot_be_written_stops_the_run_and_costs_nothing(tmp_path):
-    """As with `> log` on a full disk, or `| head`: it saves after the step, says why in one line, and can go on."""
+    """As with `> log` on a full disk, or `| head`: it saves after the step, says why in one line, can be resumed."""
     words = arguments(tmp_path / "run", *"--steps 100000 --checkpoint-every 0 --validate-every 0".split())
     with open("/dev/full", "w") as full:
         done = subprocess.run(

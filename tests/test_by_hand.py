@@ -30,12 +30,12 @@ WRAPPERS = {"flat": FlatDataParallel, "overlapped": OverlappedDataParallel, "buc
             "small buckets": lambda module: BucketedDataParallel(module, 0.002)}
 
 
-def report(**found):
-    print(json.dumps(found), flush=True)
+def report(**observations):
+    print(json.dumps(observations), flush=True)
 
 
 class Awkward(nn.Module):
-    """Registered out of order; tied, frozen, of two types, sometimes used, never used: all that may go wrong."""
+    """Has what a wrapper may get wrong: parameters out of order, tied, frozen, of two types, used sometimes or never."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -46,7 +46,7 @@ class Awkward(nn.Module):
         self.frozen = nn.Linear(8, 8).requires_grad_(False)
         self.first = nn.Linear(8, 8)
         self.other = nn.Linear(8, 8, dtype=dtype)
-        self.branch = nn.Linear(8, 8)  # used where the first token says so
+        self.branch = nn.Linear(8, 8)  # used in some micro-batches of some ranks
         self.last = nn.Linear(8, 8)
         self.register_buffer("scale", torch.rand(8))
         self.register_buffer("calls", torch.tensor(torch.initial_seed() % 7))
@@ -69,12 +69,12 @@ def build(seed, dtype=torch.float64):
 
 
 def micro_batch(step, micro, rank):
-    """Another one for each rank. The branch is used by rank 0 in the first, by the last rank in the second."""
+    """A rank's tokens, and whether it uses the branch: rank 0 does in the first, the last rank in the second."""
     generator = torch.Generator().manual_seed(1000 * step + 10 * micro + rank)
     return torch.randint(16, (2, 5), generator=generator), (micro, rank) in ((0, 0), (1, world.size - 1))
 
 
-MICROS, STEPS = 3, 3
+MICRO_BATCHES, STEPS = 3, 3
 
 
 def sgd(module):
@@ -82,44 +82,46 @@ def sgd(module):
 
 
 def one_process(dtype):
-    """The gradients and weights of every step: one process on what all ranks see together."""
-    model, after = build(0, dtype), []
+    """[(gradients, weights)] of each step of one process on the global batch."""
+    model, steps = build(0, dtype), []
     optimizer = sgd(model)
     for step in range(STEPS):
         optimizer.zero_grad()
-        for micro in range(MICROS):
+        for micro in range(MICRO_BATCHES):
             losses = [model(*micro_batch(step, micro, rank)) for rank in range(world.size)]
-            (sum(losses) / world.size / MICROS).backward()
+            (sum(losses) / world.size / MICRO_BATCHES).backward()
         gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
         optimizer.step()
-        after.append((gradients, [p.detach().clone() for p in model.parameters()]))
-    return after
+        steps.append((gradients, [p.detach().clone() for p in model.parameters()]))
+    return steps
 
 
 def gap(ours, theirs):
-    """The largest difference; infinite if one has None."""
+    """The largest difference of two gradients or weights; infinite if only one of them is None."""
     if ours is None or theirs is None:
         return 0.0 if ours is theirs else float("inf")
     return (ours - theirs).abs().max().item()
 
 
 def compare(make, how):
+    """The largest gap between a gradient or weight of a wrapped replica and that of one process, over all steps."""
     dtype = torch.float32 if how == "two types" else torch.float64
     expected = one_process(dtype)
     replica = make(build(world.rank, dtype))
     optimizer, largest = sgd(replica), 0.0
     for step in range(STEPS):
         optimizer.zero_grad()
-        batches = [micro_batch(step, micro, world.rank) for micro in range(MICROS)]
+        batches = [micro_batch(step, micro, world.rank) for micro in range(MICRO_BATCHES)]
         if how == "two forwards first":
-            for loss in [replica(*batch) / MICROS for batch in batches]:
+            for loss in [replica(*batch) / MICRO_BATCHES for batch in batches]:
                 loss.backward()
         else:
             for micro, batch in enumerate(batches):
-                quiet = how in ("no_sync", "two types") and micro < MICROS - 1
+                quiet = how in ("no_sync", "two types") and micro < MICRO_BATCHES - 1
                 with replica.no_sync() if quiet else contextlib.nullcontext():
-                    (replica(*batch) / MICROS).backward()
-                    replica.finish_gradient_synchronization() if quiet else None  # does nothing in there
+                    (replica(*batch) / MICRO_BATCHES).backward()
+                    if quiet:
+                        replica.finish_gradient_synchronization()  # does nothing under no_sync
         replica.finish_gradient_synchronization()
         gradients, weights = expected[step]
         for parameter, gradient in zip(replica.parameters(), gradients, strict=True):
@@ -140,45 +142,46 @@ for name, make in WRAPPERS.items():
     for how in ("no_sync", "every backward", "two forwards first", "two types"):
         report(**{f"{name}, {how}": compare(make, how)})
 
-# Only under no_sync, then finished: still the mean. And a rank whose loss touches no parameter at all.
+# The gradient after a backward pass under no_sync; after finishing it; where only rank 0's loss uses the parameter;
+# and after one backward pass that is sent and one under no_sync.
 for name, make in WRAPPERS.items():
     replica = make(nn.Linear(1, 1, bias=False))
-    weight, seen = replica.module.weight, []
+    weight, gradients = replica.module.weight, []
     with replica.no_sync():
         (replica(torch.ones(1)) * (world.rank + 1)).sum().backward()
-        seen.append(weight.grad.item())
+        gradients.append(weight.grad.item())
     replica.finish_gradient_synchronization()
-    seen.append(weight.grad.item())
+    gradients.append(weight.grad.item())
     weight.grad = None
     loss = (replica(torch.ones(1)) * world.size).sum() if world.rank == 0 else torch.ones(1, requires_grad=True).sum()
     loss.backward()
     replica.finish_gradient_synchronization()
-    seen.append(weight.grad.item())
-    weight.grad = None  # one backward that is sent, one that is not, and nothing finished between
+    gradients.append(weight.grad.item())
+    weight.grad = None
     (replica(torch.ones(1)) * (world.rank + 1)).sum().backward()
     with replica.no_sync():
         (replica(torch.ones(1)) * (world.rank + 1)).sum().backward()
     replica.finish_gradient_synchronization()
-    seen.append(weight.grad.item())
-    report(**{f"{name} special": seen})
+    gradients.append(weight.grad.item())
+    report(**{f"{name} special": gradients})
 
-# What travels, and when.
-really = dist.all_reduce
-happened = []
+# The messages of a backward pass: how many, how large, and how many are sent before it has ended.
+all_reduce = dist.all_reduce
+events = []
 
 
 def spy(tensor, *args, **kwargs):
-    happened.append(("sent", tensor.nbytes))
-    return really(tensor, *args, **kwargs)
+    events.append(("sent", tensor.nbytes))
+    return all_reduce(tensor, *args, **kwargs)
 
 
 dist.all_reduce = spy
 torch.set_default_dtype(torch.float32)
-shape = MiniGPTConfig(vocab_size=64, context=16, layers=2, heads=2, width=32)
+model_config = MiniGPTConfig(vocab_size=64, context=16, layers=2, heads=2, width=32)
 
 
 class HeadFirst(nn.Module):
-    """Registered in the order of use reversed, and with a layer that is never used."""
+    """Layers registered in the reverse order of their use, and one that is never used."""
 
     def __init__(self):
         super().__init__()
@@ -190,41 +193,41 @@ class HeadFirst(nn.Module):
 
 
 for model_name, new_model, inputs in (
-    ("MiniGPT", lambda: MiniGPT(shape), (torch.zeros(2, 8, dtype=torch.long),) * 2),
+    ("MiniGPT", lambda: MiniGPT(model_config), (torch.zeros(2, 8, dtype=torch.long),) * 2),
     ("HeadFirst", HeadFirst, (torch.ones(1, 4), None)),
 ):
     for name, make in WRAPPERS.items():
         replica, steps = new_model(), []
         for parameter in replica.parameters():
-            parameter.register_post_accumulate_grad_hook(lambda _: happened.append(("ready", 0)))
+            parameter.register_post_accumulate_grad_hook(lambda _: events.append(("ready", 0)))
         elements = sum(p.numel() for p in replica.parameters())
         tensors = len(list(replica.parameters()))
         replica = make(replica)
         for _ in range(2):
-            happened.clear()
+            events.clear()
             replica(*inputs).backward()
             replica.finish_gradient_synchronization()
-            sent = [i for i, (what, _) in enumerate(happened) if what == "sent"]
-            ready = [i for i, (what, _) in enumerate(happened) if what == "ready"]
-            steps.append({"messages": len(sent), "sizes": [n for _, n in happened if n],
+            sent = [i for i, (kind, _) in enumerate(events) if kind == "sent"]
+            ready = [i for i, (kind, _) in enumerate(events) if kind == "ready"]
+            steps.append({"messages": len(sent), "sizes": [n for _, n in events if n],
                           "early": sum(i < ready[-1] for i in sent), "before any": sum(i < ready[0] for i in sent)})
-        happened.clear()
+        events.clear()
         with replica.no_sync():
             replica(*inputs).backward()
-        quiet = sum(what == "sent" for what, _ in happened)
+        quiet = sum(kind == "sent" for kind, _ in events)
         report(**{f"{model_name}, {name}": {"steps": steps, "tensors": tensors, "elements": elements, "quiet": quiet}})
-dist.all_reduce = really
+dist.all_reduce = all_reduce
 
-# Bit for bit torch's DDP.
-for name, make, micros in [(name, make, micros) for name, make in WRAPPERS.items() for micros in (1, 2)]:
+# The gradients of torch's DDP, with one and two micro-batches per step.
+for name, make, count in [(name, make, count) for name, make in WRAPPERS.items() for count in (1, 2)]:
     torch.manual_seed(1)
-    model = MiniGPT(shape)
+    model = MiniGPT(model_config)
     theirs = DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=25)
     ours = make(model)
     pairs = [(ours, torch.optim.AdamW(ours.parameters())), (theirs, torch.optim.AdamW(theirs.parameters()))]
     worst = 0.0
     for step in range(3):
-        for micro in range(micros):  # each backward synchronises, and nothing is finished between
+        for micro in range(count):  # each backward is sent; synchronization is finished after the last alone
             generator = torch.Generator().manual_seed(100 * step + 10 * micro + world.rank)
             tokens = torch.randint(64, (2, 9), generator=generator)
             for replica, _ in pairs:
@@ -235,16 +238,16 @@ for name, make, micros in [(name, make, micros) for name, make in WRAPPERS.items
         for _, optimizer in pairs:
             optimizer.step()
             optimizer.zero_grad()
-    report(**{f"{name} to DDP, {micros}": worst})
+    report(**{f"{name} to DDP, {count}": worst})
     del theirs, pairs, replica
 
-# ZeRO-1, bit for bit the whole optimizer.
-def optimizers_compared(kind, options):
+# ZeRO-1, against the optimizer that is not sharded.
+def compare_optimizers(kind, options):
     makers = (lambda groups: kind(groups, **options), lambda groups: ShardedOptimizer(groups, kind, **options))
     models, optimizers, schedulers, equal = [], [], [], True
     for make in makers:
         torch.manual_seed(2)
-        models.append(MiniGPT(shape))
+        models.append(MiniGPT(model_config))
         parameters = list(models[-1].blocks.parameters())
         matrices, vectors = ([p for p in parameters if (p.dim() >= 2) == wanted] for wanted in (True, False))
         optimizers.append(make([{"params": matrices, "weight_decay": 0.1}, {"params": vectors}]))
@@ -266,7 +269,7 @@ def optimizers_compared(kind, options):
             loss = optimizer.step(closure)
             scheduler.step()
         equal &= all(torch.equal(a, b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))
-        if step == 3:  # as in a resumed run: this rank's share goes out and comes back
+        if step == 3:  # as in a resumed run: this rank's share is saved and loaded
             optimizers[1].load_state_dict(copy.deepcopy(optimizers[1].state_dict()))
     whole, share = map(state_elements, optimizers)
     optimizers[1].load_state_dict(optimizers[0].state_dict())  # a whole state: the rank keeps its part
@@ -279,14 +282,14 @@ def state_elements(optimizer):
     return sum(t.numel() for state in optimizer.state.values() for t in state.values() if t.dim())
 
 
-report(AdamW=optimizers_compared(torch.optim.AdamW, {"lr": 1e-3}))
-report(SGD=optimizers_compared(torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9}))
+report(AdamW=compare_optimizers(torch.optim.AdamW, {"lr": 1e-3}))
+report(SGD=compare_optimizers(torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9}))
 few = ShardedOptimizer([nn.Parameter(torch.ones(2))], torch.optim.AdamW)  # fewer tensors than ranks
 few.param_groups[0]["params"][0].grad = torch.ones(2)
 few.step()
 report(few=few.param_groups[0]["params"][0].tolist(), few_loads=few.load)
 
-# Muon owns whole matrices, balanced by their operations. That its steps are Muon's, notebook 17b asserts.
+# Sharded Muon gives each rank whole matrices, balanced by operations. Notebook 17b asserts that its steps are Muon's.
 matrices = [nn.Parameter(torch.randn(shape)) for shape in [(256, 16)] * 4 + [(64, 64), (48, 16)]]
 
 
@@ -304,23 +307,23 @@ report(muon_loads=muon.load, muon=operations(muon), muon_by_elements=operations(
 # Fully sharded, against one process, with accumulation; and what a rank holds.
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(3 if world.rank == 0 else 4)
-sharded = fully_shard_by_hand(model := MiniGPT(shape), model.blocks)
+sharded = fully_shard_by_hand(model := MiniGPT(model_config), model.blocks)
 torch.manual_seed(3)
-whole = MiniGPT(shape)
+whole = MiniGPT(model_config)
 optimizers = torch.optim.AdamW(whole.parameters()), torch.optim.AdamW(sharded.parameters())
 worst = 0.0
 for step in range(3):
     for micro in range(2):
         tokens = torch.randint(64, (2 * world.size, 9), generator=torch.Generator().manual_seed(step))
-        mine = tokens[2 * world.rank :][:2]
+        own = tokens[2 * world.rank :][:2]
         whole(tokens[:, :-1], tokens[:, 1:]).div(world.size).backward()
-        sharded(mine[:, :-1], mine[:, 1:]).backward()
+        sharded(own[:, :-1], own[:, 1:]).backward()
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
     weights = full_state_dict(sharded)
     worst = max(worst, max((weights[n] - t).abs().max().item() for n, t in whole.state_dict().items()))
-report(sharded_gap=worst, sharded_names=list(weights) and set(weights) == set(whole.state_dict()))
+report(sharded_gap=worst, sharded_names=set(weights) == set(whole.state_dict()))
 tokens = torch.zeros(1, 8, dtype=torch.long)
 whole.eval(), sharded.eval()
 with torch.no_grad():
@@ -382,7 +385,7 @@ os._exit(0)
 
 @pytest.fixture(scope="module", params=[1, 2, 4])
 def ranks(request, tmp_path_factory):
-    """rank -> what it reported, at one world size."""
+    """{rank: its observations}, at one world size."""
     script = tmp_path_factory.mktemp("by_hand") / "script.py"
     script.write_text(SCRIPT)
     return warm.ranks(script, nproc=request.param).results
@@ -547,16 +550,16 @@ torch.manual_seed(1)
 model = MiniGPT(MiniGPTConfig(64, 16, 2, 2, 16))
 theirs = copy.deepcopy(model)
 ours = fully_shard_by_hand(model, model.blocks, torch.bfloat16)
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)  # None: float32 from 2.15 on
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)  # None: float32 from torch 2.15
 mesh = init_device_mesh("cpu", (world.size,))
 for part in (*theirs.blocks, theirs):
     fully_shard(part, mesh=mesh, mp_policy=policy)
 losses = {"ours": [], "theirs": []}
-for name, one in (("ours", ours), ("theirs", theirs)):
-    optimizer = torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9)
+for name, sharded in (("ours", ours), ("theirs", theirs)):
+    optimizer = torch.optim.SGD(sharded.parameters(), lr=0.1, momentum=0.9)
     for step in range(4):
         tokens = torch.randint(64, (2, 17), generator=torch.Generator().manual_seed(10 * step + world.rank))
-        loss = one(tokens[:, :-1], tokens[:, 1:]) / 32
+        loss = sharded(tokens[:, :-1], tokens[:, 1:]) / 32
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

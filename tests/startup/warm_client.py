@@ -52,7 +52,7 @@ def hand_over(address: str):
         server.connect(address)
     except OSError:
         return
-    order = {
+    request = {
         "words": words,
         "environment": dict(os.environ),
         "folder": os.getcwd(),
@@ -62,10 +62,10 @@ def hand_over(address: str):
         "cores": sorted(os.sched_getaffinity(0)),
         "ignored": [number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN],
     }
-    text = json.dumps(order).encode()
+    text = json.dumps(request).encode()
     socket.send_fds(server, [len(text).to_bytes(8, "big")], [0, 1, 2])
     server.sendall(text)
-    for number in set(FORWARDED) - set(order["ignored"]):
+    for number in set(FORWARDED) - set(request["ignored"]):
         signal.signal(number, lambda number, _: server.send(bytes([number])))
     answer = server.recv(8)
     if len(answer) < 8:

@@ -1,6 +1,6 @@
 """Forks the kernels and launches of tests from a process in which torch is loaded: python warm_server.py ADDRESS
 
-For each order of warm_client.py: a process that waits, and, forked from it, the one that runs the script.
+For each request of warm_client.py: a process that waits, and, forked from it, the one that runs the script.
 """
 
 import atexit
@@ -41,7 +41,7 @@ LOADED = (
 
 
 def serve(address: str) -> dict:
-    """Returns an order in a process of its own for each client; the server itself stays until its parent is gone."""
+    """Returns each client's request in a process forked for it; the server itself stays until its parent is gone."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen(100)
@@ -63,12 +63,12 @@ def serve(address: str) -> dict:
 
 
 def wait_for_twin(client: socket.socket) -> dict:
-    """Returns the order in the process that is to carry it out; its parent stays here until that has ended."""
+    """Returns the request in the process that is to run it; that process's parent waits here until it has ended."""
     length, descriptors, *_ = socket.recv_fds(client, 8, 3)
     text = b""
     while len(text) < int.from_bytes(length, "big"):
         text += client.recv(1 << 16)
-    order = json.loads(text)
+    request = json.loads(text)
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -76,7 +76,7 @@ def wait_for_twin(client: socket.socket) -> dict:
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
             os.close(descriptor)
-        return order
+        return request
     for descriptor in descriptors:
         os.close(descriptor)
     ended = os.pidfd_open(child)
@@ -96,43 +96,47 @@ def wait_for_twin(client: socket.socket) -> dict:
     os._exit(0)
 
 
-def prepare(order: dict):
-    """Make this process look as one that Python has just started with these words."""
+def prepare(request: dict):
+    """Makes this process look like one that Python has just started with the command line of the request."""
     os.environ.clear()
-    os.environ.update(order["environment"])
-    os.chdir(order["folder"])
-    os.sched_setaffinity(0, order["cores"])
-    for number in order["ignored"]:
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    os.sched_setaffinity(0, request["cores"])
+    for number in request["ignored"]:
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sys.path[:] = order["path"]
+    sys.path[:] = request["path"]
     unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     sys.stdin = sys.__stdin__ = open(0, closefd=False)
     sys.stdout = sys.__stdout__ = output(1, unbuffered, "strict")
     sys.stderr = sys.__stderr__ = output(2, True, "backslashreplace")
-    os.getppid = lambda: order["parent"]
+    os.getppid = lambda: request["parent"]
     random.seed()
     sys.modules["numpy"].random.seed()
-    threads = int(os.environ.get("OMP_NUM_THREADS", len(order["cores"])))
+    threads = int(os.environ.get("OMP_NUM_THREADS", len(request["cores"])))
     sys.modules["torch"].set_num_threads(threads)
     sys.modules["torch"].distributed.set_debug_level_from_env()
 
 
 def output(descriptor: int, unbuffered: bool, errors: str) -> io.TextIOWrapper:
+    """A stream for sys.stdout or sys.stderr, as Python makes it. `errors`: for letters that cannot be encoded."""
     raw = open(descriptor, "wb", 0 if unbuffered else -1, closefd=False)
     return io.TextIOWrapper(raw, "utf-8", errors, write_through=unbuffered)
 
 
-def carry_out(order: dict):
-    """Run the module or script, as __main__, whose `hash` of a text is another one in each process."""
-    prepare(order)
-    words = order["words"]
+def run(request: dict):
+    """Runs the module or script of the request as __main__.
+
+    A script gets a `hash` that differs between processes for text, as it does in processes that Python starts.
+    """
+    prepare(request)
+    words = request["words"]
     sys.argv = words[1:] if words[0] == "-m" else words
     if words[:2] == ["-m", "torch.distributed.run"]:
         return sys.modules["torch.distributed.run"].main()
     if words[0] == "-m":
         return runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    if not order["safe_path"]:
+    if not request["safe_path"]:
         sys.path.insert(0, os.path.dirname(os.path.realpath(words[0])))
     main = types.ModuleType("__main__")
     main.__file__ = words[0]
@@ -144,28 +148,29 @@ def carry_out(order: dict):
     exec(code, main.__dict__)
 
 
-def status_of(order: dict) -> int:
-    """Carry the order out; the exit code that Python would give, after the traceback that it would print."""
+def status_of(request: dict) -> int:
+    """Runs the request, prints the traceback that Python would print, and returns the exit code that it would give."""
     try:
-        carry_out(order)
+        run(request)
         return 0
-    except SystemExit as request:
-        if request.code is None or isinstance(request.code, int):
-            return request.code or 0
-        print(request.code, file=sys.stderr)
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
         return 1
     except BaseException as error:
         trace = error.__traceback__
-        while trace and trace.tb_frame.f_code.co_filename == __file__:  # as if there were no frame of ours
+        while trace and trace.tb_frame.f_code.co_filename == __file__:  # without the frames of this file
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
 def end(status: int):
-    """End as Python does, with what the script made, but leave alone what the server had loaded.
+    """Ends this process as Python does: threads, atexit, the script's variables, output.
 
-    To take that apart, each process would copy the memory it shares: it computed for longer than most scripts do.
+    What the server had loaded is not freed: that would copy the memory shared with it, and take longer than most
+    scripts run.
     """
     threading._shutdown()  # waits for threads, as multiprocessing does where it has forked
     atexit._run_exitfuncs()
