@@ -35,7 +35,7 @@ def report(**observations):
 
 
 class Awkward(nn.Module):
-    """Has what a wrapper may get wrong: parameters out of order, tied, frozen, of two types, used sometimes or never."""
+    """What a wrapper may get wrong: parameters out of order, tied, frozen, of two types, used sometimes or never."""
 
     def __init__(self, dtype):
         super().__init__()

@@ -43,7 +43,7 @@ RAISES = "def global_mean(values):\n    return values[100]\n"
 
 @pytest.fixture(autouse=True)
 def working_folder(tmp_path, monkeypatch):
-    """A folder of its own for each test; temporary files go to tmp/ in it, and nothing of them may be left."""
+    """Makes a folder for each test its working folder. Temporary files go to its tmp/, and none may be left there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -62,7 +62,7 @@ def write(text, name="answers/02_1.py"):
 # ---- states, strictness, exit codes ------------------------------------------------------------------------------
 
 
-STATES = {  # state: (answer, exit code, what is said)
+STATES = {  # state: (answer, exit code, message)
     "passed": (RIGHT, 0, "02.1 passed\n  ✓ every rank returns one number"),
     "wrong": (WRONG, 1, "02.1 wrong: with 3 ranks (4, 1 and 2 values): rank 0 returned 2.5, the mean of its own"),
     "not attempted": (STUB, 2, "02.1 not attempted: not attempted.py, line 2 still raises NotImplementedError"),
@@ -153,7 +153,7 @@ def test_one_more_hint_at_each_call(monkeypatch):
 
 # ---- answers that do what they like ------------------------------------------------------------------------------
 
-HOSTILE = {  # name: (answer, state, what is said)
+HOSTILE = {  # name: (answer, state, message)
     "raises_on_one_rank": (
         "import torch.distributed as dist\ndef global_mean(values):\n    if dist.get_rank() == 1:\n"
         "        raise ValueError('boom')\n    dist.barrier()",
@@ -183,8 +183,8 @@ HOSTILE = {  # name: (answer, state, what is said)
     "writes_a_file": ("open('litter', 'w').write('x')\nimport tempfile\ntempfile.mkstemp()\n" + RIGHT, "passed", ""),
     "kills_the_store": (
         "import os\nimport psutil\nimport torch.distributed as dist\ndef global_mean(values):\n"
-        "    dist.barrier()\n"  # until all are in the group: who is still on the way would wait without an end
-        "    store = min(psutil.Process(os.getppid()).children(), key=lambda one: one.create_time())\n"
+        "    dist.barrier()\n"  # until all are in the group: a rank that is still joining would wait for ever
+        "    store = min(psutil.Process(os.getppid()).children(), key=lambda child: child.create_time())\n"
         "    os.kill(store.pid, 9)",
         "wrong",
         "lost contact",
@@ -235,7 +235,7 @@ def test_a_lane_that_dies_spoils_no_answer_of_another(monkeypatch):
         ),
         (
             "import os\nimport time\ndef global_mean(values):\n    if os.environ['RANK'] == '0':\n"
-            "        os.kill(os.getppid(), 9)\n    time.sleep(60)",  # rank 0 only: then its parent is the harness
+            "        os.kill(os.getppid(), 9)\n    time.sleep(60)",  # rank 1 would find another parent
             "the process that runs the ranks was killed",
         ),
     ],
@@ -273,7 +273,7 @@ def test_a_job_that_can_hang_through_nobodys_fault_runs_once_more(tries, state, 
     assert verdict.state == state, verdict
 
 
-def test_what_it_printed_is_shown():
+def test_what_the_answer_printed_is_shown():
     verdict = check("02.1", write(WRONG.replace("return", "return 1 / 0 +")))
     rank = int(verdict.observed.partition("): rank ")[2][0])
     line = f"values {[4, 1, 2][rank]}"
@@ -371,7 +371,7 @@ def test_a_solution_shows_that_all_of_it_passed(path):
             assert f"{name} passed" in "\n".join(output_texts(cell)), f"{path.name}: {cell.source}"
 
 
-def test_nothing_is_left_when_the_one_who_checks_is_killed():
+def test_nothing_is_left_when_the_process_that_checks_is_killed():
     write("import time\ndef global_mean(values):\n    time.sleep(60)")
     code = "from ddp_course.grader.check import check; check('02.1')"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)

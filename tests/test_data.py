@@ -156,28 +156,28 @@ def test_bad_corpora_are_input_errors(tmp_path, contents, asked, message):
         corpora.load(str(tmp_path / asked))
 
 
-OF_A_TRAINER = '{"run_dir": "runs/x", "resume": "no", "world_size": 2}'
-OF_A_SPEEDRUN = '{"preset": "tiny", "stages": {}}'
+TRAINER_CONFIG = '{"run_dir": "runs/x", "resume": "no", "world_size": 2}'
+SPEEDRUN_CONFIG = '{"preset": "tiny", "stages": {}}'
 
 
 @pytest.mark.parametrize(
-    "of_the_run",
+    "run_files",
     [
-        {"config.json": OF_A_TRAINER, "metrics.jsonl": '{"step": 1}', "samples.txt": "=== after 1 updates ==="},
+        {"config.json": TRAINER_CONFIG, "metrics.jsonl": '{"step": 1}', "samples.txt": "=== after 1 updates ==="},
         {"checkpoints/step_000001/state.pt": "a", "latest": "step_000001"},
-        {"speedrun.json": OF_A_SPEEDRUN, "report.md": "# Report", "pretrain/samples.txt": "text"},
+        {"speedrun.json": SPEEDRUN_CONFIG, "report.md": "# Report", "pretrain/samples.txt": "text"},
     ],
     ids=["settings", "a checkpoint", "a speedrun"],
 )
-def test_the_runs_below_a_corpus_are_no_part_of_it(data, of_the_run):
-    """A run changes while it trains; read as text, it would make every resumed run one on other data."""
+def test_the_runs_below_a_corpus_are_no_part_of_it(data, run_files):
+    """A run writes while it trains: read as data, its files would change the fingerprint before every resume."""
     folder = Path(data)
     write_files(folder, {"settings/config.json": '{"seed": 1}'})
     initial = corpora.load(str(folder))
-    write_files(folder / "runs" / "x", of_the_run)
+    write_files(folder / "runs" / "x", run_files)
     after = corpora.load(str(folder))
     assert after.fingerprint == initial.fingerprint and len(after.files) == 4
-    if "samples.txt" in of_the_run:
+    if "samples.txt" in run_files:
         assert len(corpora.load(str(folder / "runs" / "x")).files) == 3, "asked for by its name, it is read"
 
 

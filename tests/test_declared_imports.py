@@ -16,7 +16,7 @@ from ddp_course.lab.source import written_files
 pytestmark = pytest.mark.smoke
 
 ROOT = authoring.ROOT
-# The declared distribution that has the module under another name, or needs the module's distribution itself.
+# {module: the declared distribution that provides it under another name, or requires its distribution}
 BROUGHT_BY = {
     **dict.fromkeys(["IPython", "debugpy", "ipykernel", "jupyter_client", "pexpect"], "jupyterlab"),
     **dict.fromkeys(["jsonschema", "nbclient", "nbformat", "pygments"], "nbconvert"),
@@ -49,7 +49,7 @@ def test_cells_and_their_scripts_import_what_is_declared(folder):
     for path in authoring.select(ROOT, (folder,), []):
         nb = read_notebook(path)
         code = {cell.id: cell.source for cell in nb.cells if cell.cell_type == "code"}
-        scripts = set(re.findall(r"\bscripts/(\w+)\.py", "\n".join(code.values())))  # which a cell writes
+        scripts = set(re.findall(r"\bscripts/(\w+)\.py", "\n".join(code.values())))  # modules that a cell writes
         code |= {cell.id: text if name.endswith(".py") else "" for cell, name, text in written_files(nb)}
         for cell in nb.cells:
             missing = set(undeclared(code.get(cell.id, ""))) - scripts

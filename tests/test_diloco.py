@@ -1,6 +1,6 @@
-"""Workers that meet seldom: DDP where that is the same, one process that plays them all where it is not.
+"""DiLoCo, compared with DDP where the two are the same, and with one process that simulates all workers elsewhere.
 
-In float64. Gaps are rounding: each comparison has a mistake beside it, which is far outside of the tolerance.
+In float64, where a gap below EQUAL is rounding: each comparison is shown to fail, by far, on a run with a mistake.
 """
 
 import json
@@ -16,6 +16,7 @@ from training_runs import RECORDED_LOGS, ROOT, checkpoint, in_this_process, larg
 
 from ddp_course import diloco_ddp
 from ddp_course.base.errors import InputError
+from ddp_course.checkpoint import checkpoint as checkpoints
 from ddp_course.data.token_file import open_tokens, prepare
 from ddp_course.data.windows import micro_batches, validation_batches
 from ddp_course.models.minigpt import MiniGPT, MiniGPTConfig
@@ -36,7 +37,7 @@ FLAGS = (
 SGD = ("--gradient-clip", 0, "--learning-rate", 0.3)
 LIKE_DDP = (*SGD, "--inner", "sgd", "--outer-lr", 1, "--outer-momentum", 0)
 PACKED = ("--pack", "--validation-windows", 1, "--micro-batch-size", 4)
-# Ten updates, so that the last meeting comes early; a limit that cuts every gradient; averages of each worker's own.
+# Ten steps, so that the last meeting comes early, and a limit that clips every gradient.
 SELDOM = ("--sync-every", 4, "--steps", 10, "--gradient-clip", 0.5, "--outer-lr", 0.7, "--outer-momentum", 0.9)
 RESUMED = (
     *"--precision float32 --dropout 0.1 --sync-every 2 --outer-momentum 0.9 --check-every 2".split(),
@@ -54,7 +55,7 @@ def train_one(run_dir, *more):
 
 
 def jobs_of(folder):
-    """All that is run on a number of ranks, in one launch."""
+    """{name: job} of every run that one launch makes on a number of ranks."""
 
     def job(name, *more, script="diloco", **further):
         sample = ("--sample-tokens", 0) if script == "minigpt" else ()
@@ -91,7 +92,7 @@ def jobs_of(folder):
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
 def ran(request, tmp_path_factory):
-    """The number of ranks, the folder of all their runs, what became of each, and the sizes of its all-reduces."""
+    """The number of ranks, the folder of their runs, and by name the outcomes and the sizes of the all-reduces."""
     folder = tmp_path_factory.mktemp(f"ranks_{request.param}")
     outcomes, sent = run_jobs(folder, jobs_of(folder), request.param)
     return request.param, folder, outcomes, sent
@@ -107,7 +108,7 @@ def gap(ours, theirs, step=STEPS):
 
 
 def test_workers_that_meet_after_every_update_are_ddp(ran):
-    """Plain SGD inside, an outer rate of 1 without momentum, and no clipping, whose limit is for other gradients."""
+    """Plain SGD inside, an outer rate of 1 without momentum, and no clipping: DDP clips the mean gradient."""
     _, folder, outcomes, _ = ran
     assert outcomes["every update"] == outcomes["packed"] == outcomes["DDP"] == outcomes["packed DDP"] == "0"
     assert metrics(folder / "every update").keys() == metrics(folder / "DDP").keys() == set(range(1, STEPS + 1))
@@ -121,7 +122,7 @@ def test_bytes_are_those_of_ddp_over_the_updates_between_meetings(ran):
     weights = checkpoint(folder / "DDP", STEPS)["model"]
     size = 8 * sum(tensor.numel() for name, tensor in weights.items() if name != "output.weight")
     large = {name: sum(nbytes for nbytes in sent[name] if nbytes > 64) for name in ("DDP", "every update", "every 4")}
-    assert large["DDP"] == (STEPS + 1) * size  # its wrapper does a backward pass that counts for nothing
+    assert large["DDP"] == (STEPS + 1) * size  # the first is of a backward pass before the first step
     assert large["every update"] == STEPS * size and large["every 4"] == STEPS // 4 * size
     # Each meeting sends loss, norm, whether to stop and seconds; each validation two; of each checkpoint whether the
     # weights are finite.
@@ -129,16 +130,19 @@ def test_bytes_are_those_of_ddp_over_the_updates_between_meetings(ran):
     assert small == [8] * 2 + [16] * 2 + [32] * (STEPS // 4)
 
 
-def played(more, workers):
-    """One process plays all workers in turn, DiLoCo written out: {step of a meeting: weights}, loss of the rounds."""
+def simulated(more, workers):
+    """DiLoCo written out, in one process that computes for all workers in turn.
+
+    Returns {step of a meeting: weights}, {step of a meeting: mean loss since the last one} and the validation loss.
+    """
     config = parse(diloco_ddp.PRESETS, flags("nowhere", *more))
     tokens = open_tokens(prepare(config.data, config.tokenizer, config.vocab_size))
-    shape = MiniGPTConfig(256, config.context, config.layers, config.heads, config.width)
+    model_config = MiniGPTConfig(256, config.context, config.layers, config.heads, config.width)
     models = []
     for _ in range(workers):
         torch.manual_seed(config.seed)
-        models.append(MiniGPT(shape).double())
-    inner = [
+        models.append(MiniGPT(model_config).double())
+    optimizers = [
         torch.optim.AdamW(
             [
                 {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
@@ -150,9 +154,9 @@ def played(more, workers):
     ]
     common = [parameter.detach().clone() for parameter in models[0].parameters()]
     momenta = [torch.zeros_like(tensor) for tensor in common]
-    history, losses, of_round = {}, {}, []
+    history, losses, round_losses = {}, {}, []
     for step in range(config.steps):
-        for worker, (model, optimizer) in enumerate(zip(models, inner, strict=True)):
+        for worker, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             count = config.tokens_per_update // (config.micro_batch_size * config.context * workers)
             sizes = {"context": config.context, "micro_batch_size": config.micro_batch_size, "world_size": workers}
             for inputs, targets in micro_batches(
@@ -160,7 +164,7 @@ def played(more, workers):
             ):
                 loss = model(inputs, targets)
                 (loss * workers / config.tokens_per_update).backward()
-                of_round.append(loss.item())
+                round_losses.append(loss.item())
             clip_grad_norm_(model.parameters(), config.gradient_clip)
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate_at(step)
@@ -168,14 +172,14 @@ def played(more, workers):
             optimizer.zero_grad()
         if (step + 1) % config.sync_every == 0 or step + 1 == config.steps:
             for number, locals_ in enumerate(zip(*(model.parameters() for model in models), strict=True)):
-                way = sum(common[number] - local.detach() for local in locals_) / workers
-                momenta[number] = config.outer_momentum * momenta[number] + way
-                common[number] = common[number] - config.outer_lr * (way + config.outer_momentum * momenta[number])
+                gradient = sum(common[number] - local.detach() for local in locals_) / workers
+                momenta[number] = config.outer_momentum * momenta[number] + gradient
+                common[number] = common[number] - config.outer_lr * (gradient + config.outer_momentum * momenta[number])
                 for local in locals_:
                     local.data.copy_(common[number])
             updates = step + 1 - max(history, default=0)
-            losses[step + 1] = sum(of_round) / config.tokens_per_update / updates
-            history[step + 1], of_round = {name: t.clone() for name, t in models[0].state_dict().items()}, []
+            losses[step + 1] = sum(round_losses) / config.tokens_per_update / updates
+            history[step + 1], round_losses = {name: t.clone() for name, t in models[0].state_dict().items()}, []
     batches = validation_batches(
         tokens.val, context=config.context, batch_size=99, rank=0, world_size=1, max_windows=config.validation_windows
     )
@@ -184,10 +188,10 @@ def played(more, workers):
     return history, losses, sum(loss for loss, _ in sums) / sum(count for _, count in sums)
 
 
-def test_workers_are_one_process_that_plays_all_of_them(ran):
-    """AdamW and a limit for each, Nesterov outside, and a last meeting that comes early."""
+def test_workers_equal_one_process_that_computes_for_all(ran):
+    """AdamW and clipping for each worker, Nesterov outside, and a last meeting that comes early."""
     ranks, folder, outcomes, _ = ran
-    history, losses, validation = played(SELDOM, ranks)
+    history, losses, validation = simulated(SELDOM, ranks)
     assert outcomes["seldom"] == "0" and list(history) == [4, 8, 10]
     for step, weights in history.items():
         assert largest_gap(checkpoint(folder / "seldom", step)["model"], weights) < EQUAL
@@ -199,7 +203,7 @@ def test_workers_are_one_process_that_plays_all_of_them(ran):
             assert largest_gap(checkpoint(folder / fault, 10)["model"], history[10]) > 1e3 * EQUAL
         else:
             assert outcomes[fault].startswith("ReplicasDiffer: replicas differ")
-    assert outcomes["wrong sign"] == "0", "which only a comparison shows"
+    assert outcomes["wrong sign"] == "0", "the replicas agree: only the comparison shows this mistake"
 
 
 @pytest.mark.parametrize("title", ["resumed after 2", "resumed after 6", "gone on"])
@@ -327,8 +331,6 @@ def test_a_checkpoint_of_another_number_of_workers_is_refused(tmp_path, of_one_w
 
 
 def test_a_checkpoint_whose_momentum_has_another_size_is_refused(tmp_path, of_one_worker):
-    from ddp_course.checkpoint import checkpoint as checkpoints
-
     state = checkpoints.load(of_one_worker)
     state["optimizer"]["outer_momentum"] = torch.zeros(3)
     odd = checkpoints.save(tmp_path / "odd", STEPS, state)
