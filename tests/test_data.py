@@ -139,7 +139,7 @@ def test_fingerprint_follows_names_sizes_and_times(data):
 
 
 @pytest.mark.parametrize(
-    "contents, asked, message",
+    "contents, path, message",
     [
         ({}, "missing.txt", "neither a file or folder that exists nor one of stdlib, shakespeare"),
         ({"a.txt": ""}, "a.txt", "is empty"),
@@ -150,10 +150,10 @@ def test_fingerprint_follows_names_sizes_and_times(data):
         ({"folder/a.bin": b"\0", "folder/b.bin": b"\xff"}, "folder", "none of its 2 files"),
     ],
 )
-def test_bad_corpora_are_input_errors(tmp_path, contents, asked, message):
+def test_bad_corpora_are_input_errors(tmp_path, contents, path, message):
     write_files(tmp_path, contents)
     with pytest.raises(InputError, match=message):
-        corpora.load(str(tmp_path / asked))
+        corpora.load(str(tmp_path / path))
 
 
 TRAINER_CONFIG = '{"run_dir": "runs/x", "resume": "no", "world_size": 2}'

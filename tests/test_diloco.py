@@ -5,7 +5,6 @@ In float64, where a gap below EQUAL is rounding: each comparison is shown to fai
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -327,7 +326,7 @@ def test_a_checkpoint_of_another_number_of_workers_is_refused(tmp_path, of_one_w
     assert run.lines[0][-1] == (
         "error: cannot resume: the checkpoint is of 1 worker(s), this run has 2; each has averages of its own"
     )
-    assert not Path(tmp_path / "run/metrics.jsonl").exists()
+    assert not (tmp_path / "run/metrics.jsonl").exists()
 
 
 def test_a_checkpoint_whose_momentum_has_another_size_is_refused(tmp_path, of_one_worker):

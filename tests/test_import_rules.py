@@ -1,4 +1,4 @@
-"""The modules that a rank loads, in a fresh process. The import rules stand in pyproject.toml, for lint-imports."""
+"""Which modules a fresh process loads. The import rules themselves are in pyproject.toml, checked by lint-imports."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ PACKAGE = authoring.ROOT / "ddp_course"
 PYPROJECT = tomllib.loads((authoring.ROOT / "pyproject.toml").read_text())
 CONTRACTS = PYPROJECT["tool"]["importlinter"]["contracts"]
 IN_A_RANK = next(contract for contract in CONTRACTS if contract["name"].startswith("What runs in a rank"))
-WHEN_CHOSEN = {"tokenizers", "tiktoken", "rustbpe", "transformers", "nanochat"}
+LOADED_WHEN_CHOSEN = {"tokenizers", "tiktoken", "rustbpe", "transformers", "nanochat"}
 
 
 def printed_by(code: str) -> str:
@@ -29,7 +29,7 @@ def test_what_a_rank_loads():
     files = [file for room in rooms for file in (sorted(room.rglob("*.py")) or [room.with_suffix(".py")])]
     modules = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in files]
     assert "ddp_course.checkpoint.checkpoint" in modules and "ddp_course.minigpt_ddp" in modules
-    never = WHEN_CHOSEN | set(IN_A_RANK["forbidden_modules"])
+    never = LOADED_WHEN_CHOSEN | set(IN_A_RANK["forbidden_modules"])
     code = f"import sys, importlib\nfor name in {modules!r}:\n    importlib.import_module(name)\n"
     assert printed_by(f"{code}print(sorted(set(sys.modules) & {never!r}))") == "[]"
 
@@ -37,7 +37,7 @@ def test_what_a_rank_loads():
 def test_what_starts_ranks_does_not_wait_for_torch():
     starters = ["launcher", "cluster.job", "predict.__main__", "plan.__main__", "lab.figures"]
     code = "".join(f"import ddp_course.{name}\n" for name in starters) + "import sys; print('torch' in sys.modules)"
-    assert printed_by(code) == "False", "torch takes a second to load, of every kernel and of each command"
+    assert printed_by(code) == "False", "loading torch costs every kernel and every command a second"
 
 
 def test_no_module_hides_another_from_the_scripts_in_its_folder():

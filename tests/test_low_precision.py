@@ -1,4 +1,4 @@
-"""bfloat16 weights and FP8 products, emulated: values of the format, right on average, with what a scale saves."""
+"""bfloat16 weights and FP8 products, emulated: rounding to the format, its mean error, and the effect of scales."""
 
 import pytest
 import torch
@@ -40,10 +40,10 @@ def test_stochastic_rounding_is_right_on_average_and_the_nearest_is_not(value):
 def test_a_scale_saves_what_is_too_small_or_too_large():
     values = torch.randn(64, 64, generator=seeded(1))
     for size in (1e-6, 1e6):
-        off = [
-            ((in_float8(size * values, scaled=scaled) - size * values).norm() / size / 64) for scaled in (True, False)
-        ]
-        assert off[0] < 0.05 and off[1] > 0.5
+        error, unscaled_error = (
+            (in_float8(size * values, scaled=scaled) - size * values).norm() / size / 64 for scaled in (True, False)
+        )
+        assert error < 0.05 and unscaled_error > 0.5
     assert torch.equal(in_float8(values, scaled=False), values.to(FLOAT8).float())
     assert torch.equal(in_float8(torch.zeros(4, 4)), torch.zeros(4, 4))
 
@@ -65,13 +65,14 @@ def test_a_linear_layer_in_fp8_is_near_one_in_float32_forward_and_backward():
         outputs = layer(inputs)
         outputs.square().mean().backward()
         results.append((outputs, inputs.grad, linear.weight.grad, linear.bias.grad))
-    for of_float8 in results[1:]:
-        for values, expected in zip(of_float8, results[0], strict=True):
+    in_float32, *in_fp8 = results
+    for result in in_fp8:
+        for values, expected in zip(result, in_float32, strict=True):
             assert 0.001 < (values - expected).norm() / expected.norm() < 0.06
 
 
 def test_a_large_gradient_spoils_its_block_alone():
-    """In backward, too, blocks lie along the sum: over outputs for the inputs, over rows for the weight."""
+    """Blocks lie along the dimension that is summed over: outputs for the inputs' gradient, rows for the weight's."""
     torch.manual_seed(1)
     linear, inputs, upstream = nn.Linear(32, 64, bias=False), torch.randn(64, 32), torch.randn(64, 64)
     upstream[0, 0] = 1e7
@@ -81,10 +82,10 @@ def test_a_large_gradient_spoils_its_block_alone():
         layer(leaf).backward(upstream)
         return leaf.grad[1:], linear.weight.grad[1:]  # of the other rows, of the other outputs
 
-    for block, near in ((32, True), (None, False)):
+    for block, is_near in ((32, True), (None, False)):
         for values, expected in zip(gradients(Float8Linear(linear, block)), gradients(linear), strict=True):
-            off = (values - expected).norm() / expected.norm()
-            assert off < 0.06 if near else off == 1
+            error = (values - expected).norm() / expected.norm()
+            assert error < 0.06 if is_near else error == 1
 
 
 def test_replaced_layers_share_their_parameters():

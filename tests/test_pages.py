@@ -19,8 +19,8 @@ ROW = re.compile(r"^\| ([^|]+) \|.*\]\((\w+\.ipynb)\) \|$", re.MULTILINE)
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
-    there = [target for target in LINK.findall(PAGES[page]) if not target.startswith("http")]
-    assert there and [target for target in there if not (ROOT / "notebooks" / target).exists()] == []
+    targets = [target for target in LINK.findall(PAGES[page]) if not target.startswith("http")]
+    assert targets and [target for target in targets if not (ROOT / "notebooks" / target).exists()] == []
 
 
 @pytest.mark.usefixtures("warm_launches")
@@ -32,20 +32,20 @@ def test_the_script_has_the_same_losses_on_one_two_and_three_processes(tmp_path)
         losses.append([float(line.split()[-1]) for line in run.lines[0] if line.startswith("step ")])
     single, *distributed = losses
     assert len(single) == 20 and single[-1] < 0.9 * single[0]
-    for of_several in distributed:
-        assert of_several == pytest.approx(single, abs=2e-6)  # six decimals, in another order of additions
+    for losses_of_several in distributed:
+        assert losses_of_several == pytest.approx(single, abs=2e-6)  # six decimals, in another order of additions
 
 
 def words_of(notebook):
-    """Everything that a reader sees of it."""
+    """The normalized text of all cells and outputs of a notebook."""
     nb = read_notebook(ROOT / "notebooks" / notebook)
     texts = [cell.source for cell in nb.cells]
     texts += [text for cell in nb.cells if cell.cell_type == "code" for text in output_texts(cell)]
-    return spoken(" ".join(texts))
+    return normalized(" ".join(texts))
 
 
-def spoken(text):
-    """In lower case, without the signs that join words: WORLD_SIZE and world size are the same."""
+def normalized(text):
+    """The text in lower case and with spaces for - and _, so that WORLD_SIZE and world size are the same."""
     return " ".join(re.sub("[-_]", " ", text.lower()).split())
 
 
@@ -53,16 +53,16 @@ def spoken(text):
 def test_a_notebook_has_the_words_and_the_errors_that_lead_to_it(notebook):
     words = words_of(notebook)
     terms = [
-        word for term, there in ROW.findall(PAGES["glossary.md"]) if there == notebook for word in term.split(", ")
+        word for term, target in ROW.findall(PAGES["glossary.md"]) if target == notebook for word in term.split(", ")
     ]
     errors = [
         text
         for page in ("cheat_sheet.md", "symptoms.md")
-        for row, there in ROW.findall(PAGES[page])
-        if there == notebook
+        for row, target in ROW.findall(PAGES[page])
+        if target == notebook
         for text in re.findall("`([^`]+)`", row)
     ]
-    assert [word for word in terms + errors if spoken(word) not in words] == []
+    assert [word for word in terms + errors if normalized(word) not in words] == []
 
 
 # ---- the names of other libraries --------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def name_faults(page):
     """The faults of the table of names, one sentence each."""
     header, _, *rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("|")]
     ours = [PAGES["glossary.md"], *(path.read_text(encoding="utf-8") for path in ROOT.glob("ddp_course/**/*.py"))]
-    spoken_here, targets = spoken(" ".join(ours)), dict(NAME_TARGET.findall(page))
+    own_words, targets = normalized(" ".join(ours)), dict(NAME_TARGET.findall(page))
     if header != [OURS, *LIBRARIES, PAPERS] or not rows:
         yield f"the columns are {header}"
     for word, *cells in rows:
@@ -84,7 +84,7 @@ def name_faults(page):
             yield f"the row of {word} has an empty cell"
         if not any(NAME_LINK.search(cell) for cell in cells[:-1]):
             yield f"no library has a name for {word}"
-        yield from (f"{term} is no word of ours" for term in word.split(", ") if spoken(term) not in spoken_here)
+        yield from (f"{term} is no word of ours" for term in word.split(", ") if normalized(term) not in own_words)
         yield from (
             f"{cell} links to no file" for cell in cells[:-1] if cell.startswith("[") and not NAME_LINK.match(cell)
         )
@@ -119,17 +119,17 @@ ADVANCED = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if pat
 
 @pytest.mark.parametrize("path", ADVANCED, ids=lambda path: path.stem)
 def test_a_notebook_on_methods_says_what_does_it_at_work(path):
-    """Beside what it builds by hand: a paragraph with a link, to a library or to the table of their names."""
+    """One of its paragraphs with "at work" links to a library, or to the table of the libraries' names."""
     text = "\n\n".join(cell.source for cell in read_notebook(path).cells if cell.cell_type == "markdown")
     paragraphs = re.findall(
         r"^(?:## [\d.b]+ [^\n]*at work[^\n]*\n\n)?[^\n]+(?:\n[^\n]+)*", text, re.MULTILINE | re.IGNORECASE
     )
-    [*about_work] = [part for part in paragraphs if re.search(r"\bat work\b", part, re.IGNORECASE)]
+    about_work = [part for part in paragraphs if re.search(r"\bat work\b", part, re.IGNORECASE)]
     assert any("](https://" in part or "](library_names.md)" in part for part in about_work)
 
 
 def test_ddp_is_seen_training_within_ten_cells_and_500_words():
-    cells = lesson_cells(read_notebook(ROOT / "notebooks" / "00_your_lab.ipynb"))  # the other is folded on every page
+    cells = lesson_cells(read_notebook(ROOT / "notebooks" / "00_your_lab.ipynb"))  # all but the setup cell
     [number, *_] = [number for number, cell in enumerate(cells) if 'torchrun("scripts/00_ddp.py"' in cell.source]
     text = " ".join(cell.source for cell in cells[:number] if cell.cell_type == "markdown")
     assert number < 10 and len(text.split()) < 500

@@ -1,6 +1,7 @@
-"""The trainer on a mesh is minigpt_ddp.py: on every factorisation, after a resume, from and to any mesh."""
+"""parallel_ddp.py trains as minigpt_ddp.py does: on every mesh, and after a resume from and to any mesh."""
 
 import itertools
+import math
 import os
 from types import SimpleNamespace
 from unittest import mock
@@ -21,7 +22,7 @@ from ddp_course.trainers.minigpt_stage import Stage
 from ddp_course.training.command_line import parse
 
 AXES = "pp", "dp", "shard", "cp", "tp"
-STEPS, EQUAL = 4, 1e-10  # a larger gap between losses in float64 is no rounding: a test of each axis shows it
+STEPS, EQUAL = 4, 1e-10  # a larger gap in float64 is no rounding: test_a_mistake_on_any_axis_shows
 FLAGS = (
     "--data",
     RECORDED_LOGS,
@@ -32,16 +33,17 @@ FLAGS = (
     STEPS,
 )
 GROUPED = ("--kv-heads", 2)
-UNLIKE = ("--pack", "--activation-checkpointing", "--gradient-clip", 0)  # further settings, in runs of their own
+UNLIKE = ("--pack", "--activation-checkpointing", "--gradient-clip", 0)  # further settings, for runs of their own
 
 
-def factorisations(ranks, axes=5):
-    """All ways to write `ranks` as a product of so many sizes, in order."""
-    sizes = itertools.product(*[[n for n in range(1, ranks + 1) if ranks % n == 0]] * axes)
-    return [mesh for mesh in sizes if torch.tensor(mesh).prod() == ranks]
+def factorisations(ranks):
+    """Every mesh of so many ranks: a size for each axis, whose product is `ranks`."""
+    divisors = [n for n in range(1, ranks + 1) if ranks % n == 0]
+    return [sizes for sizes in itertools.product(divisors, repeat=len(AXES)) if math.prod(sizes) == ranks]
 
 
-def of(*sizes):
+def mesh_flags(*sizes):
+    """The flags of a mesh, given the size of each of AXES."""
     return [word for axis, size in zip(AXES, sizes, strict=True) for word in (f"--{axis}", size)]
 
 
@@ -54,12 +56,12 @@ def name(sizes):
 
 
 def outcomes_of(folder, jobs, nproc):
-    """Outcomes of the jobs, by name, each into its own folder."""
-    into = {
+    """{title: outcome} of the jobs, run one after the other on `nproc` ranks, each into its own folder."""
+    runs = {
         title: {"script": "parallel", **job, "flags": flags(folder / title, *job["flags"])}
         for title, job in jobs.items()
     }
-    return run_jobs(folder, into, nproc)[0]
+    return run_jobs(folder, runs, nproc)[0]
 
 
 @pytest.fixture(scope="module")
@@ -78,31 +80,35 @@ def one_process(tmp_path_factory):
 def other_meshes_of_four(tmp_path_factory):
     folder = tmp_path_factory.mktemp("others")
     others = [sizes for sizes in factorisations(4) if sizes not in MESHES_OF_FOUR]
-    return folder, outcomes_of(folder, {name(sizes): {"flags": of(*sizes)} for sizes in others}, 4)
+    return folder, outcomes_of(folder, {name(sizes): {"flags": mesh_flags(*sizes)} for sizes in others}, 4)
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory, one_process):
-    """All runs of four ranks, in one launch: the folder, and the outcome of each by name."""
+    """The folder of all runs of four ranks, made in one launch, and their {title: outcome}."""
     folder = tmp_path_factory.mktemp("four")
-    jobs = {name(sizes): {"flags": of(*sizes)} for sizes in MESHES_OF_FOUR}
-    jobs |= {f"unlike {name(sizes)}": {"flags": [*of(*sizes), *UNLIKE, *more]} for sizes, more in UNLIKE_ON.items()}
-    jobs |= {f"grouped {name(sizes)}": {"flags": [*of(*sizes), *GROUPED]} for sizes in GROUPED_ON}
-    jobs |= {f"dropped {name(sizes)}": {"flags": [*of(*sizes), *DROPPED, *more]} for sizes, more in DROPPED_ON.items()}
-    jobs |= {fault: {"flags": of(*sizes), "fault": fault} for fault, sizes in BROKEN.items()}
-    jobs |= {fault: {"flags": [*of(*sizes), *DROPPED], "fault": fault} for fault, sizes in WRONG_MASKS.items()}
-    jobs |= {f"mixed {name(sizes)}": {"flags": [*of(*sizes), *MIXED]} for sizes in MIXED_ON}
-    jobs["gradients in bfloat16"] = {"flags": [*of(1, 2, 2, 1, 1), *MIXED, "--reduce-dtype", "bfloat16"]}
+    jobs = {name(sizes): {"flags": mesh_flags(*sizes)} for sizes in MESHES_OF_FOUR}
+    for sizes, more in UNLIKE_ON.items():
+        jobs[f"unlike {name(sizes)}"] = {"flags": [*mesh_flags(*sizes), *UNLIKE, *more]}
+    jobs |= {f"grouped {name(sizes)}": {"flags": [*mesh_flags(*sizes), *GROUPED]} for sizes in GROUPED_ON}
+    for sizes, more in DROPPED_ON.items():
+        jobs[f"dropped {name(sizes)}"] = {"flags": [*mesh_flags(*sizes), *DROPPED, *more]}
+    jobs |= {fault: {"flags": mesh_flags(*sizes), "fault": fault} for fault, sizes in BROKEN.items()}
+    jobs |= {fault: {"flags": [*mesh_flags(*sizes), *DROPPED], "fault": fault} for fault, sizes in WRONG_MASKS.items()}
+    jobs |= {f"mixed {name(sizes)}": {"flags": [*mesh_flags(*sizes), *MIXED]} for sizes in MIXED_ON}
+    jobs["gradients in bfloat16"] = {"flags": [*mesh_flags(1, 2, 2, 1, 1), *MIXED, "--reduce-dtype", "bfloat16"]}
     source = folder / "dropped 2_1_1_1_2/checkpoints/step_000002"
-    jobs["dropped, gone on"] = {"flags": [*of(1, 1, 4, 1, 1), *DROPPED, "--resume", source]}
+    jobs["dropped, gone on"] = {"flags": [*mesh_flags(1, 1, 4, 1, 1), *DROPPED, "--resume", source]}
     for sizes, (source, step) in RESUMED.items():
-        copied = one_process / "plain" if source == "minigpt" else folder / source
         title = f"resumed {name(sizes)} from {source}"
-        copy = [copied, step, folder / title] if source != "minigpt" else None
-        resume = ["--resume", "auto" if copy else copied / f"checkpoints/step_{step:06d}"]
-        jobs[title] = {"flags": [*of(*sizes), *resume]} | ({"copy": copy} if copy else {})
-    jobs["stopped"] = {"flags": of(*STOPPED), "fault": "stopped mesh"}
-    jobs["gone on"] = {"flags": [*of(*STOPPED), "--resume", folder / "stopped/checkpoints/step_000002"]}
+        if source == "minigpt":
+            saved = one_process / f"plain/checkpoints/step_{step:06d}"
+            jobs[title] = {"flags": [*mesh_flags(*sizes), "--resume", saved]}
+        else:
+            copy = [folder / source, step, folder / title]
+            jobs[title] = {"flags": [*mesh_flags(*sizes), "--resume", "auto"], "copy": copy}
+    jobs["stopped"] = {"flags": mesh_flags(*STOPPED), "fault": "stopped mesh"}
+    jobs["gone on"] = {"flags": [*mesh_flags(*STOPPED), "--resume", folder / "stopped/checkpoints/step_000002"]}
     jobs |= {refusal: {"flags": more} for refusal, more in REFUSED.items()}
     return folder, outcomes_of(folder, jobs, 4)
 
@@ -139,14 +145,21 @@ RESUMED = {  # sizes: (whose checkpoint, of which step)
 }
 STOPPED = (2, 1, 1, 1, 2)
 REFUSED = {
-    "--pp 1 x --dp 3 x --shard 1 x --cp 1 x --tp 1 = 3 rank(s), but 4 were started": of(1, 3, 1, 1, 1),
-    "--heads 2 is not a multiple of --tp 4": [*of(1, 1, 1, 1, 4), "--heads", 2],
-    "--kv-heads 2 is not a multiple of --tp 4": [*of(1, 1, 1, 1, 4), *GROUPED],
-    "--layers 6 is not a multiple of --pp 4": [*of(4, 1, 1, 1, 1), "--layers", 6],
-    "--context 12 is not a multiple of 2 x --cp 4": [*of(1, 1, 1, 4, 1), "--context", 12, "--tokens-per-update", 96],
-    "--pp 4 stages need as many micro-batches or more, an update has 2": [*of(4, 1, 1, 1, 1), "--micro-batch-size", 4],
+    "--pp 1 x --dp 3 x --shard 1 x --cp 1 x --tp 1 = 3 rank(s), but 4 were started": mesh_flags(1, 3, 1, 1, 1),
+    "--heads 2 is not a multiple of --tp 4": [*mesh_flags(1, 1, 1, 1, 4), "--heads", 2],
+    "--kv-heads 2 is not a multiple of --tp 4": [*mesh_flags(1, 1, 1, 1, 4), *GROUPED],
+    "--layers 6 is not a multiple of --pp 4": [*mesh_flags(4, 1, 1, 1, 1), "--layers", 6],
+    "--context 12 is not a multiple of 2 x --cp 4": [
+        *mesh_flags(1, 1, 1, 4, 1),
+        *"--context 12 --tokens-per-update 96".split(),
+    ],
+    "--pp 4 stages need as many micro-batches or more, an update has 2": [
+        *mesh_flags(4, 1, 1, 1, 1),
+        "--micro-batch-size",
+        4,
+    ],
     "--tokens-per-update 128 is not a multiple of --dp x --shard = 4 x 4 windows x 16 tokens = 256; nearest that are: "
-    "256": [*of(1, 2, 2, 1, 1), "--micro-batch-size", 4],
+    "256": [*mesh_flags(1, 2, 2, 1, 1), "--micro-batch-size", 4],
 }
 
 
@@ -366,7 +379,7 @@ def one_deep(tmp_path_factory):
 
 @pytest.mark.parametrize("sizes", weekly_but(MESHES_OF_EIGHT, factorisations(8)), ids=name)
 def test_factorisations_of_eight_ranks_are_minigpt_ddp(tmp_path, one_deep, sizes):
-    assert outcomes_of(tmp_path, {"run": {"flags": [*of(*sizes), *DEEP]}}, 8) == {"run": "0"}
+    assert outcomes_of(tmp_path, {"run": {"flags": [*mesh_flags(*sizes), *DEEP]}}, 8) == {"run": "0"}
     for key in ("loss", "grad_norm", "val_loss"):
         assert metrics(tmp_path / "run", key) == pytest.approx(metrics(one_deep, key), abs=EQUAL)
 

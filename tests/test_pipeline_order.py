@@ -24,7 +24,7 @@ def test_weights_fill_the_gap_that_a_full_backward_leaves():
 
 def test_all_wait_for_a_stage_that_takes_longer():
     orders = one_f_one_b(2, 2)
-    # F0 to 1; rank 1: F0 1-3, B0 3-7, F1 7-9, B1 9-13; rank 0 ends with B1 13-15, and has worked 6 of 15, rank 1 12
+    # Rank 0 works for 6 of 15: F0 0-1, F1 1-2, B0 7-9, B1 13-15. Rank 1 for 12: F0 1-3, B0 3-7, F1 7-9, B1 9-13.
     assert order_bubble(orders, [1, 2]) == 1 - 18 / 30
     assert order_bubble(orders, [2, 2]) == order_bubble(orders) < order_bubble(orders, [1, 2])
 

@@ -1,4 +1,4 @@
-"""One table of published runs: its numbers against each other, and what the plan's formulas say of each."""
+"""The table of published runs: its numbers agree with each other, and the plan's formulas with its runs."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.smoke
 
 SEVEN = Model(7e9, 32, 4096, 32, 4096)
 # bytes per parameter on d data ranks, https://github.com/NVIDIA/Megatron-LM#distributed-optimizer:
-# precision -> (no rank shares, the optimizer is shared)
+# precision -> (nothing is sharded, the optimizer is)
 MEGATRON_PER_PARAMETER = {"bf16": (lambda d: 18, lambda d: 6 + 12 / d), "fp32": (lambda d: 16, lambda d: 8 + 8 / d)}
 # https://huggingface.co/spaces/nanotron/ultrascale-playbook, memory for weights, gradients and optimizer:
 # parameters -> GB in fp32, and in bf16 with fp32 gradients
@@ -55,7 +55,7 @@ def test_numbers_of_a_report_agree_with_each_other():
     assert hours * facts["tokens"] / 1e12 == pytest.approx(facts["GPU hours"])
     llama = run("Llama")
     assert 6 * 405e9 * llama.reported["tokens"] == pytest.approx(llama.reported["FLOP"], rel=0.01)
-    for published in (each for each in RUNS if "Llama" in each.name):
+    for published in (published for published in RUNS if "Llama" in published.name):
         assert published.reported["FLOP/s per GPU"] / 989e12 == pytest.approx(published.mfu, abs=0.006)
 
 
@@ -77,9 +77,9 @@ def test_a_models_shape_has_its_parameters(published):
 
 @pytest.mark.parametrize("precision", MEGATRON_PER_PARAMETER)
 def test_bytes_per_parameter_are_megatrons(precision):
-    whole, shared = MEGATRON_PER_PARAMETER[precision]
+    replicated, sharded = MEGATRON_PER_PARAMETER[precision]
     for ranks in (2, 8, 64):
-        for layout, expected in ((Layout(dp=ranks), whole), (Layout(shard=ranks, zero=1), shared)):
+        for layout, expected in ((Layout(dp=ranks), replicated), (Layout(shard=ranks, zero=1), sharded)):
             parts = memory(SEVEN, layout, 1, precision)
             each = (parts.weights + parts.gradients + parts.optimizer) / SEVEN.parameters
             assert each == pytest.approx(expected(ranks))
@@ -99,8 +99,8 @@ def test_a_published_mesh_fits_and_its_mfu_is_near(published):
     planned = published.plan()
     assert not planned.refused and planned.memory.total <= published.job.limit
     assert 0.8 < planned.step.mfu / published.mfu < 1.3
-    none, every = published.step(exposed=1).mfu, published.step(exposed=0).mfu
-    assert none < every and none - 1e-9 <= planned.step.mfu <= every + 1e-9
+    no_overlap, full_overlap = published.step(exposed=1).mfu, published.step(exposed=0).mfu
+    assert no_overlap < full_overlap and no_overlap - 1e-9 <= planned.step.mfu <= full_overlap + 1e-9
 
 
 def test_the_other_program_assumes_an_mfu_that_dense_runs_reported():
@@ -146,7 +146,7 @@ def test_a_constant_predicts_mfu_as_well_as_the_formulas():
     """The result against the headline: where a constant wins, and what the formulas have that it has not."""
     formulas, constant = null_model.of_formulas(RUNS), null_model.of_constant(RUNS)
     assert constant.mean < formulas.mean < 0.1 and constant.largest < formulas.largest < 0.25
-    assert null_model.best_constant([run.mfu for run in RUNS]) == 0.38
+    assert null_model.best_constant([published.mfu for published in RUNS]) == 0.38
     assert formulas.mean < null_model.of_constant(RUNS, 0.4).mean
     assert constant.correlation is None
 

@@ -1,4 +1,4 @@
-"""plan --trainer: only meshes that the trainer can run, and its flags; those of parallel_ddp.py run as they stand."""
+"""plan --trainer lists meshes that the trainer can run, with its flags; commands of parallel_ddp.py are run here."""
 
 import re
 import shlex
@@ -47,9 +47,9 @@ def words_of(command):
     return shlex.split("\n".join(command).replace("\\\n", " "))
 
 
-def command_of(asked, layout):
+def command_of(plan_job, layout):
     """The words of the trainer's command for a layout."""
-    return words_of(asked.trainer.command(asked, layout))
+    return words_of(plan_job.trainer.command(plan_job, layout))
 
 
 def printed(capsys, *flags):
@@ -63,11 +63,11 @@ def printed(capsys, *flags):
 @pytest.mark.smoke
 @pytest.mark.parametrize(("gpus", "experts"), [(4, []), (8, []), (4, EXPERTS), (8, EXPERTS)])
 def test_parallel_ddp_accepts_every_mesh_that_the_plan_allows(gpus, experts):
-    asked = small("--gpus", gpus, "--key-value-heads", 2, *experts)
-    allowed = [layout for layout in meshes(asked) if not evaluate(asked, layout).refused]
-    assert {layout.axes for layout in allowed} < {layout.axes for layout in meshes(asked)}
+    plan_job = small("--gpus", gpus, "--key-value-heads", 2, *experts)
+    allowed = [layout for layout in meshes(plan_job) if not evaluate(plan_job, layout).refused]
+    assert {layout.axes for layout in allowed} < {layout.axes for layout in meshes(plan_job)}
     for layout in allowed:
-        words = command_of(asked, layout)
+        words = command_of(plan_job, layout)
         config = parse(parallel_ddp.PRESETS, words[words.index("ddp_course/parallel_ddp.py") + 1 :])
         sizes = {axis: getattr(layout, axis) for axis in AXES}
         assert {axis: getattr(config, axis) for axis in AXES} == sizes
@@ -76,27 +76,27 @@ def test_parallel_ddp_accepts_every_mesh_that_the_plan_allows(gpus, experts):
         assert config.ep == layout.ep and layout.shard * layout.cp % layout.ep == 0
         assert config.experts == (4 if experts else None)
         check_cuts(config, mesh)
-        assert parallel_ddp.micro_batches_per_step(config, mesh) == evaluate(asked, layout).micro_batches
+        assert parallel_ddp.micro_batches_per_step(config, mesh) == evaluate(plan_job, layout).micro_batches
         assert layout.zero in (0, 3 if layout.pp == 1 else 1) and layout.chunks == 1
     assert max(layout.ep for layout in allowed) == (4 if experts else 1)
 
 
 def test_the_command_runs_as_it_is_printed(capsys, tmp_path):
-    """The plan's own choice, each axis alone, and a step with checkpointing; only the place of the files is added."""
+    """The plan's choice, each axis alone, recomputation, experts; the test adds data, run directory, steps and seed."""
     words = printed(capsys, *SMALL, "--gpus", "2", "--trainer", "parallel_ddp")
     assert words[:3] == ["torchrun", "--standalone", "--nproc-per-node=2"]
     commands = {"printed": words}
-    asked = small("--gpus", "2")
+    plan_job = small("--gpus", "2")
     for axis in AXES:
-        commands[axis] = command_of(asked, best_way(asked, Layout(**{axis: 2})).layout)
-    half = replace(asked, precision="bf16")
-    commands["bf16"] = command_of(half, best_way(half, Layout(shard=2)).layout)
+        commands[axis] = command_of(plan_job, best_way(plan_job, Layout(**{axis: 2})).layout)
+    bf16_job = replace(plan_job, precision="bf16")
+    commands["bf16"] = command_of(bf16_job, best_way(bf16_job, Layout(shard=2)).layout)
     assert commands["bf16"][-4:-2] == ["--param-dtype", "bfloat16"]
-    commands["recompute"] = command_of(asked, Layout(dp=2, recompute=True))
+    commands["recompute"] = command_of(plan_job, Layout(dp=2, recompute=True))
     assert "--activation-checkpointing" in commands["recompute"]
-    mixed = small("--gpus", "2", *EXPERTS)
+    expert_job = small("--gpus", "2", *EXPERTS)
     for name, ep in {"experts": 1, "ep": 2}.items():
-        commands[name] = command_of(mixed, best_way(mixed, Layout(shard=2, ep=ep)).layout)
+        commands[name] = command_of(expert_job, best_way(expert_job, Layout(shard=2, ep=ep)).layout)
     assert commands["ep"][-2:] == ["--ep", "2"]
     jobs = {}
     for name, command in commands.items():
@@ -136,9 +136,9 @@ def test_a_pipeline_with_chunks_in_other_trainers():
         "activation-checkpoint:full",
         "megatron": "--num-virtual-stages-per-pipeline-rank 4 --sequence-parallel --recompute-granularity full",
     }.items():
-        asked = job(*LARGE, "--trainer", trainer)
-        assert not evaluate(asked, layout).refused
-        words = " ".join(command_of(asked, layout))
+        plan_job = job(*LARGE, "--trainer", trainer)
+        assert not evaluate(plan_job, layout).refused
+        words = " ".join(command_of(plan_job, layout))
         assert all(flag in words for flag in re.findall(r"\S+(?: [^-a]\S*)?", expected)), words
 
 
@@ -159,10 +159,10 @@ REFUSED = [
 def test_what_a_trainer_cannot_run_is_refused(trainer, layout, why):
     gpus = layout.gpus
     words = [*LARGE, "--heads", 32, "--key-value-heads", 4, "--gpus", gpus, "--tokens-per-update", 4096 * 16 * gpus]
-    asked = job(*words, "--trainer", trainer)
-    assert why in evaluate(asked, layout).refused
-    assert not evaluate(replace(asked, trainer=None), layout).refused
-    assert all(plan.layout != layout for plan in search(asked).fits)
+    plan_job = job(*words, "--trainer", trainer)
+    assert why in evaluate(plan_job, layout).refused
+    assert not evaluate(replace(plan_job, trainer=None), layout).refused
+    assert all(plan.layout != layout for plan in search(plan_job).fits)
 
 
 @pytest.mark.smoke
@@ -190,18 +190,19 @@ def test_a_model_that_a_trainer_cannot_build(words, sentence):
 @pytest.mark.smoke
 def test_every_trainer_has_flags_for_every_mesh_of_its_plan():
     for trainer in TRAINERS:
-        asked = job(*LARGE, "--trainer", trainer)
-        for plan in search(asked).fits:
-            lines = asked.trainer.command(asked, plan.layout)
+        plan_job = job(*LARGE, "--trainer", trainer)
+        for plan in search(plan_job).fits:
+            lines = plan_job.trainer.command(plan_job, plan.layout)
             assert all(len(line) <= 114 for line in lines) and all(line.endswith(" \\") for line in lines[:-1])
 
 
 def kept_by_a_block(tp):
-    """Numbers per token of all ranks and unit of the width that a block of rank 0 keeps for backward."""
+    """What a block of rank 0 keeps for backward, in numbers per token of the global batch and unit of the width."""
 
     def kept(layers):
-        shape = MiniGPTConfig(vocab_size=64, context=32, layers=layers, heads=4, width=64)
-        stage = Stage(MiniGPT(shape), Mesh(World(0, 0, tp, torch.device("cpu")), pp=1, dp=1, shard=1, cp=1, tp=tp))
+        model_config = MiniGPTConfig(vocab_size=64, context=32, layers=layers, heads=4, width=64)
+        mesh = Mesh(World(0, 0, tp, torch.device("cpu")), pp=1, dp=1, shard=1, cp=1, tp=tp)
+        stage = Stage(MiniGPT(model_config), mesh)
         tokens = torch.zeros(8, 32, dtype=torch.long)
         return bytes_for_backward(stage.parameters(), lambda: stage(tokens, tokens))
 
@@ -215,5 +216,5 @@ def kept_by_a_block(tp):
 @pytest.mark.parametrize("tp", [2, 4])
 def test_tensor_parallel_keeps_two_gathered_inputs_of_a_block_whole(tp):
     kept = job(*SMALL, "--gpus", 8).model.kept
-    own, others = ((kept - whole) / tp + whole for whole in (TRAINERS["parallel_ddp"].whole_inputs, 0))
-    assert kept_by_a_block(tp) == pytest.approx(own, rel=0.05) and others < 0.9 * own
+    expected, without_gathered = ((kept - whole) / tp + whole for whole in (TRAINERS["parallel_ddp"].whole_inputs, 0))
+    assert kept_by_a_block(tp) == pytest.approx(expected, rel=0.05) and without_gathered < 0.9 * expected

@@ -46,7 +46,7 @@ def pins(*files: str) -> dict[str, set[str]]:
     return versions
 
 
-def asked_for(*extras: str) -> list[Requirement]:
+def declared(*extras: str) -> list[Requirement]:
     """The requirements of pyproject.toml, with these extras and those they name (ddp-course[rustbpe,...])."""
     requirements = [Requirement(line) for line in PROJECT["dependencies"]]
     waiting = list(extras)
@@ -59,10 +59,12 @@ def asked_for(*extras: str) -> list[Requirement]:
     return requirements
 
 
-def needed(requirements: list[Requirement]) -> set[str]:
-    """Names of everything these requirements install, as far as it is installed here to be asked.
+def installed_by(requirements: list[Requirement]) -> set[str]:
+    """Names of the distributions that these requirements install, directly or through each other.
 
-    Requirements of some platforms or Pythons only are left out: the pins are made on one of them.
+    Of a distribution that is not installed here, nothing tells what it requires in turn.
+
+    Requirements of some platforms or Pythons only are left out: the pins are made on a single one.
     """
     visited: set[tuple[str, str]] = set()
     waiting = [(requirement.name, extra) for requirement in requirements for extra in ("", *requirement.extras)]
@@ -93,12 +95,12 @@ def test_environment_yml_says_what_pyproject_says():
 
 def test_everything_that_make_installs_is_pinned_with_hashes_and_within_the_ranges():
     pinned = pins("torch", "course")
-    asked = asked_for("dev")
-    missing = sorted(needed(asked) - set(pinned) - {"ddp-doctor"})  # in this repository
+    requirements = declared("dev")
+    missing = sorted(installed_by(requirements) - set(pinned) - {"ddp-doctor"})  # in this repository
     assert not missing, f"requirements/ lacks {missing}; run: make pins"
     outside = [
         f"{requirement.name}=={version} is not {requirement.specifier}"
-        for requirement in asked
+        for requirement in requirements
         if requirement.name != "ddp-doctor"
         for version in pinned[canonicalize_name(requirement.name)]
         if not requirement.specifier.contains(version)
@@ -135,9 +137,9 @@ def test_what_is_installed_here_is_what_is_pinned():
     assert not others, f"installed in another version than pinned: {others}: delete .venv"
 
 
-def test_what_needs_what_is_followed():
-    assert {"torch", "sympy", "mpmath"} <= needed([Requirement("torch")])
-    assert {"rustbpe", "tiktoken", "tensorboard", "pytest", "torch"} <= {r.name for r in asked_for("dev")}
+def test_requirements_of_requirements_are_found():
+    assert {"torch", "sympy", "mpmath"} <= installed_by([Requirement("torch")])
+    assert {"rustbpe", "tiktoken", "tensorboard", "pytest", "torch"} <= {r.name for r in declared("dev")}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_the_oldest_and_the_newest_torch_are_tested_weekly_and_so_are_macos_and_
     job = yaml.safe_load(text_of(".github/workflows/test.yml"))["jobs"]["test-torch"]
     assert job["if"] == "github.event_name == 'schedule'"
     systems, pythons, torches = zip(*(row.values() for row in job["strategy"]["matrix"]["include"]), strict=True)
-    [requirement] = [requirement for requirement in asked_for() if requirement.name == "torch"]
+    [requirement] = [requirement for requirement in declared() if requirement.name == "torch"]
     lowest, limit = sorted(Version(bound.version) for bound in requirement.specifier)
     versions = sorted(Version(version) for version in torches)
     assert versions[0].release[:2] == lowest.release and versions[-1].minor + 1 == limit.minor

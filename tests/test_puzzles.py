@@ -12,7 +12,7 @@ import torch
 import warm
 from disturbance import copy_up_to, signal_ranks, when
 from torch.utils.data import DataLoader
-from training_runs import ROOT, checkpoint, in_this_process, largest_gap, merged, metrics
+from training_runs import ROOT, assert_moments_equal, checkpoint, in_this_process, largest_gap, merged, metrics
 
 from ddp_course import puzzles_ddp
 from ddp_course.base.errors import InputError
@@ -230,8 +230,7 @@ def same_end(reference, other):
     assert metrics(reference) == metrics(other) and metrics(reference, "val_exact") == metrics(other, "val_exact")
     assert largest_gap(ours["model"], theirs["model"]) == 0.0
     assert torch.equal(ours["embedding"]["table"], theirs["embedding"]["table"])
-    for index, moments in theirs["optimizer"]["state"].items():
-        assert all((ours["optimizer"]["state"][index][name] == value).all() for name, value in moments.items())
+    assert_moments_equal(ours, theirs)
 
 
 def test_resumed_is_bit_equal(runs, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from types import SimpleNamespace
 
@@ -45,14 +46,14 @@ def test_resuming_at_any_step_is_bit_equal(uninterrupted, tmp_path, step):
     printed = train_here(run_dir, *FLAGS, "--resume", "auto")
     assert f"resuming from {run_dir}/checkpoints/step_{step:06d}" in printed
     assert f"first loss {metrics(run_dir)[1]:.4f}, last loss {metrics(run_dir)[STEPS]:.4f}" in printed
-    same(run_dir, uninterrupted[1])
+    assert_same_run(run_dir, uninterrupted[1])
 
 
 def test_two_ranks_resume_bit_equal(uninterrupted, tmp_path):
     run_dirs = [copy_up_to(uninterrupted[2], step, tmp_path / f"after_{step}") for step in (1, 4)]
     train_in_turn([arguments(run_dir, *FLAGS, "--resume", "auto") for run_dir in run_dirs], 2, tmp_path)
     for run_dir in run_dirs:
-        same(run_dir, uninterrupted[2])
+        assert_same_run(run_dir, uninterrupted[2])
 
 
 def test_four_ranks_resume_bit_equal(tmp_path):
@@ -64,7 +65,7 @@ def test_four_ranks_resume_bit_equal(tmp_path):
     assert largest_gap(checkpoint(run_dir, 4)["model"], checkpoint(tmp_path / "whole", 4)["model"]) == 0.0
 
 
-def same(resumed, uninterrupted):
+def assert_same_run(resumed, uninterrupted):
     assert metrics(resumed) == metrics(uninterrupted)
     assert metrics(resumed, "val_loss") == metrics(uninterrupted, "val_loss")
     ours, theirs = checkpoint(resumed, STEPS), checkpoint(uninterrupted, STEPS)
@@ -107,7 +108,7 @@ def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path):
 
 
 def test_sigterm_within_a_long_step_does_not_wait_for_its_end(tmp_path):
-    """The step is given up and done again: the run is the uninterrupted one, dropout masks included."""
+    """The step is given up and done again: the result equals that of the uninterrupted run, dropout masks included."""
     flags = (*FLAGS, "--micro-batch-size", 1, "--tokens-per-update", 8 * minigpt_ddp.PRESETS["tiny"].context)
     words = "minigpt_ddp", 2, 2, *arguments(tmp_path / "run", *flags)  # in the third step, the second time
     run = warm.ranks(stopped_within_a_step.__file__, *words, nproc=2, exit_code=75)
@@ -115,12 +116,12 @@ def test_sigterm_within_a_long_step_does_not_wait_for_its_end(tmp_path):
     assert max(metrics(tmp_path / "run")) == 2
     train(tmp_path / "run", *flags, "--resume", "auto")
     train(tmp_path / "whole", *flags)
-    same(tmp_path / "run", tmp_path / "whole")
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("seconds, asked", [(1.0, 4), (0.1, 1)])
-def test_a_long_step_asks_every_two_seconds_and_a_short_one_once(tmp_path, monkeypatch, seconds, asked):
-    """By a clock that goes on in each forward pass alone, of which a step has eight."""
+@pytest.mark.parametrize("seconds, requests_per_step", [(1.0, 4), (0.1, 1)])
+def test_a_long_step_asks_every_two_seconds_and_a_short_one_once(tmp_path, monkeypatch, seconds, requests_per_step):
+    """The clock here advances in forward passes only; a step has eight."""
     now, requests, forward = [0.0], [], minigpt_ddp.autocast
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
@@ -132,7 +133,7 @@ def test_a_long_step_asks_every_two_seconds_and_a_short_one_once(tmp_path, monke
     flags = ("--micro-batch-size", 1, "--tokens-per-update", 8 * minigpt_ddp.PRESETS["tiny"].context)
     monkeypatch.setattr(stop_request.StopRequest, "asked", lambda self: bool(requests.append(1)))
     train_here(tmp_path, *flags, "--steps", 3, "--validate-every", 0, "--checkpoint-every", 0)
-    assert len(requests) == 8 + 2 * asked  # in the first step nobody knows yet how long it takes
+    assert len(requests) == 8 + 2 * requests_per_step  # the first step asks in each pass: how long it takes is unknown
 
 
 def test_a_time_budget_stops_all_ranks_at_the_same_step(tmp_path):
@@ -172,7 +173,7 @@ def test_a_killed_rank_is_restarted_and_the_end_is_bit_equal(uninterrupted, tmp_
     run = torchrun(script, *flags, nproc=2, quiet=True, timeout=250, torchrun_args=["--max-restarts=1"])
     assert any("resuming from" in line and "step_000002" in line for line in run.lines[0])
     [run_dir] = (tmp_path / "runs").iterdir()
-    same(run_dir, uninterrupted[2])
+    assert_same_run(run_dir, uninterrupted[2])
 
 
 def test_a_stop_is_saved_without_waiting_for_a_validation(tmp_path, monkeypatch):
@@ -182,7 +183,7 @@ def test_a_stop_is_saved_without_waiting_for_a_validation(tmp_path, monkeypatch)
 
 
 def test_a_flag_that_has_changed_has_an_effect(uninterrupted, tmp_path):
-    """Loading an optimizer's state also loads its settings, unless somebody takes care."""
+    """Loading an optimizer's state also loads its settings: the trainer has to put the new ones back."""
     run_dir = copy_up_to(uninterrupted[1], 5, tmp_path / "run")
     train_here(run_dir, *FLAGS, "--resume", "auto", "--weight-decay", 0.5)
     groups = checkpoint(run_dir, STEPS)["optimizer"]["param_groups"]
@@ -197,8 +198,6 @@ def test_a_checkpoint_of_another_run_is_refused(uninterrupted, tmp_path):
 
 
 def test_resuming_a_finished_run_changes_nothing_and_says_so(uninterrupted, tmp_path):
-    import shutil
-
     run_dir = shutil.copytree(uninterrupted[1], tmp_path / "run")
     initial = contents(run_dir)
     printed = train_here(run_dir, *FLAGS, "--resume", "auto")

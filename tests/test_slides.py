@@ -16,21 +16,21 @@ def kinds(cells):
 @pytest.mark.parametrize("path", SPINE, ids=lambda path: path.stem)
 def test_a_lecture_has_every_figure_and_some_ten_slides(path):
     nb = read_notebook(path)
-    made = slides.slides_of(nb).cells
+    cells = slides.slides_of(nb).cells
     figures = [
         output for cell in nb.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
     ]
-    assert [output for cell in made for output in cell.get("outputs", [])] == figures
-    assert 8 <= sum(kind != "-" for kind in kinds(made)) <= 15
-    assert made[0].source.startswith("# ") and made[-1].source.startswith("## Summary\n\n- ")
+    assert [output for cell in cells for output in cell.get("outputs", [])] == figures
+    assert 8 <= sum(kind != "-" for kind in kinds(cells)) <= 15
+    assert cells[0].source.startswith("# ") and cells[-1].source.startswith("## Summary\n\n- ")
 
 
 def test_a_question_comes_first_and_its_answer_below_it():
-    made = slides.slides_of(read_notebook(ROOT / "notebooks" / "04_ddp.ipynb")).cells
-    number = next(number for number, cell in enumerate(made) if cell.source.startswith("## 4.2 "))
-    question, answer = made[number : number + 2]
-    asked = question.source.partition("*Predict:* ")[2]
-    assert asked.startswith("largest difference") and answer.source.startswith(f"{asked}: **measured ")
+    cells = slides.slides_of(read_notebook(ROOT / "notebooks" / "04_ddp.ipynb")).cells
+    number = next(number for number, cell in enumerate(cells) if cell.source.startswith("## 4.2 "))
+    question, answer = cells[number : number + 2]
+    quantity = question.source.partition("*Predict:* ")[2]
+    assert quantity.startswith("largest difference") and answer.source.startswith(f"{quantity}: **measured ")
     assert kinds([question, answer]) == ["slide", "subslide"]
 
 

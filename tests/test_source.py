@@ -1,4 +1,4 @@
-"""Shown source and differences: the right lines, counted right, safe and self-contained HTML."""
+"""Shown source and differences: the lines and their numbers, and HTML that is safe and self-contained."""
 
 import functools
 import inspect

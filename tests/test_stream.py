@@ -1,4 +1,4 @@
-"""The stream over files: every window once an epoch whoever reads it, and a position that any run can take up."""
+"""The stream over files: every window once per epoch for any number of ranks, and a state that any run resumes from."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ WINDOWS = sum((size - 1) // CONTEXT for size in SIZES if size)
 
 @pytest.fixture
 def files(tmp_path):
-    """Token t of all files together is the number t, so a window says itself where it is from."""
+    """The tokens of all files count up from 0, so that a window's first token says where it is from."""
     bounds = np.cumsum([0, *SIZES])
     for number, (first, last) in enumerate(itertools.pairwise(bounds)):
         np.arange(first, last, dtype="<u2").tofile(tmp_path / f"{number}.bin")
@@ -38,8 +38,8 @@ def first_tokens(stream_of_rank, batches):
     return [inputs[:, 0].tolist() for inputs, _ in itertools.islice(stream_of_rank, batches)]
 
 
-def joint(files, world, batches, workers=0, **options):
-    """The windows that all ranks read: a list for each batch, rank 0's first."""
+def global_batches(files, world, batches, workers=0, **options):
+    """The first tokens of the windows that all ranks read: a list for each global batch, rank 0's windows first."""
     by_rank = []
     for rank in range(world):
         stream_of_rank = stream(files, rank=rank, world_size=world, **options)
@@ -50,7 +50,7 @@ def joint(files, world, batches, workers=0, **options):
 
 def test_an_epoch_holds_every_window_once(files):
     assert stream(files).windows == WINDOWS
-    read = sum(joint(files, 1, 10 * WINDOWS, global_batch_size=1), [])
+    read = sum(global_batches(files, 1, 10 * WINDOWS, global_batch_size=1), [])
     epochs = [read[start : start + WINDOWS] for start in range(0, len(read), WINDOWS)]
     of_file = np.repeat(range(len(SIZES)), SIZES)
     for epoch in epochs:
@@ -74,21 +74,21 @@ def test_a_row_is_a_window_of_one_file_and_its_successors(files):
 
 @pytest.mark.parametrize("world", [2, 3, 4, 6])
 def test_no_number_of_ranks_changes_the_global_batch(files, world):
-    assert joint(files, world, 9) == joint(files, 1, 9)
+    assert global_batches(files, world, 9) == global_batches(files, 1, 9)
 
 
 def test_no_number_of_workers_changes_the_order(files):
-    reference = joint(files, 2, 9)
+    reference = global_batches(files, 2, 9)
     for workers in (1, 2):
-        assert joint(files, 2, 9, workers=workers) == reference
+        assert global_batches(files, 2, 9, workers=workers) == reference
 
 
-def test_resuming_anywhere_with_any_shape_goes_on_exactly(files):
-    whole = sum(joint(files, 1, 12), [])
-    for done, world, batch in itertools.product((0, 1, 5), (1, 2, 4), (4, 12, 20)):
-        state = json.loads(json.dumps(stream(files).state_after(done)))
-        rest = sum(joint(files, world, 2, state=state, global_batch_size=batch), [])
-        assert rest == whole[12 * done : 12 * done + 2 * batch]
+def test_resuming_anywhere_with_any_ranks_and_batch_size_goes_on_exactly(files):
+    whole = sum(global_batches(files, 1, 12), [])
+    for batches, world, batch_size in itertools.product((0, 1, 5), (1, 2, 4), (4, 12, 20)):
+        state = json.loads(json.dumps(stream(files).state_after(batches)))
+        rest = sum(global_batches(files, world, 2, state=state, global_batch_size=batch_size), [])
+        assert rest == whole[12 * batches : 12 * batches + 2 * batch_size]
     with_workers = stream(files, state=stream(files).state_after(5), rank=1, world_size=2)
     rest = first_tokens(DataLoader(with_workers, batch_size=None, num_workers=2), 3)
     assert sum(rest, []) == sum((whole[start + 6 : start + 12] for start in range(60, 96, 12)), [])

@@ -40,7 +40,7 @@ def test_no_code_calls_a_name_that_a_supported_torch_lacks():
 
 @pytest.fixture
 def older(monkeypatch):
-    """torch_versions as torch 2.12 would load it."""
+    """The module torch_versions, loaded as under torch 2.12, which lacks NAMES."""
     for name, old in zip(NAMES, OLD_NAMES, strict=True):
         monkeypatch.delattr(dist, name, raising=False)
         monkeypatch.setattr(dist, old, old)
@@ -53,7 +53,7 @@ def test_an_older_torch_gets_its_own_names(older):
     assert [getattr(older, name) for name in NAMES] == list(OLD_NAMES)
 
 
-def test_the_argument_is_one_that_this_ddp_knows_without_a_warning():
+def test_ddp_takes_the_argument_of_forward_sync_buffers_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
         with pytest.raises(ValueError, match="process group has not been initialized"):
@@ -98,7 +98,7 @@ def test_the_page_of_versions_and_the_table_of_readme_are_those_of_the_records()
     assert readme == versions.with_table(readme, record)
 
 
-def test_whether_ddp_hides_its_copies_of_buffers_is_read_off_its_source(monkeypatch):
+def test_the_source_of_ddp_shows_whether_it_hides_its_copies_of_buffers(monkeypatch):
     def of_2_11(self):
         self._sync_module_buffers(0)
 

@@ -1,14 +1,14 @@
-"""A launch whose processes are forked (startup/) cannot be told from one whose processes load torch anew."""
+"""A launch whose processes are forked (startup/) prints and ends as one whose processes load torch themselves."""
 
 import contextlib
 import os
 import subprocess
 import sys
 import textwrap
-import time
 
 import psutil
 import pytest
+from disturbance import wait_until
 
 from ddp_course.launcher import torchrun
 
@@ -60,22 +60,20 @@ ENDS = """
 """
 
 
-def launch(path, text, **options):
+def launch(path, text):
     path.write_text(textwrap.dedent(text))
     variables = {"MINE": "x", "TORCH_DISTRIBUTED_DEBUG": "INFO"}
-    return torchrun(path, "--a", "b c", nproc=2, check=False, quiet=True, env=variables, **options)
+    return torchrun(path, "--a", "b c", nproc=2, check=False, quiet=True, env=variables)
 
 
 @pytest.mark.parametrize(
     "text", [LOOKS, RAISES, KILLED, EXITS, ENDS], ids=["looks", "raises", "killed", "exits", "ends"]
 )
-def test_it_says_and_ends_as_a_cold_one(tmp_path, text, monkeypatch, warm_launches):
+def test_a_forked_launch_prints_and_ends_as_a_cold_one(tmp_path, text, monkeypatch, warm_launches):
     start = sum(warm_launches.cpu_times()[2:4])
     warm = launch(tmp_path / "script.py", text)
-    waits = time.monotonic() + 30  # the server looks every half second for those that have ended
-    while sum(warm_launches.cpu_times()[2:4]) == start:
-        assert time.monotonic() < waits, "nothing was forked"
-        time.sleep(0.1)
+    # The server looks every half second for processes that have ended, and is then charged with their CPU time.
+    assert wait_until(lambda: sum(warm_launches.cpu_times()[2:4]) != start, 30), "nothing was forked"
     monkeypatch.delenv("WARM_SERVER")
     cold = launch(tmp_path / "script.py", text)
     assert warm.exit_code == cold.exit_code
@@ -84,18 +82,18 @@ def test_it_says_and_ends_as_a_cold_one(tmp_path, text, monkeypatch, warm_launch
     assert (warm.failure and warm.failure.rank) == (cold.failure and cold.failure.rank)
 
 
-def test_a_forked_rank_ends_with_the_process_that_stands_for_it(tmp_path, warm_launches):
+def test_a_forked_rank_ends_with_the_process_that_it_stands_in_for(tmp_path, warm_launches):
     script = tmp_path / "script.py"
     script.write_text("import os, time\nprint(os.getpid(), os.getppid(), flush=True)\ntime.sleep(600)")
     variables = os.environ | {"TORCHELASTIC_RUN_ID": "test", "LOCAL_RANK": "0"}
-    face = psutil.Popen([sys.executable, script], env=variables, stdout=subprocess.PIPE, text=True)
+    process = psutil.Popen([sys.executable, script], env=variables, stdout=subprocess.PIPE, text=True)
     try:
-        pid, parent = map(int, face.stdout.readline().split())
-        assert pid != face.pid and parent == os.getpid()
+        pid, parent = map(int, process.stdout.readline().split())
+        assert pid != process.pid and parent == os.getpid()
     finally:
-        face.kill()
-        face.communicate()
-    twin = []
+        process.kill()
+        process.communicate()
+    left = []
     with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
-        twin.append(psutil.Process(pid))
-    assert psutil.wait_procs(twin, timeout=60)[1] == []
+        left.append(psutil.Process(pid))
+    assert psutil.wait_procs(left, timeout=60)[1] == []

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import pickle
-import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 import warm
+from disturbance import copy_up_to
 from stopped_within_a_step import stopped_within
 from torch._C._distributed_c10d import _dump_fr_trace  # gloo's flight recorder, which is always on
 from training_runs import ROOT, one_process_group
@@ -202,10 +202,7 @@ def outcome(job: dict, world) -> str:
     """The outcome of the job: an exit code, or the error that it raised."""
     if world.is_main and "copy" in job:
         source, step, target = job["copy"]
-        shutil.copytree(source, target)
-        for path in (Path(target) / "checkpoints").iterdir():
-            if int(path.name.removeprefix("step_")) > step:
-                shutil.rmtree(path)
+        copy_up_to(Path(source), step, Path(target))
     dist.barrier()
     trainer = TRAINERS[job["script"]]
     with FAULTS[job["fault"]]() if "fault" in job else contextlib.nullcontext():
